@@ -13,7 +13,7 @@ from pathlib import Path
 from oomdoctor.records.codec import dumps, loads
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.worker.answer import answer
-from oomdoctor.worker.protocol.progress import PhaseFile, phase_file
+from oomdoctor.worker.protocol import PhaseFile, phase_file
 
 
 def run_job(job_path: Path, reply_path: Path) -> None:
@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
 
         return serve(run_job, isolated=arguments == ["--host"])
     if arguments == ["--parse"]:
-        from oomdoctor.worker.parsing.parse_files import parse
+        from oomdoctor.worker.parsing import parse
 
         return parse()
     if arguments[:1] == ["--node"] and len(arguments) == 3:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from oomdoctor.explain.reading.parse import parse_oom
 from oomdoctor.records.result import Failure, ProbeJob, Reply
-from oomdoctor.worker.protocol.progress import PhaseFile
-from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.protocol import PhaseFile, UnsupportedError
 
 
 def answer(job: ProbeJob, progress: PhaseFile, folder: Path) -> Reply:

@@ -122,7 +122,7 @@ class Stamps:
 
 def run_job(job_path: Path, reply_path: Path) -> None:
     """What `oomdoctor.worker.__main__.run_job` does, with stamps."""
-    from oomdoctor.worker.protocol.progress import PhaseFile, phase_file
+    from oomdoctor.worker.protocol import PhaseFile, phase_file
 
     stamps = Stamps()
 

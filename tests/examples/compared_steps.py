@@ -11,7 +11,7 @@ from oomdoctor.records.measurement import Measurement
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.records.simulation import Prediction, SimulationRequest
 from oomdoctor.worker.measuring.measure import measure
-from oomdoctor.worker.protocol.progress import PhaseFile
+from oomdoctor.worker.protocol import PhaseFile
 from oomdoctor.worker.simulating.clean_slate import clean_slate
 from oomdoctor.worker.simulating.simulate import simulate
 from oomdoctor.worker.training.batch import micro_batches

@@ -20,7 +20,7 @@ from oomdoctor.records.measurement import Measurement, OomEvent, PhaseMemory, Ti
 from oomdoctor.records.model import ParameterCounts
 from oomdoctor.records.result import Failure, Inspection, ProbeJob, Reply
 from oomdoctor.worker import host
-from oomdoctor.worker.protocol.progress import PhaseFile, phase_file
+from oomdoctor.worker.protocol import PhaseFile, phase_file
 
 MEASUREMENT = Measurement(
     peak_allocated_bytes=1000,

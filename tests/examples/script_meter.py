@@ -62,7 +62,7 @@ def in_fork(case: dict[str, Any]) -> dict[str, Any]:
 def measured(job: str) -> dict[str, Any]:
     """The peak of a rung."""
     from oomdoctor.worker.measuring.measure import measure
-    from oomdoctor.worker.protocol.progress import PhaseFile
+    from oomdoctor.worker.protocol import PhaseFile
 
     found = measure(loads(ProbeJob, job), PhaseFile(Path("phase")))
     return {"peak": found.peak_allocated_bytes, "phase": found.peak_phase}

@@ -10,7 +10,7 @@ from oomdoctor.records.config import held_micro_batches
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.records.simulation import SimulationRequest
 from oomdoctor.worker.measuring.measure import measure
-from oomdoctor.worker.protocol.progress import PhaseFile
+from oomdoctor.worker.protocol import PhaseFile
 from oomdoctor.worker.simulating.clean_slate import clean_slate
 from oomdoctor.worker.simulating.simulate import simulated_rung
 

@@ -22,7 +22,7 @@ def setup_of(job: ProbeJob) -> tuple[Any, Any, Any]:
     """The training of a job ready to step, its batches and its marks."""
     import torch
 
-    from oomdoctor.worker.protocol.progress import Marks, PhaseFile
+    from oomdoctor.worker.protocol import Marks, PhaseFile
     from oomdoctor.worker.training.batch import micro_batches
     from oomdoctor.worker.training.build import build
 

@@ -16,7 +16,7 @@ from oomdoctor.records.result import ProbeJob
 from oomdoctor.system.environment import set_variables
 from oomdoctor.worker.dataset.files import Row, open_rows
 from oomdoctor.worker.dataset.text import Messages, NoTextError, RowText, Template, text_of
-from oomdoctor.worker.protocol.progress import PhaseFile
+from oomdoctor.worker.protocol import PhaseFile
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

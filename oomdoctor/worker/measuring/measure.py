@@ -26,8 +26,7 @@ from oomdoctor.records.result import ProbeJob
 from oomdoctor.worker.measuring import meters, nvml
 from oomdoctor.worker.measuring.summary import summarise
 from oomdoctor.worker.measuring.timing import time_steps
-from oomdoctor.worker.protocol.progress import Marks, PhaseFile
-from oomdoctor.worker.protocol.rank import own_device
+from oomdoctor.worker.protocol import Marks, PhaseFile, own_device
 from oomdoctor.worker.tracing.trace import AllocationTrace
 from oomdoctor.worker.training import optimizers
 from oomdoctor.worker.training.batch import (

@@ -19,7 +19,7 @@ from oomdoctor.analysis.memory.phases import Window
 from oomdoctor.records.measurement import PhaseMemory
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.worker.measuring import nvml
-from oomdoctor.worker.protocol.rank import own_device, own_uuid
+from oomdoctor.worker.protocol import own_device, own_uuid
 from oomdoctor.worker.tracing.trace import AllocationTrace
 
 

@@ -18,8 +18,7 @@ from oomdoctor.snapshot.phases import own_frames
 from oomdoctor.snapshot.writing import Allocations, Stretch, write_snapshot
 from oomdoctor.worker.measuring import meters
 from oomdoctor.worker.measuring.measure import gradients, weights
-from oomdoctor.worker.protocol.progress import Marks, PhaseFile
-from oomdoctor.worker.protocol.rank import own_device
+from oomdoctor.worker.protocol import Marks, PhaseFile, own_device
 from oomdoctor.worker.training import optimizers
 from oomdoctor.worker.training.batch import Batch, held_batches, tensors_of
 from oomdoctor.worker.training.build import Setup, build, import_libraries

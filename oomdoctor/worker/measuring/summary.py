@@ -17,8 +17,7 @@ from oomdoctor.records.measurement import (
 from oomdoctor.worker.measuring import meters
 from oomdoctor.worker.tracing.trace import AllocationTrace
 from oomdoctor.worker.training import optimizers
-from oomdoctor.worker.training.build import Setup
-from oomdoctor.worker.training.implementation import attention_implementation
+from oomdoctor.worker.training.build import Setup, attention_implementation
 from oomdoctor.worker.training.inspection import installed_versions
 
 

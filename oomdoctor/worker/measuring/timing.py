@@ -29,8 +29,7 @@ import torch
 from oomdoctor.records.measurement import Load, Timing
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.worker.measuring import nvml
-from oomdoctor.worker.protocol.progress import Marks
-from oomdoctor.worker.protocol.rank import own_uuid
+from oomdoctor.worker.protocol import Marks, own_uuid
 from oomdoctor.worker.training.batch import Batch
 from oomdoctor.worker.training.build import Setup
 from oomdoctor.worker.training.step import training_step

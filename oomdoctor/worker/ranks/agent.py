@@ -16,7 +16,7 @@ from pathlib import Path
 from oomdoctor.records.codec import dumps
 from oomdoctor.records.result import ProbeJob, Reply
 from oomdoctor.system.environment import launched_number
-from oomdoctor.worker.protocol.progress import PhaseFile, phase_file
+from oomdoctor.worker.protocol import PhaseFile, phase_file
 
 AnswerOne = Callable[[ProbeJob, PhaseFile], Reply]
 

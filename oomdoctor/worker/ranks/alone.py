@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from oomdoctor.records.config import is_fsdp, uses_host
 from oomdoctor.records.result import ProbeJob, Reply
 from oomdoctor.system.environment import set_variables
-from oomdoctor.worker.protocol.progress import PhaseFile
+from oomdoctor.worker.protocol import PhaseFile
 from oomdoctor.worker.ranks.agent import AnswerOne
 from oomdoctor.worker.ranks.run_ranks import joined
 

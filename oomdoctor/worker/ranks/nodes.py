@@ -17,7 +17,7 @@ from pathlib import Path
 from oomdoctor.records.codec import dumps, loads
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.system.environment import variable
-from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.ranks.agent import AnswerOne, FirstFailure, Meeting, run_ranks
 
 _PORTS = range(20_000, 60_000)

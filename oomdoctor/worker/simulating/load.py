@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
+from oomdoctor.analysis.simulator.card import card_of, card_of_capability
 from oomdoctor.analysis.simulator.tape import Region, Tape
 from oomdoctor.records.config import TrainConfig, has_reference_model, is_fsdp
 from oomdoctor.records.facts.categories import WEIGHTS
 from oomdoctor.records.model import LayerStack
 from oomdoctor.records.result import ProbeJob
-from oomdoctor.worker.simulating.instruments import Instruments
-from oomdoctor.worker.simulating.ranks.replicas import note_replica
+from oomdoctor.records.simulation import SimulationRequest
+from oomdoctor.system.catalogue import gpus
+from oomdoctor.worker.protocol import Marks, PhaseFile
+from oomdoctor.worker.simulating.cuda.choices import Choices
+from oomdoctor.worker.simulating.operator_log import OperatorLog
+from oomdoctor.worker.simulating.replicas import note_replica
 from oomdoctor.worker.simulating.shallow import (
     IrregularLayersError,
     WholeModel,
@@ -26,11 +31,43 @@ from oomdoctor.worker.simulating.shallow import (
     unrepeated,
 )
 from oomdoctor.worker.tracing.trace import AllocationTrace
+from oomdoctor.worker.tracing.whereabouts import Whereabouts
 from oomdoctor.worker.training.build import Setup, build
 from oomdoctor.worker.training.model_config import load_config
 from oomdoctor.worker.training.objectives.images import is_in_tower
 from oomdoctor.worker.training.objectives.task import built_job
 from oomdoctor.worker.training.techniques.adapter import without_adapter
+
+
+@dataclass(frozen=True, slots=True)
+class Instruments:
+    """`managed` holds the bytes of paged states in unified memory, by unit."""
+
+    progress: PhaseFile
+    marks: Marks
+    where: Whereabouts
+    trace: AllocationTrace
+    choices: Choices
+    operators: OperatorLog
+    managed: dict[Region | None, int] = field(default_factory=dict)
+
+    def enter(self, step: str, phase: str) -> None:
+        """Begin a phase of a step on everything that keeps one."""
+        self.progress.enter(phase)
+        self.trace.tape.enter(step, phase)
+        self.trace.enter(phase)
+
+
+def instruments_for(request: SimulationRequest, progress: PhaseFile) -> Instruments:
+    """Instruments for the cards of the request, and for all that are known."""
+    where = Whereabouts()
+    trace = AllocationTrace("cpu", where=where)
+    known = (card_of_capability(gpu.compute_capability or "8.0") for gpu in gpus())
+    choices = Choices((*map(card_of, request.targets or (None,)), *known))
+    operators = OperatorLog(trace, choices if request.as_cuda else None)
+    trace.watcher, trace.steps_of = operators.note, operators.steps
+    return Instruments(progress, Marks(progress), where, trace, choices, operators)
+
 
 REFERENCE = "reference"
 """The path of a second model, which is not trained."""

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Sequence
 from oomdoctor.analysis.simulator.recorded import Cost
 from oomdoctor.analysis.simulator.tape import Region
 from oomdoctor.records.costs import OpCost
-from oomdoctor.worker.simulating.costs.operators import cost_of
+from oomdoctor.worker.simulating.costs import cost_of
 from oomdoctor.worker.simulating.cuda.choices import Choices
 from oomdoctor.worker.simulating.cuda.kernels.reductions import norm_entries
 from oomdoctor.worker.simulating.cuda.kernels.rules import differs_by_card

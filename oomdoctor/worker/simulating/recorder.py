@@ -18,12 +18,10 @@ from oomdoctor.records.config import documents_of, padded_rows
 from oomdoctor.records.costs import OpCost
 from oomdoctor.records.facts.categories import GRADIENTS, INPUTS, OPTIMIZER
 from oomdoctor.records.result import ProbeJob
-from oomdoctor.worker.simulating.cuda.release import torch_release
 from oomdoctor.worker.simulating.cuda.workspaces import workspace_setting
-from oomdoctor.worker.simulating.device import answers, image_grids, padding
+from oomdoctor.worker.simulating.device import answers, image_grids
 from oomdoctor.worker.simulating.device.answers import scored, several_in_a_row
-from oomdoctor.worker.simulating.instruments import Instruments
-from oomdoctor.worker.simulating.load import LoadedRung
+from oomdoctor.worker.simulating.load import Instruments, LoadedRung
 from oomdoctor.worker.simulating.shallow import depths_of
 from oomdoctor.worker.training import optimizers
 from oomdoctor.worker.training.batch import (
@@ -33,8 +31,8 @@ from oomdoctor.worker.training.batch import (
     micro_batches,
     tensors_of,
 )
-from oomdoctor.worker.training.implementation import attention_implementation
-from oomdoctor.worker.training.inspection import installed_versions
+from oomdoctor.worker.training.build import attention_implementation
+from oomdoctor.worker.training.inspection import installed_versions, torch_release
 from oomdoctor.worker.training.objectives.images import grid_of, images_read
 from oomdoctor.worker.training.objectives.task import scored_share
 from oomdoctor.worker.training.step import training_step
@@ -191,7 +189,7 @@ class Recorder:
         if self.request.as_cuda:
             batches = [as_on_gpu(batch) for batch in batches]
         if padded_rows(config):
-            padding.know(batch["attention_mask"] for batch in batches)
+            answers.know_padded(batch["attention_mask"] for batch in batches)
         trace.adopt(tensors_of(batches), INPUTS)
         trace.vocabulary, trace.tokens = logits_shape(config, setup.task, setup.model_config)
 

@@ -25,17 +25,15 @@ from oomdoctor.records.config import TrainConfig, is_zero, trains_with_trl
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.records.simulation import Prediction
 from oomdoctor.system.catalogue import speed_errors
-from oomdoctor.worker.protocol.progress import PhaseFile
-from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.protocol import PhaseFile, UnsupportedError
 from oomdoctor.worker.simulating.cuda import flash_package
 from oomdoctor.worker.simulating.cuda.as_on_cuda import as_on_cuda
 from oomdoctor.worker.simulating.device.fake import simulated_device
-from oomdoctor.worker.simulating.instruments import instruments_for
-from oomdoctor.worker.simulating.load import load
-from oomdoctor.worker.simulating.ranks.replicas import as_alone
-from oomdoctor.worker.simulating.ranks.world import fake_world
+from oomdoctor.worker.simulating.load import instruments_for, load
 from oomdoctor.worker.simulating.recorder import Recorder
+from oomdoctor.worker.simulating.replicas import as_alone
 from oomdoctor.worker.simulating.shallow import IrregularLayersError, unrepeated
+from oomdoctor.worker.simulating.world import fake_world
 from oomdoctor.worker.training.build import import_libraries
 from oomdoctor.worker.training.objectives.images import is_in_tower
 from oomdoctor.worker.training.support import check_supported

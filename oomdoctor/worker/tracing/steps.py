@@ -10,7 +10,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from oomdoctor.analysis.simulator.reductions import RowSum
+
 OTHERS = -1  # the position of all results that were not allocated before
+
+
+class Scratch(int):
+    """Bytes of a block that a kernel holds, with what `TapeBlock` says of them."""
+
+    rows: int
+    segments: int
+    row_sum: RowSum | None
+
+    def __new__(
+        cls, size: int, rows: int = 0, segments: int = 0, row_sum: RowSum | None = None
+    ) -> Scratch:
+        block = super().__new__(cls, size)
+        block.rows, block.segments, block.row_sum = rows, segments, row_sum
+        return block
 
 
 class Result(NamedTuple):

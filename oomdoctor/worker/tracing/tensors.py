@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import torch
 
@@ -59,3 +60,15 @@ def logical_numel(parameter: torch.Tensor) -> int:
     state = getattr(parameter, "quant_state", None)
     shape = getattr(state, "shape", None)
     return int(shape.numel()) if shape is not None else int(parameter.numel())
+
+
+def tensor_bytes(tensor: torch.Tensor) -> int:
+    """Bytes of a dense copy."""
+    return int(tensor.numel() * tensor.element_size())
+
+
+def is_flat(tensor: torch.Tensor) -> bool:
+    """Whether a view with one dimension shows the same elements (`reshape` then copies nothing)."""
+    sizes, strides = tensor.shape, tensor.stride()
+    kept = [(size, stride) for size, stride in zip(sizes, strides, strict=True) if size != 1]
+    return all(outer == size * stride for (_, outer), (size, stride) in pairwise(kept))

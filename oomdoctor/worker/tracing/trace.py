@@ -16,13 +16,13 @@ from functools import cache
 import torch
 from torch._ops import OpOverload
 
+from oomdoctor.analysis.allocator.message import format_size
 from oomdoctor.analysis.memory.curve import Stretch, memory_curve, stretches
 from oomdoctor.analysis.simulator.tape import Region, Tape, TapeBlock
 from oomdoctor.records.facts.categories import CATEGORIES, TEMPORARY, WEIGHTS
 from oomdoctor.records.measurement import MemoryCurve
 from oomdoctor.worker.tracing.calls import OperatorCall, Recording, resized_storages
 from oomdoctor.worker.tracing.categories import OptimizerWalk, category_of, gathered
-from oomdoctor.worker.tracing.cpu_limit import out_of_memory
 from oomdoctor.worker.tracing.steps import OTHERS, Freed, Lasting, OnHost, Passing, Result, Step
 from oomdoctor.worker.tracing.tensors import (
     local_part,
@@ -360,7 +360,7 @@ class AllocationTrace:
 
     def _check(self, size: int) -> None:
         if self.limit is not None and self.live + size > self.limit:
-            raise out_of_memory(size, self.limit, self.live)
+            raise _out_of_memory(size, self.limit, self.live)
 
     def found_on_host(self, tensor: torch.Tensor) -> None:
         """A tensor that was counted is not memory of the device."""
@@ -410,3 +410,13 @@ def _name_of(func: OpOverload) -> tuple[str, bool]:
     """The name of an operator, and whether it is a kernel of attention."""
     name: str = func._schema.name if hasattr(func, "_schema") else str(func)
     return name, "attention" in name or "flash_attn" in name
+
+
+def _out_of_memory(requested: int, limit: int, live: int) -> torch.OutOfMemoryError:
+    """The error of a crossed budget, in PyTorch's words, so that one parser reads both."""
+    return torch.OutOfMemoryError(
+        f"CPU out of memory. Tried to allocate {format_size(requested)}. The CPU budget has a "
+        f"total capacity of {format_size(limit)} of which {format_size(limit - live)} is free. "
+        f"Of the allocated memory {format_size(live)} is allocated by PyTorch, and 0 bytes is "
+        "reserved by PyTorch but unallocated."
+    )

@@ -28,25 +28,23 @@ from oomdoctor.records.facts.dtypes import dtype_bytes
 from oomdoctor.records.facts.optimizers import compiles_its_step
 from oomdoctor.records.model import Task
 from oomdoctor.records.result import ProbeJob
-from oomdoctor.worker.protocol.on_host import OnHost
-from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.protocol import OnHost, UnsupportedError
 from oomdoctor.worker.training import optimizers, unsloth
-from oomdoctor.worker.training.books import Books, open_books
 from oomdoctor.worker.training.loading import load_model, quantization_notes
 from oomdoctor.worker.training.model_config import load_config
 from oomdoctor.worker.training.objectives.completions import generation_notes
 from oomdoctor.worker.training.objectives.images import freeze_vision
 from oomdoctor.worker.training.objectives.packing import check_packing, check_padding
 from oomdoctor.worker.training.objectives.task import built_job
-from oomdoctor.worker.training.sharding.prepare import engine_arguments, prepare
+from oomdoctor.worker.training.sharding import engine_arguments, prepare
 from oomdoctor.worker.training.support import check_supported
-from oomdoctor.worker.training.techniques import compilation, fp8, liger
+from oomdoctor.worker.training.techniques import compilation, replaced_layers
 from oomdoctor.worker.training.techniques.adapter import add_adapter
 from oomdoctor.worker.training.techniques.checkpointing import enable_checkpointing
 from oomdoctor.worker.training.techniques.freezing import freeze
 from oomdoctor.worker.training.techniques.offload import keep_activations_on_host
 from oomdoctor.worker.training.techniques.scaler import check_scalable, scale_gradients
-from oomdoctor.worker.training.trainers.trl import (
+from oomdoctor.worker.training.trl import (
     OnPhase,
     arguments_class,
     objective_arguments,
@@ -56,6 +54,36 @@ from oomdoctor.worker.training.trainers.trl import (
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, Trainer, TrainingArguments
+
+
+@dataclass(slots=True)
+class Books:
+    """The few numbers that the Trainer's loop keeps on the device from one step to the next.
+
+    The loss since the last line of the log, that of the last micro-batch, and a norm. Each is a
+    scalar: 2 to 4 bytes, but a block of 512 in PyTorch's allocator.
+    `norm` is that of the last gradients; the Trainer forgets it when it clips the next ones.
+    """
+
+    running: torch.Tensor
+    last: torch.Tensor | None = None
+    norm: torch.Tensor | None = None
+
+    def enter_loss(self) -> None:
+        """Add the last loss. As the Trainer, wait for the device, and leave out what is NaN."""
+        assert self.last is not None
+        if not (self.last.isnan() or self.last.isinf()):
+            self.running += self.last
+
+    def logged(self) -> float:
+        """The loss since the last call, as the Trainer reads it for a line of the log."""
+        loss = float(self.running)
+        self.running -= self.running
+        return loss
+
+    def close(self) -> None:
+        """Forget what a step left."""
+        self.last = self.norm = None
 
 
 @dataclass(slots=True)
@@ -161,9 +189,9 @@ def build(
     if config.method != "full":
         check_scalable(model, config)
     if config.fp8 == "torchao":
-        fp8.convert_linear_layers(model, notes, simulated=simulated)
+        replaced_layers.convert_linear_layers(model, notes, simulated=simulated)
     if config.loss == "liger":
-        liger.apply_kernels(model, notes)
+        replaced_layers.apply_kernels(model, notes)
     if not by_unsloth:
         enable_checkpointing(model, config, on_host, notes)
     if config.offload == "activations":
@@ -172,7 +200,7 @@ def build(
         trainer = _trainer(model, arguments, on_phase)
     _finish(trainer, arguments, config, job)
     if config.fp8 == "transformer_engine":
-        fp8.convert_to_transformer_engine(trainer.model, notes)
+        replaced_layers.convert_to_transformer_engine(trainer.model, notes)
     if config.sharding == "none":
         optimizer = optimizers.create(trainer)
         if simulated and config.optimizer == "apollo_adamw":
@@ -185,7 +213,7 @@ def build(
             optimizer = optimizers.moved_to_backward(trainer, optimizer, notes)
         model, optimizer = trainer.accelerator.prepare(trainer.model, optimizer)
         if config.fp8 == "transformer_engine":
-            model = fp8.multiply_in_transformer_engine(model)
+            model = replaced_layers.multiply_in_transformer_engine(model)
     else:
         model, optimizer = prepare(trainer, config)
     trainer.optimizer, trainer.model_wrapped = optimizer, model
@@ -198,10 +226,20 @@ def build(
         config,
         model_config,
         notes,
-        open_books(device),
+        Books(torch.tensor(0.0, device=device)),
         fell_back,
         reference,
     )
+
+
+def attention_implementation(setup: Setup) -> str:
+    """transformers' name of the attention that runs; empty if the model does not say."""
+    if setup.config.library == "unsloth":
+        return ""  # it decides in each forward pass, and the configuration does not say how
+    if setup.fell_back_to_eager:
+        return "eager"
+    config = getattr(setup.model, "config", setup.model_config)
+    return str(getattr(config, "_attn_implementation", None) or "")
 
 
 def _set_expandable_segments() -> None:

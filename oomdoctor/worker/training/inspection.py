@@ -79,6 +79,12 @@ def installed_versions() -> dict[str, str | None]:
     return versions
 
 
+def torch_release() -> tuple[int, int]:
+    """Major and minor number of the installed torch, which decides the kernels of a step."""
+    major, minor = torch.__version__.split(".")[:2]
+    return int(major), int(minor)
+
+
 def count_parameters(model: PreTrainedModel, config: PretrainedConfig) -> ParameterCounts:
     """Parameters of a model by role; a tied weight counts once, as an embedding.
 

@@ -8,8 +8,7 @@ import torch
 
 from oomdoctor.records.config import TrainConfig, is_fsdp
 from oomdoctor.records.result import ProbeJob
-from oomdoctor.worker.protocol.on_host import OnHost
-from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.protocol import OnHost, UnsupportedError
 from oomdoctor.worker.tracing.tensors import logical_numel
 from oomdoctor.worker.training import synthetic
 from oomdoctor.worker.training.model_config import auto_class

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oomdoctor.records.model import ModelSpec, Task
-from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.protocol import UnsupportedError
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig

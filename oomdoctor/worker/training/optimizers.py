@@ -21,8 +21,7 @@ from torch.optim import Optimizer
 
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.facts.optimizers import is_paged, optimizer_named
-from oomdoctor.worker.protocol.on_host import OnHost
-from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.protocol import OnHost, UnsupportedError
 from oomdoctor.worker.tracing.tensors import inner_tensors
 from oomdoctor.worker.training.techniques.offload import on_host_optimizer
 

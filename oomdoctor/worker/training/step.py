@@ -15,7 +15,7 @@ import torch
 
 from oomdoctor.worker.training.batch import Batch
 from oomdoctor.worker.training.build import Setup
-from oomdoctor.worker.training.sharding.prepare import without_reduction
+from oomdoctor.worker.training.sharding import without_reduction
 
 if TYPE_CHECKING:
     from transformers import Trainer

@@ -15,7 +15,7 @@ from oomdoctor.records.facts.optimizers import OPTIMIZERS
 from oomdoctor.records.rung.faults import card_lacks
 from oomdoctor.records.rung.unsupported import Where, unsupported
 from oomdoctor.system.environment import is_emulating
-from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.protocol import UnsupportedError
 
 
 def check_supported(config: TrainConfig, device_type: str, *, simulated: bool = False) -> None:

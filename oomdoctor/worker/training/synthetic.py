@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
-from oomdoctor.worker.protocol.on_host import OnHost
-from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.protocol import OnHost, UnsupportedError
 
 if TYPE_CHECKING:
     from transformers import BitsAndBytesConfig, PretrainedConfig, PreTrainedModel

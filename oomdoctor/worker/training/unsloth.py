@@ -28,10 +28,10 @@ from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.records.rung.faults import UNSLOTH_CHECKPOINTING
 from oomdoctor.system.environment import set_variables, variable
-from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.training.model_config import auto_class
 from oomdoctor.worker.training.synthetic import declare_model
-from oomdoctor.worker.training.trainers.trl import tokenizer_of
+from oomdoctor.worker.training.trl import tokenizer_of
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel

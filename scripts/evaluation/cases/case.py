@@ -167,7 +167,7 @@ def simulated(case: Case, targets: tuple[Target, ...], *, detail: bool = False) 
     Raises:
         UnsupportedError: the libraries or the simulator cannot run it.
     """
-    from oomdoctor.worker.protocol.progress import PhaseFile
+    from oomdoctor.worker.protocol import PhaseFile
     from oomdoctor.worker.simulating.simulate import simulate
 
     with _adapted(case):

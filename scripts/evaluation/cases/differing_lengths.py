@@ -24,12 +24,11 @@ from oomdoctor.analysis.simulator.playback import Layout, RecordedRung
 from oomdoctor.analysis.simulator.reductions import Capability, scratch_bytes
 from oomdoctor.analysis.simulator.tape import TapeBlock
 from oomdoctor.records.result import ProbeJob
-from oomdoctor.worker.protocol.progress import PhaseFile
-from oomdoctor.worker.protocol.unsupported import UnsupportedError
-from oomdoctor.worker.simulating.cuda.release import torch_release
+from oomdoctor.worker.protocol import PhaseFile, UnsupportedError
 from oomdoctor.worker.simulating.recorder import Recorder
 from oomdoctor.worker.simulating.shallow import IrregularLayersError
 from oomdoctor.worker.simulating.simulate import simulated_rung
+from oomdoctor.worker.training.inspection import torch_release
 
 SEEDS = range(5)
 _EVENTS = 3_000_000  # of one replay, about three seconds: some hundred steps of a large model

@@ -52,7 +52,7 @@ def _alone(work: Callable[[Item], Result], item: Item) -> Result | Fault:
 
 
 def _guarded(work: Callable[[Item], Result], item: Item) -> Result | Fault:
-    from oomdoctor.worker.protocol.unsupported import UnsupportedError
+    from oomdoctor.worker.protocol import UnsupportedError
 
     try:
         return work(item)

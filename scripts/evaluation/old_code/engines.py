@@ -86,7 +86,7 @@ def _adapters_within_layers(_: TrainConfig) -> Iterator[None]:
         plugin.set_auto_wrap_policy(trainer.model)
         return plugin.auto_wrap_policy
 
-    with mock.patch("oomdoctor.worker.training.sharding.prepare._policy_of_adapters", policy):
+    with mock.patch("oomdoctor.worker.training.sharding._policy_of_adapters", policy):
         yield
 
 

@@ -23,7 +23,7 @@ from oomdoctor.analysis.allocator.caching import CachingAllocator
 from oomdoctor.analysis.simulator.orders.outline import outline_of
 from oomdoctor.analysis.simulator.playback import Layout
 from oomdoctor.analysis.simulator.tape import Order, TapeBlock
-from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.simulating.shallow import IrregularLayersError
 
 ROW: dict[str, Any] = {

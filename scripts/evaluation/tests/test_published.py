@@ -22,7 +22,7 @@ from oomdoctor.analysis.allocator.caching import CachingAllocator
 from oomdoctor.analysis.allocator.settings import AllocatorSettings
 from oomdoctor.analysis.simulator import sizes
 from oomdoctor.records.config import TrainConfig
-from oomdoctor.worker.simulating.cuda.release import torch_release
+from oomdoctor.worker.training.inspection import torch_release
 
 LLAMA = {
     "model_type": "llama",

@@ -33,7 +33,7 @@ from oomdoctor.records.facts.optimizers import (
 from oomdoctor.records.model import ParameterCounts
 from oomdoctor.records.rung.label import label_of
 from oomdoctor.records.rung.unsupported import Unsupported, unsupported, unsupported_rows
-from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.training.support import check_supported
 
 COUNTS = ParameterCounts(

@@ -29,7 +29,7 @@ from oomdoctor.system.store import run_folders
 from oomdoctor.units import MIB
 from oomdoctor.worker.answer import answer_here
 from oomdoctor.worker.dataset.counting import counter_of
-from oomdoctor.worker.protocol.progress import PhaseFile
+from oomdoctor.worker.protocol import PhaseFile
 
 CHAT = "{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }} {% endfor %}"
 

@@ -13,7 +13,7 @@ from oomdoctor.records.result import ProbeJob, Reply
 from oomdoctor.worker.__main__ import main
 from oomdoctor.worker.answer import answer_here
 from oomdoctor.worker.measuring.measure import measure
-from oomdoctor.worker.protocol.progress import PhaseFile
+from oomdoctor.worker.protocol import PhaseFile
 
 
 def measured(job: ProbeJob) -> Measurement:

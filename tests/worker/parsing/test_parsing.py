@@ -1,4 +1,4 @@
-"""What is written for TRL, the Trainer and accelerate passes their own parsers."""
+"""What is written for TRL, the Trainer and accelerate passes their own parsing."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from oomdoctor.stacks.export import export
 from oomdoctor.stacks.reading.script import read_script
 from oomdoctor.stacks.rung import StackRung
 from oomdoctor.stacks.writing.file import settings_of
-from oomdoctor.worker.parsing import parsers
-from oomdoctor.worker.parsing.faults import ParserError
+from oomdoctor.worker import parsing
+from oomdoctor.worker.parsing import ParserError
 
 pytestmark = pytest.mark.slow
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 def test_accelerate_loads_what_is_written() -> None:
     for config in RUNGS.values():
         settings = yaml.safe_load(export(StackRung(config, "a rung", "m"), "accelerate"))
-        found = parsers.accelerate(settings)
+        found = parsing.accelerate(settings)
         assert found["num_processes"] == config.world_size
         assert found["distributed_type"] == settings["distributed_type"]
 
@@ -31,7 +31,7 @@ def test_accelerate_loads_what_is_written() -> None:
 @pytest.mark.parametrize("program", ("trl", "trainer"))
 def test_the_trainers_parse_what_is_written(program: str) -> None:
     pytest.importorskip("trl")
-    parse = {"trl": parsers.trl, "trainer": parsers.trainer}[program]
+    parse = {"trl": parsing.trl, "trainer": parsing.trainer}[program]
     seen: set[str] = set()
     for config in list(RUNGS.values())[::4]:
         settings = settings_of(config, program)
@@ -49,17 +49,17 @@ def test_the_trainers_parse_what_is_written(program: str) -> None:
 
 def test_what_a_parser_refuses_names_the_setting() -> None:
     with pytest.raises(ParserError, match="not a valid OptimizerNames") as raised:
-        parsers.trainer({"optim": "adamw_bogus"})
+        parsing.trainer({"optim": "adamw_bogus"})
     assert raised.value.setting == "optim"
     with pytest.raises(ParserError, match="unknown keys") as raised:
-        parsers.accelerate(
+        parsing.accelerate(
             {"compute_environment": "LOCAL_MACHINE", "distributed_type": "NO", "bogus": 1}
         )
     assert raised.value.setting == "bogus"
 
 
 def test_a_script_may_have_settings_that_the_trainer_does_not() -> None:
-    found = parsers.trainer({"my_own": 1, "bf16": True})
+    found = parsing.trainer({"my_own": 1, "bf16": True})
     assert found["bf16"] is True
     assert "my_own" not in found
 

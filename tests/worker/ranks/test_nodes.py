@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tiny_models import tiny_job
 
-from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.ranks.nodes import run_on_nodes
 
 JOB = replace(tiny_job(), nodes=2)

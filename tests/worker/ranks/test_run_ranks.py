@@ -14,7 +14,7 @@ from worker_process import answered
 from oomdoctor.records.measurement import OomEvent
 from oomdoctor.records.result import ProbeJob, Reply
 from oomdoctor.worker.answer import answer
-from oomdoctor.worker.protocol.progress import PhaseFile
+from oomdoctor.worker.protocol import PhaseFile
 from oomdoctor.worker.ranks.run_ranks import answer_ranks
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

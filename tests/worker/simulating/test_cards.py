@@ -11,7 +11,7 @@ from tiny_models import tiny_job
 
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.records.simulation import Prediction, SimulationRequest, Target
-from oomdoctor.worker.protocol.progress import PhaseFile
+from oomdoctor.worker.protocol import PhaseFile
 from oomdoctor.worker.simulating.simulate import simulate
 
 # Attention: efficient before 8.0, flash from there, cuDNN's on 9.0; larger workspaces on 9.0.

@@ -13,9 +13,9 @@ from dataclasses import replace
 from tiny_models import tiny_job
 from oomdoctor.records.simulation import SimulationRequest
 from oomdoctor.worker.measuring.measure import measure
-from oomdoctor.worker.protocol.progress import PhaseFile
+from oomdoctor.worker.protocol import PhaseFile
 from oomdoctor.worker.simulating.simulate import simulate
-from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.protocol import UnsupportedError
 
 job = tiny_job("dense", method="qlora", quantization="nf4", weights_dtype="bfloat16")
 simulate(replace(job, mode="simulate", simulation=SimulationRequest((2,), ())), PhaseFile(None))

@@ -11,8 +11,7 @@ from tiny_models import tiny_job
 
 from oomdoctor.records.simulation import Target
 from oomdoctor.worker.measuring.measure import measure
-from oomdoctor.worker.protocol.progress import PhaseFile
-from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.protocol import PhaseFile, UnsupportedError
 from oomdoctor.worker.simulating.clean_slate import clean_slate
 from oomdoctor.worker.simulating.simulate import simulate
 from oomdoctor.worker.training.inspection import inspect_model

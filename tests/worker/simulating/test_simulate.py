@@ -23,8 +23,7 @@ from oomdoctor.records.simulation import DevicePrediction, SimulationRequest, Ta
 from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.system.recipes.recipes import load_recipe
 from oomdoctor.worker.measuring.measure import measure
-from oomdoctor.worker.protocol.progress import PhaseFile
-from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.protocol import PhaseFile, UnsupportedError
 from oomdoctor.worker.simulating.clean_slate import clean_slate
 from oomdoctor.worker.simulating.device.fake import simulated_device
 from oomdoctor.worker.simulating.recorder import Recorder

@@ -16,7 +16,7 @@ from oomdoctor.records.facts.architectures import (
 )
 from oomdoctor.records.facts.dtypes import DTYPES
 from oomdoctor.records.facts.optimizers import OPTIMIZERS, RECIPE_NAMES
-from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.training.build import build
 from oomdoctor.worker.training.inspection import count_parameters
 from oomdoctor.worker.training.optimizers import state_tensors

@@ -15,8 +15,7 @@ from oomdoctor.records.model import ModelSpec
 from oomdoctor.records.result import Attempt, ProbeJob
 from oomdoctor.runs.devices.startup_errors import inspection_error
 from oomdoctor.worker.answer import answer_here
-from oomdoctor.worker.protocol.progress import PhaseFile
-from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.protocol import PhaseFile, UnsupportedError
 from oomdoctor.worker.training.model_config import load_config
 
 STRICT = int(transformers.__version__.partition(".")[0]) >= 5

@@ -9,7 +9,7 @@ import torch
 from tiny_models import CONFIGS, tiny_job, tiny_spec
 
 from oomdoctor.records.result import ProbeJob
-from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.tracing.trace import AllocationTrace
 from oomdoctor.worker.training import synthetic
 from oomdoctor.worker.training.build import build

@@ -17,8 +17,7 @@ from tiny_models import tiny_job
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.worker.measuring.measure import measure
 from oomdoctor.worker.measuring.meters import CpuMeter
-from oomdoctor.worker.protocol.progress import PhaseFile
-from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.protocol import PhaseFile, UnsupportedError
 from oomdoctor.worker.training.batch import micro_batches
 from oomdoctor.worker.training.build import build
 

@@ -13,7 +13,7 @@ import torch
 from tiny_models import tiny_job
 
 from oomdoctor.worker.host import _imports_first
-from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.training import unsloth
 from oomdoctor.worker.training.model_config import auto_class, load_config
 from oomdoctor.worker.training.support import check_supported

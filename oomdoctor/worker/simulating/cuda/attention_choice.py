@@ -9,7 +9,7 @@ import torch
 
 from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.worker.simulating.cuda.attention import Backend, Call
-from oomdoctor.worker.simulating.cuda.release import torch_release
+from oomdoctor.worker.training.inspection import torch_release
 
 _LITTLE_SHARED_MEMORY = ((8, 6), (8, 7), (8, 9), (12, 0), (12, 1))
 

@@ -18,7 +18,7 @@ import torch
 
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.facts.attention import ATTENTIONS
-from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.simulating.cuda.attention import Call, run
 from oomdoctor.worker.simulating.replacing import restored
 

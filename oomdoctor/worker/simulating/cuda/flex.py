@@ -23,7 +23,7 @@ from torch._ops import OpOverload
 from torch.autograd.function import FunctionCtx
 
 from oomdoctor.analysis.allocator.sizes import round_size
-from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.simulating.replacing import replaced, restored
 from oomdoctor.worker.tracing.calls import OperatorCall
 from oomdoctor.worker.tracing.steps import Lasting

@@ -9,9 +9,9 @@ from torch._ops import OpOverload
 
 from oomdoctor.analysis.simulator.card import MIB, WORKSPACES, Card, workspace_bytes
 from oomdoctor.system.environment import variable
-from oomdoctor.worker.simulating.cuda.release import torch_release
 from oomdoctor.worker.tracing.calls import OperatorCall
 from oomdoctor.worker.tracing.steps import Lasting, Passing
+from oomdoctor.worker.training.inspection import torch_release
 
 _CUBLAS_OPERATORS = frozenset(
     {

@@ -1,17 +1,19 @@
 """Answer code that reads values which nobody computed, as in a healthy run.
 
-The attention mask has no padding unless a rung pads its rows (`padding`), the loss is a number, and
-no gradient overflows. `known_values` knows more about some tensors.
-
-Tell a simulated step how many tokens a mask selects, which only its values would say.
+An attention mask has no padding unless a rung pads its rows, the loss is a number, and no gradient
+overflows. `known_values` knows more about some tensors.
 
 TRL's losses index tensors with a mask of the completions: the scored tokens of each row.
+
+transformers asks a mask in several ways whether it can be left out: `mask.all()`,
+`mask.sum() == mask.numel()`, `(mask == 1).all()` and `0 in mask`. The memory of a tensor carries
+what is known, so views share it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
 from functools import cache
@@ -20,7 +22,7 @@ from typing import NamedTuple
 import torch
 from torch._ops import OpOverload
 
-from oomdoctor.worker.simulating.device import known_values, padding, sums
+from oomdoctor.worker.simulating.device import known_values, sums
 from oomdoctor.worker.simulating.replacing import replaced
 
 _TRUE = ("aten.all", "aten.eq", "aten._is_all_true")
@@ -71,7 +73,7 @@ def answers_of(func: OpOverload) -> Answers | None:
     learn = known_values.learner(func)
     if learn is not None:
         after.append(learn)
-    passed_on = padding.rule_of(func)
+    passed_on = _rules_of_masks().get(func)
     if passed_on is not None:
         after.append(passed_on)
     return Answers(before, tuple(after)) if before is not None or after else None
@@ -170,3 +172,66 @@ def several_in_a_row(several: bool) -> Iterator[None]:
     # It asks whether the last token still belongs to the first document, and nobody computed that.
     with replaced(masks, "find_packed_sequence_indices", found):
         yield
+
+
+_PADDED = "_oomdoctor_padded"
+
+
+def know_padded(masks: Iterable[torch.Tensor]) -> None:
+    """These masks have zeros for padding, and ones."""
+    for mask in masks:
+        setattr(mask.untyped_storage(), _PADDED, True)
+
+
+def _rule_of_mask(func: OpOverload) -> Note | None:
+    """What notes the result of an operator on such a mask; None for most operators."""
+    return _rules_of_masks().get(func)
+
+
+@cache
+def _rules_of_masks() -> dict[OpOverload, Note]:
+    aten = torch.ops.aten
+    kept = (aten._to_copy, aten.clone, aten.bitwise_not, aten.logical_not, aten.index)
+    rules: dict[OpOverload, Note] = {
+        overload: _keep_padded
+        for packet in kept
+        for overload in (getattr(packet, name) for name in packet.overloads() if "out" not in name)
+    }
+    for packet in (aten.eq, aten.ne):
+        rules[packet.Scalar] = _compared
+    for packet, answer in ((aten.all, False), (aten.any, True)):
+        rules |= {
+            getattr(packet, name): _answered(answer)
+            for name in packet.overloads()
+            if "out" not in name
+        }
+    return rules | {aten.sum.default: _keep_padded, aten.sum.dim_IntList: _keep_padded}
+
+
+def _is_padded(args: Sequence[object]) -> bool:
+    tensor = args[0]
+    return isinstance(tensor, torch.Tensor) and hasattr(tensor.untyped_storage(), _PADDED)
+
+
+def _keep_padded(args: Sequence[object], result: object) -> None:
+    if _is_padded(args):
+        know_padded([result])
+
+
+def _compared(args: Sequence[object], result: object) -> None:
+    """A mask that is compared with a number has both answers; its sum is no such number."""
+    if not _is_padded(args):
+        return
+    assert isinstance(result, torch.Tensor)
+    if result.dim() == 0:
+        setattr(result, _NAME, False)
+    else:
+        know_padded([result])
+
+
+def _answered(answer: bool) -> Note:
+    def note(args: Sequence[object], result: object) -> None:
+        if _is_padded(args):
+            setattr(result, _NAME, answer)
+
+    return note

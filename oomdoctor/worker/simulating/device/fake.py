@@ -24,7 +24,6 @@ from torch.autograd.function import FunctionCtx
 from oomdoctor.worker.simulating.device import (
     bitsandbytes,
     known_values,
-    quantized_dora,
     torchao_states,
 )
 from oomdoctor.worker.simulating.device.mode import SimulatedDevice
@@ -68,7 +67,7 @@ def _replacements(*, cuda: bool) -> Iterator[AbstractContextManager[None]]:
         yield replaced(experts, "_grouped_mm", frozen)
     yield known_values.one_hot_masks_known()
     yield from bitsandbytes.replacements(cuda=cuda)
-    yield from quantized_dora.replacements()
+    yield from bitsandbytes.dora_replacements()
     yield from torchao_states.replacements(cuda=cuda)
     for place in (_foreach_utils, optimizer):
         # torch uses foreach and fused kernels only for tensor types that it knows.

@@ -13,7 +13,7 @@ import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.simulating.device.answers import answers_of
 from oomdoctor.worker.simulating.device.results import REFUSED, Known, Maker, describer, is_regular
 from oomdoctor.worker.tracing.calls import Observer, OperatorCall, Recording

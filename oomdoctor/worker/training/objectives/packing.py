@@ -23,7 +23,7 @@ from torch.nn import Module
 
 from oomdoctor.records.config import TrainConfig, documents_of, masks_pairs, padded_rows
 from oomdoctor.records.model import Task
-from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.protocol import UnsupportedError
 
 _IGNORED = -100  # the label of a document's first token, which follows another document
 

@@ -13,7 +13,7 @@ from oomdoctor.records.config import (
     sequences_per_sample,
 )
 from oomdoctor.records.result import ProbeJob
-from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.protocol import UnsupportedError
 
 REWARDS = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}  # a single score
 

@@ -10,7 +10,7 @@ from torch.nn import Module
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.facts.choices import Dtype
 from oomdoctor.records.model import Task
-from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.training.objectives.images import TOWERS
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from torch.nn import Module
 
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.facts.architectures import LAYER_PARTS
-from oomdoctor.worker.protocol.on_host import OnHost
-from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.protocol import OnHost, UnsupportedError
 from oomdoctor.worker.training.layers import stacks_of
 from oomdoctor.worker.training.techniques.offload import saved_on_host
 

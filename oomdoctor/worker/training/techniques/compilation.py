@@ -7,7 +7,7 @@ import inspect
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.protocol import UnsupportedError
 
 _SIMULATED = (
     "predicted as eager: torch.compile fuses operators, so the measured peak and time may be lower"

@@ -11,7 +11,7 @@ import functools
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from oomdoctor.worker.protocol.on_host import OnHost
+from oomdoctor.worker.protocol import OnHost
 
 _LEAST_ELEMENTS = 1024  # as TRL's and torchtune's `OffloadActivations` do
 

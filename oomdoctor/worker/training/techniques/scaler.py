@@ -8,7 +8,7 @@ import torch
 from torch.nn import Module
 
 from oomdoctor.records.config import TrainConfig
-from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.protocol import UnsupportedError
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

@@ -20,7 +20,7 @@ def main(job_file: Path, reply_file: Path, names: list[str]) -> None:
     from oomdoctor.records.codec import dumps, loads
     from oomdoctor.records.result import ProbeJob
     from oomdoctor.worker.answer import answer
-    from oomdoctor.worker.protocol.progress import PhaseFile, phase_file
+    from oomdoctor.worker.protocol import PhaseFile, phase_file
 
     job = loads(ProbeJob, job_file.read_text())
     _call_older_trainers()

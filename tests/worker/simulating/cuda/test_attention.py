@@ -17,9 +17,9 @@ from oomdoctor.worker.simulating.cuda.attention import Call, cuda_sdpa
 from oomdoctor.worker.simulating.cuda.attention_choice import choose_backend
 from oomdoctor.worker.simulating.cuda.flash_package import simulated_attention
 from oomdoctor.worker.simulating.cuda.kernels.rules import steps_of
-from oomdoctor.worker.simulating.cuda.release import torch_release
 from oomdoctor.worker.simulating.device.fake import simulated_device
 from oomdoctor.worker.tracing.calls import OperatorCall
+from oomdoctor.worker.training.inspection import torch_release
 from oomdoctor.worker.training.synthetic import dtype_keyword
 
 T4, A100, RTX_4090, H100 = (Card(cc) for cc in ((7, 5), (8, 0), (8, 9), (9, 0)))

@@ -17,8 +17,7 @@ from tiny_models import tiny_job
 from oomdoctor.analysis.simulator.tape import Tape
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.result import ProbeJob
-from oomdoctor.worker.protocol.progress import PhaseFile
-from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.protocol import PhaseFile, UnsupportedError
 from oomdoctor.worker.simulating.clean_slate import clean_slate
 from oomdoctor.worker.simulating.simulate import simulated_rung
 from oomdoctor.worker.training.support import check_supported

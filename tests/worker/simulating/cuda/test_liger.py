@@ -20,8 +20,7 @@ from oomdoctor.records.facts.categories import GRADIENTS, LOGITS
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.records.simulation import Prediction, SimulationRequest, Target
 from oomdoctor.system.catalogue import find_gpu
-from oomdoctor.worker.protocol.progress import PhaseFile
-from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.protocol import PhaseFile, UnsupportedError
 from oomdoctor.worker.simulating.clean_slate import clean_slate
 from oomdoctor.worker.simulating.cuda.liger import no_driver_needed
 from oomdoctor.worker.simulating.simulate import simulate, simulated_rung

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from oomdoctor.analysis.simulator.card import Card
-from oomdoctor.worker.protocol.progress import PhaseFile
+from oomdoctor.worker.protocol import PhaseFile
 from oomdoctor.worker.simulating.cuda import workspaces
 from oomdoctor.worker.simulating.cuda.workspaces import workspaces_of
 from oomdoctor.worker.simulating.simulate import simulated_rung

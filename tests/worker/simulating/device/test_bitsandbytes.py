@@ -13,8 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from oomdoctor.records.costs import OpCost
-from oomdoctor.worker.protocol.unsupported import UnsupportedError
-from oomdoctor.worker.simulating.costs.operators import cost_of
+from oomdoctor.worker.protocol import UnsupportedError
+from oomdoctor.worker.simulating.costs import cost_of
 from oomdoctor.worker.simulating.device import bitsandbytes
 from oomdoctor.worker.tracing.calls import OperatorCall
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.simulating.device.fake import simulated_device
 from oomdoctor.worker.simulating.device.known_values import positive_share
 

@@ -15,7 +15,7 @@ from oomdoctor.analysis.simulator.recorded import Recorded
 from oomdoctor.analysis.simulator.tape import in_canonical_order
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.records.simulation import SimulationRequest
-from oomdoctor.worker.protocol.progress import PhaseFile
+from oomdoctor.worker.protocol import PhaseFile
 from oomdoctor.worker.simulating.clean_slate import clean_slate
 from oomdoctor.worker.simulating.device import mode
 from oomdoctor.worker.simulating.device.fake import simulated_device

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from oomdoctor.worker.simulating.device import padding
+from oomdoctor.worker.simulating.device import answers
 from oomdoctor.worker.simulating.device.fake import simulated_device
 
 # Each is whether the mask can be left out, as releases of transformers ask it.
@@ -27,7 +27,7 @@ QUESTIONS: dict[str, Callable[[torch.Tensor], object]] = {
 def test_a_mask_with_padding_is_needed(question: Callable[[torch.Tensor], object]) -> None:
     with simulated_device(cuda=True):
         mask = torch.empty(2, 8, dtype=torch.int64)
-        padding.know([mask])
+        answers.know_padded([mask])
         assert not bool(question(mask))
 
 

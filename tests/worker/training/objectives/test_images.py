@@ -10,7 +10,7 @@ import torch
 from plain_steps import step_loss
 from tiny_models import WITH_IMAGES, tiny_job
 
-from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.training.batch import micro_batches
 from oomdoctor.worker.training.build import Setup, build
 from oomdoctor.worker.training.objectives.images import TOWERS

@@ -11,7 +11,7 @@ from plain_steps import step_loss
 from tiny_models import tiny_job
 
 from oomdoctor.records.result import ProbeJob
-from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.training.batch import micro_batches, tensors_of
 from oomdoctor.worker.training.build import build
 

@@ -12,8 +12,7 @@ from tiny_models import tiny_job
 
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.records.simulation import PredictedSize, SimulationRequest
-from oomdoctor.worker.protocol.progress import PhaseFile
-from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.protocol import PhaseFile, UnsupportedError
 from oomdoctor.worker.simulating.simulate import simulate
 from oomdoctor.worker.training.build import build
 from oomdoctor.worker.training.techniques.scaler import check_scalable

@@ -16,7 +16,7 @@ from tiny_models import tiny_job
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.rung.faults import FP8_CAPABILITY, card_lacks
 from oomdoctor.system.catalogue import gpus
-from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.training.support import check_supported
 
 FP8 = {"fp8": "torchao", "job_device_type": "cuda", "sequence_length": 64}
@@ -42,7 +42,7 @@ def test_weights_gradients_and_states_keep_their_types() -> None:
 @needs_torchao
 def test_the_first_and_the_last_linear_layer_stay() -> None:
     from oomdoctor.worker.training.build import build
-    from oomdoctor.worker.training.techniques.fp8 import convert_linear_layers
+    from oomdoctor.worker.training.techniques.replaced_layers import convert_linear_layers
 
     model = build(tiny_job("dense"), CPU).model
     notes: list[str] = []
@@ -117,17 +117,17 @@ def test_transformer_engine_takes_the_place_of_linear_layers_and_norms(
     monkeypatch.setattr("accelerate.utils.TERecipeKwargs", Recipe)
 
     from oomdoctor.worker.training.build import build
-    from oomdoctor.worker.training.techniques import fp8
+    from oomdoctor.worker.training.techniques import replaced_layers
 
     model = build(tiny_job("dense"), CPU).model
     before = sum(parameter.numel() for parameter in model.parameters())
     notes: list[str] = []
-    fp8.convert_to_transformer_engine(model, notes)
+    replaced_layers.convert_to_transformer_engine(model, notes)
     linear = [m for m in model.modules() if isinstance(m, torch.nn.Linear)]
     assert linear and all(type(module) is Linear for module in linear)
     assert sum(parameter.numel() for parameter in model.parameters()) == before
     assert any("TERecipeKwargs" in note for note in notes)
-    wrapped = fp8.multiply_in_transformer_engine(model)
+    wrapped = replaced_layers.multiply_in_transformer_engine(model)
     wrapped.train()
     wrapped(input_ids=torch.ones(1, 4, dtype=torch.long))
     assert held == [True, True]

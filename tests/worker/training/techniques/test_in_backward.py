@@ -10,7 +10,7 @@ from compared_steps import CPU, deeper, differences, phase_bytes, simulated, tra
 from tiny_models import tiny_job
 
 from oomdoctor.records.result import ProbeJob
-from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.training.batch import micro_batches
 from oomdoctor.worker.training.build import build
 from oomdoctor.worker.training.step import training_step

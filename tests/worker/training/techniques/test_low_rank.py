@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.rung.faults import config_faults
-from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.simulating.cuda.kernels.rules import steps_of
 from oomdoctor.worker.tracing.calls import OperatorCall
 from oomdoctor.worker.tracing.steps import OTHERS, Result

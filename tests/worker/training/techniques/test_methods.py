@@ -10,8 +10,7 @@ from compared_steps import CPU, deeper, differences, phase_bytes, simulated, tra
 from tiny_models import tiny_job
 
 from oomdoctor.worker.measuring.measure import measure
-from oomdoctor.worker.protocol.progress import PhaseFile
-from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.protocol import PhaseFile, UnsupportedError
 from oomdoctor.worker.training.build import build
 
 LORA = {"method": "lora", "lora_rank": 4}

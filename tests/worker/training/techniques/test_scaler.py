@@ -15,7 +15,7 @@ from oomdoctor.snapshot.history import history_of
 from oomdoctor.snapshot.reading.snapshot import read_snapshot
 from oomdoctor.worker.measuring import measure as measuring
 from oomdoctor.worker.measuring.record import record
-from oomdoctor.worker.protocol.progress import PhaseFile
+from oomdoctor.worker.protocol import PhaseFile
 from oomdoctor.worker.training import step as steps
 from oomdoctor.worker.training.step import training_step
 

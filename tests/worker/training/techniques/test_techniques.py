@@ -20,12 +20,10 @@ from oomdoctor.records.result import ProbeJob
 from oomdoctor.records.simulation import SimulationRequest
 from oomdoctor.worker.measuring.measure import measure
 from oomdoctor.worker.measuring.summary import attention_kernel
-from oomdoctor.worker.protocol.progress import PhaseFile
-from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.protocol import PhaseFile, UnsupportedError
 from oomdoctor.worker.simulating.simulate import simulate
 from oomdoctor.worker.training.batch import micro_batches
-from oomdoctor.worker.training.build import build
-from oomdoctor.worker.training.implementation import attention_implementation
+from oomdoctor.worker.training.build import attention_implementation, build
 from oomdoctor.worker.training.step import evaluation_step
 from oomdoctor.worker.training.techniques import checkpointing
 

@@ -12,9 +12,9 @@ import torch
 
 from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.analysis.simulator.reductions import held_threads
-from oomdoctor.worker.simulating.cuda.kernels.blocks import tensor_bytes
 from oomdoctor.worker.tracing.calls import OperatorCall
 from oomdoctor.worker.tracing.steps import OTHERS, Freed, OnHost, Result, Step
+from oomdoctor.worker.tracing.tensors import tensor_bytes
 
 FLOAT = 4
 

@@ -7,9 +7,9 @@ from math import prod
 import torch
 
 from oomdoctor.analysis.simulator.card import Card
-from oomdoctor.worker.simulating.cuda.kernels.blocks import Scratch, is_flat, tensor_bytes
 from oomdoctor.worker.tracing.calls import OperatorCall
-from oomdoctor.worker.tracing.steps import Freed, Result, Step
+from oomdoctor.worker.tracing.steps import Freed, Result, Scratch, Step
+from oomdoctor.worker.tracing.tensors import is_flat, tensor_bytes
 
 
 def embedding(call: OperatorCall, _: Card) -> tuple[Step, ...]:

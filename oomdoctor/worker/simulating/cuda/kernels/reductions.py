@@ -9,10 +9,10 @@ import torch
 
 from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.analysis.simulator.reductions import RowSum
-from oomdoctor.worker.simulating.cuda.kernels.blocks import Scratch, tensor_bytes
-from oomdoctor.worker.simulating.cuda.release import torch_release
 from oomdoctor.worker.tracing.calls import OperatorCall
-from oomdoctor.worker.tracing.steps import OTHERS, Result, Step
+from oomdoctor.worker.tracing.steps import OTHERS, Result, Scratch, Step
+from oomdoctor.worker.tracing.tensors import tensor_bytes
+from oomdoctor.worker.training.inspection import torch_release
 
 _CHUNK = 65536  # kChunkSize
 _ALREADY_WIDE = ("torch.int64", "torch.complex64", "torch.complex128")

@@ -21,9 +21,9 @@ from torch._ops import OpOverload
 from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.worker.simulating.cuda.host_numbers import is_on_host
 from oomdoctor.worker.simulating.cuda.kernels import attention_kernels, indexing, reductions
-from oomdoctor.worker.simulating.cuda.kernels.blocks import tensor_bytes
 from oomdoctor.worker.tracing.calls import OperatorCall
 from oomdoctor.worker.tracing.steps import OTHERS, Freed, OnHost, Result, Step
+from oomdoctor.worker.tracing.tensors import tensor_bytes
 
 
 def matmul(call: OperatorCall, _: Card) -> tuple[Step, ...]:

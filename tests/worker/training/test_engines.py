@@ -8,7 +8,7 @@ import pytest
 
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.stacks.engines import fsdp_settings, zero_settings
-from oomdoctor.worker.training.sharding.prepare import engine_arguments
+from oomdoctor.worker.training.sharding import engine_arguments
 
 
 def rung(sharding: Any, **values: Any) -> TrainConfig:

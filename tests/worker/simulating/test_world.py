@@ -13,8 +13,7 @@ from oomdoctor.records.facts.categories import GRADIENTS, OPTIMIZER, TEMPORARY, 
 from oomdoctor.records.model import LayerStack
 from oomdoctor.records.result import ProbeJob
 from oomdoctor.records.simulation import SimulationRequest
-from oomdoctor.worker.protocol.progress import PhaseFile
-from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.protocol import PhaseFile, UnsupportedError
 from oomdoctor.worker.simulating.clean_slate import clean_slate
 from oomdoctor.worker.simulating.simulate import simulated_rung
 

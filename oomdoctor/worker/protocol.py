@@ -1,13 +1,29 @@
-"""The worker's current phase, in a file next to the reply, so that the parent can show it.
+"""How the parts of a worker speak of a rung: its phase, its rank, and that it cannot run here.
 
-If a worker is killed, the file still has its last phase.
+The current phase stands in a file next to the reply, so that the parent can show it. If a worker is
+killed, the file still has its last phase.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from oomdoctor.system.environment import launched_number, variable
+
+if TYPE_CHECKING:
+    import torch
+
+
+class UnsupportedError(Exception):
+    """This machine or these versions cannot run the rung; the message says why and what to do."""
+
+
+OnHost = Callable[[], AbstractContextManager[None]]
+"""A context in which a trace does not count tensors: on a CPU, all are in host memory."""
 
 
 def phase_file(reply: Path) -> Path:
@@ -53,3 +69,24 @@ class Marks:
     def __call__(self, phase: str) -> None:
         self._progress.step_phase = phase
         self._listener(phase)
+
+
+def local_rank() -> int:
+    """The number of this process on its machine; 0 without a launcher."""
+    return launched_number("LOCAL_RANK") or 0
+
+
+def own_device(kind: str) -> torch.device:
+    """The device of this rank; `kind` is "cuda" or "cpu"."""
+    import torch
+
+    return torch.device("cuda", local_rank()) if kind == "cuda" else torch.device("cpu")
+
+
+def own_uuid() -> str | None:
+    """The UUID of this rank's GPU, from CUDA_VISIBLE_DEVICES; None if that is not set."""
+    visible = variable("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return None
+    names = visible.split(",")
+    return names[local_rank()] if local_rank() < len(names) else None

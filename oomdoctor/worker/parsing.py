@@ -1,18 +1,76 @@
-"""Each library's own parser: what it makes of settings, or what it refuses."""
+"""`python -m oomdoctor.worker --parse`: settings on standard input, their parser's word on output.
+
+Each library parses the settings that are for it, in the user's interpreter, and says what it makes
+of them or what it refuses. In and out are JSON lists with an entry for each file. Nothing that the
+settings name is loaded. An entry without settings asks for the release of the library alone, which
+needs no import.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
+import json
+import re
+import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oomdoctor.worker.parsing.faults import ParserError, named, of_pydantic, plain
-
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+_IN_QUOTES = re.compile(r"[`'\"]([A-Za-z_]\w*)")
+
+
+class ParserError(ValueError):
+    """What a library refuses; `setting` is the name in the file, None if it does not say."""
+
+    def __init__(self, setting: str | None, message: str) -> None:
+        super().__init__(message)
+        self.setting = setting
+
+
+def of_pydantic(error: Exception, head: str) -> ParserError:
+    """The first error of a pydantic model, or the first line of another error."""
+    listed = getattr(error, "errors", None)
+    if listed is None:
+        return ParserError(None, (str(error).strip() or type(error).__name__).splitlines()[0])
+    first = listed()[0]
+    name = ".".join(str(part) for part in first.get("loc", ()))
+    message = str(first.get("msg", "")).removeprefix("Value error, ")
+    return ParserError(f"{head}{name}" if name else None, message.splitlines()[0])
+
+
+def named(message: str, values: Mapping[str, object]) -> str | None:
+    """The setting that a message is about: one in quotes, or one whose name or value it has."""
+    for word in _IN_QUOTES.findall(message):
+        if word in values:
+            return str(word)
+    for name, value in values.items():
+        if re.search(rf"\b{re.escape(str(name))}\b", message):
+            return str(name)
+        if isinstance(value, str) and len(value) > 2 and message.startswith(value):
+            return str(name)
+    return None
+
+
+def plain(values: Mapping[str, object]) -> dict[str, object]:
+    """The values that JSON has; enums become their values."""
+    found: dict[str, object] = {}
+    for name, value in values.items():
+        one = getattr(value, "value", value)
+        if isinstance(one, Mapping):
+            found[str(name)] = plain(one)
+        elif isinstance(one, str | int | float | bool | None):
+            found[str(name)] = one
+        elif isinstance(one, list | tuple) and all(isinstance(part, str) for part in one):
+            found[str(name)] = list(one)
+    return found
+
 
 # Settings that only one of TRL's trainers has.
 _TRAINERS = (
@@ -204,3 +262,42 @@ def _without_auto(values: Mapping[str, object]) -> dict[str, object]:
         for name, value in values.items()
         if value != "auto"
     }
+
+
+Parser = Callable[[Mapping[str, object]], dict[str, object]]
+# The format -> its parser, and the package that it is part of.
+PARSERS: dict[str, tuple[Parser, str]] = {
+    "trainer": (trainer, "transformers"),
+    "trl": (trl, "trl"),
+    "accelerate": (accelerate, "accelerate"),
+    "deepspeed": (deepspeed, "deepspeed"),
+    "axolotl": (axolotl, "axolotl"),
+    "llama-factory": (llama_factory, "llamafactory"),
+    "torchtune": (torchtune, "torchtune"),
+}
+
+
+def parse() -> int:
+    """Answer the files of standard input; libraries may print, so the answer is the last line."""
+    asked = json.load(sys.stdin)
+    with contextlib.redirect_stdout(sys.stderr):
+        answers = [_answer(one["format"], one["values"]) for one in asked]
+    sys.stdout.write("\n" + json.dumps(answers) + "\n")
+    return 0
+
+
+def _answer(name: str, values: Mapping[str, object] | None) -> dict[str, object]:
+    """`parser` is None if the library is not there; `fault` is what it refuses."""
+    none: dict[str, object] = {"parser": None, "values": {}, "fault": None}
+    if name not in PARSERS:
+        return none
+    parser, package = PARSERS[name]
+    try:
+        version = metadata.version(package)
+        found = {} if values is None else parser(values)
+    except ParserError as error:
+        fault = {"name": error.setting, "message": str(error)}
+        return none | {"parser": f"{package} {version}", "fault": fault}
+    except (ImportError, metadata.PackageNotFoundError, OSError, AttributeError):
+        return none  # missing, broken, or a release that has moved its parser
+    return none | {"parser": f"{package} {version}", "values": found}

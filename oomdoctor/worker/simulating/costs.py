@@ -16,7 +16,7 @@ from torch._C import Argument
 from torch._ops import OpOverload
 
 from oomdoctor.records.costs import OpCost, OpKind
-from oomdoctor.worker.simulating.costs.flops import (
+from oomdoctor.worker.simulating.flops import (
     CONVOLUTIONS,
     FOUR_BIT_PRODUCTS,
     GROUPED_MATMULS,

@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from oomdoctor.records.costs import OpCost
-from oomdoctor.worker.simulating.costs.operators import cost_of
+from oomdoctor.worker.simulating.costs import cost_of
 from oomdoctor.worker.tracing.calls import OperatorCall
 
 BF16 = torch.bfloat16

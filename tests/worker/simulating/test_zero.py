@@ -20,8 +20,7 @@ from oomdoctor.records.simulation import PredictedSize, SimulationRequest, Targe
 from oomdoctor.runs.jobs.remembered import Memory
 from oomdoctor.system.catalogue import find_gpu, speed_errors
 from oomdoctor.units import GIB
-from oomdoctor.worker.protocol.progress import PhaseFile
-from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.protocol import PhaseFile, UnsupportedError
 from oomdoctor.worker.simulating.simulate import simulate
 from oomdoctor.worker.training.inspection import inspect_model
 

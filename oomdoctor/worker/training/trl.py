@@ -23,10 +23,9 @@ from oomdoctor.records.config import (
     scored_tokens,
     trains_with_trl,
 )
-from oomdoctor.worker.protocol.unsupported import UnsupportedError
+from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.training.batch import Batch
-from oomdoctor.worker.training.sharding.prepare import fsdp_plugin
-from oomdoctor.worker.training.sharding.shards import moved_with_values
+from oomdoctor.worker.training.sharding import fsdp_plugin, moved_with_values
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
         Trainer,
         TrainingArguments,
     )
-
 
 INSTALL = "pip install 'oomdoctor[trl]'"
 _NAMES = {"default": "SFT", "dpo": "DPO", "reward": "Reward", "grpo": "GRPO"}

@@ -1,1 +1,0 @@
-"""Parses settings of a training with the library that they are for, in the user's interpreter."""
