@@ -27,10 +27,10 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import TextIO
 
 from oomdoctor.system.environment import variable
+from oomdoctor.worker.replacing import replaced
 from oomdoctor.worker.simulating.clean_slate import clean_slate
 
 _PR_SET_PDEATHSIG = 1
@@ -50,6 +50,7 @@ _PRELOAD_TO_COMPILE = (
     "torch._dynamo.repro.after_dynamo",
     "torch._inductor.compile_fx",
 )
+_ASKS_FOR_TORCHAO = ("transformers.utils", "transformers.utils.import_utils")
 # Without a GPU these imports are safe, and they would cost each child half a second.
 _PRELOAD_ON_CPU = (
     "bitsandbytes",
@@ -110,19 +111,13 @@ def _without_torchao() -> Iterator[None]:
 
     transformers needs it here for checkpoints in torchao's formats only. Jobs import it themselves.
     """
-    name = "is_torchao_available"
-    kept: list[tuple[ModuleType, object]] = []
-    with contextlib.suppress(ImportError):
-        utils = importlib.import_module("transformers.utils")
-        places = (utils, importlib.import_module("transformers.utils.import_utils"))
-        kept = [(place, getattr(place, name)) for place in places if hasattr(place, name)]
-    for place, _ in kept:
-        setattr(place, name, lambda *_, **__: False)
-    try:
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(ImportError):
+            for place in map(importlib.import_module, _ASKS_FOR_TORCHAO):
+                if hasattr(place, "is_torchao_available"):
+                    never = replaced(place, "is_torchao_available", lambda *_, **__: False)
+                    stack.enter_context(never)
         yield
-    finally:
-        for place, function in kept:
-            setattr(place, name, function)
 
 
 def _private_streams() -> tuple[TextIO, TextIO]:

@@ -19,8 +19,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.system.environment import kept_variables
 from oomdoctor.worker.protocol import UnsupportedError
+from oomdoctor.worker.replacing import replaced
 from oomdoctor.worker.simulating.device.mode import SimulatedDevice
-from oomdoctor.worker.simulating.replacing import replaced
 from oomdoctor.worker.tracing.calls import resized_storages
 from oomdoctor.worker.tracing.trace import AllocationTrace
 

@@ -6,14 +6,16 @@ of gathered weights, which keep their tensor.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import cache
 from typing import NamedTuple, Protocol
 
 import torch
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from oomdoctor.worker.replacing import replaced
 
 
 class OperatorCall(NamedTuple):
@@ -109,9 +111,8 @@ class Notes(Protocol):
         """A storage was resized."""
 
 
-@contextmanager
-def resized_storages(trace: Notes) -> Iterator[None]:
-    """Record storages that are resized while the context is open."""
+def resized_storages(trace: Notes) -> AbstractContextManager[None]:
+    """A context that records storages that are resized."""
     resize = torch.UntypedStorage.resize_
 
     def resized(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
@@ -119,8 +120,4 @@ def resized_storages(trace: Notes) -> Iterator[None]:
         trace.note_resized(storage)
         return result
 
-    torch.UntypedStorage.resize_ = resized
-    try:
-        yield
-    finally:
-        torch.UntypedStorage.resize_ = resize
+    return replaced(torch.UntypedStorage, "resize_", resized)

@@ -13,8 +13,8 @@ each rank keeps its part. That is done here with random values in place of a che
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ from torch.optim import Optimizer
 from oomdoctor.records.config import TrainConfig, is_fsdp, is_zero
 from oomdoctor.stacks.engines import engine_settings
 from oomdoctor.worker.protocol import UnsupportedError
+from oomdoctor.worker.replacing import replaced
 from oomdoctor.worker.training import optimizers
 from oomdoctor.worker.training.synthetic import STANDARD_DEVIATION
 
@@ -35,17 +36,11 @@ if TYPE_CHECKING:
     from transformers import Trainer
 
 
-@contextmanager
-def shards_made_on_device() -> Iterator[None]:
+def shards_made_on_device() -> AbstractContextManager[None]:
     """Let accelerate load parameters that are made on the device, in place of a checkpoint's."""
     from accelerate.utils import fsdp_utils
 
-    original = fsdp_utils.fsdp2_load_full_state_dict
-    fsdp_utils.fsdp2_load_full_state_dict = _load
-    try:
-        yield
-    finally:
-        fsdp_utils.fsdp2_load_full_state_dict = original
+    return replaced(fsdp_utils, "fsdp2_load_full_state_dict", _load)
 
 
 def _load(
@@ -73,8 +68,7 @@ def _load(
     return model
 
 
-@contextmanager
-def moved_with_values() -> Iterator[None]:
+def moved_with_values() -> AbstractContextManager[None]:
     """Let FSDP 2 make a declared model on the device, where it would move one with weights.
 
     It moves all of a unit before it shards it (`_move_states_to_device`). Memory of the host that
@@ -92,11 +86,7 @@ def moved_with_values() -> Iterator[None]:
             parameter.data = value.normal_(std=STANDARD_DEVIATION)
         move([], buffers, device)
 
-    _fsdp_init._move_states_to_device = made
-    try:
-        yield
-    finally:
-        _fsdp_init._move_states_to_device = move
+    return replaced(_fsdp_init, "_move_states_to_device", made)
 
 
 def fill(model: Module) -> None:

@@ -7,14 +7,14 @@ copy, and a quantized model never exists in full precision. Buffers are computed
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
 from oomdoctor.worker.protocol import OnHost, UnsupportedError
+from oomdoctor.worker.replacing import replaced
 
 if TYPE_CHECKING:
     from transformers import BitsAndBytesConfig, PretrainedConfig, PreTrainedModel
@@ -101,19 +101,11 @@ def declare_model(
         )
 
 
-@contextmanager
-def _not_sharded_yet() -> Iterator[None]:
+def _not_sharded_yet() -> AbstractContextManager[None]:
     """Let transformers build a whole model although DeepSpeed ZeRO-3 is set up."""
     settings = sys.modules.get("transformers.integrations.deepspeed")
-    reference = getattr(settings, "_hf_deepspeed_config_weak_ref", None)
-    if settings is None or reference is None:
-        yield
-        return
-    vars(settings)["_hf_deepspeed_config_weak_ref"] = None
-    try:
-        yield
-    finally:
-        vars(settings)["_hf_deepspeed_config_weak_ref"] = reference
+    name = "_hf_deepspeed_config_weak_ref"
+    return replaced(settings, name, None) if hasattr(settings, name) else nullcontext()
 
 
 def dtype_keyword() -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ from oomdoctor.records.config import (
     trains_with_trl,
 )
 from oomdoctor.worker.protocol import UnsupportedError
+from oomdoctor.worker.replacing import replaced
 from oomdoctor.worker.training.batch import Batch
 from oomdoctor.worker.training.sharding import fsdp_plugin, moved_with_values
 
@@ -198,14 +199,11 @@ def _own_parts(
         "hash_module": lambda _: "",
         "create_model_from_path": lambda *_, **__: reference(),
     }
-    before = {name: getattr(module, name) for name in parts if hasattr(module, name)}
-    for name in before:
-        setattr(module, name, parts[name])
-    try:
+    with ExitStack() as stack:
+        for name in parts:
+            if hasattr(module, name):
+                stack.enter_context(replaced(module, name, parts[name]))
         yield
-    finally:
-        for name, value in before.items():
-            setattr(module, name, value)
 
 
 def _dataset() -> Dataset:

@@ -32,6 +32,7 @@ from oomdoctor.analysis.simulator.tape import EMPTIED, Region
 from oomdoctor.records.config import TrainConfig, trains_with_trl
 from oomdoctor.records.facts.attention import ATTENTIONS
 from oomdoctor.records.facts.optimizers import is_paged
+from oomdoctor.worker.replacing import replaced
 from oomdoctor.worker.simulating.cuda import (
     attention,
     autocast,
@@ -43,7 +44,7 @@ from oomdoctor.worker.simulating.cuda import (
 from oomdoctor.worker.simulating.cuda.choices import Choices
 from oomdoctor.worker.simulating.cuda.liger import launch, no_driver_needed
 from oomdoctor.worker.simulating.device import sums
-from oomdoctor.worker.simulating.replacing import replaced
+from oomdoctor.worker.simulating.registering import implemented
 from oomdoctor.worker.tracing.trace import AllocationTrace
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def as_on_cuda(
         stack.enter_context(sums.sums_in_place())
         stack.enter_context(host_numbers.told_apart(trace))
         stack.enter_context(sums.cuda_statistics())
-        stack.enter_context(cuda_dropout())
+        stack.enter_context(implemented({"dropout": cuda_dropout}, "AutogradCPU"))
         stack.enter_context(attention.cuda_sdpa(choices.attention))
         if ATTENTIONS[config.attention].stand_in is not None:
             stack.enter_context(flash_package.simulated_attention())
@@ -86,23 +87,13 @@ def as_on_cuda(
         yield
 
 
-@contextmanager
-def cuda_dropout() -> Iterator[None]:
-    """Make `dropout` on CPU tensors work as on CUDA, in the whole process."""
-
-    def dropout(tensor: torch.Tensor, rate: float, train: bool) -> torch.Tensor:
-        if not train or rate == 0.0 or tensor.numel() == 0:
-            return tensor
-        if rate == 1.0:
-            return tensor * 0.0
-        return torch.ops.aten.native_dropout(tensor, rate, True)[0]
-
-    library = torch.library.Library("aten", "IMPL")
-    library.impl("dropout", dropout, "AutogradCPU")
-    try:
-        yield
-    finally:
-        library._destroy()
+def cuda_dropout(tensor: torch.Tensor, rate: float, train: bool) -> torch.Tensor:
+    """`dropout` on CPU tensors as on CUDA."""
+    if not train or rate == 0.0 or tensor.numel() == 0:
+        return tensor
+    if rate == 1.0:
+        return tensor * 0.0
+    return torch.ops.aten.native_dropout(tensor, rate, True)[0]
 
 
 @contextmanager

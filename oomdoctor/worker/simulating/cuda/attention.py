@@ -8,8 +8,7 @@ kernels hold internally.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Literal
@@ -17,6 +16,8 @@ from typing import Literal
 import torch
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from oomdoctor.worker.simulating.registering import implemented
 
 Backend = Literal["cudnn", "flash", "efficient", "math"]
 
@@ -40,9 +41,8 @@ class Call:
         return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
-@contextlib.contextmanager
-def cuda_sdpa(choose: Callable[[Call], Backend]) -> Iterator[None]:
-    """Run attention on CPU tensors with the kernel that `choose` returns for each call.
+def cuda_sdpa(choose: Callable[[Call], Backend]) -> AbstractContextManager[None]:
+    """A context in which attention on CPU tensors runs with the kernel that `choose` returns.
 
     It is registered below autocast, which has cast the inputs by then, as on CUDA. It is also
     registered beside autograd, so it catches calls from C++, from a recomputed forward pass and
@@ -63,12 +63,7 @@ def cuda_sdpa(choose: Callable[[Call], Backend]) -> Iterator[None]:
         call = Call(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
         return run(choose(call), call)
 
-    library = torch.library.Library("aten", "IMPL")
-    library.impl("scaled_dot_product_attention", attend, "AutogradCPU")
-    try:
-        yield
-    finally:
-        library._destroy()
+    return implemented({"scaled_dot_product_attention": attend}, "AutogradCPU")
 
 
 def run(backend: Backend, call: Call) -> torch.Tensor:

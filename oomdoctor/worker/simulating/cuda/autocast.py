@@ -12,12 +12,13 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 
 import torch
 from torch._ops import OpOverload
 
-from oomdoctor.worker.simulating.replacing import replaced
+from oomdoctor.worker.replacing import replaced
+from oomdoctor.worker.simulating.registering import implemented
 from oomdoctor.worker.tracing.tensors import tensors_in
 
 # AT_FORALL_FP32_SET_OPT_DTYPE: computed in fp32 and returned as fp32 unless the caller names a
@@ -95,23 +96,18 @@ def cuda_autocast() -> Iterator[None]:
     Code without autocast is not affected. The kernels are registered for the whole process, so only
     one simulation can run at a time.
     """
-    library = torch.library.Library("aten", "IMPL")
     ours, theirs = _registered("AutocastCPU"), _registered("AutocastCUDA")
-    with warnings.catch_warnings():
-        # PyTorch warns that entries of the CPU's list are overridden, which is the purpose here.
-        warnings.simplefilter("ignore", UserWarning)
-        for name in sorted(theirs - ours):
-            kernel = _kernel(name)
-            if kernel is not None:
-                library.impl(name, kernel, "AutocastCPU")
-        for name in sorted(ours - theirs):
-            library.impl(name, torch.library.fallthrough_kernel, "AutocastCPU")
-    try:
+    kernels = {name: kernel for name in sorted(theirs - ours) if (kernel := _kernel(name))}
+    kernels |= dict.fromkeys(sorted(ours - theirs), torch.library.fallthrough_kernel)
+    with ExitStack() as stack:
+        with warnings.catch_warnings():
+            # PyTorch warns that entries of the CPU's list are overridden, which is the purpose.
+            warnings.simplefilter("ignore", UserWarning)
+            stack.enter_context(implemented(kernels, "AutocastCPU"))
         # peft's layers ask without a device type, which asks for CUDA's autocast.
-        with replaced(torch, "is_autocast_enabled", _cpu_by_default(torch.is_autocast_enabled)):
-            yield
-    finally:
-        library._destroy()
+        by_default = _cpu_by_default(torch.is_autocast_enabled)
+        stack.enter_context(replaced(torch, "is_autocast_enabled", by_default))
+        yield
 
 
 def _cpu_by_default(enabled: Callable[..., bool]) -> Callable[..., bool]:

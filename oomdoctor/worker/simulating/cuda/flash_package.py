@@ -19,8 +19,8 @@ import torch
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.facts.attention import ATTENTIONS
 from oomdoctor.worker.protocol import UnsupportedError
+from oomdoctor.worker.replacing import restored
 from oomdoctor.worker.simulating.cuda.attention import Call, run
-from oomdoctor.worker.simulating.replacing import restored
 
 
 def built_as(config: TrainConfig) -> TrainConfig:

@@ -24,7 +24,8 @@ from torch.autograd.function import FunctionCtx
 
 from oomdoctor.analysis.allocator.sizes import round_size
 from oomdoctor.worker.protocol import UnsupportedError
-from oomdoctor.worker.simulating.replacing import replaced, restored
+from oomdoctor.worker.replacing import replaced, restored
+from oomdoctor.worker.simulating.registering import own_operator
 from oomdoctor.worker.tracing.calls import OperatorCall
 from oomdoctor.worker.tracing.steps import Lasting
 
@@ -148,10 +149,8 @@ class _Flex(torch.autograd.Function):  # type: ignore[misc]
 
 @cache  # a process can define an operator only once
 def _operator(name: str) -> OpOverload:
-    torch.library.define(f"oomdoctor::{name}", _OPERATORS[name])
     result = _forward_results if name.endswith("forward") else _gradients
-    torch.library.impl(f"oomdoctor::{name}", "CompositeExplicitAutograd", result)
-    return getattr(torch.ops.oomdoctor, name).default
+    return own_operator(name, _OPERATORS[name], result)
 
 
 def _forward_results(

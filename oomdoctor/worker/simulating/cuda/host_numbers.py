@@ -13,7 +13,7 @@ from typing import ParamSpec
 
 import torch
 
-from oomdoctor.worker.simulating.replacing import replaced
+from oomdoctor.worker.replacing import replaced
 from oomdoctor.worker.tracing.trace import AllocationTrace
 
 P = ParamSpec("P")

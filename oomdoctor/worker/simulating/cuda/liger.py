@@ -20,8 +20,9 @@ import torch
 from torch._ops import OpOverload
 
 from oomdoctor.analysis.simulator.card import Card
+from oomdoctor.worker.replacing import replaced
 from oomdoctor.worker.simulating.cuda.choices import Choices
-from oomdoctor.worker.simulating.replacing import replaced
+from oomdoctor.worker.simulating.registering import own_operator
 
 Apply = Callable[..., None]  # Liger's function that takes a model
 
@@ -97,10 +98,7 @@ def launch(*args: object, **kwargs: object) -> None:
 @cache
 def _launched() -> OpOverload:
     """An operator that stands for a kernel launch, so that the launch has a cost."""
-    torch.library.define("oomdoctor::triton_launch", "(Tensor(a!)[] tensors) -> ()")
-    kernel = "CompositeExplicitAutograd"  # for every device, including that of fake tensors
-    torch.library.impl("oomdoctor::triton_launch", kernel, lambda tensors: None)
-    return torch.ops.oomdoctor.triton_launch.default
+    return own_operator("triton_launch", "(Tensor(a!)[] tensors) -> ()", lambda tensors: None)
 
 
 def _properties(*_: object) -> SimpleNamespace:

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 from typing import NamedTuple
@@ -22,20 +23,27 @@ from typing import NamedTuple
 import torch
 from torch._ops import OpOverload
 
+from oomdoctor.worker.replacing import replaced
 from oomdoctor.worker.simulating.device import known_values, sums
-from oomdoctor.worker.simulating.replacing import replaced
 
 _TRUE = ("aten.all", "aten.eq", "aten._is_all_true")
 _FINDS_OVERFLOW = "aten._amp_foreach_non_finite_check_and_unscale_"
 _NAME = "_oomdoctor_answer"
-_negative = False
-_whole = 1
 
 
 Note = Callable[[Sequence[object], object], None]  # of the arguments and the result
 
 
-_share: Fraction | None = None
+@dataclass
+class _Asked:
+    """What code is told that asks for values: whether they hold, their number, a mask's share."""
+
+    holds: bool = True
+    number: int = 1
+    share: Fraction | None = None
+
+
+_asked = _Asked()
 
 
 class Answers(NamedTuple):
@@ -91,7 +99,7 @@ def _read(args: Sequence[object]) -> bool | int | float:
         return bool(known)
     if known is not None:
         return float(known)
-    return 1.0 if tensor.is_floating_point() else _whole
+    return 1.0 if tensor.is_floating_point() else _asked.number
 
 
 def _positions(args: Sequence[object]) -> torch.Tensor | None:
@@ -99,56 +107,38 @@ def _positions(args: Sequence[object]) -> torch.Tensor | None:
 
 
 def _holds(_: Sequence[object], result: object) -> None:
-    setattr(result, _NAME, not _negative)
+    setattr(result, _NAME, _asked.holds)
 
 
-@contextmanager
-def negative() -> Iterator[None]:
+def negative() -> AbstractContextManager[None]:
     """What code asks for in this context does not hold."""
-    global _negative
-    before, _negative = _negative, True
-    try:
-        yield
-    finally:
-        _negative = before
+    return replaced(_asked, "holds", False)
 
 
-@contextmanager
-def reads_as(number: int) -> Iterator[None]:
+def reads_as(number: int) -> AbstractContextManager[None]:
     """Whole numbers that code asks for in this context are this one, not 1."""
-    global _whole
-    before, _whole = _whole, number
-    try:
-        yield
-    finally:
-        _whole = before
+    return replaced(_asked, "number", number)
 
 
 def _no_overflow(args: Sequence[object], _: object) -> None:
     setattr(args[1], _NAME, False)
 
 
-@contextmanager
-def scored(share: Fraction | None) -> Iterator[None]:
+def scored(share: Fraction | None) -> AbstractContextManager[None]:
     """In this context a mask that indexes a tensor is true for this share of its elements."""
-    global _share
-    before, _share = _share, share
-    try:
-        yield
-    finally:
-        _share = before
+    return replaced(_asked, "share", share)
 
 
 def selected(args: Sequence[object]) -> torch.Tensor | None:
     """`aten.index` with a mask whose share is known; None for any other."""
     tensor: torch.Tensor = args[0]
     indices = args[1]
-    if _share is None or not isinstance(indices, list | tuple) or len(indices) != 1:
+    if _asked.share is None or not isinstance(indices, list | tuple) or len(indices) != 1:
         return None
     mask = indices[0]
     if mask is None or mask.dtype != torch.bool:
         return None
-    rows = math.ceil(_share * mask.numel())
+    rows = math.ceil(_asked.share * mask.numel())
     result: torch.Tensor = tensor.new_empty((rows, *tensor.shape[mask.dim() :]))
     return result
 

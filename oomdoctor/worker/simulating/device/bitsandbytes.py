@@ -24,7 +24,8 @@ from torch._ops import OpOverload
 from torch.nn import Module
 
 from oomdoctor.worker.protocol import UnsupportedError
-from oomdoctor.worker.simulating.replacing import replaced, restored
+from oomdoctor.worker.replacing import replaced, restored
+from oomdoctor.worker.simulating.registering import own_operator
 from oomdoctor.worker.training.synthetic import is_fake
 
 if TYPE_CHECKING:
@@ -103,9 +104,7 @@ def _update(function: Callable[..., None]) -> Callable[..., None]:
 
 @cache  # a process can define an operator only once
 def _operator(name: str) -> OpOverload:
-    torch.library.define(f"oomdoctor::{name}", f"({_UPDATES[name]}) -> ()")
-    torch.library.impl(f"oomdoctor::{name}", "CompositeExplicitAutograd", lambda *_: None)
-    return getattr(torch.ops.oomdoctor, name).default
+    return own_operator(name, f"({_UPDATES[name]}) -> ()", lambda *_: None)
 
 
 def dora_replacements() -> Iterator[AbstractContextManager[None]]:

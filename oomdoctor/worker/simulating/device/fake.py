@@ -21,13 +21,13 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.function import FunctionCtx
 
+from oomdoctor.worker.replacing import replaced
 from oomdoctor.worker.simulating.device import (
     bitsandbytes,
     known_values,
     torchao_states,
 )
 from oomdoctor.worker.simulating.device.mode import SimulatedDevice
-from oomdoctor.worker.simulating.replacing import replaced
 
 Product = Callable[..., torch.Tensor]
 

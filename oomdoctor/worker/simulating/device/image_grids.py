@@ -17,7 +17,7 @@ import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils._python_dispatch import _disable_current_modes
 
-from oomdoctor.worker.simulating.replacing import replaced
+from oomdoctor.worker.replacing import replaced
 from oomdoctor.worker.training.batch import Batch
 
 if TYPE_CHECKING:

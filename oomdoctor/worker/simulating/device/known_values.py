@@ -16,7 +16,7 @@ from functools import cache
 import torch
 from torch._ops import OpOverload
 
-from oomdoctor.worker.simulating.replacing import replaced
+from oomdoctor.worker.replacing import replaced
 
 _NAME = "_oomdoctor_positive_share"
 Rule = Callable[..., Fraction | None]  # (the operator's arguments) -> share of its result

@@ -12,30 +12,34 @@ layer_norm_kernel.cu `layer_norm_cuda` makes them of the accumulation type (torc
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import cache
 
 import torch
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from oomdoctor.worker.replacing import replaced
+
 Holders = tuple[int, int, int]  # references to a tensor, to its memory and to its Python object
-_in_place: Holders | None = None  # what a tensor has that only the engine holds
 
 
-_as_on_cuda = False
+@dataclass
+class _Known:
+    """`in_place` is what a tensor has that only the engine holds; None lets torch add."""
+
+    in_place: Holders | None = None
+    as_on_cuda: bool = False
 
 
-@contextmanager
-def sums_in_place() -> Iterator[None]:
+_known = _Known()
+
+
+def sums_in_place() -> AbstractContextManager[None]:
     """Let `sum_of_gradients` answer, in the whole process."""
-    global _in_place
-    before, _in_place = _in_place, _only_the_engine()
-    try:
-        yield
-    finally:
-        _in_place = before
+    return replaced(_known, "in_place", _only_the_engine())
 
 
 def sum_of_gradients(args: Sequence[torch.Tensor]) -> torch.Tensor | None:
@@ -43,9 +47,13 @@ def sum_of_gradients(args: Sequence[torch.Tensor]) -> torch.Tensor | None:
 
     `args` are those of `aten::add`.
     """
-    if _in_place is None or torch.is_grad_enabled() or torch._C._current_graph_task_id() == -1:
+    if (
+        _known.in_place is None
+        or torch.is_grad_enabled()
+        or torch._C._current_graph_task_id() == -1
+    ):
         return None
-    if not isinstance(args[1], torch.Tensor) or _holders(args) != _in_place:
+    if not isinstance(args[1], torch.Tensor) or _holders(args) != _known.in_place:
         return None
     one, other = args
     alike = one.shape == other.shape and one.dtype == other.dtype
@@ -58,11 +66,21 @@ def gradient_of_index(args: Sequence[torch.Tensor]) -> torch.Tensor | None:
     `args` are those of `aten::index_put`. FunctionsManual.cpp `index_backward` writes into the
     zeros that it has made, but under a dispatch mode it makes a second tensor.
     """
-    if _in_place is None or torch.is_grad_enabled() or torch._C._current_graph_task_id() == -1:
+    if (
+        _known.in_place is None
+        or torch.is_grad_enabled()
+        or torch._C._current_graph_task_id() == -1
+    ):
         return None
     accumulates = len(args) > 3 and args[3]
     zeros: torch.Tensor = args[0]
     return zeros if accumulates else None
+
+
+def _engine_runs() -> bool:
+    """Whether autograd runs the operator, and its sums are in place."""
+    in_graph = torch._C._current_graph_task_id() != -1
+    return _known.in_place is not None and in_graph and not torch.is_grad_enabled()
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
@@ -105,21 +123,15 @@ def _only_the_engine() -> Holders:
     return found[0]
 
 
-@contextmanager
-def cuda_statistics() -> Iterator[None]:
+def cuda_statistics() -> AbstractContextManager[None]:
     """Let `normalized` answer, in the whole process."""
-    global _as_on_cuda
-    before, _as_on_cuda = _as_on_cuda, True
-    try:
-        yield
-    finally:
-        _as_on_cuda = before
+    return replaced(_known, "as_on_cuda", True)
 
 
 def normalized(args: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...] | None:
     """The results of `aten::native_layer_norm` as on CUDA; None if the CPU's are the same."""
     tensor, dims = args[0], len(args[1])
-    if not _as_on_cuda or tensor.dtype not in (torch.float16, torch.bfloat16):
+    if not _known.as_on_cuda or tensor.dtype not in (torch.float16, torch.bfloat16):
         return None
     rows = (*tensor.shape[: tensor.dim() - dims], *(1,) * dims)
     mean, deviation = (tensor.new_empty(rows, dtype=torch.float32) for _ in range(2))

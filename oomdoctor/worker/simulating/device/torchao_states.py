@@ -19,7 +19,8 @@ import torch
 from torch._ops import OpOverload
 from torch.optim import Optimizer
 
-from oomdoctor.worker.simulating.replacing import replaced
+from oomdoctor.worker.replacing import replaced
+from oomdoctor.worker.simulating.registering import own_operator
 
 State: TypeAlias = (
     dict[str, torch.Tensor] | torch.Tensor
@@ -164,7 +165,5 @@ def _moments(
 
 @cache  # a process can define an operator only once
 def _operator(name: str) -> OpOverload:
-    torch.library.define(f"oomdoctor::{name}", _OPERATORS[name])
     result = _moments if name == "low_bit_moments" else lambda *_: None
-    torch.library.impl(f"oomdoctor::{name}", "CompositeExplicitAutograd", result)
-    return getattr(torch.ops.oomdoctor, name).default
+    return own_operator(name, _OPERATORS[name], result)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from oomdoctor.worker.simulating.replacing import replaced, restored
+from oomdoctor.worker.replacing import replaced, restored
 
 
 class Base:
