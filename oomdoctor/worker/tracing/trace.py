@@ -16,7 +16,7 @@ from functools import cache
 import torch
 from torch._ops import OpOverload
 
-from oomdoctor.analysis.allocator.message import format_size
+from oomdoctor.analysis.allocator.records import format_size
 from oomdoctor.analysis.memory.curve import Stretch, memory_curve, stretches
 from oomdoctor.analysis.simulator.tape import Region, Tape, TapeBlock
 from oomdoctor.records.facts.categories import CATEGORIES, TEMPORARY, WEIGHTS

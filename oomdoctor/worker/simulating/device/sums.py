@@ -47,11 +47,7 @@ def sum_of_gradients(args: Sequence[torch.Tensor]) -> torch.Tensor | None:
 
     `args` are those of `aten::add`.
     """
-    if (
-        _known.in_place is None
-        or torch.is_grad_enabled()
-        or torch._C._current_graph_task_id() == -1
-    ):
+    if not _engine_runs():
         return None
     if not isinstance(args[1], torch.Tensor) or _holders(args) != _known.in_place:
         return None
@@ -66,11 +62,7 @@ def gradient_of_index(args: Sequence[torch.Tensor]) -> torch.Tensor | None:
     `args` are those of `aten::index_put`. FunctionsManual.cpp `index_backward` writes into the
     zeros that it has made, but under a dispatch mode it makes a second tensor.
     """
-    if (
-        _known.in_place is None
-        or torch.is_grad_enabled()
-        or torch._C._current_graph_task_id() == -1
-    ):
+    if not _engine_runs():
         return None
     accumulates = len(args) > 3 and args[3]
     zeros: torch.Tensor = args[0]
