@@ -9,11 +9,9 @@ from dataclasses import fields, replace
 from oomdoctor.errors import ExitCode
 from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.diagnosis.causes.ranked import causes
-from oomdoctor.explain.diagnosis.frames import framework_of
-from oomdoctor.explain.diagnosis.look_alike_answers import short_answer
-from oomdoctor.explain.diagnosis.tensors.attention import scores_line
-from oomdoctor.explain.diagnosis.tensors.requested import matches
-from oomdoctor.explain.diagnosis.verdict import oddities, verdict
+from oomdoctor.explain.diagnosis.frames import framework_of, scores_line
+from oomdoctor.explain.diagnosis.requested import matches
+from oomdoctor.explain.diagnosis.verdict import oddities, short_answer, verdict
 from oomdoctor.explain.evidence import SnapshotEvidence, matching
 from oomdoctor.explain.memory.activations import activations
 from oomdoctor.explain.memory.model_sizes import Sizes, sizes_of
@@ -25,6 +23,7 @@ from oomdoctor.explain.remedies.table import TABLE
 from oomdoctor.explain.training.assumed import NO_CHECKPOINTING, Training, training_of
 from oomdoctor.explain.training.known import PROGRAM, Given, Setup, setup_of
 from oomdoctor.records.diagnosis import Diagnosis, Frame, Incident, LogFacts, Numbers
+from oomdoctor.records.measurement import OomEvent
 from oomdoctor.units import format_bytes
 
 _OUTPUT = r"lm_head|logits|loss_utils"  # what follows the layers of the forward pass
@@ -222,3 +221,43 @@ def _with_needed_checkpointing(
     sure = "activation checkpointing, because the forward pass would not fit without it"
     told = tuple(sure if words == NO_CHECKPOINTING else words for words in assumed)
     return checkpointed, told
+
+
+def diagnosis_of(evidence: SnapshotEvidence) -> Diagnosis:
+    """Causes and remedies of a request that a device could not meet."""
+    device, oom = evidence.device, evidence.oom
+    unallocated = oom.reserved_bytes - oom.allocated_bytes
+    message = (
+        f"GPU {device}: tried to allocate {format_bytes(oom.requested_bytes)} with "
+        f"{format_bytes(oom.free_bytes)} free; {format_bytes(oom.allocated_bytes)} allocated, "
+        f"{format_bytes(unallocated)} reserved but unallocated"
+    )
+    event = OomEvent(
+        message=message,
+        dialect="cuda_caching_allocator",
+        phase=oom.phase,
+        requested_bytes=oom.requested_bytes,
+        free_bytes=oom.free_bytes,
+        process_bytes=oom.reserved_bytes,
+        allocated_bytes=oom.allocated_bytes,
+        reserved_bytes=oom.reserved_bytes,
+        reserved_unallocated_bytes=unallocated,
+    )
+    where = oom.where
+    incident = Incident(
+        event=event,
+        look_alike=None,
+        resource="gpu",
+        frames=(),
+        phase=oom.phase,
+        where=None
+        if where is None or where.module
+        else Frame(where.file, where.line, where.function, None),
+        lines=(message,),
+        rank=None,
+        line_number=0,
+        step=None,
+        survived=False,
+    )
+    given = Given(snapshots=(evidence,))
+    return diagnose(evidence.source, (incident,), LogFacts(), given)[0]

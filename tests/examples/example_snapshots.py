@@ -9,8 +9,8 @@ from pathlib import Path
 from example_reports import REPORTS
 from snapshots import Writer, large_blocks, training
 
+from oomdoctor.explain.diagnose import diagnosis_of
 from oomdoctor.explain.evidence import evidence_of
-from oomdoctor.explain.failed_request import diagnosis_of
 from oomdoctor.records.report import Report
 from oomdoctor.snapshot.device_answer import device_of
 from oomdoctor.snapshot.history import history_of

@@ -44,8 +44,8 @@ def snapshot(options: SnapshotOptions) -> None:
     from oomdoctor.cli.requests.reader import chosen_format
     from oomdoctor.cli.requests.snapshots import all_rooms, histories, read_file, rooms_named
     from oomdoctor.cli.streams.drawn import Pictures
+    from oomdoctor.explain.diagnose import diagnosis_of
     from oomdoctor.explain.evidence import evidence_of
-    from oomdoctor.explain.failed_request import diagnosis_of
     from oomdoctor.snapshot.device_answer import device_of, difference_of
     from oomdoctor.snapshot.replay.changes import with_replays
 

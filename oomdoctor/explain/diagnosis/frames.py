@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from oomdoctor.records.diagnosis import Frame, Incident
 
@@ -31,3 +32,55 @@ def quote(frame: Frame) -> str:
     code = f": {frame.code}" if frame.code else ""
     path = frame.file.replace("\\", "/")
     return f'File "{path}"{number}, in {frame.function}{code}'
+
+
+# Attention scores have a row and a column for each token: they grow with the square of
+# the length. Only eager attention stores them; fused kernels never do.
+_QUERY = r"(?:self\.)?(?:mixed_)?(?:q|query|queries|q_\w+|query_\w+|\w+_query|\w+_q)"
+_KEY = r"(?:self\.)?(?:mixed_)?(?:k|key|keys|k_\w+|key_\w+|\w+_key|\w+_k)"
+_SCORES = (
+    r"(?:self\.)?(?:(?:self_)?(?:attn|attention|att|qk)_(?:weights?|scores?|probs?|logits?|matrix|map)\w*"
+    r"|attn|att|qk|attention)"
+)
+_PRODUCT = r"(?:matmul|bmm|baddbmm|einsum|mm)"
+# The query and the key meet: matmul(query, key.transpose(..)), q @ k.T, einsum("..", q, k).
+_MEETING = (
+    re.compile(rf"\b{_PRODUCT}\(.*\b{_QUERY}\b.*,\s*{_KEY}\b"),
+    re.compile(rf"\b{_QUERY}(?:\[[^\]]*\])?(?:\.\w+\([^()]*\))*\s*@\s*\(?{_KEY}\b"),
+    re.compile(r"\bbaddbmm\(.*\balibi\b"),
+    re.compile(rf"\balibi\b.*\b{_PRODUCT}\("),
+)
+# Something is done to scores that are already there.
+_DONE_TO_SCORES = (
+    re.compile(rf"\b\w*(?:softmax|dropout|masked_fill_?|where)\(\s*{_SCORES}\b"),
+    re.compile(rf"\b{_SCORES}\s*=.*\b(?:softmax|masked_fill_?|where|{_PRODUCT})\b"),
+    re.compile(rf"\b{_SCORES}(?:\.\w+\([^()]*\))*\.(?:softmax|masked_fill_?|float|to|type_as)\("),
+    re.compile(rf"\b{_SCORES}\s*(?:=\s*{_SCORES}\s*)?[-+*/]=?\s*\S*(?:mask|bias|alibi|scale|sqrt)"),
+)
+# Plain names that mean scores only inside an attention.
+_PLAIN = re.compile(
+    r"\b(?:scores?|sim|dots|logits|weights?|w|probs?)\b.*(?:softmax|masked_fill|matmul|einsum)"
+    r"|(?:softmax|masked_fill_?)\(\s*(?:scores?|sim|dots|w)\b"
+    r"|\b(?:scores?|sim|dots|w)\.(?:softmax|masked_fill_?)\("
+)
+_INSIDE_ATTENTION = re.compile(r"attn|attention", re.IGNORECASE)
+# The scores meet the values: what comes out is as small as the hidden states.
+_OUTPUT = re.compile(
+    rf"\b{_PRODUCT}\(\s*{_SCORES}\s*,\s*(?:self\.)?v\w*\b|\b{_SCORES}\s*@\s*v\w*\b"
+)
+_NOT_SCORES = re.compile(r"router|gate_|expert|routing|lm_head|vocab|scaled_dot_product|flash_attn")
+_OF_LIBRARIES = re.compile(r"/torch/(?:nn|_|utils|autograd|functional|amp)|/accelerate/hooks\.py")
+
+
+def scores_line(frames: Sequence[Frame]) -> Frame | None:
+    """The innermost line outside PyTorch, if it makes attention scores or works on them."""
+    own = [frame for frame in frames if not _OF_LIBRARIES.search(frame.file.replace("\\", "/"))]
+    if not own or not own[-1].code:
+        return None
+    frame, code = own[-1], own[-1].code
+    if _NOT_SCORES.search(code) or _OUTPUT.search(code):
+        return None
+    if any(pattern.search(code) for pattern in (*_MEETING, *_DONE_TO_SCORES)):
+        return frame
+    around = " ".join(f"{f.file} {f.function} {f.code or ''}" for f in own[-2:])
+    return frame if _PLAIN.search(code) and _INSIDE_ATTENTION.search(around) else None

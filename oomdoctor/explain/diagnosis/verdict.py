@@ -1,10 +1,14 @@
-"""The one-line verdict about an incident, and notes about figures that look wrong."""
+"""The one-line verdict about an incident, what a look-alike is, and notes about odd figures."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
+
 from oomdoctor.explain.diagnosis.case import Case
-from oomdoctor.explain.diagnosis.tensors.requested import is_pool_segment
+from oomdoctor.explain.diagnosis.requested import is_pool_segment
 from oomdoctor.explain.diagnosis.usage import UNDERFLOW
+from oomdoctor.package_data import data_of
 from oomdoctor.records.diagnosis import RESOURCE_WORDS
 from oomdoctor.records.facts.phases import OF_A_STEP, PHASES
 from oomdoctor.units import MIB, format_bytes
@@ -99,3 +103,25 @@ def _unlike_the_model(case: Case) -> list[str]:
             f"{format_bytes(moment.size_bytes)}: the settings differ from these, or memory leaks"
         ]
     return []
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """For look-alikes of this name whose message contains these words: what it is, what to do."""
+
+    name: str
+    what: str
+    todo: str
+    words: str = ""
+
+
+ANSWERS = tuple(Answer(**row) for row in data_of("look_alikes.toml")["answers"])
+_OTHER = Answer(
+    "other", "the program failed for another reason", "read the last line of the traceback"
+)
+
+
+def short_answer(name: str, message: str = "") -> Answer:
+    """What a look-alike is and what to do about it; a general answer if no row matches."""
+    fitting = (row for row in ANSWERS if row.name == name and re.search(row.words, message))
+    return next(fitting, _OTHER)

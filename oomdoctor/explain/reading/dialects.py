@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,3 +84,9 @@ _TABLE = data_of("dialects.toml")
 _SETS = {name: _captured(figures) for name, figures in _TABLE["figures"].items()}
 SENTENCES = _SETS["sentences"]  # the figures of torch since 2.1, which lists other processes too
 DIALECTS = tuple(_row(row, _SETS) for row in _TABLE["dialect"])
+
+
+def any_hint(rows: Iterable[str]) -> re.Pattern[str]:
+    """A pattern that matches if any of the hints of these rows is present."""
+    words = dict.fromkeys(word for hints in rows for word in hints.split("|"))
+    return re.compile("|".join(words))

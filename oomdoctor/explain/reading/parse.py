@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from math import prod
 
-from oomdoctor.explain.reading.dialects import DIALECTS, SENTENCES, Dialect
-from oomdoctor.explain.reading.hints import any_hint
+from oomdoctor.explain.reading.dialects import DIALECTS, SENTENCES, Dialect, any_hint
 from oomdoctor.explain.reading.printed_sizes import SIZE, rounding_bytes, size_bytes
 from oomdoctor.records.diagnosis import ListedProcess, Resource
 from oomdoctor.records.facts.dtypes import SIZES

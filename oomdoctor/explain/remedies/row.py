@@ -1,4 +1,4 @@
-"""What a remedy is: a row of the tables in this folder, and how to compute what it frees."""
+"""What a remedy is: a row of `data/remedies.toml`, and how to compute what it frees."""
 
 from __future__ import annotations
 
@@ -61,38 +61,14 @@ class Row:
         return {**said_in_calls(self.settings), **self.own_lines}
 
 
-def setting(
-    key: str,
-    cost: int,
-    change: str,
-    when: Callable[[Case], bool],
-    effect: str | Callable[[Case], Effect],
-    lines: Mapping[str, str],
-    note: str | None = None,
-    **settings: Any,
-) -> Row:
-    """A change that sets keys of a rung; text as its `effect` is that of `changing` them."""
-    counted = changing(effect, **settings) if isinstance(effect, str) else effect
-    return Row(key, cost, change, when, counted, lines, note, settings)
-
-
-def always(case: Case) -> bool:
-    """No condition beyond the cause that called for the row."""
-    del case
-    return True
-
-
 def rule(text: str) -> Callable[[Case], Effect]:
     """A rule of thumb, without bytes."""
     return lambda case: Effect(None, "rule", text)
 
 
-def changing(fallback: str, *, request: float = 0.0, **changes: Any) -> Callable[[Case], Effect]:
-    """What the closed form says these changes save; without a model, a share of the request.
-
-    `request` is the share of the requested tensor that is no longer allocated.
-    """
-    return lambda case: difference(case, changes, fallback, request)
+def changing(fallback: str, **changes: Any) -> Callable[[Case], Effect]:
+    """What the closed form says these changes save."""
+    return lambda case: difference(case, changes, fallback)
 
 
 def difference(

@@ -13,7 +13,7 @@ from oomdoctor.analysis.changes.search import Verdict, search
 from oomdoctor.analysis.changes.sets import ChangeSet, Lattice
 from oomdoctor.analysis.changes.table import TABLE, Change, Tier
 from oomdoctor.explain.diagnosis.case import Case
-from oomdoctor.explain.remedies.activations import trl_computes_loss
+from oomdoctor.explain.remedies.conditions import trl_computes_loss
 from oomdoctor.explain.training.assumed import Training
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.facts.architectures import LIGER_FAMILIES

@@ -12,9 +12,8 @@ from itertools import chain
 from pathlib import Path
 
 from oomdoctor.errors import OomDoctorError
-from oomdoctor.explain.diagnose import diagnose
+from oomdoctor.explain.diagnose import diagnose, diagnosis_of
 from oomdoctor.explain.evidence import SnapshotEvidence
-from oomdoctor.explain.failed_request import diagnosis_of
 from oomdoctor.explain.reading.lines.stream import lines
 from oomdoctor.explain.reading.scan import scan
 from oomdoctor.explain.training.known import Given, setup_of

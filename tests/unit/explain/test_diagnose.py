@@ -9,7 +9,7 @@ from explain_make import LAYER, LLAMA_8B, answer, gib, incident, llama
 
 from oomdoctor.errors import ExitCode
 from oomdoctor.explain.diagnose import NOTHING_FOUND, diagnose, exit_of
-from oomdoctor.explain.diagnosis.look_alike_answers import ANSWERS, short_answer
+from oomdoctor.explain.diagnosis.verdict import ANSWERS, short_answer
 from oomdoctor.explain.training.known import Given
 from oomdoctor.records import codec
 from oomdoctor.records.diagnosis import Diagnosis, Incident, LogFacts

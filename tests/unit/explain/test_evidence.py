@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from snapshots import Writer, training
 
-from oomdoctor.explain.diagnose import diagnose
+from oomdoctor.explain.diagnose import diagnose, diagnosis_of
 from oomdoctor.explain.evidence import SnapshotEvidence, evidence_of
-from oomdoctor.explain.failed_request import diagnosis_of
 from oomdoctor.explain.memory.held import saving
 from oomdoctor.explain.reading.lines.stream import lines
 from oomdoctor.explain.reading.scan import scan

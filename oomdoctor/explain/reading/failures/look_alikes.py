@@ -1,6 +1,6 @@
 """Failures that are mistaken for out of memory, and all other exceptions by kind: one row each.
 
-`diagnosis.look_alike_answers` has the answer for each name. Rows for messages come before rows for
+`diagnosis.verdict` has the answer for each name. Rows for messages come before rows for
 classes of exceptions.
 """
 
@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 
-from oomdoctor.explain.reading.hints import any_hint
+from oomdoctor.explain.reading.dialects import any_hint
 
 
 @dataclass(frozen=True, slots=True)

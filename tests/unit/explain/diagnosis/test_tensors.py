@@ -7,7 +7,7 @@ from explain_make import ADAM, LAYER, LLAMA_8B, LOSS, gib
 from hypothesis import given as hypothesis_given
 from hypothesis import strategies as st
 
-from oomdoctor.explain.diagnosis.tensors.requested import (
+from oomdoctor.explain.diagnosis.requested import (
     allocation,
     fits_figure,
     is_pool_segment,

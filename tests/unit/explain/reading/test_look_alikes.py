@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from oomdoctor.explain.diagnosis.look_alike_answers import short_answer
+from oomdoctor.explain.diagnosis.verdict import short_answer
 from oomdoctor.explain.reading.failures.look_alikes import (
     LOOK_ALIKES,
     MAY_FAIL,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from oomdoctor.explain.reading.settings.logged import ALSO_LOGGED, LOG_KEYS, SettingsReader
+from oomdoctor.explain.reading.logged_settings import ALSO_LOGGED, LOG_KEYS, SettingsReader
 from oomdoctor.explain.training.known import Given, setup_of
 
 ALL = "all-linear"

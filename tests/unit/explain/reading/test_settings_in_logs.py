@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from oomdoctor.explain.reading.settings.logged import SettingsReader
+from oomdoctor.explain.reading.logged_settings import SettingsReader
 
 HINT = (
     "1.87 GiB is reserved by PyTorch but unallocated. If reserved but unallocated memory is large "

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from math import prod
 
-from oomdoctor.explain.diagnosis.tensors.kinds import BUCKETS, KINDS, VOCABULARIES, Kind
+from oomdoctor.explain.diagnosis.tensor_kinds import BUCKETS, KINDS, VOCABULARIES, Kind
 from oomdoctor.explain.memory.model_sizes import Sizes
 from oomdoctor.explain.memory.states import trainable
 from oomdoctor.explain.training.assumed import training_of

@@ -1,0 +1,257 @@
+"""When a remedy can help, beyond the cause that calls for it: a condition for each that has one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from oomdoctor.explain.diagnosis.case import Case
+from oomdoctor.explain.training.assumed import stage_of
+from oomdoctor.records.facts.architectures import LIGER_FAMILIES
+from oomdoctor.records.facts.optimizers import is_paged, optimizer_named
+
+Condition = Callable[[Case], bool]
+
+_LANGUAGE = r"CausalLM|lm_head|/trl/|\btrl\b|sft|llama|qwen|mistral|gemma|phi-?3|loss_utils"
+_NOT_LANGUAGE = r"/(?:bert|roberta|deberta\w*|vit|resnet|clip|wav2vec2|whisper)/modeling_"
+
+
+def _shows(pattern: str) -> Condition:
+    return lambda case: case.shows(pattern)
+
+
+def _in_phase(*phases: str) -> Condition:
+    return lambda case: case.phase in phases
+
+
+# What grows with batch and length.
+
+
+def _step_is_on(case: Case) -> bool:
+    """Whether memory grows with the batch in this phase; XLA compiles the whole step in `init`."""
+    if case.phase == "init":
+        return case.dialect in ("xla", "tpu")
+    return case.phase not in ("load", "save", "optimizer", "clip")
+
+
+def _many_sequences(case: Case) -> bool:
+    """Whether a smaller training batch can help; evaluation and generation have their own batch."""
+    if case.phase in ("eval", "generate") or not _step_is_on(case):
+        return False
+    return case.batch is None or case.batch > 1
+
+
+def _long_sequences(case: Case) -> bool:
+    return _step_is_on(case) and (case.setup.sequence_length or 2**20) > 256
+
+
+def _can_liger(case: Case) -> bool:
+    """Whether Liger supports the model and its loss is not in use yet."""
+    if case.setup.loss == "liger" or case.incident.resource != "gpu" or case.shows(_NOT_LANGUAGE):
+        return False
+    if not (case.in_training or case.phase == "unknown") or case.framework == "vllm":
+        return False
+    before = case.phase == "forward" and not case.innermost(r"lm_head|logits")
+    if (before and not case.beyond) or case.phase in ("load", "init", "clip", "optimizer"):
+        return False
+    if case.incident.recomputing and not case.beyond:  # layers are recomputed after the loss
+        return False
+    known = case.sizes.model_type if case.sizes else (case.setup.model or "").lower()
+    if known:
+        return any(name in known for name in LIGER_FAMILIES)
+    return case.shows(f"(?i:{_LANGUAGE})") or bool(case.logged(_LANGUAGE))
+
+
+def trl_computes_loss(case: Case) -> bool:
+    """Whether the loss is that of TRL's SFTTrainer."""
+    return case.framework == "trl" and case.shows(r"sft_trainer")
+
+
+def _can_chunk(case: Case) -> bool:
+    return case.setup.loss in (None, "default") and trl_computes_loss(case)
+
+
+def _eager(case: Case) -> bool:
+    """Whether eager attention runs and the model can do without it."""
+    capped = case.sizes is not None and case.sizes.capped_scores
+    return case.setup.attention == "eager" and not capped
+
+
+def _not_checkpointed(case: Case) -> bool:
+    if case.setup.activation_checkpointing not in (None, "none") or case.incident.recomputing:
+        return False
+    if case.training is not None and case.training.checkpoints:
+        return False
+    return case.phase == "unknown" or (
+        case.phase in ("forward", "loss", "backward") and case.in_training
+    )
+
+
+def _offloadable(case: Case) -> bool:
+    smallest = case.batch == 1 or case.setup.activation_checkpointing not in (None, "none")
+    return bool(smallest) and case.phase in ("forward", "backward", "loss")
+
+
+# Optimizer, gradients and weights.
+
+
+def _full(case: Case) -> bool:
+    return case.setup.method in (None, "full")
+
+
+def _adam(case: Case) -> bool:
+    row = optimizer_named(case.setup.optimizer or "")
+    return row is None or not row.lean
+
+
+def _unpaged(case: Case) -> bool:
+    return _adam(case) and not is_paged(case.setup.optimizer or "")
+
+
+def _wide_states(case: Case) -> bool:
+    seen = case.phase in ("optimizer", "clip") or case.sizes or case.setup.optimizer
+    return bool(seen) and _full(case) and _unpaged(case)
+
+
+def _on_device(case: Case) -> bool:
+    return case.setup.offload not in ("optimizer", "parameters") and _full(case)
+
+
+def _several_cards(case: Case) -> bool:
+    return (case.setup.world_size or 1) > 1 and stage_of(case.setup.sharding) < 3
+
+
+def _hugging_face(case: Case) -> bool:
+    """Whether the model comes from transformers, where adapters take one line."""
+    known = case.sizes is not None or case.setup.model is not None or not case.frames
+    return known or case.shows(r"/(?:transformers|trl|peft)/")
+
+
+def _trainable_by_lora(case: Case) -> bool:
+    return (
+        _hugging_face(case) and _full(case) and (case.in_training or case.phase in ("load", "init"))
+    )
+
+
+def _quantisable(case: Case) -> bool:
+    trains = case.in_training and case.setup.method is not None
+    return trains and _hugging_face(case) and case.setup.method != "qlora"
+
+
+def _wide_weights(case: Case) -> bool:
+    known = case.setup.weights_dtype
+    if known is not None:
+        return known == "float32"
+    return case.phase in ("load", "init") and case.setup.method != "qlora"
+
+
+def _unquantized(case: Case) -> bool:
+    whole = case.setup.method != "qlora" and case.setup.quantization in (None, "none")
+    return whole and case.phase in ("load", "init", "generate")
+
+
+def _one_card(case: Case) -> bool:
+    return case.phase in ("load", "init", "generate") and (case.setup.world_size or 1) <= 1
+
+
+# Evaluation, host memory, servers and the card.
+
+
+def _without_gradients(case: Case) -> bool:
+    return not case.shows(r"train|backward|loss|transformers/generation") and case.grads
+
+
+def _workers(case: Case) -> bool:
+    """Whether DataLoader workers are configured or mentioned."""
+    if case.setup.workers is not None:
+        return case.setup.workers > 0
+    mentioned = case.logged(r"num_workers|DataLoader|data ?loader|pt_data_worker") or case.shows(
+        "DataLoader"
+    )
+    return case.dialect.startswith("dataloader") or bool(mentioned)
+
+
+def _offloads(case: Case) -> bool:
+    return bool(
+        case.setup.offload in ("optimizer", "parameters")
+        or case.logged(r"offload|zero3|zero-3|stage3")
+    )
+
+
+def _gathers(case: Case) -> bool:
+    """Whether it saves, or several ranks may have to."""
+    several = (case.setup.world_size or 0) > 1
+    return case.phase == "save" or several or bool(case.logged(r"torchrun|local_rank|\[rank\d"))
+
+
+def _not_slurm(case: Case) -> bool:
+    """Whether a scheduler other than Slurm reports its limit; its job options differ."""
+    return bool(case.logged(r"TERM_MEMLIMIT|PBS: job killed|exceeds job (?:hard|soft) limit"))
+
+
+def _vllm_wants_too_much(case: Case) -> bool:
+    """Whether vLLM's share of the GPU is too large, not too small for the KV cache."""
+    return bool(case.logged(r"less than desired GPU memory|warming up sampler"))
+
+
+def _has_gaps(case: Case) -> bool:
+    """Whether reserved but unallocated memory would cover the request."""
+    return (case.unallocated or 0) >= (case.requested or 1)
+
+
+def _gaps_cover(case: Case) -> bool:
+    """Whether expandable segments exist here, are off, and would make gaps usable."""
+    windows = case.shows(r'File "[A-Za-z]:[\\/]') or case.dialect != "cuda_caching_allocator"
+    return _has_gaps(case) and not windows and case.setup.allocator != "expandable_segments"
+
+
+WHEN: Mapping[str, Condition] = {
+    "stop_others": lambda case: bool(case.others) or case.capacity is None,
+    "other_card": lambda case: (case.others or 0) > 0,
+    "raise_fraction": lambda case: case.incident.event.allowed_bytes is not None,
+    "expandable_segments": _gaps_cover,
+    "empty_cache": _has_gaps,
+    "bigger_card": lambda case: case.incident.resource == "gpu",
+    "liger": _can_liger,
+    "chunked": _can_chunk,
+    "sdpa": _eager,
+    "smaller_batch": _many_sequences,
+    "checkpointing": _not_checkpointed,
+    "offload_activations": _offloadable,
+    "shorter_sequence": _long_sequences,
+    "completion_only": _shows(r"dpo|kto|orpo|grpo|logprob|logp"),
+    "fused_optimizer": _shows(r"_foreach_|_multi_tensor"),
+    "adamw_8bit": _wide_states,
+    "paged_adamw": _unpaged,
+    "adafactor": _wide_states,
+    "offload_optimizer": _on_device,
+    "optimizer_in_backward": lambda case: _full(case) and case.in_training,
+    "shard": _several_cards,
+    "lora": _trainable_by_lora,
+    "qlora": _quantisable,
+    "clip_loop": _in_phase("clip"),
+    "half_weights": _wide_weights,
+    "quantized_load": _unquantized,
+    "device_map": _one_card,
+    "load_on_cpu": _shows(r"torch\.load\(|load_state_dict|optimizer_and_scheduler"),
+    "no_reference_copy": _shows(r"ref_model|create_reference_model|deepcopy|dpo|kto"),
+    "zero_grad_none": lambda case: not case.shows(r"transformers/trainer\.py"),
+    "reduce_logits": _in_phase("eval"),
+    "loss_only": _in_phase("eval"),
+    "eval_to_host": lambda case: (
+        case.phase == "eval" and case.setup.eval_accumulation_steps is None
+    ),
+    "smaller_eval": lambda case: case.phase == "eval" and case.setup.eval_batch_size != 1,
+    "no_grad": _without_gradients,
+    "more_job_memory": _not_slurm,
+    "more_host_memory": lambda case: not _not_slurm(case),
+    "fewer_workers": _workers,
+    "less_offload": _offloads,
+    "load_once": _in_phase("load", "init", "unknown"),
+    "sharded_save": _gathers,
+    "save_on_cpu": _in_phase("save"),
+    "smaller_generation": lambda case: case.setup.eval_batch_size != 1,
+    "vllm_utilization": lambda case: not _vllm_wants_too_much(case),
+    "vllm_less": _vllm_wants_too_much,
+    "check_labels": lambda case: not case.requested,
+    "xla_preallocate": lambda case: case.dialect == "xla",
+}
