@@ -7,8 +7,10 @@ when they run, so `--help` stays fast and never loads torch.
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -40,23 +42,23 @@ from oomdoctor.errors import ExitCode, OomDoctorError
 if TYPE_CHECKING:
     from oomdoctor.records.report import Status
 
-_VERBS = (
-    (probe.probe, probe.EPILOG),
-    (plan.plan, plan.EPILOG),
-    (running.run, running.EPILOG),
-    (watch.watch, watch.EPILOG),
-    (explain.explain, explain.EPILOG),
-    (triage.triage, triage.EPILOG),
-    (snapshot.snapshot, snapshot.EPILOG),
-    (show.show, show.EPILOG),
-    (runs.runs, runs.EPILOG),
-    (export.export, export.EPILOG),
-    (diff.diff, diff.EPILOG),
-    (env.env, env.EPILOG),
-    (facts.gpus, facts.GPUS_EPILOG),
-    (facts.models, facts.MODELS_EPILOG),
+_VERBS: tuple[Callable[..., None], ...] = (
+    probe.probe,
+    plan.plan,
+    running.run,
+    watch.watch,
+    explain.explain,
+    triage.triage,
+    snapshot.snapshot,
+    show.show,
+    runs.runs,
+    export.export,
+    diff.diff,
+    env.env,
+    facts.gpus,
+    facts.models,
 )
-COMMANDS = (*(verb.__name__ for verb, _ in _VERBS), "recipes")
+COMMANDS = (*(verb.__name__ for verb in _VERBS), "recipes")
 _STATUS: dict[ExitCode, Status] = {ExitCode.INTERRUPTED: "interrupted", ExitCode.NO: "no"}
 # Options that another command has.
 _ELSEWHERE = {
@@ -84,9 +86,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for _verb, _text in _VERBS:
+for _verb in _VERBS:
     _class = Wrapper if _verb is running.run else Command
-    app.command(_verb.__name__, cls=_class, epilog=_text)(_verb)
+    _text, _, _examples = inspect.cleandoc(_verb.__doc__ or "").partition("\n\nExamples:\n")
+    _epilog = f"\b\nExamples:\n{_examples}\n"
+    app.command(_verb.__name__, cls=_class, help=_text, epilog=_epilog)(_verb)
 app.add_typer(recipes.app, name="recipes")
 
 

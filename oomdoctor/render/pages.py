@@ -61,8 +61,8 @@ PAGES = (
     Page(("triage",), "answers.triage_page:triage_sections", "answers.triage_page:triage_rows"),
     Page(
         ("show",),
-        "answers.gathered:gathered_sections",
-        "answers.gathered:gathered_rows",
+        "answers.triage_page:gathered_sections",
+        "answers.triage_page:gathered_rows",
         needs="gathered",
     ),
     Page(("run",), "answers.run_page:run_sections"),

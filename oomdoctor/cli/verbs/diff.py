@@ -17,15 +17,6 @@ if TYPE_CHECKING:
     from oomdoctor.records.report import Status
 
 
-EPILOG = """\b
-Examples:
-  oomdoctor diff
-  oomdoctor diff 20261123-014500-qwen2.5-0.5b-a1b2 latest
-  oomdoctor diff before.json after.json --format markdown
-Next: `oomdoctor runs` lists the runs on disk.
-"""
-
-
 @dataclass(frozen=True, slots=True)
 class DiffOptions:
     """A command line of `diff`."""
@@ -43,6 +34,12 @@ def diff(options: DiffOptions) -> None:
     For example after an upgrade of torch. Compares versions, settings, and each rung: whether it
     fits, its peaks, its speed. A difference counts if it is more than the uncertainty. Exit code 0
     if nothing got worse, 3 if something did, 6 if no rung is in both runs.
+
+    Examples:
+      oomdoctor diff
+      oomdoctor diff 20261123-014500-qwen2.5-0.5b-a1b2 latest
+      oomdoctor diff before.json after.json --format markdown
+    Next: `oomdoctor runs` lists the runs on disk.
     """
     from oomdoctor.cli.requests.reader import chosen_format
     from oomdoctor.runs.history.pair import difference

@@ -7,19 +7,17 @@ import sys
 from oomdoctor.cli.options import answer
 from oomdoctor.cli.streams import output
 
-EPILOG = """\b
-Examples:
-  oomdoctor env
-  oomdoctor env --json
-Next: `oomdoctor probe HuggingFaceTB/SmolLM2-135M --recipe quick`
-"""
-
 
 def env(json_: answer.ListJson = False) -> None:
     """Show this machine's GPUs, libraries and settings.
 
     Also says what each library makes possible, and whether a GPU can be emulated. Loads neither
     torch nor CUDA.
+
+    Examples:
+      oomdoctor env
+      oomdoctor env --json
+    Next: `oomdoctor probe HuggingFaceTB/SmolLM2-135M --recipe quick`
     """
     from oomdoctor.render.lists.environment import Emulation, Environment, environment_page
     from oomdoctor.runs.devices.emulated import why_not, without_values

@@ -27,14 +27,6 @@ if TYPE_CHECKING:
     from oomdoctor.records.report import Status, Warn
     from oomdoctor.runs.exact import Checked
 
-EPILOG = """\b
-Examples:
-  oomdoctor explain trace.txt
-  oomdoctor explain trace.txt --apply train.yaml
-  oomdoctor explain 123456 --model meta-llama/Llama-3.1-8B --seq-len 4096
-Next: `oomdoctor plan Qwen/Qwen2.5-7B --gpu A10G` predicts what fits.
-"""
-
 
 @flatten
 def explain(options: ExplainOptions) -> None:
@@ -44,6 +36,12 @@ def explain(options: ExplainOptions) -> None:
     of a Slurm job: its output and its record are read. Exit code 0 if memory ran out and a
     cause was found, 3 if lack of memory did not end the run, or if --apply finds no remedy for its
     file.
+
+    Examples:
+      oomdoctor explain trace.txt
+      oomdoctor explain trace.txt --apply train.yaml
+      oomdoctor explain 123456 --model meta-llama/Llama-3.1-8B --seq-len 4096
+    Next: `oomdoctor plan Qwen/Qwen2.5-7B --gpu A10G` predicts what fits.
     """
     from oomdoctor.cli.requests.explained import (
         applied_to,
@@ -70,7 +68,7 @@ def explain(options: ExplainOptions) -> None:
     number = remedy_number(reader, options)
     given, notes = read_given(reader, options)
     if options.snapshot is not None:
-        from oomdoctor.cli.requests.snapshots import failed_requests
+        from oomdoctor.cli.requests.sources import failed_requests
 
         seen = failed_requests(options.snapshot, quiet=options.quiet)
         given = replace(given, snapshots=seen)

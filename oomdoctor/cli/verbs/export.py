@@ -16,14 +16,6 @@ if TYPE_CHECKING:
     from oomdoctor.records.report import Report
     from oomdoctor.stacks.rung import StackRung
 
-
-EPILOG = """\b
-Examples:
-  oomdoctor export 1 --to trl > train.py
-  oomdoctor export qlora-nf4-r16+ckpt --to pytorch --output train.py
-  oomdoctor export --from axolotl.yaml --to trl > train.py
-Next: `oomdoctor run -- python train.py` explains it if memory runs out.
-"""
 _HELP = "run `oomdoctor export --help`"
 
 
@@ -54,6 +46,12 @@ def export(options: ExportOptions) -> None:
     trainer, trl, pytorch and unsloth are whole scripts that run as they are; the others are
     configuration files. The text goes to stdout. Nothing is loaded or run. Exit code 0 if it was
     written, 3 if the program cannot express the rung.
+
+    Examples:
+      oomdoctor export 1 --to trl > train.py
+      oomdoctor export qlora-nf4-r16+ckpt --to pytorch --output train.py
+      oomdoctor export --from axolotl.yaml --to trl > train.py
+    Next: `oomdoctor run -- python train.py` explains it if memory runs out.
     """
     from oomdoctor.stacks.export import export as exported
     from oomdoctor.stacks.export import target_names

@@ -8,20 +8,6 @@ from oomdoctor.cli.options import answer, option_named
 from oomdoctor.cli.streams import output
 from oomdoctor.errors import ExitCode, OomDoctorError
 
-GPUS_EPILOG = """\b
-Examples:
-  oomdoctor gpus H100
-  oomdoctor gpus "NVIDIA H200" --json
-Next: `oomdoctor plan Qwen/Qwen2.5-7B --gpu H100` predicts what fits.
-"""
-MODELS_EPILOG = """\b
-Examples:
-  oomdoctor models llama 8b
-  oomdoctor models Qwen2.5-7B --json
-Next: `oomdoctor plan Qwen/Qwen2.5-7B --gpu L4`
-"""
-
-
 _Cards = Annotated[list[str] | None, option_named("gpus", "words")]
 _Models = Annotated[list[str] | None, option_named("models", "words")]
 
@@ -30,6 +16,11 @@ def gpus(words: _Cards = None, json_: answer.ListJson = False) -> None:
     """Show the memory, bandwidth and peak speed of known GPUs.
 
     Peak speeds are dense rates. Exit code 3 if no name has all words.
+
+    Examples:
+      oomdoctor gpus H100
+      oomdoctor gpus "NVIDIA H200" --json
+    Next: `oomdoctor plan Qwen/Qwen2.5-7B --gpu H100` predicts what fits.
     """
     from oomdoctor.render.lists.listing import gpu_list
     from oomdoctor.system import catalogue
@@ -46,6 +37,11 @@ def models(words: _Models = None, json_: answer.ListJson = False) -> None:
 
     Their configurations come with oomdoctor, so they need no network. Exit code 3 if no model has
     all words.
+
+    Examples:
+      oomdoctor models llama 8b
+      oomdoctor models Qwen2.5-7B --json
+    Next: `oomdoctor plan Qwen/Qwen2.5-7B --gpu L4`
     """
     from oomdoctor.render.lists.listing import model_list
     from oomdoctor.system import catalogue

@@ -11,14 +11,6 @@ from oomdoctor.cli.options.surveys import PlanOptions
 from oomdoctor.cli.streams.output import publish_report
 from oomdoctor.cli.streams.running import carry_out, delete_old_runs
 
-EPILOG = """\b
-Examples:
-  oomdoctor plan meta-llama/Llama-3.1-8B --gpu "RTX 4090"
-  oomdoctor plan Qwen/Qwen2.5-7B --gpu 24GiB --solve seq-len
-  oomdoctor plan gpt2 --gpu T4 --why lora-r16
-Next: `oomdoctor probe gpt2` measures it on the GPU itself.
-"""
-
 
 @flatten
 def plan(options: PlanOptions) -> None:
@@ -27,6 +19,12 @@ def plan(options: PlanOptions) -> None:
     The GPU need not be in this machine: one training step of each configuration is simulated with
     the model's own code, and its allocations are replayed through a model of PyTorch's allocator.
     Exit code 0 if something fits, 3 if nothing does.
+
+    Examples:
+      oomdoctor plan meta-llama/Llama-3.1-8B --gpu "RTX 4090"
+      oomdoctor plan Qwen/Qwen2.5-7B --gpu 24GiB --solve seq-len
+      oomdoctor plan gpt2 --gpu T4 --why lora-r16
+    Next: `oomdoctor probe gpt2` measures it on the GPU itself.
     """
     from oomdoctor.cli.requests.planned import plan_request
     from oomdoctor.cli.requests.reader import chosen_format

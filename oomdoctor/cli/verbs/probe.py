@@ -16,14 +16,6 @@ if TYPE_CHECKING:
     from oomdoctor.records.report import SurveyRequest
     from oomdoctor.system.store.run_folders import RunFolder
 
-EPILOG = """\b
-Examples:
-  oomdoctor probe HuggingFaceTB/SmolLM2-135M --recipe quick
-  oomdoctor probe Qwen/Qwen2.5-7B --vram 24GiB --seq-len 4096
-  oomdoctor probe gpt2 --recipe none --rung method=lora,lora_rank=64
-Next: `oomdoctor show` prints the run again, in any format.
-"""
-
 
 @flatten
 def probe(context: typer.Context, options: ProbeOptions) -> None:
@@ -31,6 +23,12 @@ def probe(context: typer.Context, options: ProbeOptions) -> None:
 
     Runs real training steps of each configuration in its own process, on the GPU or the CPU, and
     ranks the results. Exit code 0 if something fits, 3 if nothing does.
+
+    Examples:
+      oomdoctor probe HuggingFaceTB/SmolLM2-135M --recipe quick
+      oomdoctor probe Qwen/Qwen2.5-7B --vram 24GiB --seq-len 4096
+      oomdoctor probe gpt2 --recipe none --rung method=lora,lora_rank=64
+    Next: `oomdoctor show` prints the run again, in any format.
     """
     from oomdoctor.cli.requests.reader import chosen_format
     from oomdoctor.runs.survey.run_survey import run_survey

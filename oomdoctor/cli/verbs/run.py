@@ -17,14 +17,6 @@ from oomdoctor.errors import OomDoctorError
 if TYPE_CHECKING:
     from oomdoctor.records.report import Report
 
-EPILOG = """\b
-Examples:
-  oomdoctor run -- python train.py --config my.yaml
-  oomdoctor run --emulate "RTX 4090" -- python train.py --config my.yaml
-  oomdoctor run --emulate 8xH100 -- torchrun --nproc-per-node 8 train.py
-Next: `oomdoctor plan MODEL --gpu "RTX 4090"` compares training methods.
-"""
-
 
 @flatten
 def run(options: RunOptions) -> None:
@@ -35,6 +27,12 @@ def run(options: RunOptions) -> None:
     --emulate it runs on GPUs that are not there: memory is exact, out-of-memory errors are real,
     values and speeds mean nothing, and the training stops once memory repeats. The summary goes to
     stderr. The exit code is that of the command.
+
+    Examples:
+      oomdoctor run -- python train.py --config my.yaml
+      oomdoctor run --emulate "RTX 4090" -- python train.py --config my.yaml
+      oomdoctor run --emulate 8xH100 -- torchrun --nproc-per-node 8 train.py
+    Next: `oomdoctor plan MODEL --gpu "RTX 4090"` compares training methods.
     """
     from oomdoctor.cli.requests.run_request import watch_request
     from oomdoctor.runs.watched.run_watched import run_watched

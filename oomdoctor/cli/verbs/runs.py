@@ -19,14 +19,6 @@ if TYPE_CHECKING:
 
     from oomdoctor.records.earlier_runs import StoredRun
 
-EPILOG = """\b
-Examples:
-  oomdoctor runs --model Qwen --since 7d
-  oomdoctor runs --prune --keep 50 --dry-run
-  oomdoctor runs --prune --older-than 90d --yes
-Next: `oomdoctor diff` says what changed between the last two runs of a model.
-"""
-
 
 @flatten
 def runs(options: RunsOptions) -> None:
@@ -35,9 +27,15 @@ def runs(options: RunsOptions) -> None:
     The latest run comes first. A run that is damaged or half-written is listed with the reason.
     Nothing is deleted without --prune, unless OOMDOCTOR_RUNS_LIMIT is set. The list has no page in
     HTML. Exit code 0; 3 if no run matches the filters.
+
+    Examples:
+      oomdoctor runs --model Qwen --since 7d
+      oomdoctor runs --prune --keep 50 --dry-run
+      oomdoctor runs --prune --older-than 90d --yes
+    Next: `oomdoctor diff` says what changed between the last two runs of a model.
     """
-    from oomdoctor.cli.requests.history import runs_request
     from oomdoctor.cli.requests.reader import chosen_format
+    from oomdoctor.cli.requests.stored import runs_request
     from oomdoctor.render.lists.runs import run_list
     from oomdoctor.runs.history.choosing import chosen
     from oomdoctor.system.store.stored import stored_runs

@@ -12,14 +12,6 @@ from oomdoctor.cli.streams.output import Started, publish_report
 if TYPE_CHECKING:
     from oomdoctor.records.report import Report
 
-EPILOG = """\b
-Examples:
-  oomdoctor show
-  oomdoctor show --html report.html
-  oomdoctor show 20261123-014500-train-a1b2 --zip case.zip
-Next: `oomdoctor probe --resume latest` continues an interrupted probe.
-"""
-
 
 def _gathered(name: str) -> Report | None:
     """The report of a folder of submitted probes; None if it is none."""
@@ -72,9 +64,15 @@ def show(options: ShowOptions) -> None:
 
     A run that has not ended shows its rungs so far. A case is what `oomdoctor run` kept of a
     command that ran out of memory. Exit code 0 if there is something to show, whatever it says.
+
+    Examples:
+      oomdoctor show
+      oomdoctor show --html report.html
+      oomdoctor show 20261123-014500-train-a1b2 --zip case.zip
+    Next: `oomdoctor probe --resume latest` continues an interrupted probe.
     """
-    from oomdoctor.cli.requests.drawn import drawn_of
     from oomdoctor.cli.requests.reader import chosen_format
+    from oomdoctor.cli.requests.stored import drawn_of
     from oomdoctor.runs.unfinished import stored_report
     from oomdoctor.system.store import run_list
 

@@ -10,14 +10,6 @@ from oomdoctor.cli.options.flatten import flatten
 from oomdoctor.cli.streams.output import Started, publish_report
 from oomdoctor.errors import ExitCode, usage_error
 
-EPILOG = """\b
-Examples:
-  oomdoctor snapshot memory_snapshot.pickle --html timeline.html
-  oomdoctor snapshot memory_snapshot.pickle --gpu "RTX 4090" --gpu 40GiB
-  oomdoctor snapshot before.pickle after.pickle
-Next: `oomdoctor explain trace.txt` reads the error that the run printed.
-"""
-
 
 @dataclass(frozen=True, slots=True)
 class SnapshotOptions:
@@ -40,9 +32,15 @@ def snapshot(options: SnapshotOptions) -> None:
     and nothing in the file is run. Write a snapshot with
     torch.cuda.memory._record_memory_history() at the start of the script and
     torch.cuda.memory._dump_snapshot("memory_snapshot.pickle") at its end, or where it runs out.
+
+    Examples:
+      oomdoctor snapshot memory_snapshot.pickle --html timeline.html
+      oomdoctor snapshot memory_snapshot.pickle --gpu "RTX 4090" --gpu 40GiB
+      oomdoctor snapshot before.pickle after.pickle
+    Next: `oomdoctor explain trace.txt` reads the error that the run printed.
     """
     from oomdoctor.cli.requests.reader import chosen_format
-    from oomdoctor.cli.requests.snapshots import all_rooms, histories, read_file, rooms_named
+    from oomdoctor.cli.requests.sources import all_rooms, histories, read_file, rooms_named
     from oomdoctor.cli.streams.drawn import Pictures
     from oomdoctor.explain.diagnose import diagnosis_of
     from oomdoctor.explain.evidence import evidence_of

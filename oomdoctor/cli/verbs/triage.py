@@ -22,14 +22,6 @@ if TYPE_CHECKING:
     from oomdoctor.records.report import Status
     from oomdoctor.runs.triage import Item
 
-
-EPILOG = """\b
-Examples:
-  oomdoctor triage logs/*.out
-  oomdoctor triage --since yesterday
-  oomdoctor triage --since 7d --all-users --by cause --format csv
-Next: `oomdoctor explain JOB` says more about one job.
-"""
 _PACE_S = 2.0  # between lines of progress
 
 
@@ -54,6 +46,12 @@ def triage(options: TriageOptions) -> None:
     A line has the cause, the phase, the remedy and the line to change. Reads logs, or asks Slurm
     for the jobs that died and finds their logs. Exit code 0 if memory ran out in at least one job,
     3 if in none, 6 if in none and some jobs do not say why they ended.
+
+    Examples:
+      oomdoctor triage logs/*.out
+      oomdoctor triage --since yesterday
+      oomdoctor triage --since 7d --all-users --by cause --format csv
+    Next: `oomdoctor explain JOB` says more about one job.
     """
     from oomdoctor.cli.requests.reader import Reader, chosen_format
     from oomdoctor.records.triage import TRIAGE_KEYS

@@ -19,13 +19,6 @@ if TYPE_CHECKING:
     from oomdoctor.records.report import Report
     from oomdoctor.runs.watch import Asked, Watcher
 
-
-EPILOG = """\b
-Examples:
-  oomdoctor watch latest
-  oomdoctor watch --gpu 0 --json
-Next: `oomdoctor snapshot memory_snapshot.pickle` names the line behind it.
-"""
 _INTERVAL_S = 1.0
 
 
@@ -48,6 +41,11 @@ def watch(options: WatchOptions) -> None:
     if the training was started by `oomdoctor run` or has the callback of oomdoctor.monitor. On a
     terminal the page is renewed every second until the training ends. Exit code 3 if there is
     nothing to watch, 5 without a GPU.
+
+    Examples:
+      oomdoctor watch latest
+      oomdoctor watch --gpu 0 --json
+    Next: `oomdoctor snapshot memory_snapshot.pickle` names the line behind it.
     """
     from oomdoctor.runs.watch import Watcher
 

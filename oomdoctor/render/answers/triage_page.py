@@ -1,4 +1,4 @@
-"""The page of `triage`: how many jobs died of what, and a line for each."""
+"""The pages of many jobs: `triage`, and `show` of probes on several GPU types; and both as CSV."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Any
 
 from oomdoctor.records.diagnosis import RESOURCE_WORDS
 from oomdoctor.records.report import Report
-from oomdoctor.records.triage import Triage, TriagedJob, TriageGroup
+from oomdoctor.records.result import OUTCOME_WORDS, ProbeResult
+from oomdoctor.records.triage import GatheredJob, Triage, TriagedJob, TriageGroup
 from oomdoctor.render.blocks import Block, Column, Grid, Look, Note, Section
 from oomdoctor.render.formats.csv_rows import named, record_rows
-from oomdoctor.render.words import counted
+from oomdoctor.render.words import batch, counted
+from oomdoctor.units import format_bytes, format_rate
 
 _SHOWN = 40  # lines without --verbose
 # The names of the contract that read otherwise in a table.
@@ -111,3 +113,71 @@ def triage_rows(report: Report) -> Iterator[list[Any]]:
     grouped = found is not None and found.by is not None
     names = [field.name for field in fields(TriageGroup if grouped else TriagedJob)]
     return record_rows(named(names), (found.groups if grouped else found.jobs) if found else ())
+
+
+_GATHERED = (
+    *named(("gpu_type", "job"), "0."),
+    ("status", "0.outcome"),
+    *named(("gpu_name", "usable_bytes"), "0."),
+    *named(("label", "outcome", "micro_batch_size"), "1."),
+    (
+        "peak_bytes",
+        lambda row: row[1] and (row[1].peak_reserved_bytes or row[1].peak_allocated_bytes),
+    ),
+    *named(("tokens_per_s",), "1."),
+    ("reason", lambda row: (row[1] and row[1].reason) or row[0].reason),
+)
+_BEST = 3  # rungs of a job without --verbose
+
+
+def gathered_sections(report: Report, look: Look) -> list[Section]:
+    """How many GPU types fit, and the best rungs of each."""
+    jobs = report.gathered
+    fit = sum(any(one.surely_fits for one in job.results) for job in jobs)
+    columns = (
+        Column("GPU type"),
+        Column("job", 6, detail="job {}"),
+        Column("outcome", tone=True),
+        Column("rung", 2),
+        Column("batch", 4, detail="batch {}"),
+        Column("peak", 1, right=True, detail="peak {}"),
+        Column("usable", 5, right=True, detail="{} usable"),
+        Column("tokens/s", 3, right=True, detail="{} tokens/s"),
+        Column("reason", 7, detail="{}", wraps=True),
+    )
+    rows = tuple(row for job in jobs for row in _gathered_rows(job, verbose=look.verbose))
+    text = f"{fit} of {counted(len(jobs), 'GPU type')} can train it"
+    grid = Grid(columns, rows).without_empty_columns()
+    return [Section("", (Note(text, "strong"),)), Section("", (grid,))]
+
+
+def gathered_rows(report: Report) -> Iterator[list[Any]]:
+    """The header, then a row a result; a job without results has one row."""
+    results = ((job, one) for job in report.gathered for one in job.results or (None,))
+    return record_rows(_GATHERED, results)
+
+
+def _gathered_rows(job: GatheredJob, *, verbose: bool) -> list[tuple[str, ...]]:
+    fits = [one for one in job.results if one.surely_fits]
+    shown = list(job.results) if verbose else (fits or list(job.results))[:_BEST]
+    rows = [_gathered_row(job, one, first=number == 0) for number, one in enumerate(shown)]
+    empty = (job.gpu_type, job.job, job.outcome, "", "", "", "", "", job.reason or "")
+    return rows or [empty]
+
+
+def _gathered_row(job: GatheredJob, one: ProbeResult, *, first: bool) -> tuple[str, ...]:
+    return (
+        job.gpu_type,
+        job.job,
+        OUTCOME_WORDS[one.outcome],
+        one.label,
+        batch(one),
+        format_bytes(one.peak_reserved_bytes or one.peak_allocated_bytes),
+        format_bytes(job.usable_bytes),
+        format_rate(one.tokens_per_s),
+        (job.reason if first else None) or _why(one),
+    )
+
+
+def _why(one: ProbeResult) -> str:
+    return "" if one.outcome == "fits" else one.reason or ""

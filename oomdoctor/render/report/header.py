@@ -13,7 +13,7 @@ from oomdoctor.records.report import Budget, ModelFacts, Report, SurveyRequest
 from oomdoctor.records.result import Outcome, ProbeResult
 from oomdoctor.records.user_training import YOURS
 from oomdoctor.render.blocks import Block, Facts
-from oomdoctor.render.report.notes import needs, short_by
+from oomdoctor.render.report.columns import needs, short_by
 from oomdoctor.render.words import SWEPT_WORDS, counted
 from oomdoctor.units import DASH, format_bytes, format_count, format_seconds
 

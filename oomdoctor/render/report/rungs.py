@@ -13,16 +13,14 @@ from oomdoctor.render.report.columns import (
     NOT_RUN,
     UNRANKED,
     Row,
-    table,
-)
-from oomdoctor.render.report.header import is_plan, too_large
-from oomdoctor.render.report.notes import (
     fit_notes,
     own_data_note,
     predicted_need,
     shared_notes,
+    table,
     without_borderline,
 )
+from oomdoctor.render.report.header import is_plan, too_large
 from oomdoctor.render.words import about_speed, ranked_results, short_count
 from oomdoctor.units import format_bytes
 

@@ -21,9 +21,8 @@ from oomdoctor.records.user_training import (
     by_reason,
 )
 from oomdoctor.render.blocks import Block, Facts, Look, Note, Section, Verbatim
-from oomdoctor.render.report.columns import DID_NOT_FIT, FITS, NOT_RUN, Row, table
+from oomdoctor.render.report.columns import DID_NOT_FIT, FITS, NOT_RUN, Row, fit_notes, table
 from oomdoctor.render.report.header import is_plan, own_result, too_large
-from oomdoctor.render.report.notes import fit_notes
 from oomdoctor.render.text import escape
 from oomdoctor.render.words import counted, estimate
 from oomdoctor.stacks.writing.patch import code_place

@@ -9,8 +9,15 @@ from example_gpu import gpu_report
 
 from oomdoctor.records.dataset import TrainingTime
 from oomdoctor.records.result import Failure, PredictedPeak, ProbeResult
-from oomdoctor.render.report.columns import DID_NOT_FIT, FITS, NOT_RUN, Row, table
-from oomdoctor.render.report.notes import shared_notes, why_not_run
+from oomdoctor.render.report.columns import (
+    DID_NOT_FIT,
+    FITS,
+    NOT_RUN,
+    Row,
+    shared_notes,
+    table,
+    why_not_run,
+)
 from oomdoctor.units import GIB, format_bytes
 
 _FULL_FP32, _FULL_BF16, _LORA = gpu_report().results[:3]

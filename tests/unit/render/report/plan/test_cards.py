@@ -11,8 +11,7 @@ from oomdoctor.records.dataset import TrainingTime
 from oomdoctor.records.planned.plan import CardPick, CardPicks, CardPlan, PlanRemedy
 from oomdoctor.records.report import Report
 from oomdoctor.render import render_report
-from oomdoctor.render.report.plan.card_cells import METHODS, Cells, Detail
-from oomdoctor.render.report.plan.cards import few
+from oomdoctor.render.report.plan.cards import METHODS, Cells, Detail, few
 from oomdoctor.render.words import card_name, money
 from oomdoctor.runs.plan.picks import pick
 from oomdoctor.system.catalogue import find_gpu, gpus
