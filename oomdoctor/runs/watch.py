@@ -21,9 +21,8 @@ from oomdoctor.records.inside.live import (
     WatchedTraining,
 )
 from oomdoctor.records.machine import Gpu
-from oomdoctor.system.machine.families import family
 from oomdoctor.system.machine.nvml import list_gpus, why_no_driver
-from oomdoctor.system.store.live_logs import LiveRecord, is_alive, log_files, read_log
+from oomdoctor.system.store.live_logs import LiveRecord, family, is_alive, log_files, read_log
 
 LATEST = "latest"
 _MOST_POINTS, _MOST_EVENTS = 48, 5

@@ -78,7 +78,7 @@ def _check_kept(options: ExportOptions) -> None:
     """Refuse to write over a file that is read."""
     if options.output_file is None:
         return
-    from oomdoctor.system.training_files.documents import split_program
+    from oomdoctor.system.training_files import split_program
 
     written = options.output_file.resolve()
     for text in options.from_ or ():

@@ -27,7 +27,7 @@ from oomdoctor.stacks.writing.patch import (
     written,
 )
 from oomdoctor.system.train_config import read_text
-from oomdoctor.system.training_files.documents import read_documents
+from oomdoctor.system.training_files import read_documents
 
 _SOME_GPUS = 2  # for a file that shards over GPUs which its launcher counts
 _SHORTEST = 256

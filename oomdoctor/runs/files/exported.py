@@ -22,7 +22,7 @@ from oomdoctor.stacks.reading.merge import recognized
 from oomdoctor.stacks.rung import StackRung
 from oomdoctor.stacks.scripts.data import data_of
 from oomdoctor.stacks.writing.changed_lines import main_file
-from oomdoctor.system.training_files.documents import read_documents
+from oomdoctor.system.training_files import read_documents
 from oomdoctor.units import format_bytes
 
 # Libraries that a training script uses, in the order in which they are named.

@@ -28,7 +28,7 @@ from oomdoctor.stacks.writing.patch import Written, written
 from oomdoctor.system.environment import worker_environment
 from oomdoctor.system.models import hub
 from oomdoctor.system.train_config import read_text
-from oomdoctor.system.training_files.documents import read_document, read_documents
+from oomdoctor.system.training_files import read_document, read_documents
 
 _LIMIT_S = 120.0  # importing the libraries takes seconds, on a slow file system a minute
 _LONGEST = 160

@@ -15,11 +15,13 @@ from pathlib import Path
 
 from oomdoctor.errors import OomDoctorError, machine_error, usage_error
 from oomdoctor.system.slurm.accounts import JobEnd, accounts, deciding, earlier, end_of, summary
-from oomdoctor.system.slurm.commands import SlurmAnswer, ask, ask_sacct
 from oomdoctor.system.slurm.outputs import Folders, usual_files
 from oomdoctor.system.slurm.records import (
     OUTPUT_FIELDS,
     JobRecord,
+    SlurmAnswer,
+    ask,
+    ask_sacct,
     from_sacct,
     from_scontrol,
 )

@@ -10,9 +10,15 @@ from pathlib import Path
 
 from oomdoctor.errors import machine_error, usage_error
 from oomdoctor.system.slurm.accounts import accounts, deciding
-from oomdoctor.system.slurm.commands import SlurmAnswer, ask_sacct
 from oomdoctor.system.slurm.outputs import Folders, Submission, output_files
-from oomdoctor.system.slurm.records import FIELDS, OUTPUT_FIELDS, JobRecord, from_sacct
+from oomdoctor.system.slurm.records import (
+    FIELDS,
+    OUTPUT_FIELDS,
+    JobRecord,
+    SlurmAnswer,
+    ask_sacct,
+    from_sacct,
+)
 
 # SubmitLine is last: it may hold bars and line breaks. It exists since Slurm 20.11.
 _MORE = ("JobIDRaw", "Partition", "End", "JobName")

@@ -1,4 +1,6 @@
-"""Where live logs are, and what is in them. The monitor writes them, `watch` and `run` read them.
+"""Where live logs are, what is in them, and whose they are.
+
+The monitor writes them, `watch` and `run` read them.
 
 A log is `live/PID.jsonl` in the state folder. Computers may share that folder, and containers have
 the same process ids, so a file that belongs to another host gives way to `PID-HOST.jsonl`.
@@ -10,6 +12,7 @@ import json
 import os
 import platform
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, fields
@@ -111,6 +114,33 @@ def is_alive(pid: int) -> bool:
     except (OSError, OverflowError):
         return True
     return True
+
+
+def family(pid: int, proc: Path = Path("/proc")) -> frozenset[int]:
+    """A process and all its descendants; empty if there is no such process."""
+    children: dict[int, list[int]] = defaultdict(list)
+    for folder in proc.glob("[0-9]*"):
+        parent = _parent(folder)
+        if parent is not None:
+            children[parent].append(int(folder.name))
+    if not (proc / str(pid)).is_dir():
+        return frozenset()
+    found, waiting = set(), [pid]
+    while waiting:
+        one = waiting.pop()
+        if one not in found:
+            found.add(one)
+            waiting += children[one]
+    return frozenset(found)
+
+
+def _parent(folder: Path) -> int | None:
+    try:
+        # The name of the command is in brackets, and may hold anything.
+        fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
+        return int(fields[1])
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def _remove_old(folder: Path) -> None:

@@ -15,7 +15,7 @@ from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.records.inside.live import LiveEvent, WatchAnswer
 from oomdoctor.records.machine import Gpu
 from oomdoctor.runs.watch import Asked, Watcher
-from oomdoctor.system.machine.families import family
+from oomdoctor.system.store.live_logs import family
 from oomdoctor.units import GIB, MIB
 
 LATEST = Asked("latest")

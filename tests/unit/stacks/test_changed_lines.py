@@ -13,7 +13,7 @@ from oomdoctor.stacks.reading.finish import Overrides, finished
 from oomdoctor.stacks.reading.merge import draft_of
 from oomdoctor.stacks.writing.changed_lines import changed_lines
 from oomdoctor.stacks.writing.patch import Edit, patched
-from oomdoctor.system.training_files.documents import read_documents
+from oomdoctor.system.training_files import read_documents
 
 FILES = Path(__file__).parents[2] / "data" / "stacks" / "files"
 

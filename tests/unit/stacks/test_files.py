@@ -10,7 +10,7 @@ import pytest
 from oomdoctor.records.user_training import UserTraining
 from oomdoctor.stacks.reading.finish import Overrides, finished
 from oomdoctor.stacks.reading.merge import draft_of
-from oomdoctor.system.training_files.documents import read_documents
+from oomdoctor.system.training_files import read_documents
 
 FILES = Path(__file__).parents[2] / "data" / "stacks" / "files"
 QWEN = {"model_type": "qwen2", "torch_dtype": "bfloat16", "num_hidden_layers": 24}

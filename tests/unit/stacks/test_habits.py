@@ -18,7 +18,7 @@ from oomdoctor.stacks.reading.finish import Overrides, finished
 from oomdoctor.stacks.reading.merge import draft_of
 from oomdoctor.stacks.reading.script import read_script
 from oomdoctor.stacks.rung import StackRung
-from oomdoctor.system.training_files.documents import read_documents
+from oomdoctor.system.training_files import read_documents
 
 AXOLOTL = {"base_model": "org/model", "sequence_len": 512, "micro_batch_size": 2}
 TRL = {"model_name_or_path": "org/model", "dataset_name": "d", "per_device_train_batch_size": 2}

@@ -16,7 +16,7 @@ from oomdoctor.stacks.reading.finish import Overrides, finished
 from oomdoctor.stacks.reading.merge import draft_of
 from oomdoctor.stacks.reading.python_values import name_of
 from oomdoctor.stacks.writing.patch import NotPatchedError, Written, edit_of, patched, written
-from oomdoctor.system.training_files.documents import read_documents
+from oomdoctor.system.training_files import read_documents
 
 FILES = Path(__file__).parents[2] / "data" / "stacks" / "files"
 TRAINER = """\

@@ -1,4 +1,4 @@
-"""A Slurm job's output by its id, with commands of our own in place of Slurm's."""
+"""A Slurm job's output by its id, with records of our own in place of Slurm's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from slurm_text import tools_without_slurm
 
 from oomdoctor.errors import ExitCode, OomDoctorError
-from oomdoctor.system.slurm import commands, jobs
+from oomdoctor.system.slurm import jobs, records
 from oomdoctor.system.slurm.jobs import find_jobs, is_job_id
 
 Fake = Callable[[str, str], None]
@@ -183,7 +183,7 @@ def test_what_cannot_be_answered(
 def test_a_command_that_hangs_is_ended_with_its_children(
     fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commands, "DEADLINE_S", 0.5)
+    monkeypatch.setattr(records, "DEADLINE_S", 0.5)
     fake("scontrol", f"sleep 60 &\necho $! > {tmp_path / 'pid'}\nsleep 60")
     fake("sacct", "exit 0")
     start = time.monotonic()

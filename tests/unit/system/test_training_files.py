@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from oomdoctor.errors import OomDoctorError
-from oomdoctor.system.training_files.documents import read_documents, split_program
+from oomdoctor.system.training_files import read_documents, split_program
 
 
 def test_a_program_may_be_named_before_the_file() -> None:
