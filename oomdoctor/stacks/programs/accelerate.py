@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from oomdoctor.records.config import TrainConfig, is_fsdp, is_zero
 from oomdoctor.stacks.names.fsdp import NEUTRAL, rows
-from oomdoctor.stacks.names.row import LEFT_OUT, Row, Settings, listed, table
+from oomdoctor.stacks.names.row import LEFT_OUT, Row, Settings, table
 from oomdoctor.stacks.names.techniques import backend_row
 from oomdoctor.stacks.names.values import among, named_file, number, only_if, whole
 from oomdoctor.stacks.partial_config import PartialConfig
 from oomdoctor.stacks.programs.arguments import computes
 from oomdoctor.stacks.programs.deepspeed import DEEPSPEED
-from oomdoctor.stacks.programs.program import Program
+from oomdoctor.stacks.programs.program import Program, names_of_program
 from oomdoctor.stacks.rung import StackRung
 
 _PRECISIONS = {"bf16": "bfloat16", "fp16": "float16"}
@@ -129,12 +129,8 @@ PROGRAM = Program(
     reads="the file of `accelerate launch --config_file`",
     writes="a configuration for `accelerate launch`: the GPUs and how they share the training",
     names=ACCELERATE,
-    marks=listed(
-        """
-        compute_environment distributed_type num_processes main_training_function num_machines
-        """
-    ),
+    marks=names_of_program("accelerate", "marks"),
     complete=_complete,
     command=lambda _: "accelerate launch --config_file accelerate.yaml train.py",
-    held=listed("sharding world_size offload fsdp_version prefetch compile fp8"),
+    held=names_of_program("accelerate", "held"),
 )

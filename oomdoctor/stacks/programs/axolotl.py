@@ -48,7 +48,7 @@ from oomdoctor.stacks.names.values import (
 from oomdoctor.stacks.partial_config import PartialConfig, RungKeys
 from oomdoctor.stacks.programs.arguments import attention, bucket
 from oomdoctor.stacks.programs.deepspeed import DEEPSPEED, under
-from oomdoctor.stacks.programs.program import OF_WEIGHTS, Program
+from oomdoctor.stacks.programs.program import OF_WEIGHTS, Program, names_beside, names_of_program
 from oomdoctor.stacks.programs.trl import PRECOMPUTED, beta, beta_of, is_flat, is_packed
 from oomdoctor.stacks.rung import StackRung, learning_rate
 
@@ -290,18 +290,11 @@ PROGRAM = Program(
     reads="the file of `axolotl train`",
     writes="a configuration for `axolotl train`",
     names=AXOLOTL,
-    marks=frozenset({"base_model", "sequence_len"}),
+    marks=names_of_program("axolotl", "marks"),
     precision=_precision,
     adapters=_adapters,
     offloads_checkpoints=True,
     complete=_complete,
     command=_command,
-    beside={
-        "epochs": "num_epochs",
-        "schedule": "lr_scheduler",
-        "beta_of_dpo": "rl_beta",
-        "beta_of_grpo": "trl.beta",
-        "eval_batch_size": "eval_batch_size",
-        "eval_accumulation_steps": None,
-    },
+    beside=names_beside("axolotl"),
 )

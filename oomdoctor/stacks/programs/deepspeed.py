@@ -18,7 +18,6 @@ from oomdoctor.stacks.names.row import (
     Settings,
     Table,
     Write,
-    listed,
     table,
 )
 from oomdoctor.stacks.names.values import (
@@ -33,7 +32,7 @@ from oomdoctor.stacks.names.values import (
     whole,
 )
 from oomdoctor.stacks.partial_config import PartialConfig, only
-from oomdoctor.stacks.programs.program import Program
+from oomdoctor.stacks.programs.program import Program, names_beside, names_of_program
 from oomdoctor.stacks.rung import StackRung, not_in
 
 _OPTIMIZERS = {
@@ -180,17 +179,8 @@ PROGRAM = Program(
     reads="DeepSpeed's JSON",
     writes="DeepSpeed's JSON file, for rungs with ZeRO",
     names=DEEPSPEED,
-    marks=listed(
-        """
-        zero_optimization train_micro_batch_size_per_gpu train_batch_size zero_optimization.stage
-        """
-    ),
+    marks=names_of_program("deepspeed", "marks"),
     complete=_complete,
-    beside={"max_grad_norm": "gradient_clipping"},
-    held=listed(
-        """
-        sharding offload bucket_elements reduce_dtype prefetch micro_batch_size
-        effective_batch_size world_size
-        """
-    ),
+    beside=names_beside("deepspeed"),
+    held=names_of_program("deepspeed", "held"),
 )

@@ -16,7 +16,7 @@ from oomdoctor.stacks.names.peft import (
     trained_whole,
     variants,
 )
-from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row, Settings, listed, table
+from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row, Settings, table
 from oomdoctor.stacks.names.techniques import (
     backend_row,
     fp8_row,
@@ -44,7 +44,7 @@ from oomdoctor.stacks.names.values import (
 )
 from oomdoctor.stacks.partial_config import PartialConfig, RungKeys, only
 from oomdoctor.stacks.programs.arguments import ARGUMENTS, computes
-from oomdoctor.stacks.programs.program import Program
+from oomdoctor.stacks.programs.program import Program, names_beside, names_of_program
 from oomdoctor.stacks.programs.trl import is_packed
 from oomdoctor.stacks.rung import StackRung, learning_rate, not_in
 
@@ -306,11 +306,7 @@ PROGRAM = Program(
     writes="a configuration for `llamafactory-cli train`",
     brand="LLaMA-Factory",
     names=LLAMA_FACTORY,
-    marks=listed(
-        """
-        finetuning_type model_class dist_config cutoff_len template stage quantization_bit pure_bf16
-        """
-    ),
+    marks=names_of_program("llama-factory", "marks"),
     prepare=_prepare,
     decide=_decide,
     precision=_precision,
@@ -318,5 +314,5 @@ PROGRAM = Program(
     why_adapters="LLaMA-Factory trains in float32, without pure_bf16",
     complete=_complete,
     command=_command,
-    beside={"beta_of_dpo": "pref_beta", "beta_of_grpo": None},
+    beside=names_beside("llama-factory"),
 )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.facts.choices import FormatName
 from oomdoctor.stacks.names.beside import Beside
-from oomdoctor.stacks.names.row import Settings, Table
+from oomdoctor.stacks.names.row import Settings, Table, listed, settings_data
 from oomdoctor.stacks.partial_config import PartialConfig, RungKeys
 from oomdoctor.stacks.rung import StackRung
 
@@ -77,3 +77,14 @@ class Program:
     def name_of(self, setting: Beside) -> str | None:
         """What it calls a setting that no rung has; None if it has no such setting."""
         return self.beside.get(setting.key, None if self.is_launcher else setting.name)
+
+
+def names_of_program(program: str, kind: str) -> frozenset[str]:
+    """The marks of a program, or what its files hold, as `data/stacks/settings.toml` has them."""
+    return listed(settings_data()[f"program-{program}"][kind])
+
+
+def names_beside(program: str) -> dict[str, str | None]:
+    """A program's own names of settings that no rung has; None for those that it does not have."""
+    names: dict[str, str] = settings_data()[f"program-{program}"]["beside"]
+    return {key: name or None for key, name in names.items()}

@@ -17,7 +17,6 @@ from oomdoctor.stacks.names.row import (
     Row,
     Settings,
     exports_data,
-    listed,
     published_data,
     table,
 )
@@ -35,7 +34,7 @@ from oomdoctor.stacks.names.values import (
     switched,
 )
 from oomdoctor.stacks.partial_config import PartialConfig, RungKeys
-from oomdoctor.stacks.programs.program import OF_WEIGHTS, Program
+from oomdoctor.stacks.programs.program import OF_WEIGHTS, Program, names_beside, names_of_program
 from oomdoctor.stacks.rung import StackRung, learning_rate, not_in
 
 _HEAD = "torchtune.models."
@@ -246,7 +245,7 @@ PROGRAM = Program(
     reads="the file of `tune run --config`",
     writes="a configuration for torchtune's `full_finetune` and `lora_finetune` recipes",
     names=TORCHTUNE,
-    marks=listed("model._component_ optimizer._component_ tokenizer._component_"),
+    marks=names_of_program("torchtune", "marks"),
     prepare=_prepare,
     precision=_precision,
     adapters=_adapters,
@@ -255,18 +254,6 @@ PROGRAM = Program(
     offloads_checkpoints=True,
     complete=_complete,
     command=_command,
-    beside={
-        "learning_rate": "optimizer.lr",
-        "epochs": "epochs",
-        "weight_decay": "optimizer.weight_decay",
-        "adam_epsilon": "optimizer.eps",
-        "max_grad_norm": "clip_grad_norm",
-        "logging_steps": "log_every_n_steps",
-        "beta_of_dpo": "loss.beta",
-        **dict.fromkeys(
-            ("max_steps", "warmup_steps", "warmup_ratio", "schedule", "adam_beta1", "adam_beta2",
-             "beta_of_grpo", "eval_batch_size", "eval_accumulation_steps", "workers")
-        ),
-    },
+    beside=names_beside("torchtune"),
     whole_epochs=True,
 )  # fmt: skip

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from oomdoctor.stacks.names.row import Table, listed, table
+from oomdoctor.stacks.names.row import Table, table
 from oomdoctor.stacks.names.scripts import LENGTH, OF_EXAMPLES, SCRIPT
 from oomdoctor.stacks.programs.arguments import ARGUMENTS
-from oomdoctor.stacks.programs.program import Program
+from oomdoctor.stacks.programs.program import Program, names_beside, names_of_program
 from oomdoctor.stacks.programs.trl import MODEL_CONFIG, SFT_CONFIG
 
 # A Trainer's script has arguments for the model as well, mostly with the names that TRL uses.
@@ -31,14 +31,7 @@ PROGRAM = Program(
     writes="a script for transformers' `Trainer`",
     names=TRAINER,
     script=TRAINER | SCRIPT,
-    marks=OF_EXAMPLES
-    | listed(
-        """
-        per_device_train_batch_size optim gradient_checkpointing learning_rate output_dir
-        num_train_epochs bf16 fp16 model_name_or_path gradient_accumulation_steps save_steps
-        activation_checkpointing warmup_steps warmup_ratio
-        """
-    ),
+    marks=OF_EXAMPLES | names_of_program("trainer", "marks"),
     script_writer="oomdoctor.stacks.scripts.trainer",
-    beside={"warmup_ratio": "warmup_steps", "beta_of_dpo": None, "beta_of_grpo": None},
+    beside=names_beside("trainer"),
 )

@@ -19,7 +19,7 @@ from oomdoctor.stacks.names.peft import (
     quant_type,
     variants,
 )
-from oomdoctor.stacks.names.row import LEFT_OUT, Read, Row, Write, listed, table
+from oomdoctor.stacks.names.row import LEFT_OUT, Read, Row, Write, table
 from oomdoctor.stacks.names.scripts import OF_EXAMPLES, SCRIPT
 from oomdoctor.stacks.names.values import (
     decimal,
@@ -36,7 +36,7 @@ from oomdoctor.stacks.names.values import (
 )
 from oomdoctor.stacks.partial_config import PartialConfig, RungKeys, only
 from oomdoctor.stacks.programs.arguments import ARGUMENTS, FROM_PRETRAINED
-from oomdoctor.stacks.programs.program import Program
+from oomdoctor.stacks.programs.program import Program, names_of_program
 
 
 def _pads_to(value: object) -> PartialConfig:
@@ -276,15 +276,7 @@ PROGRAM = Program(
     ),
     names=TRL,
     script=TRL | SCRIPT,
-    marks=listed(
-        """
-        lora_r lora_target_modules use_peft max_length packing dataset_text_field padding_free
-        assistant_only_loss completion_only_loss model_init_kwargs use_bnb_nested_quant
-        dataset_train_split dataset_name dataset_mixture dataset_mixer dataset_kwargs beta
-        max_prompt_length num_generations max_completion_length loss_type precompute_ref_log_probs
-        chat_template_path
-        """
-    ),
+    marks=names_of_program("trl", "marks"),
     not_with=OF_EXAMPLES,
     classes=frozenset((*CONFIGS, *TRAINERS)) | OTHER_CONFIGS,
     adapters=_adapters,
