@@ -86,16 +86,15 @@ def _precision(partial: Partial, method: RungKeys, program: FormatName | None) -
     so only its own word means that there is no autocast.
     """
     values = partial.values
-    pure = bool(values.get("pure_bf16"))  # of LLaMA-Factory alone
+    pure = bool(values.get("pure_bf16"))
+    row = BY_NAME.get((recognize({"pure_bf16": True}) if pure else program) or "")
     on = pure or values.get("mixed_bfloat16") or values.get("mixed_float16")
-    rule = "llama-factory" if pure else program if on or program == "torchtune" else None
-    if rule == "llama-factory" and not (pure or method):
-        rule = None
-    weights, mixed = dtypes_of(values, method, BY_NAME.get(rule or ""), values)
+    decided = bool(on) or (row is not None and not row.autocasts)
+    weights, mixed = dtypes_of(values, method, row if decided else None, values)
     launcher = partial.names.get("mixed_bfloat16", "").rpartition(".")[2] == _LAUNCHER
     return {
         "weights_dtype": None if weights == "auto" else weights,
-        "autocast_dtype": mixed if on or launcher or rule else values.get("autocast_dtype"),
+        "autocast_dtype": mixed if decided or launcher else values.get("autocast_dtype"),
     }
 
 

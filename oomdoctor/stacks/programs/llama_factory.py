@@ -284,6 +284,8 @@ def _precision(
     """Weights are loaded in 16 bits; those that are trained become fp32, unless pure."""
     if given.get("pure_bf16"):
         return "bfloat16", "none"
+    if "method" not in found:
+        return weights, mixed
     if found["method"] == "full" and mixed != "none" and found.get("sharding") != "zero3":
         return "float32", mixed
     return (mixed if mixed != "none" else weights), mixed

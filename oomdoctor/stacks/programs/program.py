@@ -31,10 +31,10 @@ class Program:
 
     Reading: `names` are the settings of its files, and `script` those of its scripts. `prepare`
     applies what several of its settings say together, before the common rules, and `decide` what
-    it decides otherwise, after them. `precision` is its rule about dtypes, and `adapters` its
-    `adapter_dtype`, or none for peft's, for the reason `why_adapters`. `shards_alone` is whether
-    several GPUs mean FSDP, and `offloads_checkpoints` whether its offloading of activations moves
-    the inputs of checkpoints, if there are any.
+    it decides otherwise, after them. `precision` is its rule about dtypes, unless it never
+    `autocasts`, and `adapters` its `adapter_dtype`, or none for peft's, for the reason
+    `why_adapters`. `shards_alone` is whether several GPUs mean FSDP, and `offloads_checkpoints`
+    whether its offloading of activations moves the inputs of checkpoints, if there are any.
 
     Writing: `file` is a usual name. A script is written by the module `script_writer`. `complete`
     adds to the settings of a rung what a file needs beside them, and `command` starts it.
@@ -58,6 +58,7 @@ class Program:
     prepare: Callable[[PartialConfig, Collection[str]], None] | None = None
     decide: Callable[[PartialConfig, RungKeys], RungKeys] | None = None
     precision: Precision | None = None
+    autocasts: bool = True
     adapters: Callable[[PartialConfig, RungKeys], str | None] | None = None
     why_adapters: str | None = None
     shards_alone: bool = False

@@ -225,13 +225,6 @@ def _prepare(given: PartialConfig, said: Collection[str]) -> None:
         )
 
 
-def _precision(
-    given: PartialConfig, found: RungKeys, said: Collection[str], weights: str, mixed: str
-) -> tuple[str, str]:
-    """It never uses autocast."""
-    return weights, "none"
-
-
 def _adapters(given: PartialConfig, found: RungKeys) -> str:
     return OF_WEIGHTS
 
@@ -247,7 +240,7 @@ PROGRAM = Program(
     names=TORCHTUNE,
     marks=names_of_program("torchtune", "marks"),
     prepare=_prepare,
-    precision=_precision,
+    autocasts=False,
     adapters=_adapters,
     why_adapters="torchtune keeps adapters in the dtype of the model",
     shards_alone=True,  # its distributed recipes do

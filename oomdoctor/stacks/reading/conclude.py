@@ -118,6 +118,8 @@ def dtypes_of(
     if given.get("mixed_float16"):
         mixed = "float16"
     weights = given.get("weights_dtype", "auto")
+    if program is not None and not program.autocasts:
+        mixed = "none"
     rule = None if program is None else program.precision
     return (weights, mixed) if rule is None else rule(given, found, said, weights, mixed)
 
