@@ -29,7 +29,7 @@ from oomdoctor.snapshot.growth.growth_answer import growth_of
 from oomdoctor.snapshot.history import History, place
 from oomdoctor.snapshot.reading.events import ALLOC, NO_STACK, OOM, Events
 from oomdoctor.snapshot.reading.snapshot import HeldSegment
-from oomdoctor.snapshot.replay.replays import Runs, order_of, releases_of
+from oomdoctor.snapshot.replays import Runs, order_of, releases_of
 
 SHOWN_BLOCKS = 50
 _CONFIDENCES: tuple[Confidence, ...] = ("low", "medium", "high")

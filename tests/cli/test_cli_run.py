@@ -51,7 +51,7 @@ import sys
 from itertools import count
 from oomdoctor.cli.main import run
 from oomdoctor.records.machine import Gpu
-from oomdoctor.runs.watched.seen import outside
+from oomdoctor.runs.watched import outside
 from oomdoctor.runs.watched import real
 from oomdoctor.runs.watched import run_watched as watched
 gpu = Gpu(0, "GPU-1", "NVIDIA T4", 15 << 30, 15 << 30, "7.5", ())

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from emulated_run import Watched
 
+from oomdoctor.snapshot.changes import half_sizes
 from oomdoctor.snapshot.device_answer import fragmentation_of
 from oomdoctor.snapshot.history import history_of
 from oomdoctor.snapshot.reading.snapshot import read_snapshot
-from oomdoctor.snapshot.replay.changes import half_sizes
-from oomdoctor.snapshot.replay.replays import Runs, order_of
+from oomdoctor.snapshot.replays import Runs, order_of
 
 SCRIPT = Path(__file__).parents[1] / "examples" / "replayed.py"
 

@@ -25,8 +25,8 @@ from oomdoctor.records.inside.run import (
 )
 from oomdoctor.records.report import Report, Tool, bare_report
 from oomdoctor.records.warnings import smallest_variant
+from oomdoctor.runs.watched.outside import lines_from_outside
 from oomdoctor.runs.watched.running.command import Ended
-from oomdoctor.runs.watched.seen.outside import lines_from_outside
 from oomdoctor.units import GIB, MIB
 
 _PEAK = 61 * GIB + 300 * MIB

@@ -12,10 +12,10 @@ from snapshots import Writer, large_blocks, training
 from oomdoctor.explain.diagnose import diagnosis_of
 from oomdoctor.explain.evidence import evidence_of
 from oomdoctor.records.report import Report
+from oomdoctor.snapshot.changes import Room, with_replays
 from oomdoctor.snapshot.device_answer import device_of
 from oomdoctor.snapshot.history import history_of
 from oomdoctor.snapshot.reading.snapshot import read_snapshot
-from oomdoctor.snapshot.replay.changes import Room, with_replays
 from oomdoctor.units import MIB
 
 ROOMS = (Room("NVIDIA Tiny", 80 * MIB), Room("NVIDIA Small", 112 * MIB), Room("128 MiB", 128 * MIB))

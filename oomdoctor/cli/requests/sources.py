@@ -18,9 +18,9 @@ from oomdoctor.errors import OomDoctorError, usage_error
 if TYPE_CHECKING:
     from oomdoctor.explain.evidence import SnapshotEvidence
     from oomdoctor.explain.reading.lines.clean import Line
+    from oomdoctor.snapshot.changes import Room
     from oomdoctor.snapshot.history import History
     from oomdoctor.snapshot.reading.snapshot import Snapshot
-    from oomdoctor.snapshot.replay.changes import Room
     from oomdoctor.system.slurm.accounts import JobEnd
 
 
@@ -94,7 +94,7 @@ def all_rooms() -> list[Room]:
 def _room(name: str) -> Room:
     from oomdoctor.analysis.fit import USUAL_HEADROOM
     from oomdoctor.runs.devices.cards import card_named
-    from oomdoctor.snapshot.replay.changes import Room
+    from oomdoctor.snapshot.changes import Room
 
     target = card_named(name, USUAL_HEADROOM).target()
     return Room(target.name, target.limit_bytes)

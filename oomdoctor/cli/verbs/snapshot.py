@@ -44,8 +44,8 @@ def snapshot(options: SnapshotOptions) -> None:
     from oomdoctor.cli.streams.drawn import Pictures
     from oomdoctor.explain.diagnose import diagnosis_of
     from oomdoctor.explain.evidence import evidence_of
+    from oomdoctor.snapshot.changes import with_replays
     from oomdoctor.snapshot.device_answer import device_of, difference_of
-    from oomdoctor.snapshot.replay.changes import with_replays
 
     started = Started()
     chosen = chosen_format("snapshot", options.answer)

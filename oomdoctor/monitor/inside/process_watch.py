@@ -20,11 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from oomdoctor.emulator.variables import ALONE
-from oomdoctor.monitor.inside import process
-from oomdoctor.monitor.inside.device import memory
-from oomdoctor.monitor.inside.device.counted import CountedMemory
-from oomdoctor.monitor.inside.device.history import Snapshots, leave_to_the_script
-from oomdoctor.monitor.inside.device.traced import TracedMemory
+from oomdoctor.monitor.inside import memory, process
+from oomdoctor.monitor.inside.counted import CountedMemory
 from oomdoctor.monitor.inside.ending import (
     agree,
     frames_here,
@@ -34,6 +31,7 @@ from oomdoctor.monitor.inside.ending import (
     wait_for_watchdog,
     wants_to_stop,
 )
+from oomdoctor.monitor.inside.history import Snapshots, leave_to_the_script
 from oomdoctor.monitor.inside.process import (
     architectures,
     library_folders,
@@ -41,6 +39,7 @@ from oomdoctor.monitor.inside.process import (
     torch_release,
     versions,
 )
+from oomdoctor.monitor.inside.traced import TracedMemory
 from oomdoctor.monitor.shared_folder import asked, rank_and_world, replace_file
 from oomdoctor.system.environment import WATCH_FOLDER, allocator_settings, variable
 

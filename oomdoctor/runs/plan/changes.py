@@ -35,9 +35,9 @@ from oomdoctor.runs.files.your_changes import (
     unanswered,
 )
 from oomdoctor.runs.jobs.simulators import Simulators
+from oomdoctor.runs.plan.engines import runs_on_card_only
 from oomdoctor.runs.plan.findings import Findings
 from oomdoctor.runs.plan.picks import METHODS, nearest
-from oomdoctor.runs.plan.sharded.engines import runs_on_card_only
 from oomdoctor.runs.plan.tasks import Task
 
 _MOST_CARDS = 4  # for which changes are simulated

@@ -36,11 +36,7 @@ from oomdoctor.runs.jobs.launch import Stopped, on_one_gpu
 from oomdoctor.runs.jobs.simulators import Simulators
 from oomdoctor.runs.ledger import bounds_only, counts_from_config
 from oomdoctor.runs.plan.changes import find_remedies, find_yours
-from oomdoctor.runs.plan.findings import Findings
-from oomdoctor.runs.plan.longest_row import find_limits, lengths_answer
-from oomdoctor.runs.plan.plan_report import report as finished_report
-from oomdoctor.runs.plan.recording import record_snapshot
-from oomdoctor.runs.plan.sharded.engines import (
+from oomdoctor.runs.plan.engines import (
     Chosen,
     Engines,
     engine_cards,
@@ -48,8 +44,12 @@ from oomdoctor.runs.plan.sharded.engines import (
     route_warnings,
     runs_on_card_only,
 )
-from oomdoctor.runs.plan.sharded.fewest import find_fewest
-from oomdoctor.runs.plan.sharded.ladder import estimate_times, run_ladder
+from oomdoctor.runs.plan.fewest import find_fewest
+from oomdoctor.runs.plan.findings import Findings
+from oomdoctor.runs.plan.ladder import estimate_times, run_ladder
+from oomdoctor.runs.plan.longest_row import find_limits, lengths_answer
+from oomdoctor.runs.plan.plan_report import report as finished_report
+from oomdoctor.runs.plan.recording import record_snapshot
 from oomdoctor.runs.plan.solve import find_crossings, solve
 from oomdoctor.runs.plan.tasks import shown, tasks_of
 from oomdoctor.runs.plan.verify import Checker, verify

@@ -22,7 +22,7 @@ from oomdoctor.runs.events import Listener, SurveyEvent
 from oomdoctor.runs.jobs.host import WorkerHost
 from oomdoctor.runs.jobs.launch import launch
 from oomdoctor.runs.plan.findings import Findings
-from oomdoctor.runs.plan.sharded.ladder import with_times
+from oomdoctor.runs.plan.ladder import with_times
 from oomdoctor.system.store.run_folders import RunFolder, save_attempt
 
 _MOST_SIZES = 3

@@ -17,7 +17,7 @@ from oomdoctor.runs.devices import emulated
 from oomdoctor.runs.devices.cards import card_that_holds
 from oomdoctor.runs.devices.emulated import EmulatedGpus
 from oomdoctor.runs.watched.diagnosis import about_a_value
-from oomdoctor.runs.watched.seen.processes import Events, Process, ran_out, read_events
+from oomdoctor.runs.watched.processes import Events, Process, ran_out, read_events
 from oomdoctor.runs.watched.session import WatchRequest, line_of
 from oomdoctor.units import parse_size
 

@@ -31,8 +31,8 @@ from urllib.parse import quote
 from oomdoctor.analysis.secrets import HIDDEN, text_without_secrets, without_secrets
 from oomdoctor.records.codec import dumps
 from oomdoctor.records.report import Report
+from oomdoctor.runs.watched.processes import Process
 from oomdoctor.runs.watched.running.streams import Tail
-from oomdoctor.runs.watched.seen.processes import Process
 from oomdoctor.system.environment import all_variables, case_variables, hf_home, home
 from oomdoctor.system.store.cases import CASE, PAGE, new_case
 from oomdoctor.system.store.record_files import writing

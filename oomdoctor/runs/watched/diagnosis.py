@@ -21,8 +21,8 @@ from oomdoctor.records.diagnosis import Diagnosis
 from oomdoctor.records.inside.run import RankMemory
 from oomdoctor.records.inside.snapshot import SnapshotDevice
 from oomdoctor.runs.explained import with_model
+from oomdoctor.runs.watched.processes import Process
 from oomdoctor.runs.watched.running.streams import Tail
-from oomdoctor.runs.watched.seen.processes import Process
 from oomdoctor.snapshot.device_answer import device_of
 from oomdoctor.snapshot.history import history_of
 from oomdoctor.snapshot.reading.snapshot import read_snapshot

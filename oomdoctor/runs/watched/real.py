@@ -10,7 +10,7 @@ from pathlib import Path
 from oomdoctor.errors import OomDoctorError, machine_error
 from oomdoctor.records.inside.run import RunDevice
 from oomdoctor.records.machine import Gpu, Machine
-from oomdoctor.runs.watched.seen.processes import Process
+from oomdoctor.runs.watched.processes import Process
 from oomdoctor.system.environment import slurm
 from oomdoctor.system.machine.devices import Device, describe
 from oomdoctor.system.machine.nvml import list_gpus, may_have_gpu, why_no_driver

@@ -26,11 +26,11 @@ from oomdoctor.runs.watched.diagnosis import (
     snapshot_answer,
     with_snapshot,
 )
+from oomdoctor.runs.watched.outside import Samples, lines_from_outside, notes_from_outside
+from oomdoctor.runs.watched.processes import Process, ran_out, rank_memory, read_processes
 from oomdoctor.runs.watched.real import device_of, machine_of, usable_bytes
 from oomdoctor.runs.watched.running.command import Ended
 from oomdoctor.runs.watched.running.streams import Tail
-from oomdoctor.runs.watched.seen.outside import Samples, lines_from_outside, notes_from_outside
-from oomdoctor.runs.watched.seen.processes import Process, ran_out, rank_memory, read_processes
 from oomdoctor.runs.watched.session import WatchRequest
 
 

@@ -14,12 +14,12 @@ from oomdoctor.errors import machine_error
 from oomdoctor.records.machine import Gpu
 from oomdoctor.records.report import Report
 from oomdoctor.runs.devices.emulated import EmulatedGpus, check_possible, emulating
+from oomdoctor.runs.watched.outside import sampled
 from oomdoctor.runs.watched.real import gpus_here
 from oomdoctor.runs.watched.report import Seen, report_of
 from oomdoctor.runs.watched.running.command import run_command
 from oomdoctor.runs.watched.running.guard import end_left_over, guarded
 from oomdoctor.runs.watched.running.streams import Tail
-from oomdoctor.runs.watched.seen.outside import sampled
 from oomdoctor.runs.watched.session import (
     WatchRequest,
     line_of,

@@ -14,8 +14,8 @@ from example_runs import ran_out
 
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.runs.watched.case import write_case
+from oomdoctor.runs.watched.processes import Process
 from oomdoctor.runs.watched.running.streams import Tail
-from oomdoctor.runs.watched.seen.processes import Process
 from oomdoctor.system.store import cases
 from oomdoctor.system.store.stored import stored_runs
 

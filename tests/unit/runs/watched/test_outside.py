@@ -13,9 +13,9 @@ from oomdoctor.explain.diagnose import diagnose
 from oomdoctor.explain.reading.scan import scan
 from oomdoctor.explain.training.known import Given
 from oomdoctor.records.inside.run import HostMemory
+from oomdoctor.runs.watched.outside import Samples, lines_from_outside, notes_from_outside
+from oomdoctor.runs.watched.processes import Process
 from oomdoctor.runs.watched.running.command import Ended
-from oomdoctor.runs.watched.seen.outside import Samples, lines_from_outside, notes_from_outside
-from oomdoctor.runs.watched.seen.processes import Process
 from oomdoctor.units import GIB, MIB
 
 HOST = HostMemory(64 * GIB, GIB, 0, 64 * MIB, 60 * MIB)

@@ -18,14 +18,14 @@ from oomdoctor.records.report import bare_report
 from oomdoctor.runs.devices.cards import card_named
 from oomdoctor.runs.devices.emulated import emulated_gpus
 from oomdoctor.runs.watched.cards import least_capability, smallest_gpu, with_cards
-from oomdoctor.runs.watched.seen.places import (
+from oomdoctor.runs.watched.places import (
     library_line,
     may_decide,
     phase_of_peak,
     unknown_branches,
     user_line,
 )
-from oomdoctor.runs.watched.seen.processes import Events, rank_memory, read_events, read_processes
+from oomdoctor.runs.watched.processes import Events, rank_memory, read_events, read_processes
 from oomdoctor.runs.watched.session import WatchRequest
 from oomdoctor.units import GIB, MIB
 

@@ -20,9 +20,9 @@ from oomdoctor.records.rung.faults import cannot_run
 from oomdoctor.runs.devices.cards import Card
 from oomdoctor.runs.events import Listener, SurveyEvent, starting
 from oomdoctor.runs.jobs.simulators import Simulators
+from oomdoctor.runs.plan.engines import Engines, is_sharded, was_stopped_by_host
 from oomdoctor.runs.plan.findings import Findings
-from oomdoctor.runs.plan.sharded.engines import Engines, is_sharded, was_stopped_by_host
-from oomdoctor.runs.plan.sharded.ladder import keep
+from oomdoctor.runs.plan.ladder import keep
 from oomdoctor.runs.plan.tasks import Task
 
 

@@ -29,7 +29,7 @@ from oomdoctor.records.inside.snapshot import (
 )
 from oomdoctor.records.measurement import BlockCategory
 from oomdoctor.snapshot.history import History, place
-from oomdoctor.snapshot.replay.replays import Order, Runs, order_of
+from oomdoctor.snapshot.replays import Order, Runs, order_of
 from oomdoctor.units import MIB
 
 _TRIED_LINES = 4

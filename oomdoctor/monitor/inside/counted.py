@@ -11,9 +11,9 @@ import threading
 import time
 from typing import Any
 
-from oomdoctor.monitor.inside.device import history, memory
-from oomdoctor.monitor.inside.device.memory import Live, keep_step
+from oomdoctor.monitor.inside import history, memory
 from oomdoctor.monitor.inside.ending import StepMemory, frames_here
+from oomdoctor.monitor.inside.memory import Live, keep_step
 from oomdoctor.monitor.inside.process import device_facts, outside_bytes
 
 # The last allocations and frees: some steps of a large model, and about 100 MiB of host memory.

@@ -19,7 +19,7 @@ from oomdoctor.records.inside.run import (
     StepPeaks,
 )
 from oomdoctor.records.result import Evidence
-from oomdoctor.runs.watched.seen.places import (
+from oomdoctor.runs.watched.places import (
     library_line,
     phase_of_peak,
     unknown_branches,

@@ -21,8 +21,8 @@ from pathlib import Path
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.inside.run import HostMemory
 from oomdoctor.records.machine import Gpu
+from oomdoctor.runs.watched.processes import Process
 from oomdoctor.runs.watched.running.command import Ended
-from oomdoctor.runs.watched.seen.processes import Process
 from oomdoctor.system.environment import variable
 from oomdoctor.system.machine.memory import available_memory, oom_kills_here, total_memory
 from oomdoctor.units import MIB, format_bytes

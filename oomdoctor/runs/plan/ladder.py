@@ -24,14 +24,14 @@ from oomdoctor.records.rung.faults import cannot_run
 from oomdoctor.runs.devices.cards import Card
 from oomdoctor.runs.events import Listener, SurveyEvent, starting
 from oomdoctor.runs.jobs.simulators import Simulators
-from oomdoctor.runs.plan.findings import Findings
-from oomdoctor.runs.plan.sharded.engines import (
+from oomdoctor.runs.plan.engines import (
     Chosen,
     Engines,
     is_sharded,
     runs_on_card_only,
     was_stopped_by_host,
 )
+from oomdoctor.runs.plan.findings import Findings
 from oomdoctor.runs.plan.tasks import Task
 
 

@@ -21,10 +21,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from oomdoctor.monitor.inside.device import history, memory
-from oomdoctor.monitor.inside.device.history import History, read_all
-from oomdoctor.monitor.inside.device.memory import Live, keep_step
+from oomdoctor.monitor.inside import history, memory
 from oomdoctor.monitor.inside.ending import StepMemory, frames_here
+from oomdoctor.monitor.inside.history import History, read_all
+from oomdoctor.monitor.inside.memory import Live, keep_step
 from oomdoctor.monitor.inside.process import device_facts, outside_bytes
 
 _MOST_FRAMES = 60

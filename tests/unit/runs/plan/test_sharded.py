@@ -24,18 +24,18 @@ from oomdoctor.runs.devices.cards import cards_of
 from oomdoctor.runs.events import SurveyEvent
 from oomdoctor.runs.jobs.launch import Stopped
 from oomdoctor.runs.jobs.simulators import Ended, Simulators
-from oomdoctor.runs.plan.findings import Findings
-from oomdoctor.runs.plan.plan_report import report as finished_report
-from oomdoctor.runs.plan.sharded import ladder
-from oomdoctor.runs.plan.sharded.engines import (
+from oomdoctor.runs.plan import ladder
+from oomdoctor.runs.plan.engines import (
     Engines,
     Ran,
     engine_cards,
     route_warnings,
     runs_on_card_only,
 )
-from oomdoctor.runs.plan.sharded.fewest import at_gpus, find_fewest
-from oomdoctor.runs.plan.sharded.ladder import run_ladder
+from oomdoctor.runs.plan.fewest import at_gpus, find_fewest
+from oomdoctor.runs.plan.findings import Findings
+from oomdoctor.runs.plan.ladder import run_ladder
+from oomdoctor.runs.plan.plan_report import report as finished_report
 from oomdoctor.runs.plan.tasks import Task
 from oomdoctor.system.store.run_folders import RunFolder
 from oomdoctor.units import GIB

@@ -9,12 +9,12 @@ from growth import grows_no_faster
 from snapshots import Writer, large_blocks, training
 
 from oomdoctor.records.inside.snapshot import SnapshotChange, SnapshotDevice
+from oomdoctor.snapshot import replays as runs_module
+from oomdoctor.snapshot.changes import Room, half_sizes, with_replays
 from oomdoctor.snapshot.device_answer import device_of
 from oomdoctor.snapshot.history import History, history_of
 from oomdoctor.snapshot.reading.snapshot import read_snapshot
-from oomdoctor.snapshot.replay import replays as runs_module
-from oomdoctor.snapshot.replay.changes import Room, half_sizes, with_replays
-from oomdoctor.snapshot.replay.replays import Runs, order_of
+from oomdoctor.snapshot.replays import Runs, order_of
 from oomdoctor.units import MIB
 
 ROOMS = (Room("small", 60 * MIB), Room("middle", 96 * MIB), Room("large", 1024 * MIB))

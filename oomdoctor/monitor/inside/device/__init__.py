@@ -1,1 +1,0 @@
-"""The memory of a device: by the allocator's counters or its trace, peaks and snapshots."""

@@ -1,1 +1,0 @@
-"""Rungs on several GPUs: their engines run on the emulated card where that is possible."""
