@@ -36,7 +36,7 @@ Note = Callable[[Sequence[object], object], None]  # of the arguments and the re
 
 @dataclass
 class _Asked:
-    """What code is told that asks for values: whether they hold, their number, a mask's share."""
+    """What code that asks for values gets: whether they hold, their number, a mask's share."""
 
     holds: bool = True
     number: int = 1
