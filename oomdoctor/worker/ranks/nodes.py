@@ -52,7 +52,7 @@ def run_on_nodes(job: ProbeJob, folder: Path) -> FirstFailure | None:
     sys.stderr.write(ended.stderr)
     if _KILLED.search(ended.stderr):
         raise MemoryError("Slurm killed the ranks at the memory limit of the job")
-    failures = [_failure(file) for file in folder.glob("failed-*.json")]
+    failures = [loads(FirstFailure, file.read_text()) for file in folder.glob("failed-*.json")]
     if failures:
         return min(failures, key=lambda failure: failure.at_s)
     if ended.returncode != 0 and not any(folder.glob("reply-*.json")):
@@ -96,7 +96,3 @@ def _scontrol(*words: str) -> str:
         return subprocess.run(asked, capture_output=True, text=True, timeout=60).stdout
     except (OSError, subprocess.TimeoutExpired):
         return ""
-
-
-def _failure(file: Path) -> FirstFailure:
-    return loads(FirstFailure, file.read_text())

@@ -73,14 +73,13 @@ def joined(replies: Mapping[int, Reply], first_failed: int | None, ranks_of_node
         replies[worst],
         measurement=replace(
             measured[worst],
-            ranks=tuple(_peak(rank, one) for rank, one in sorted(measured.items())),
+            ranks=tuple(
+                RankPeak(rank, one.peak_allocated_bytes, one.peak_reserved_bytes)
+                for rank, one in sorted(measured.items())
+            ),
             host_peak_bytes=_of_a_node(measured, ranks_of_node),
         ),
     )
-
-
-def _peak(rank: int, one: Measurement) -> RankPeak:
-    return RankPeak(rank, one.peak_allocated_bytes, one.peak_reserved_bytes)
 
 
 def _of_a_node(measured: Mapping[int, Measurement], ranks: int) -> int | None:

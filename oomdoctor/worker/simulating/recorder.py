@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from fractions import Fraction
 
@@ -99,38 +101,33 @@ class Recorder:
         trace, operators = self._trace, self._instruments.operators
         self.choices.begin(card or self.choices.cards[0])
         trace.attention_ops.clear()
-        accumulated = self._two_micro_steps(size) if self.job.config.world_size > 1 else None
-        self._begin_recording()
-        batches = self._step(size)
-        tape = trace.tape
-        recorded = Recorded(
-            size,
-            self._copied(),
-            dict(self._taken),
-            set(self.choices.alike),
-            set(trace.attention_ops),
-            self.whole.sum_of(self._instruments.managed),
-            operators.costs,
-            [self._adding(tape.blocks[block]) for block in self._taken],
-            accumulated,
-        )
-        del batches  # not before the tape was copied: the inputs outlive the step
-        self._rewind()
-        return recorded
+        accumulated = None
+        if self.job.config.world_size > 1:  # of two micro-steps, only the second reduces gradients
+            with self._one_step(size, 2):
+                accumulated = self._copied()
+        with self._one_step(size):
+            return Recorded(
+                size,
+                self._copied(),
+                dict(self._taken),
+                set(self.choices.alike),
+                set(trace.attention_ops),
+                self.whole.sum_of(self._instruments.managed),
+                operators.costs,
+                [self._adding(trace.tape.blocks[block]) for block in self._taken],
+                accumulated,
+            )
 
-    def _two_micro_steps(self, size: int) -> Tape:
-        """The tape of a step with two, of which only the second reduces gradients."""
-        self._begin_recording()
-        batches = self._step(size, 2)
-        tape = self._copied()
-        del batches
-        self._rewind()
-        return tape
-
-    def _begin_recording(self) -> None:
+    @contextmanager
+    def _one_step(self, size: int, micro_steps: int = 1) -> Iterator[None]:
+        """Run a step, whose tape is there inside the context; forget the step at its end."""
         self._instruments.operators.begin()
         self._instruments.managed.clear()
         self._taken.clear()
+        batches = self._step(size, micro_steps)
+        yield
+        del batches  # not before the tape was copied: the inputs outlive the step
+        self._rewind()
 
     def _copied(self) -> Tape:
         tape = self._trace.tape
@@ -171,7 +168,7 @@ class Recorder:
         left = self._in_books()
         return {block: left[name] for name, block in self._before.items() if name in left}
 
-    def _step(self, size: int, micro_steps: int = 1) -> list[Batch]:
+    def _step(self, size: int, micro_steps: int) -> list[Batch]:
         """Run one step under the trace, and say what is an input, a gradient or a state.
 
         Returns the inputs, which would otherwise die on the tape.

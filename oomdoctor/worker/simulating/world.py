@@ -22,6 +22,7 @@ from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.replacing import replaced
 from oomdoctor.worker.simulating.device.mode import SimulatedDevice
 from oomdoctor.worker.tracing.calls import resized_storages
+from oomdoctor.worker.tracing.tensors import memory_of
 from oomdoctor.worker.tracing.trace import AllocationTrace
 
 if TYPE_CHECKING:
@@ -89,12 +90,12 @@ def fake_world(
         for replacement in _everywhere(_functional_collectives._are_we_tracing, lambda: False):
             stack.enter_context(replacement)
         # accelerate tells parameters apart by their address, and fake ones have none.
-        stack.enter_context(replaced(FakeTensor, "data_ptr", _address))
+        stack.enter_context(replaced(FakeTensor, "data_ptr", memory_of))
         # DTensor runs an operator on whole tensors without memory to know the shape of its result.
         shapes = _sharding_prop.ShardingPropagator
         name = "_propagate_tensor_meta_non_cached"
         stack.enter_context(replaced(shapes, name, _unseen(getattr(shapes, name), trace)))
-        stack.enter_context(resized_storages(trace))
+        stack.enter_context(resized_storages(trace.note_resized))
         yield
 
 
@@ -128,10 +129,6 @@ def _unseen(function: Callable[P, Result], trace: AllocationTrace) -> Callable[P
             return function(*args, **kwargs)
 
     return unseen
-
-
-def _address(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
 
 
 def _variables(config: TrainConfig) -> dict[str, str]:

@@ -6,7 +6,7 @@ of gathered weights, which keep their tensor.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cache
 from typing import NamedTuple, Protocol
@@ -104,20 +104,15 @@ def made_of_tensors(kind: type) -> bool:
     return kind.__name__ == "DTensor" or kind.__module__.startswith("torchao.")
 
 
-class Notes(Protocol):
-    """A record of storages that are resized."""
-
-    def note_resized(self, storage: torch.UntypedStorage) -> None:
-        """A storage was resized."""
-
-
-def resized_storages(trace: Notes) -> AbstractContextManager[None]:
-    """A context that records storages that are resized."""
+def resized_storages(
+    note: Callable[[torch.UntypedStorage], None],
+) -> AbstractContextManager[None]:
+    """A context that notes storages that are resized."""
     resize = torch.UntypedStorage.resize_
 
     def resized(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
         result = resize(storage, size)
-        trace.note_resized(storage)
+        note(storage)
         return result
 
     return replaced(torch.UntypedStorage, "resize_", resized)

@@ -55,6 +55,11 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor:
     return part
 
 
+def memory_of(tensor: torch.Tensor) -> int:
+    """The address of a tensor's storage object."""
+    return int(tensor.untyped_storage()._cdata)
+
+
 def logical_numel(parameter: torch.Tensor) -> int:
     """Elements of a parameter as a user counts them; four-bit weights are packed."""
     state = getattr(parameter, "quant_state", None)

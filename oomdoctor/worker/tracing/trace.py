@@ -89,7 +89,7 @@ class AllocationTrace:
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Record the results of every operator, and storages that are resized without one."""
-        with Recording(self), resized_storages(self):
+        with Recording(self), resized_storages(self.note_resized):
             yield
 
     def enter(self, phase: str) -> None:

@@ -147,7 +147,7 @@ def build(
     elif compiles_its_step(config.optimizer):
         notes += compilation.prepare_step(device, simulated=simulated)
     if config.allocator == "expandable_segments" and device.type == "cuda":
-        _set_expandable_segments()
+        torch.cuda.memory._set_allocator_settings("expandable_segments:True")
     model_config = model_config or load_config(job.model)
     arguments = _arguments(config, job, device)  # DeepSpeed shards a model while it is built
     by_unsloth = config.library == "unsloth"
@@ -240,10 +240,6 @@ def attention_implementation(setup: Setup) -> str:
         return "eager"
     config = getattr(setup.model, "config", setup.model_config)
     return str(getattr(config, "_attn_implementation", None) or "")
-
-
-def _set_expandable_segments() -> None:
-    torch.cuda.memory._set_allocator_settings("expandable_segments:True")
 
 
 def _arguments(config: TrainConfig, job: ProbeJob, device: torch.device) -> TrainingArguments:

@@ -100,6 +100,8 @@ def trl_trainer(
         UnsupportedError: TRL cannot train this rung.
     """
     trl = _trl()
+    from datasets import Dataset
+
     name = f"{_NAMES[config.objective]}Trainer"
     part = name.removesuffix("Trainer").lower()
     module = importlib.import_module(f"trl.trainer.{part}_trainer")
@@ -112,11 +114,11 @@ def trl_trainer(
         given["reward_funcs"] = _reward
     elif has_reference_model(config):
         given["ref_model"] = reference()
-    own: dict[str, torch.dtype] = {}
+    own: dict[str, torch.dtype] = {}  # of each weight that is trained
 
     def noted(model: PreTrainedModel) -> Module:
         found = adapted(model)
-        own.update(_dtypes(found))
+        own.update({name: one.dtype for name, one in found.named_parameters() if one.requires_grad})
         return found
 
     sharded = is_fsdp(config) and config.fsdp_version == 2
@@ -125,7 +127,7 @@ def trl_trainer(
             trainer: Trainer = _class(getattr(trl, name), on_phase, config)(
                 model=model,
                 args=arguments,
-                train_dataset=_dataset(),
+                train_dataset=Dataset.from_dict(_ROW),
                 processing_class=tokenizer_of(model),
                 **given,
             )
@@ -134,11 +136,6 @@ def trl_trainer(
     if config.objective == "default" or config.adapter_dtype != "default":
         _undo_cast(trainer.model, own)
     return trainer
-
-
-def _dtypes(model: Module) -> dict[str, torch.dtype]:
-    """The dtype of each weight that is trained."""
-    return {name: one.dtype for name, one in model.named_parameters() if one.requires_grad}
 
 
 def _undo_cast(model: Module, own: Mapping[str, torch.dtype]) -> None:
@@ -204,12 +201,6 @@ def _own_parts(
             if hasattr(module, name):
                 stack.enter_context(replaced(module, name, parts[name]))
         yield
-
-
-def _dataset() -> Dataset:
-    import datasets
-
-    return datasets.Dataset.from_dict(_ROW)
 
 
 def tokenizer_of(model: PreTrainedModel) -> PreTrainedTokenizerFast:

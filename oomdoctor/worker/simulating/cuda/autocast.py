@@ -105,13 +105,12 @@ def cuda_autocast() -> Iterator[None]:
             warnings.simplefilter("ignore", UserWarning)
             stack.enter_context(implemented(kernels, "AutocastCPU"))
         # peft's layers ask without a device type, which asks for CUDA's autocast.
-        by_default = _cpu_by_default(torch.is_autocast_enabled)
-        stack.enter_context(replaced(torch, "is_autocast_enabled", by_default))
+        enabled = torch.is_autocast_enabled
+        by_default = replaced(
+            torch, "is_autocast_enabled", lambda device_type="cpu": bool(enabled(device_type))
+        )
+        stack.enter_context(by_default)
         yield
-
-
-def _cpu_by_default(enabled: Callable[..., bool]) -> Callable[..., bool]:
-    return lambda device_type="cpu": bool(enabled(device_type))
 
 
 def _registered(key: str) -> set[str]:

@@ -23,6 +23,7 @@ from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.worker.replacing import replaced
 from oomdoctor.worker.simulating.cuda.choices import Choices
 from oomdoctor.worker.simulating.registering import own_operator
+from oomdoctor.worker.tracing.tensors import memory_of
 
 Apply = Callable[..., None]  # Liger's function that takes a model
 
@@ -88,9 +89,7 @@ def launch(*args: object, **kwargs: object) -> None:
     matrix products.
     """
     values = (*args, *kwargs.values())
-    tensors = {
-        value.untyped_storage()._cdata: value for value in values if isinstance(value, torch.Tensor)
-    }
+    tensors = {memory_of(value): value for value in values if isinstance(value, torch.Tensor)}
     with torch.no_grad():
         _launched()(list(tensors.values()))
 

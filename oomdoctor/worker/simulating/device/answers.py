@@ -60,19 +60,16 @@ class Answers(NamedTuple):
 @cache
 def answers_of(func: OpOverload) -> Answers | None:
     """What to do about the values of an operator; None if nothing."""
-    before: Callable[[Sequence[object]], object] | None = None
-    if func is torch.ops.aten._local_scalar_dense.default:
-        before = _read
-    elif func is torch.ops.aten.nonzero.default:
-        before = _positions
-    elif func is torch.ops.aten.index.Tensor:
-        before = selected
-    elif func is torch.ops.aten.add.Tensor:
-        before = sums.sum_of_gradients
-    elif func is torch.ops.aten.index_put.default:
-        before = sums.gradient_of_index
-    elif func is torch.ops.aten.native_layer_norm.default:
-        before = sums.normalized
+    aten = torch.ops.aten
+    answering: dict[OpOverload, Callable[[Sequence[torch.Tensor]], object]] = {
+        aten._local_scalar_dense.default: _read,
+        aten.nonzero.default: lambda args: known_values.nonzero(args[0]),
+        aten.index.Tensor: selected,
+        aten.add.Tensor: sums.sum_of_gradients,
+        aten.index_put.default: sums.gradient_of_index,
+        aten.native_layer_norm.default: sums.normalized,
+    }
+    before = answering.get(func)
     after: list[Note] = []
     if str(func).startswith(_TRUE):
         after.append(_holds)
@@ -100,10 +97,6 @@ def _read(args: Sequence[object]) -> bool | int | float:
     if known is not None:
         return float(known)
     return 1.0 if tensor.is_floating_point() else _asked.number
-
-
-def _positions(args: Sequence[object]) -> torch.Tensor | None:
-    return known_values.nonzero(args[0])
 
 
 def _holds(_: Sequence[object], result: object) -> None:

@@ -20,6 +20,8 @@ import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from oomdoctor.worker.tracing.tensors import memory_of
+
 
 class _Fresh(NamedTuple):
     """A result that has its own memory."""
@@ -193,7 +195,7 @@ class Maker:
             return None
         if isinstance(result, list | tuple):
             each = tuple(self.learned(args, item) for item in result)
-            own = [_memory_of(item) for item in result if type(item) is self._fake]
+            own = [memory_of(item) for item in result if type(item) is self._fake]
             if REFUSED in each or len(own) != len(set(own)):
                 return REFUSED
             return _Several(list if isinstance(result, list) else tuple, each)
@@ -206,12 +208,12 @@ class Maker:
 
     def _learned_tensor(self, args: Sequence[object], result: FakeTensor) -> Known:
         form = tuple(result.shape), result.stride()
-        memory = _memory_of(result)
+        memory = memory_of(result)
         offset, dtype = result.storage_offset(), result.dtype
         sharing = [
             position
             for position, argument in enumerate(args)
-            if type(argument) is self._fake and _memory_of(argument) == memory
+            if type(argument) is self._fake and memory_of(argument) == memory
         ]
         known: _Fresh | _View
         if sharing:
@@ -230,15 +232,10 @@ class Maker:
         return known if same else REFUSED
 
 
-def _memory_of(tensor: torch.Tensor) -> int:
-    """The address of a tensor's storage object."""
-    return int(tensor.untyped_storage()._cdata)
-
-
 def _memories(values: Iterable[object]) -> Iterator[int]:
     """The memory of each tensor among arguments, also in lists."""
     for value in values:
         if isinstance(value, list | tuple):
             yield from _memories(value)
         elif isinstance(value, torch.Tensor):
-            yield _memory_of(value)
+            yield memory_of(value)
