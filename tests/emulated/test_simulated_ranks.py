@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 from tiny_models import tiny_job
@@ -32,6 +33,7 @@ RUNGS: dict[str, dict[str, object]] = {
     "zero1-lora": {"sharding": "zero1", **_ZERO, **_LORA},
     "zero2-lora": {"sharding": "zero2", **_ZERO, **_LORA, "autocast_dtype": "bfloat16"},
     "zero3-lora": {"sharding": "zero3", **_ZERO, **_LORA},
+    "zero3-lora-rows": {"sharding": "zero3", **_ZERO, **_LORA, "micro_batch_size": 16},
     "zero3-lora-bf16": {"sharding": "zero3", **_ZERO, **_LORA, "adapter_dtype": "bfloat16"},
     "zero2-dpo": {"sharding": "zero2", **_ZERO, "objective": "dpo"},
     "zero3-dpo": {"sharding": "zero3", **_ZERO, "objective": "dpo"},
@@ -62,12 +64,13 @@ def test_simulated_ranks_need_what_the_engine_needs(
         with WorkerHost(str(cuda_python), environment, tmp_path) as host:
             for name, values in RUNGS.items():
                 plain = tiny_job("dense", micro_batch_size=2, sequence_length=128)
-                common = {"world_size": WORLD, "effective_batch_size": 2 * WORLD}
+                rows = cast(int, values.get("micro_batch_size", 2))
+                common = {"world_size": WORLD, "effective_batch_size": rows * WORLD}
                 config = replace(plain.config, **(common | values))  # type: ignore[arg-type]
                 job = replace(plain, config=config, device_type="cuda", timed=False, alone=True)
                 measured, _ = answer(host, job, tmp_path / name)
                 assert measured is not None, name
-                request = SimulationRequest((2,), (target,))
+                request = SimulationRequest((rows,), (target,))
                 simulated = replace(job, mode="simulate", simulation=request)
                 _, reply = answer(host, simulated, tmp_path / f"{name}-simulated")
                 assert reply is not None and reply.predictions, (name, reply)

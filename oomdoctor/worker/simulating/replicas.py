@@ -1,16 +1,19 @@
-"""The memory of DDP: buckets beside the gradients of a model that each rank has whole.
+"""What engines do in a rank that is simulated alone: the buckets of DDP, the products of ZeRO-3.
 
-torch's reducer is C++ that reads tensors, so it does not run on fake ones. What it allocates is
-known (torch/csrc/distributed/c10d/reducer.cpp, torch 2.6 to 2.13): before the first step one bucket
-for all gradients of a type, later as many bytes in smaller ones. Before that, the first rank sends
-the weights in flat copies of about 250 MiB, of which two exist at once (comm.cpp).
+DDP has buckets beside the gradients of a model that each rank has whole. torch's reducer is C++
+that reads tensors, so it does not run on fake ones. What it allocates is known
+(torch/csrc/distributed/c10d/reducer.cpp, torch 2.6 to 2.13): before the first step one bucket for
+all gradients of a type, later as many bytes in smaller ones. Before that, the first rank sends the
+weights in flat copies of about 250 MiB, of which two exist at once (comm.cpp).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import groupby
+from typing import Any
 
 import torch
 
@@ -19,6 +22,7 @@ from oomdoctor.analysis.simulator.tape import TapeBlock
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.facts.categories import TEMPORARY
 from oomdoctor.units import MIB
+from oomdoctor.worker.replacing import replaced
 from oomdoctor.worker.simulating.shallow import WholeModel
 from oomdoctor.worker.tracing.tensors import local_part
 from oomdoctor.worker.tracing.trace import AllocationTrace
@@ -31,6 +35,42 @@ def as_alone(config: TrainConfig) -> TrainConfig:
     """The training of one rank without the others: its step is the same."""
     rows = config.rank_batch_size()
     return replace(config, sharding="none", world_size=1, effective_batch_size=rows)
+
+
+def zero3_products() -> AbstractContextManager[None]:
+    """Linear layers as DeepSpeed's ZeRO-3 runs them, which gathers a weight again for the gradient.
+
+    Its own function (`LinearFunctionForZeroStage3`, DeepSpeed 0.19 runtime/zero/linear.py) keeps
+    the input of every layer. torch keeps it only where the weight is trained: not beside adapters.
+    """
+
+    class Product(torch.autograd.Function):  # type: ignore[misc]
+        @staticmethod
+        def forward(ctx: Any, input: Any, weight: Any, bias: Any = None) -> Any:
+            ctx.save_for_backward(input, weight, bias)
+            if input.dim() == 2 and bias is not None:
+                return torch.addmm(bias, input, weight.t())
+            output = input.matmul(weight.t())
+            if bias is not None:
+                output += bias
+            return output
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Any) -> tuple[Any, Any, Any]:
+            input, weight, bias = ctx.saved_tensors
+            of_input = gradient.matmul(weight) if ctx.needs_input_grad[0] else None
+            rows = gradient.reshape(-1, gradient.shape[-1])
+            of_weight = of_bias = None
+            if ctx.needs_input_grad[1]:
+                of_weight = rows.t().matmul(input.reshape(-1, input.shape[-1]))
+            if bias is not None and ctx.needs_input_grad[2]:
+                of_bias = rows.sum(0)
+            return of_input, of_weight, of_bias
+
+    def linear(input: Any, weight: Any, bias: Any = None) -> Any:
+        return Product.apply(input, weight, bias)
+
+    return replaced(torch.nn.functional, "linear", linear)
 
 
 def note_replica(model: torch.nn.Module, whole: WholeModel, trace: AllocationTrace) -> None:

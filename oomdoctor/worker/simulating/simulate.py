@@ -31,7 +31,7 @@ from oomdoctor.worker.simulating.cuda.as_on_cuda import as_on_cuda
 from oomdoctor.worker.simulating.device.fake import simulated_device
 from oomdoctor.worker.simulating.load import instruments_for, load
 from oomdoctor.worker.simulating.recorder import Recorder
-from oomdoctor.worker.simulating.replicas import as_alone
+from oomdoctor.worker.simulating.replicas import as_alone, zero3_products
 from oomdoctor.worker.simulating.shallow import IrregularLayersError, unrepeated
 from oomdoctor.worker.simulating.world import fake_world
 from oomdoctor.worker.training.build import import_libraries
@@ -139,6 +139,8 @@ def simulated_rung(job: ProbeJob, progress: PhaseFile, *, shallow: bool) -> Iter
             stack.enter_context(
                 as_on_cuda(job.config, instruments.choices, trace, instruments.managed)
             )
+        if job.config.sharding == "zero3":
+            stack.enter_context(zero3_products())
         stack.enter_context(fake_world(config, device, trace))
         stack.enter_context(device.observed_by(trace))
         stack.callback(trace.finish)  # before the device closes, so no death is recorded

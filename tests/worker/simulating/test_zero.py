@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tiny_models import tiny_job
 
 from oomdoctor.analysis.simulator.kept.packed import opened
@@ -21,6 +22,7 @@ from oomdoctor.runs.jobs.remembered import Memory
 from oomdoctor.system.catalogue import find_gpu, speed_errors
 from oomdoctor.units import GIB
 from oomdoctor.worker.protocol import PhaseFile, UnsupportedError
+from oomdoctor.worker.simulating.replicas import zero3_products
 from oomdoctor.worker.simulating.simulate import simulate
 from oomdoctor.worker.training.inspection import inspect_model
 
@@ -189,3 +191,25 @@ def test_what_the_model_does_not_know_is_not_supported(
 ) -> None:
     with pytest.raises(UnsupportedError, match=reason):
         simulate(job(**changes), PhaseFile(None))
+
+
+def test_zero3_keeps_the_input_of_a_frozen_layer() -> None:
+    layer = torch.nn.Linear(3, 2).requires_grad_(False)
+    rows = torch.ones(4, 5, 3, requires_grad=True)
+
+    def kept() -> tuple[list[tuple[int, ...]], torch.Tensor]:
+        saved: list[tuple[int, ...]] = []
+
+        def note(tensor: torch.Tensor) -> torch.Tensor:
+            saved.append(tuple(tensor.shape))
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            (gradient,) = torch.autograd.grad(layer(rows).sum(), rows)
+        return saved, gradient
+
+    plain, expected = kept()
+    with zero3_products():
+        gathered, gradient = kept()
+    assert (4, 5, 3) in gathered and (4, 5, 3) not in plain
+    assert torch.equal(gradient, expected)
