@@ -56,7 +56,7 @@ def sets_in_order(
     """Sets without a judge, in the order in which to try them: each change alone, then together."""
     for tier in Tier:
         lattice = Lattice(base, tier, offers, adapt)
-        yield from lattice.furthest_singles()
+        yield from (steps[-1] for steps in lattice.singles())
         yield from lattice.fronts()
 
 
@@ -93,11 +93,6 @@ class Lattice:
                 found = [one for one in steps if one is not None]
                 if found:
                     yield found
-
-    def furthest_singles(self) -> Iterator[ChangeSet]:
-        """Each change alone, as far as it goes."""
-        for steps in self.singles():
-            yield steps[-1]
 
     def methods(self) -> Iterator[dict[str, Option]]:
         """The methods of the tier: as it is, and each other one."""

@@ -24,7 +24,6 @@ class Effect:
     """How many bytes a change frees (None: cannot be computed), on what basis, and the arithmetic.
 
     `at_least`: only the requested tensor was counted; the rest of the effect is unknown.
-    `leaves_bytes` is what the training then needs, if it needs more than the GPU has now.
     `training` is the training with the change, if the training is known.
     """
 
@@ -32,7 +31,6 @@ class Effect:
     basis: Basis
     arithmetic: str | None
     at_least: bool = False
-    leaves_bytes: int | None = None
     training: Training | None = None
 
 
@@ -91,8 +89,7 @@ def _difference(case: Case, changes: Mapping[str, Any], fallback: str, request: 
         assert after is not None  # because there is one before
         saved = before.size_bytes - after.size_bytes
         if saved > 0:
-            left = after.size_bytes + case.context if case.beyond else None
-            return Effect(saved, "arithmetic", parts_text(case, before, after), leaves_bytes=left)
+            return Effect(saved, "arithmetic", parts_text(case, before, after))
         if case.training.tokens is not None and not request:
             return Effect(0, "arithmetic", "nothing on the device gets smaller")
     seen = _seen(case, changes, halves=request == _HALF)

@@ -1,7 +1,7 @@
 """The conditions of the cause rules: each looks at a case and returns the lines that prove it.
 
 No lines means that the condition is false. Conditions know nothing about causes or remedies. Those
-on the figures of the message are in `figure_conditions`.
+on the figures of the message are in `figures`.
 """
 
 from __future__ import annotations
