@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import groupby
-from typing import Any
 
 import torch
 
@@ -46,7 +45,12 @@ def zero3_products() -> AbstractContextManager[None]:
 
     class Product(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod
-        def forward(ctx: Any, input: Any, weight: Any, bias: Any = None) -> Any:
+        def forward(
+            ctx: torch.autograd.function.FunctionCtx,
+            input: torch.Tensor,
+            weight: torch.Tensor,
+            bias: torch.Tensor | None = None,
+        ) -> torch.Tensor:
             ctx.save_for_backward(input, weight, bias)
             if input.dim() == 2 and bias is not None:
                 return torch.addmm(bias, input, weight.t())
@@ -56,7 +60,9 @@ def zero3_products() -> AbstractContextManager[None]:
             return output
 
         @staticmethod
-        def backward(ctx: Any, gradient: Any) -> tuple[Any, Any, Any]:
+        def backward(
+            ctx: torch.autograd.function.FunctionCtx, gradient: torch.Tensor
+        ) -> tuple[torch.Tensor | None, ...]:
             input, weight, bias = ctx.saved_tensors
             of_input = gradient.matmul(weight) if ctx.needs_input_grad[0] else None
             rows = gradient.reshape(-1, gradient.shape[-1])
@@ -67,7 +73,9 @@ def zero3_products() -> AbstractContextManager[None]:
                 of_bias = rows.sum(0)
             return of_input, of_weight, of_bias
 
-    def linear(input: Any, weight: Any, bias: Any = None) -> Any:
+    def linear(
+        input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+    ) -> torch.Tensor:
         return Product.apply(input, weight, bias)
 
     return replaced(torch.nn.functional, "linear", linear)
