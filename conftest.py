@@ -27,12 +27,12 @@ _FOREIGN = (
     "PYTHONUTF8",
 )
 # Folders whose tests are long enough to be handed out one by one; elsewhere a file is handed out.
-_ONE_BY_ONE = ("tests/worker/", "tests/runs/", "tests/explain/", "scripts/")
+_ONE_BY_ONE = ("tests/worker/", "tests/commands/", "tests/explain/", "scripts/")
 # Folders whose tests share an expensive set-up.
 _ONE_SETUP = ("tests/slurm/",)
 # Files in them whose tests share an expensive set-up, or the GPU.
 _TOGETHER = (
-    "tests/runs/test_plan.py",
+    "tests/commands/test_plan.py",
     "tests/worker/dataset/test_lengths.py",
 )
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from lent_simulators import Lent, SimulatorsByPython
 
-from oomdoctor.runs.jobs import simulators
-from oomdoctor.runs.jobs.host import WorkerHost
+from oomdoctor.commands.jobs import simulators
+from oomdoctor.commands.jobs.host import WorkerHost
 
 
 def pytest_configure() -> None:

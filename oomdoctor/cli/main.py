@@ -18,15 +18,11 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from oomdoctor import __version__
-from oomdoctor.cli.commands import Command, Commands, Wrapper, interrupted
-from oomdoctor.cli.streams import output
-from oomdoctor.cli.streams.running import stop_on_signals
-from oomdoctor.cli.verbs import (
+from oomdoctor.cli import (
     diff,
     env,
     explain,
     export,
-    facts,
     plan,
     probe,
     recipes,
@@ -36,7 +32,11 @@ from oomdoctor.cli.verbs import (
     triage,
     watch,
 )
-from oomdoctor.cli.verbs import run as running
+from oomdoctor.cli import gpus_and_models as facts
+from oomdoctor.cli import run as running
+from oomdoctor.cli.help import Command, Commands, Wrapper, interrupted
+from oomdoctor.cli.streams import output
+from oomdoctor.cli.streams.running import stop_on_signals
 from oomdoctor.errors import ExitCode, OomDoctorError
 
 if TYPE_CHECKING:

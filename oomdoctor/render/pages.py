@@ -23,7 +23,7 @@ from oomdoctor.render.blocks import (
 if TYPE_CHECKING:
     from oomdoctor.records.report import Report
 
-_RESULTS = "report.plan.csv_rows:result_rows"
+_RESULTS = "plan.csv_rows:result_rows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,33 +46,33 @@ class Page:
 
 SURVEY = Page(
     ("probe", "plan"),
-    "report.report_page:report_sections",
-    "report.plan.csv_rows:survey_rows",
-    "report.report_page:report_parts",
+    "ladder_page:report_sections",
+    "plan.csv_rows:survey_rows",
+    "ladder_page:report_parts",
     whole=True,
 )
 PAGES = (
     SURVEY,
     Page(
         ("explain",),
-        "answers.diagnosis_page:diagnosis_sections",
-        "answers.diagnosis_page:diagnosis_rows",
+        "explain_page:diagnosis_sections",
+        "explain_page:diagnosis_rows",
     ),
-    Page(("triage",), "answers.triage_page:triage_sections", "answers.triage_page:triage_rows"),
+    Page(("triage",), "triage_page:triage_sections", "triage_page:triage_rows"),
     Page(
         ("show",),
-        "answers.triage_page:gathered_sections",
-        "answers.triage_page:gathered_rows",
+        "triage_page:gathered_sections",
+        "triage_page:gathered_rows",
         needs="gathered",
     ),
-    Page(("run",), "answers.run_page:run_sections"),
-    Page(("diff",), "answers.diff_page:diff_sections", "answers.diff_page:diff_rows", needs="diff"),
+    Page(("run",), "run_page:run_sections"),
+    Page(("diff",), "diff_page:diff_sections", "diff_page:diff_rows", needs="diff"),
     Page(
         ("snapshot",),
-        "answers.snapshot_page:snapshot_sections",
-        "answers.snapshot_page:block_rows",
+        "snapshot.snapshot_page:snapshot_sections",
+        "snapshot.snapshot_page:block_rows",
     ),
-    Page(("watch",), "answers.watch_page:watch_sections"),
+    Page(("watch",), "watch_page:watch_sections"),
 )
 
 

@@ -21,8 +21,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from oomdoctor.commands.devices.emulated import devices_of, emulated_gpus
 from oomdoctor.emulator.enter import entered
-from oomdoctor.runs.devices.emulated import devices_of, emulated_gpus
 from oomdoctor.system.environment import cache_dir
 from oomdoctor.system.machine.nvml import list_gpus
 

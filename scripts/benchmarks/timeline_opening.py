@@ -23,7 +23,7 @@ from chromium import browser, program
 
 from oomdoctor.analysis.allocator.sizes import round_size
 from oomdoctor.package_data import page_parts
-from oomdoctor.render.timeline.timeline_page import PARTS, page
+from oomdoctor.render.snapshot.timeline_page import PARTS, page
 from oomdoctor.snapshot.history import History, history_of
 from oomdoctor.snapshot.reading.events import Events, Traces
 from oomdoctor.snapshot.reading.snapshot import DeviceSnapshot, HeldSegment, Snapshot

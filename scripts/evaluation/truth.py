@@ -31,12 +31,12 @@ from pathlib import Path
 from typing import Any
 
 from oomdoctor.analysis.speed.throughput import tokens_per_s, tokens_per_s_spread
+from oomdoctor.commands.jobs.host import WorkerHost
+from oomdoctor.commands.jobs.launch import launch
 from oomdoctor.records.config import Rung, TrainConfig
 from oomdoctor.records.measurement import Measurement
 from oomdoctor.records.model import ModelRef, ModelSpec
 from oomdoctor.records.result import Attempt, ProbeJob
-from oomdoctor.runs.jobs.host import WorkerHost
-from oomdoctor.runs.jobs.launch import launch
 from oomdoctor.system.environment import worker_environment
 from oomdoctor.system.machine.devices import Device, choose_device, list_gpus
 from oomdoctor.system.models.hub import resolve

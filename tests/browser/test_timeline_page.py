@@ -12,7 +12,7 @@ from chromium import Tab
 from snapshots import Writer, training
 
 from oomdoctor.package_data import page_parts
-from oomdoctor.render.timeline.timeline_page import PARTS, page
+from oomdoctor.render.snapshot.timeline_page import PARTS, page
 from oomdoctor.snapshot.history import history_of
 from oomdoctor.snapshot.reading.snapshot import read_snapshot
 from oomdoctor.snapshot.timeline import timeline_of

@@ -15,9 +15,9 @@ from example_plans import PLANS
 from example_reports import REPORTS
 
 from oomdoctor.cli.main import run
+from oomdoctor.commands.events import SurveyEvent
 from oomdoctor.records.codec import dumps, loads
 from oomdoctor.records.report import Report, SurveyRequest
-from oomdoctor.runs.events import SurveyEvent
 
 ROOT = Path(__file__).parents[2]
 
@@ -92,9 +92,9 @@ def survey(monkeypatch: pytest.MonkeyPatch, golden: Callable[[str], Report]) -> 
 
     The machine has no GPU then, wherever the test runs.
     """
-    monkeypatch.setattr("oomdoctor.cli.requests.probed.list_gpus", lambda: ())
+    monkeypatch.setattr("oomdoctor.cli.probe_request.list_gpus", lambda: ())
     fake = FakeSurvey(golden("cpu"))
-    monkeypatch.setattr("oomdoctor.runs.survey.run_survey.run_survey", fake)
+    monkeypatch.setattr("oomdoctor.commands.probe.run_survey.run_survey", fake)
     return fake
 
 
@@ -123,16 +123,16 @@ def planned(monkeypatch: pytest.MonkeyPatch, golden: Callable[[str], Report]) ->
 
     The machine has no GPU then, wherever the test runs.
     """
-    monkeypatch.setattr("oomdoctor.cli.requests.chosen_cards.list_gpus", lambda: ())
+    monkeypatch.setattr("oomdoctor.cli.plan_cards.list_gpus", lambda: ())
     fake = FakePlan(golden("plan"))
-    monkeypatch.setattr("oomdoctor.runs.plan.run_plan.run_plan", fake)
+    monkeypatch.setattr("oomdoctor.commands.plan.run_plan.run_plan", fake)
     return fake
 
 
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch, golden: Callable[[str], Report]) -> None:
     """Replaces the run of a watched command; any program and interpreter will do."""
-    requests = "oomdoctor.cli.requests.run_request"
+    requests = "oomdoctor.cli.run_request"
     monkeypatch.setattr(f"{requests}.found_command", lambda word, path=None: Path(word))
     monkeypatch.setattr(f"{requests}.chosen_python", lambda given, command: Path("python"))
-    monkeypatch.setattr("oomdoctor.runs.watched.run_watched.run_watched", lambda *_: golden("cpu"))
+    monkeypatch.setattr("oomdoctor.commands.run.run_watched.run_watched", lambda *_: golden("cpu"))

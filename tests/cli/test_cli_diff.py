@@ -141,8 +141,8 @@ def test_one_run_alone_has_no_partner(cli, golden):
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_no_line_is_wider_than_the_terminal(golden, width, tmp_path, monkeypatch):
+    from oomdoctor.commands.diff import difference
     from oomdoctor.render import render_report
-    from oomdoctor.runs.history.pair import difference
 
     (tmp_path / "a.json").write_text(dumps(golden("gpu")))
     (tmp_path / "b.json").write_text(dumps(upgraded(golden("gpu"), worse=True)))

@@ -20,7 +20,7 @@ from oomdoctor.records.report import Report
 SURVEY = """
 import sys, time
 from oomdoctor.cli.main import run
-from oomdoctor.runs.survey import run_survey as survey
+from oomdoctor.commands.probe import run_survey as survey
 def fake(request, folder, *, wait, on_event, stop):
     print("started", file=sys.stderr, flush=True)
     {}

@@ -20,8 +20,8 @@ import pytest
 from snapshots import training
 
 from oomdoctor.cli.main import run
+from oomdoctor.commands.user_training import read_user_training
 from oomdoctor.records.user_training import by_reason
-from oomdoctor.runs.files.user_training import read_user_training
 from oomdoctor.stacks.reading.finish import Overrides
 from oomdoctor.units import MIB
 

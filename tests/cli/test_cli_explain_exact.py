@@ -1,6 +1,6 @@
 """`oomdoctor explain --exact`: which failure is simulated, with which model, and what stays of it.
 
-The simulation itself is replaced; tests/runs/test_exact.py is about that.
+The simulation itself is replaced; tests/commands/test_exact.py is about that.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 from tiny_models import tiny_folder
 
+from oomdoctor.commands.explain import exact
+from oomdoctor.commands.explain.exact import Checked
 from oomdoctor.records.diagnosis import Diagnosis
 from oomdoctor.records.model import ModelRef
-from oomdoctor.runs import exact
-from oomdoctor.runs.exact import Checked
 from oomdoctor.system.store.run_folders import RunFolder
 from oomdoctor.system.store.stored import stored_runs
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from slurm_text import tools_without_slurm
 
-from oomdoctor.cli.requests import sources
-from oomdoctor.cli.requests.sources import Source, lines_of
+from oomdoctor.cli import explain_sources as sources
+from oomdoctor.cli.explain_sources import Source, lines_of
 from oomdoctor.explain.reading.lines.clean import Line
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from oomdoctor.cli.options import completion
-from oomdoctor.runs.files.exported import export_line, ranked, stack_rung, warning
+from oomdoctor.commands.export import export_line, ranked, stack_rung, warning
 from oomdoctor.system.store import run_folders
 
 

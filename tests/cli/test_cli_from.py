@@ -20,7 +20,7 @@ from oomdoctor.records.user_training import (
     YourRung,
 )
 from oomdoctor.render import render_report
-from oomdoctor.render.report.header import headline
+from oomdoctor.render.ladder.header import headline
 
 FILES = Path(__file__).parents[1] / "data" / "stacks" / "files"
 
@@ -28,9 +28,7 @@ FILES = Path(__file__).parents[1] / "data" / "stacks" / "files"
 @pytest.fixture
 def _no_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     """The published names have to do, which takes no seconds."""
-    monkeypatch.setattr(
-        "oomdoctor.runs.files.user_training.checked", lambda documents, _: documents
-    )
+    monkeypatch.setattr("oomdoctor.commands.user_training.checked", lambda documents, _: documents)
 
 
 def asked(cli, planned, *words: str):

@@ -18,7 +18,7 @@ from oomdoctor.cli.main import COMMANDS as VERBS
 from oomdoctor.cli.options import PANELS, option_rows
 from oomdoctor.cli.options.answer import FORMATS, AnswerOptions, RankOptions
 from oomdoctor.cli.options.flatten import declared_types, leaves
-from oomdoctor.cli.options.surveys import LadderOptions, PlanOptions, ProbeOptions
+from oomdoctor.cli.options.ladder import LadderOptions, PlanOptions, ProbeOptions
 from oomdoctor.cli.options.verbs import ExplainOptions, ShowOptions
 from oomdoctor.records.codec import dumps
 from oomdoctor.records.model import SourceChoice, TaskChoice
@@ -72,21 +72,21 @@ COMMON = {
 OURS = {
     "oomdoctor",
     "oomdoctor.cli",
-    "oomdoctor.cli.commands",
+    "oomdoctor.cli.help",
     "oomdoctor.cli.verbs",
     *(f"oomdoctor.cli.verbs.{'facts' if verb in ('gpus', 'models') else verb}" for verb in VERBS),
     "oomdoctor.cli.main",
     "oomdoctor.cli.options",
     "oomdoctor.cli.options.answer",
     "oomdoctor.cli.options.completion",
-    "oomdoctor.cli.verbs.export",
-    "oomdoctor.cli.verbs.diff",
+    "oomdoctor.cli.export",
+    "oomdoctor.cli.diff",
     "oomdoctor.cli.options.verbs",
     "oomdoctor.cli.options.flatten",
-    "oomdoctor.cli.options.surveys",
-    "oomdoctor.cli.verbs.snapshot",
-    "oomdoctor.cli.verbs.triage",
-    "oomdoctor.cli.verbs.watch",
+    "oomdoctor.cli.options.ladder",
+    "oomdoctor.cli.snapshot",
+    "oomdoctor.cli.triage",
+    "oomdoctor.cli.watch",
     "oomdoctor.cli.streams",
     "oomdoctor.cli.streams.output",
     "oomdoctor.cli.streams.running",
@@ -226,8 +226,8 @@ RENDERERS = {
     "csv": "oomdoctor.render.formats.csv_rows",
     "markdown": "oomdoctor.render.formats.markdown",
     "table": "oomdoctor.render.formats.table",
-    "page": "oomdoctor.render.report.report_page",
-    "diagnosis": "oomdoctor.render.answers.diagnosis_page",
+    "page": "oomdoctor.render.ladder_page",
+    "diagnosis": "oomdoctor.render.explain_page",
 }
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from oomdoctor.analysis.dataset.distribution import Tally
+from oomdoctor.commands.events import SurveyEvent
 from oomdoctor.errors import ExitCode
 from oomdoctor.records.dataset import (
     LengthLimit,
@@ -19,7 +20,6 @@ from oomdoctor.records.dataset import (
     LengthsRequest,
     RowsAbove,
 )
-from oomdoctor.runs.events import SurveyEvent
 from oomdoctor.units import GIB
 
 

@@ -40,7 +40,7 @@ def test_an_emulated_card_is_named_as_published_and_asks_no_driver(cli, survey, 
     def driver():
         raise AssertionError("the driver was asked")
 
-    monkeypatch.setattr("oomdoctor.cli.requests.probed.list_gpus", driver)
+    monkeypatch.setattr("oomdoctor.cli.probe_request.list_gpus", driver)
     request = asked(cli, survey, "--emulate", "4090")
     assert (request.emulate, request.device) == ("NVIDIA GeForce RTX 4090", "cuda")
     assert request.sequence_length == 2048
@@ -66,7 +66,7 @@ def test_what_cannot_be_emulated_is_a_fault(cli, survey, arguments, words):
 
 def test_the_defaults(cli, survey, monkeypatch):
     card = Gpu(0, "GPU-1", "NVIDIA H200", 150 * 10**9, 149 * 10**9, "9.0", ())
-    monkeypatch.setattr("oomdoctor.cli.requests.probed.list_gpus", lambda: (card,))
+    monkeypatch.setattr("oomdoctor.cli.probe_request.list_gpus", lambda: (card,))
     request = asked(cli, survey)
     assert request.model == ModelRef("m")
     assert request.recipe.name == "default"
@@ -366,7 +366,7 @@ class TestNeverStarted:
                     path.write_text("{}")
                 raise model_error(code, "no", hint and hint.format(folder.path))
 
-            monkeypatch.setattr("oomdoctor.runs.survey.run_survey.run_survey", act)
+            monkeypatch.setattr("oomdoctor.commands.probe.run_survey.run_survey", act)
 
         return end
 

@@ -29,17 +29,17 @@ WRAPPER = """
 import sys
 from contextlib import contextmanager
 from oomdoctor.cli.main import run
-from oomdoctor.runs.watched import run_watched as watched
+from oomdoctor.commands.run import run_watched as watched
 @contextmanager
 def emulating(*_):
     yield {"EMULATION": "here"}
 watched.emulating = emulating
 watched.check_possible = lambda *_: None
-from oomdoctor.runs.devices import emulated
+from oomdoctor.commands.devices import emulated
 emulated.without_values = lambda python: None
 if "--break" in sys.argv:
     sys.argv.remove("--break")
-    from oomdoctor.runs.watched import report
+    from oomdoctor.commands.run import report
     report.read_processes = lambda folder: 1 / 0
 sys.exit(run(["run", "--emulate", "T4", *sys.argv[1:]]))
 """
@@ -51,9 +51,9 @@ import sys
 from itertools import count
 from oomdoctor.cli.main import run
 from oomdoctor.records.machine import Gpu
-from oomdoctor.runs.watched import outside
-from oomdoctor.runs.watched import real
-from oomdoctor.runs.watched import run_watched as watched
+from oomdoctor.commands.run import outside
+from oomdoctor.commands.run import real
+from oomdoctor.commands.run import run_watched as watched
 gpu = Gpu(0, "GPU-1", "NVIDIA T4", 15 << 30, 15 << 30, "7.5", ())
 real.list_gpus = watched.list_gpus = lambda: (gpu,)
 kills = count()
@@ -257,9 +257,9 @@ def test_a_script_without_python_before_it(cli, tmp_path, monkeypatch):
 
 
 def test_without_a_gpu_the_line_that_emulates_one(cli, monkeypatch):
-    monkeypatch.setattr("oomdoctor.runs.watched.real.list_gpus", lambda: ())
-    monkeypatch.setattr("oomdoctor.runs.watched.real.may_have_gpu", lambda: False)
-    monkeypatch.setattr("oomdoctor.runs.watched.real._ANOTHER_DRIVER", Path("/no/such"))
+    monkeypatch.setattr("oomdoctor.commands.run.real.list_gpus", lambda: ())
+    monkeypatch.setattr("oomdoctor.commands.run.real.may_have_gpu", lambda: False)
+    monkeypatch.setattr("oomdoctor.commands.run.real._ANOTHER_DRIVER", Path("/no/such"))
     ended = cli("run", "--", "true", "a b")
     assert ended.code == 5
     assert "oomdoctor run --emulate 'RTX 4090' -- true 'a b'" in " ".join(ended.err.split())

@@ -10,7 +10,7 @@ import pytest
 from example_gpu import gpu_report
 from example_pages import everything
 
-from oomdoctor.runs.files.exported import ranked
+from oomdoctor.commands.export import ranked
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from snapshots import large_blocks, training
 
-from oomdoctor.cli.requests.sources import say_tenths
+from oomdoctor.cli.explain_sources import say_tenths
 from oomdoctor.units import MIB
 
 

@@ -19,7 +19,7 @@ from oomdoctor.records.report import Report
 
 @pytest.fixture
 def one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oomdoctor.runs.watch.list_gpus", lambda: (gpu(os.getpid(), 2214),))
+    monkeypatch.setattr("oomdoctor.commands.watch.list_gpus", lambda: (gpu(os.getpid(), 2214),))
 
 
 def test_the_page_says_when_memory_is_full(cli, one_gpu) -> None:
@@ -66,7 +66,7 @@ def test_many_ranks_show_the_fullest(cli) -> None:
     ],
 )
 def test_exit_codes_without_a_gpu(cli, monkeypatch, words, code) -> None:
-    monkeypatch.setattr("oomdoctor.runs.watch.list_gpus", lambda: ())
+    monkeypatch.setattr("oomdoctor.commands.watch.list_gpus", lambda: ())
     ended = cli("watch", *words)
     assert (ended.code, ended.out) == (code, "")
     assert "error: " in ended.err and "hint:  " in ended.err

@@ -84,9 +84,7 @@ def test_a_shown_command_is_accepted(cli, survey, planned, watched, command, tmp
         "accelerate.yaml": (own / "accelerate_zero3.yaml").read_text(),
     }
     # The libraries would take seconds for each command.
-    monkeypatch.setattr(
-        "oomdoctor.runs.files.user_training.checked", lambda documents, _: documents
-    )
+    monkeypatch.setattr("oomdoctor.commands.user_training.checked", lambda documents, _: documents)
     for name, text in files.items():  # no shell here that expands a star
         if "copy" not in command.split():
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -116,7 +114,7 @@ def test_a_shown_command_is_accepted(cli, survey, planned, watched, command, tmp
             (tmp_path / name).write_text(report)
     live_log().rename(tmp_path / "memory.jsonl")
     live_log()  # and a training to watch
-    monkeypatch.setattr("oomdoctor.runs.watch.list_gpus", lambda: (gpu(4711),))
+    monkeypatch.setattr("oomdoctor.commands.watch.list_gpus", lambda: (gpu(4711),))
     ended = cli(*shlex.split(command)[1:])
     assert ended.code == 0, ended.err
 

@@ -13,8 +13,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from oomdoctor.commands.devices.emulated import devices_of, emulated_gpus
 from oomdoctor.emulator.enter import entered
-from oomdoctor.runs.devices.emulated import devices_of, emulated_gpus
 
 ROOT = Path(__file__).parents[2]
 _REAL = 4  # tests that need values, clocks or a driver

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from emulated_bench import A100, GIB, Bench
 
+from oomdoctor.commands.devices.emulated import UUID
 from oomdoctor.emulator.card import Devices
-from oomdoctor.runs.devices.emulated import UUID
 
 ROOT = Path(__file__).parents[2]
 _LOOK = """

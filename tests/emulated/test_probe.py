@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from tiny_models import tiny_folder
 
+from oomdoctor.commands.devices.emulated import UUID, devices_of, emulated_gpus
 from oomdoctor.emulator.enter import entered
-from oomdoctor.runs.devices.emulated import UUID, devices_of, emulated_gpus
 from oomdoctor.system.environment import state_dir
 
 ROOT = Path(__file__).parents[2]

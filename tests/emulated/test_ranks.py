@@ -9,9 +9,9 @@ import pytest
 from tiny_models import tiny_job
 from worker_process import launched
 
+from oomdoctor.commands.devices.emulated import EmulatedGpus, emulated_gpus, emulating
+from oomdoctor.commands.jobs.host import WorkerHost
 from oomdoctor.records.measurement import Measurement
-from oomdoctor.runs.devices.emulated import EmulatedGpus, emulated_gpus, emulating
-from oomdoctor.runs.jobs.host import WorkerHost
 from oomdoctor.system.environment import worker_environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

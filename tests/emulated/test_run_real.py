@@ -13,8 +13,8 @@ import jsonschema
 import pytest
 from emulated_run import Watched, loop
 
+from oomdoctor.commands.devices.emulated import devices_of, emulated_gpus
 from oomdoctor.emulator.enter import entered
-from oomdoctor.runs.devices.emulated import devices_of, emulated_gpus
 from oomdoctor.system.store.cases import open_case
 from oomdoctor.units import MIB
 

@@ -12,11 +12,11 @@ import pytest
 from emulated_bench import RTX_4090
 from gpu_jobs import job, llama, measured, run
 
+from oomdoctor.commands.devices.emulated import UUID
+from oomdoctor.commands.jobs.host import WorkerHost
 from oomdoctor.emulator.card import Devices
 from oomdoctor.emulator.enter import Session, entered
 from oomdoctor.records.result import Attempt
-from oomdoctor.runs.devices.emulated import UUID
-from oomdoctor.runs.jobs.host import WorkerHost
 from oomdoctor.system.environment import worker_environment
 from oomdoctor.units import GIB
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from example_gpu import gpu_report
 from example_parts import config, fits, measurement, request, result
 
+from oomdoctor.commands.plan.picks import pick, price_of, with_costs
 from oomdoctor.records.measurement import OomEvent, Timing
 from oomdoctor.records.planned.plan import (
     ByteRange,
@@ -29,7 +30,6 @@ from oomdoctor.records.report import Budget, Picks, Report, SurveyRequest
 from oomdoctor.records.result import PredictedPeak, ProbeResult, Try
 from oomdoctor.records.simulation import Allocation, PhasePeak
 from oomdoctor.records.warnings import not_a_card, prices_unknown
-from oomdoctor.runs.plan.picks import pick, price_of, with_costs
 from oomdoctor.units import GIB, KIB, MIB
 
 _MODEL = "meta-llama/Llama-3.1-8B"

@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 
 from example_diagnoses import GPU
 
+from oomdoctor.commands.run.outside import lines_from_outside
+from oomdoctor.commands.run.process.command import Ended
 from oomdoctor.explain.diagnose import diagnose
 from oomdoctor.explain.reading.scan import scan
 from oomdoctor.explain.training.known import Given
@@ -25,8 +27,6 @@ from oomdoctor.records.inside.run import (
 )
 from oomdoctor.records.report import Report, Tool, bare_report
 from oomdoctor.records.warnings import smallest_variant
-from oomdoctor.runs.watched.outside import lines_from_outside
-from oomdoctor.runs.watched.running.command import Ended
 from oomdoctor.units import GIB, MIB
 
 _PEAK = 61 * GIB + 300 * MIB

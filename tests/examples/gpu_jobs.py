@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from oomdoctor.commands.jobs.host import WorkerHost
+from oomdoctor.commands.jobs.launch import launch
 from oomdoctor.records.config import TrainConfig
 from oomdoctor.records.measurement import Measurement
 from oomdoctor.records.model import ModelSpec
 from oomdoctor.records.result import Attempt, ProbeJob
-from oomdoctor.runs.jobs.host import WorkerHost
-from oomdoctor.runs.jobs.launch import launch
 from oomdoctor.units import GIB
 
 UNLIMITED = 1 << 62

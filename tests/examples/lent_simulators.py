@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from oomdoctor.runs.jobs.host import WorkerHost
+from oomdoctor.commands.jobs.host import WorkerHost
 
 
 @dataclass(frozen=True, slots=True)

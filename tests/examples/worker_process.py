@@ -7,10 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from oomdoctor.commands.jobs.host import WorkerHost
+from oomdoctor.commands.jobs.launch import launch
 from oomdoctor.records.codec import dumps, loads
 from oomdoctor.records.result import Attempt, ProbeJob, Reply
-from oomdoctor.runs.jobs.host import WorkerHost
-from oomdoctor.runs.jobs.launch import launch
 
 ROOT = Path(__file__).parents[2]
 

@@ -22,10 +22,10 @@ from typing import Any
 import pytest
 from gpu_jobs import EMULATED, LARGE, SMALL, UNGROUPED, capped, gib, job, measured, room, run
 
+from oomdoctor.commands.jobs.host import WorkerHost
 from oomdoctor.records.codec import dumps
 from oomdoctor.records.machine import Gpu
 from oomdoctor.records.result import ProbeJob
-from oomdoctor.runs.jobs.host import WorkerHost
 from oomdoctor.system.environment import worker_environment
 from oomdoctor.system.machine.devices import choose_device, list_gpus
 from oomdoctor.units import GIB, MIB

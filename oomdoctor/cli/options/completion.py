@@ -56,9 +56,9 @@ def surveys(incomplete: str) -> list[str]:
 
 def places(incomplete: str) -> list[str]:
     """The rungs of the latest run, by their place in the table and by their label."""
+    from oomdoctor.commands.export import ranked
+    from oomdoctor.commands.ladder.unfinished import stored_report
     from oomdoctor.errors import OomDoctorError
-    from oomdoctor.runs.files.exported import ranked
-    from oomdoctor.runs.unfinished import stored_report
     from oomdoctor.system.store.run_list import open_run
 
     try:

@@ -1,0 +1,1 @@
+"""stdout, stderr and their moving line, progress, and what Ctrl-C does."""

@@ -68,7 +68,7 @@ class Drawn:
         made: list[tuple[Path, str | bytes]] = []
         rung = None
         if self.rung is not None:
-            from oomdoctor.runs.files.exported import result_at
+            from oomdoctor.commands.export import result_at
 
             rung = result_at(report, self.rung, Path(report.run_dir or "latest").name).key
         if self.html is not None:
@@ -111,7 +111,7 @@ class Pictures:
             OomDoctorError: matplotlib is missing (exit 5).
         """
         if self.png is not None:
-            from oomdoctor.render.timeline.png import need_picture
+            from oomdoctor.render.snapshot.png import need_picture
 
             need_picture()
 
@@ -134,11 +134,11 @@ class Pictures:
         timeline = timeline_of(source, drawn, written_by)
         if self.html is not None:
             from oomdoctor.package_data import page_parts
-            from oomdoctor.render.timeline.timeline_page import PARTS, page
+            from oomdoctor.render.snapshot.timeline_page import PARTS, page
 
             output.write_file(self.html, page(timeline, page_parts("timeline", PARTS)))
         if self.png is not None:
-            from oomdoctor.render.timeline.png import png
+            from oomdoctor.render.snapshot.png import png
 
             output.write_file(self.png, png(timeline))
         if not quiet:

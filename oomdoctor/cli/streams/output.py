@@ -28,7 +28,7 @@ INDENT = " " * 7  # aligns continuation lines with the text after `error: ` and 
 
 if TYPE_CHECKING:
     from oomdoctor.records.report import Report, Status
-    from oomdoctor.render.lists.listing import Listing
+    from oomdoctor.render.lists import Listing
 
 PAGE_WIDTH = 120
 _SIGNS = "±─·"  # the characters beyond ASCII on our pages; each has a replacement

@@ -19,8 +19,8 @@ from oomdoctor.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from oomdoctor.cli.streams.moving_line import MovingLine
+    from oomdoctor.commands.events import SurveyEvent
     from oomdoctor.records.result import Attempt
-    from oomdoctor.runs.events import SurveyEvent
 
 
 # Fewer finished pieces say too little about the others.

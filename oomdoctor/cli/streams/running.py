@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from oomdoctor.errors import ExitCode, OomDoctorError
 
 if TYPE_CHECKING:
-    from oomdoctor.runs.events import Listener
+    from oomdoctor.commands.events import Listener
     from oomdoctor.system.store.run_folders import RunFolder
 
 
@@ -99,7 +99,7 @@ def carry_out(
 def delete_old_runs(latest: str) -> None:
     """Delete what OOMDOCTOR_RUNS_LIMIT no longer keeps, after a run of the name `latest`."""
     from oomdoctor.cli.streams.output import say
-    from oomdoctor.runs.history.choosing import keep_within_limit
+    from oomdoctor.commands.runs_choosing import keep_within_limit
 
     told = keep_within_limit(latest)
     if told is not None:

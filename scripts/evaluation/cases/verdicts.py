@@ -27,13 +27,13 @@ from oomdoctor.analysis.simulator.predicted_attempts import (
     attempts_of_prediction,
 )
 from oomdoctor.analysis.verdict import conclude
+from oomdoctor.commands.devices.cards import Card
 from oomdoctor.records.config import Recipe, Rung
 from oomdoctor.records.machine import ByteRange
 from oomdoctor.records.model import ModelRef
 from oomdoctor.records.report import SurveyRequest
 from oomdoctor.records.result import Attempt
 from oomdoctor.records.simulation import Prediction, Target
-from oomdoctor.runs.devices.cards import Card
 from oomdoctor.system.catalogue import find_gpu, peak_errors
 
 HEADROOM = USUAL_HEADROOM

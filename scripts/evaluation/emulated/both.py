@@ -15,13 +15,13 @@ from pathlib import Path
 
 from emulated.rungs import EmulatedRung
 from oomdoctor.analysis.memory.overhead import context_bytes, device_total_bytes
+from oomdoctor.commands.jobs.host import WorkerHost
+from oomdoctor.commands.jobs.launch import launch
 from oomdoctor.emulator.card import Card, Devices
 from oomdoctor.emulator.enter import entered
 from oomdoctor.records.model import LayerStack, ModelRef, ModelSpec
 from oomdoctor.records.result import ProbeJob, Reply
 from oomdoctor.records.simulation import SimulationRequest, Target
-from oomdoctor.runs.jobs.host import WorkerHost
-from oomdoctor.runs.jobs.launch import launch
 from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.system.environment import variable, worker_environment
 from oomdoctor.system.models.hub import resolve

@@ -212,7 +212,7 @@ def test_devices_are_such_that_the_measurement_decides() -> None:
 
 
 def test_the_headroom_is_that_of_the_command() -> None:
-    from oomdoctor.cli.verbs.plan import plan
+    from oomdoctor.cli.plan import plan
 
     assert signature(plan).parameters["headroom"].default == f"{verdicts.HEADROOM:.0%}"
 

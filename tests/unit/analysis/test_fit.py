@@ -15,9 +15,9 @@ from oomdoctor.analysis.fit import (
     smallest_card,
     usable_bytes,
 )
+from oomdoctor.commands.devices.cards import card_named, card_that_holds
 from oomdoctor.records.machine import ByteRange
 from oomdoctor.records.simulation import PeakError, PeakErrorRecord
-from oomdoctor.runs.devices.cards import card_named, card_that_holds
 from oomdoctor.system import catalogue
 from oomdoctor.units import GIB, MIB
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from oomdoctor.analysis.fit import USUAL_HEADROOM
+from oomdoctor.commands.devices.cards import card_named, card_that_holds
 from oomdoctor.explain.diagnose import diagnose
 from oomdoctor.explain.reading.lines.stream import lines
 from oomdoctor.explain.reading.scan import scan
@@ -23,7 +24,6 @@ from oomdoctor.explain.remedies.row import smaller_batches
 from oomdoctor.explain.training.known import Given
 from oomdoctor.records.diagnosis import Diagnosis, Incident, LogFacts
 from oomdoctor.records.model import ModelRef
-from oomdoctor.runs.devices.cards import card_named, card_that_holds
 from oomdoctor.system.models.hub import resolve
 from oomdoctor.units import format_bytes
 

@@ -10,8 +10,8 @@ from example_gpu import gpu_report
 
 from oomdoctor.records.config import Recipe
 from oomdoctor.records.machine import Capability, Gpu, GpuFacts, GpuProcess, Setting
-from oomdoctor.render.lists import listing
-from oomdoctor.render.lists.environment import Environment, environment_page
+from oomdoctor.render import lists as listing
+from oomdoctor.render.env_page import Environment, environment_page
 from oomdoctor.system.catalogue import CatalogueModel
 from oomdoctor.system.environment import SlurmFacts
 from oomdoctor.units import GIB

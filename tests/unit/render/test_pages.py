@@ -13,8 +13,8 @@ from example_gpu import gpu_report
 from oomdoctor.records.report import Report
 from oomdoctor.render import pages
 from oomdoctor.render.blocks import Look
+from oomdoctor.render.ladder_page import ENTRIES, PARTS
 from oomdoctor.render.pages import PAGES, SURVEY, page_of, parts_of, sections_of
-from oomdoctor.render.report.report_page import ENTRIES, PARTS
 
 RENDER = Path(pages.__file__).parent
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from oomdoctor.runs.files.exported import rung_of_files
+from oomdoctor.commands.export import rung_of_files
 from oomdoctor.stacks.export import export
 
 SFT = """\

@@ -14,6 +14,10 @@ import pytest
 from analysis_make import request as survey_request
 from tiny_models import CONFIGS, tiny_job, tiny_spec
 
+from oomdoctor.commands.events import SurveyEvent
+from oomdoctor.commands.ladder.dataset import count_rows
+from oomdoctor.commands.plan.run_plan import run_plan
+from oomdoctor.commands.probe.run_survey import run_survey
 from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.records.config import Recipe, Rung, TrainConfig
 from oomdoctor.records.dataset import LengthDistribution, LengthsRequest
@@ -21,10 +25,6 @@ from oomdoctor.records.machine import ByteRange
 from oomdoctor.records.model import ModelRef
 from oomdoctor.records.planned.plan import PlanRequest
 from oomdoctor.records.report import Report, SurveyRequest
-from oomdoctor.runs.dataset import count_rows
-from oomdoctor.runs.events import SurveyEvent
-from oomdoctor.runs.plan.run_plan import run_plan
-from oomdoctor.runs.survey.run_survey import run_survey
 from oomdoctor.system.store import run_folders
 from oomdoctor.units import MIB
 from oomdoctor.worker.answer import answer_here
@@ -344,7 +344,7 @@ def test_a_plan_by_the_longest_row(ask):
 def test_the_longest_row_that_fits_is_searched_for(ask, monkeypatch):
     # The context of a bare size is known only roughly, so no length of a tiny model surely fits.
     context = ByteRange(300 * MIB, 300 * MIB, 300 * MIB, "as if it was known")
-    monkeypatch.setattr("oomdoctor.runs.devices.cards.context_bytes", lambda gpu: context)
+    monkeypatch.setattr("oomdoctor.commands.devices.cards.context_bytes", lambda gpu: context)
     roomy, _ = planned(ask(PlanRequest(("1GiB",))))
     assert roomy.lengths is not None
     (line,) = roomy.lengths.lines

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from stack_rungs import RUNGS
 
-from oomdoctor.runs.files.user_training import checked
+from oomdoctor.commands.user_training import checked
 from oomdoctor.stacks.export import export
 from oomdoctor.stacks.reading.script import read_script
 from oomdoctor.stacks.rung import StackRung

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from tiny_models import tiny_job
 
+from oomdoctor.commands.devices.startup_errors import check_weights
 from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.records.result import ProbeJob
-from oomdoctor.runs.devices.startup_errors import check_weights
 from oomdoctor.worker.answer import answer_here
 from oomdoctor.worker.protocol import PhaseFile
 from oomdoctor.worker.training.model_config import auto_class, load_config

@@ -16,6 +16,7 @@ from oomdoctor.analysis.dataset.distribution import (
     shapes_of,
 )
 from oomdoctor.analysis.dataset.verdict import Taken, cards_verdict, verdict
+from oomdoctor.commands.ladder.dataset import at_rows
 from oomdoctor.records.dataset import (
     CountedRows,
     LengthBin,
@@ -26,7 +27,6 @@ from oomdoctor.records.dataset import (
     RowsAbove,
     UnreadRow,
 )
-from oomdoctor.runs.dataset import at_rows
 from oomdoctor.units import GIB
 
 ASKED = LengthsRequest("data.jsonl")

@@ -23,7 +23,7 @@ from oomdoctor.records.report import Report
 from oomdoctor.records.result import ProbeResult
 from oomdoctor.records.simulation import PeakErrorRecord
 from oomdoctor.records.user_training import UserTraining
-from oomdoctor.render.answers.diff_page import headline
+from oomdoctor.render.diff_page import headline
 from oomdoctor.units import GIB, MIB
 
 ERRORS = PeakErrors(

@@ -9,7 +9,7 @@ import re
 from dataclasses import fields, replace
 
 from oomdoctor.records.earlier_runs import StoredRun
-from oomdoctor.render.lists.runs import listed_as_before, run_list
+from oomdoctor.render.runs_page import listed_as_before, run_list
 
 RUN = StoredRun(
     name="20260102-030405-model-a7b1",

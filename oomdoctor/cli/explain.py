@@ -1,0 +1,175 @@
+"""`oomdoctor explain`: from a traceback or a log to what ran out, why, and what helps.
+
+Only the text itself is read: nothing that it names is opened, imported or run.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from oomdoctor.cli.options.flatten import flatten
+from oomdoctor.cli.options.verbs import ExplainOptions
+from oomdoctor.cli.streams.output import Started, publish_report
+from oomdoctor.errors import ExitCode, OomDoctorError
+
+if TYPE_CHECKING:
+    from oomdoctor.cli.explain_sources import Source
+    from oomdoctor.commands.explain.exact import Checked
+    from oomdoctor.explain.training.known import Given
+    from oomdoctor.records.diagnosis import Diagnosis
+    from oomdoctor.records.report import Status, Warn
+
+
+@flatten
+def explain(options: ExplainOptions) -> None:
+    """Explain an out-of-memory error and what fixes it.
+
+    Says what ran out, where and why, and which changes help. A number that is not a file is the id
+    of a Slurm job: its output and its record are read. Exit code 0 if memory ran out and a
+    cause was found, 3 if lack of memory did not end the run, or if --apply finds no remedy for its
+    file.
+
+    Examples:
+      oomdoctor explain trace.txt
+      oomdoctor explain trace.txt --apply train.yaml
+      oomdoctor explain 123456 --model meta-llama/Llama-3.1-8B --seq-len 4096
+    Next: `oomdoctor plan Qwen/Qwen2.5-7B --gpu A10G` predicts what fits.
+    """
+    from oomdoctor.cli.explain_request import (
+        applied_to,
+        next_lines,
+        publish_applied,
+        read_given,
+        remedy_number,
+        typed_options,
+    )
+    from oomdoctor.cli.explain_sources import STDIN, missing
+    from oomdoctor.cli.option_reader import Reader, chosen_format
+    from oomdoctor.explain.diagnose import exit_of
+    from oomdoctor.records.warnings import not_exact, quoted, snapshot_unused
+
+    started = Started()
+    chosen = chosen_format("explain", options.answer)
+    names = list(dict.fromkeys(options.files or [STDIN]))
+    reader = Reader("explain")
+    for name in names:
+        if (fault := missing(name)) is not None:
+            reader.fault(name or "''", fault)
+    if options.python is not None and shutil.which(options.python) is None:
+        reader.fault("--python", f"{options.python} is not a program")
+    number = remedy_number(reader, options)
+    given, notes = read_given(reader, options)
+    if options.snapshot is not None:
+        from oomdoctor.cli.explain_sources import failed_requests
+
+        seen = failed_requests(options.snapshot, quiet=options.quiet)
+        given = replace(given, snapshots=seen)
+    found, warnings = _read_all(names, given, quiet=options.quiet)
+    warnings += quoted("model", notes)
+    if options.snapshot is not None and not any(one.held for one in found):
+        warnings.append(snapshot_unused(str(options.snapshot), any_failed=bool(given.snapshots)))
+    code = exit_of(found)
+    if options.exact:
+        place = _first_failure(found)
+        checked = _simulated(found[place], given, options)
+        found[place] = checked.diagnosis
+        if checked.fault is not None:
+            partly = checked.diagnosis.simulated_bytes is not None
+            warnings.append(not_exact(checked.fault, partly=partly))
+        code = checked.interrupted or code
+    typed = typed_options(options)
+    applied = applied_to(found[_first_failure(found)], options, number)
+    if applied is not None and not applied.lines and code == ExitCode.OK:
+        code = ExitCode.NO
+    words: dict[ExitCode, Status] = {ExitCode.OK: "ok", ExitCode.NO: "no"}
+    report = started.report(
+        "explain",
+        words.get(code, "interrupted"),
+        code,
+        next_commands=next_lines(found, given, typed),
+        warnings=tuple(warnings),
+        diagnoses=tuple(found),
+        applied=applied,
+    )
+    if applied is not None and chosen == "table":
+        publish_applied(applied, names, options)
+    else:
+        publish_report(report, chosen, options.answer, verbose=options.verbose)
+    if code != ExitCode.OK:
+        raise typer.Exit(code)
+
+
+def _read_all(names: list[str], given: Given, *, quiet: bool) -> tuple[list[Diagnosis], list[Warn]]:
+    """Diagnoses of everything that can be read, and warnings about the rest.
+
+    Raises:
+        OomDoctorError: nothing can be read; this is the first reason.
+    """
+    from oomdoctor.cli.explain_sources import named
+    from oomdoctor.records.warnings import not_read, quoted
+
+    found: list[Diagnosis] = []
+    warnings: list[Warn] = []
+    refused: list[OomDoctorError] = []
+    for name in names:
+        try:
+            for source in named(name, quiet=quiet):
+                notes: list[str] = []
+                found += _read(source, given, notes, quiet=quiet)
+                warnings += quoted("slurm", source.notes)
+                warnings += quoted("log", notes)
+        except OomDoctorError as error:
+            refused.append(error)
+    if not found:
+        raise refused[0]
+    return found, [*warnings, *(not_read(e.code, e.message) for e in refused)]
+
+
+def _read(source: Source, given: Given, notes: list[str], *, quiet: bool) -> tuple[Diagnosis, ...]:
+    from oomdoctor.cli.explain_sources import lines_of
+    from oomdoctor.commands.explain.explained import explained
+
+    return explained(source.name, lines_of(source, notes, quiet=quiet), given, source.end)
+
+
+def _first_failure(found: list[Diagnosis]) -> int:
+    """The place of the failure that is simulated and that the next commands are about."""
+    ended = (place for place, one in enumerate(found) if one.is_oom and not one.survived)
+    return next(ended, 0)
+
+
+def _simulated(found: Diagnosis, given: Given, options: ExplainOptions) -> Checked:
+    """The diagnosis with simulated sizes, or as it was and why they are not.
+
+    The simulation is no run that `show` lists. Its folder stays only if the reason names a file in
+    it.
+    """
+    from oomdoctor.cli.explain_request import model_of
+    from oomdoctor.cli.streams.running import carry_out
+    from oomdoctor.commands.explain import exact
+    from oomdoctor.system.store.run_folders import RunFolder
+
+    if (missing := exact.unknown(found)) is not None:
+        return exact.Checked(found, missing)
+    python = shutil.which(options.python or sys.executable) or ""
+    model = model_of(found.model or "", given, options)
+    folder = RunFolder(Path(tempfile.mkdtemp(prefix="oomdoctor-explain-")))
+    work = partial(exact.check, found, model, python, folder)
+    checked = exact.Checked(found)
+    try:
+        checked = carry_out(work, folder, quiet=options.quiet)
+    except OomDoctorError as error:
+        hint = f"; {error.hint}" if error.hint else ""
+        checked = exact.Checked(found, f"{error.message}{hint}")
+    finally:
+        if str(folder.path) not in (checked.fault or ""):
+            shutil.rmtree(folder.path, ignore_errors=True)
+    return checked

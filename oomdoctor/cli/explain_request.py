@@ -1,0 +1,255 @@
+"""`explain`: what its options say about the training, what --apply changes, what to type next."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from oomdoctor.cli.explain_sources import STDIN
+from oomdoctor.cli.option_reader import Reader, hub_id
+from oomdoctor.cli.options.verbs import ExplainOptions
+from oomdoctor.cli.streams import output
+from oomdoctor.commands.explain.explained import built_in
+from oomdoctor.errors import OomDoctorError
+from oomdoctor.units import GIB
+
+if TYPE_CHECKING:
+    from oomdoctor.explain.training.known import Given
+    from oomdoctor.records.diagnosis import Diagnosis
+    from oomdoctor.records.model import ModelRef, ModelSpec, SourceChoice
+    from oomdoctor.records.user_training import AppliedRemedy
+
+_USUAL_BATCH = 16
+# Errors of a model that is not on this machine.
+_ELSEWHERE = frozenset(
+    {"gated", "bad_token", "model_not_found", "not_cached", "offline", "hub_unreachable",
+     "cache_unwritable", "no_huggingface_hub"}
+)  # fmt: skip
+
+
+def read_given(reader: Reader, options: ExplainOptions) -> tuple[Given, tuple[str, ...]]:
+    """What the options say, and notes for the report.
+
+    A model that cannot be found or read is a note: the text is explained without it.
+
+    Raises:
+        OomDoctorError: `reader` has collected errors; the configuration cannot be read.
+    """
+    from oomdoctor.explain.training.known import Given
+
+    model, config = options.model, options.config or options.apply
+    length = reader.given(reader.sized, "--seq-len", options.seq_len)
+    batch = reader.given(reader.sized, "--micro-batch", options.micro_batch)
+    reader.check()
+    settings: Mapping[str, Any] = {}
+    if config is not None:
+        settings = _settings_in(config, "--config" if options.config else "--apply")
+    given = Given(
+        sequence_length=length,
+        micro_batch_size=batch,
+        settings=settings,
+        settings_source=None if config is None else config.name,
+    )
+    given, notes = _with_model(given, model, config)
+    if config is None:
+        return given, notes
+    from oomdoctor.commands.user_training import training_of_file
+    from oomdoctor.stacks.reading.finish import Overrides
+
+    facts = {} if given.model is None else given.model.config
+    asked = Overrides(sequence_length=length, micro_batch_size=batch)
+    return replace(given, training=training_of_file(config, facts, asked)), notes
+
+
+def _with_model(
+    given: Given, model: str | None, config: Path | None
+) -> tuple[Given, tuple[str, ...]]:
+    """The model of --model, or the one that the file names, if it is built in."""
+    from oomdoctor.explain.training.known import setup_of
+
+    if model is not None:
+        try:
+            resolved, notes = _resolve(model)
+        except OomDoctorError as error:
+            return given, (_without(error),)
+        missing = _missing_sizes(resolved)
+        if missing:
+            text = f"{resolved.id}: config.json has no usable {', '.join(missing)}"
+            return given, (*notes, f"explained without the model: {text}")
+        return replace(given, model=resolved), notes
+    named = setup_of(given, {}).model
+    if named is None:
+        return given, ()
+    spec = built_in(named)
+    if spec is None:
+        note = f"{config} names the model {named}, which is not built in; add --model"
+        return given, (note,)
+    return replace(given, model=spec, model_origin=str(config)), ()
+
+
+def _settings_in(path: Path, option: str) -> Mapping[str, Any]:
+    """The settings of a training file; a script in Python is read, never run."""
+    from oomdoctor.system.train_config import read_text, read_train_config
+
+    if path.suffix != ".py":
+        return read_train_config(path, option)
+    from oomdoctor.stacks.reading.script import parse
+
+    return parse(str(path), read_text(path, option)).values
+
+
+def _without(error: OomDoctorError) -> str:
+    """The note about a model that cannot be used, with what to do."""
+    hint = f"; {error.hint}" if error.hint else ""
+    if error.code in _ELSEWHERE:
+        hint += "; or pass a name from `oomdoctor models`, which are built in"
+    return f"explained without the model: {error.message}{hint}"
+
+
+def _missing_sizes(model: ModelSpec) -> list[str]:
+    """The sizes without which nothing can be computed, by their usual names in config.json."""
+    from oomdoctor.analysis.memory.shape import shape_of
+    from oomdoctor.records.facts.architectures import SIZE_NAMES
+
+    shape = shape_of(model.config)
+    needed = ("layers", "hidden", "heads", "vocabulary")
+    return [SIZE_NAMES[name][0] for name in needed if getattr(shape, name) is None]
+
+
+def _resolve(name: str) -> tuple[ModelSpec, tuple[str, ...]]:
+    """The model of --model; built-in facts first, because they need no import and no network."""
+    name = hub_id(name)
+    spec = None if Path(name).exists() else built_in(name)
+    if spec is not None:
+        return spec, ()
+    from oomdoctor.records.model import ModelRef
+    from oomdoctor.system.models.hub import resolve_with_notes
+
+    return resolve_with_notes(ModelRef(name=name))
+
+
+def model_of(name: str, given: Given, options: ExplainOptions) -> ModelRef:
+    """The model that a diagnosis names, and where a simulation may look it up.
+
+    A name from a log or a configuration file is only looked up in the built-in facts: a text must
+    not make us open a path or contact a server.
+    """
+    from oomdoctor.records.model import ModelRef
+
+    if options.model is None or given.model is None or given.model.source == "catalogue":
+        return ModelRef(name=name, source="catalogue")
+    source: SourceChoice = "local" if given.model.source == "local" else "auto"
+    return ModelRef(name=hub_id(options.model), source=source)
+
+
+def remedy_number(reader: Reader, options: ExplainOptions) -> int | None:
+    """The number of --remedy; options that need --apply are faults without it."""
+    if options.apply is None:
+        for name, given in (("--remedy", options.remedy), ("--write", options.write)):
+            if given:
+                reader.fault(name, "needs --apply FILE")
+    return None if options.remedy is None else reader.integer("--remedy", options.remedy)
+
+
+def applied_to(
+    found: Diagnosis, options: ExplainOptions, number: int | None
+) -> AppliedRemedy | None:
+    """What --apply asks for: written, if that was asked too; None without --apply.
+
+    Raises:
+        OomDoctorError: the file cannot be read or written (exit 2 or 1).
+    """
+    if options.apply is None:
+        return None
+    from oomdoctor.commands.explain.applied import apply_remedy, write
+
+    try:
+        applied = apply_remedy(found, str(options.apply), number)
+    except OomDoctorError as error:
+        text, hint = error.message.replace("--from: ", "--apply: "), error.hint
+        hint = None if hint is None else hint.replace("--from", "--apply")
+        raise OomDoctorError(error.code, text, hint, error.exit_code) from None
+    if not options.write or not applied.lines:
+        return applied
+    return write(applied, output.write_file)
+
+
+def publish_applied(applied: AppliedRemedy, names: Sequence[str], options: ExplainOptions) -> None:
+    """The diff to stdout; the remedy and the line to type to stderr."""
+    if applied.lines:
+        output.print_answer(applied.diff)
+    if options.quiet:
+        return
+    for reason in applied.not_applied:
+        output.say(f"not applied: {reason}")
+    if not applied.lines:
+        line = shlex.join(["oomdoctor", "explain", *names])
+        output.say(
+            f"no remedy is a change of the settings in {applied.file}"
+            if applied.not_applied
+            else f"no remedy to apply: {line} says what was found"
+        )
+        return
+    output.say(f"remedy {applied.number}: {applied.change}")
+    if applied.written:
+        output.say(f"changed {applied.file}; as it was: {applied.backup}")
+        return
+    words = ["oomdoctor", "explain", *names, "--apply", applied.file]
+    chosen = ["--remedy", str(options.remedy)] if options.remedy is not None else []
+    output.say(f"to change the file: {shlex.join([*words, *chosen, '--write'])}")
+
+
+def typed_options(options: ExplainOptions) -> list[str]:
+    """What was typed about the training, as words of a command line."""
+    pairs = {
+        "--model": None if options.model is None else hub_id(options.model),
+        "--seq-len": options.seq_len,
+        "--micro-batch": options.micro_batch,
+        "--snapshot": None if options.snapshot is None else str(options.snapshot),
+        "--config": None if options.config is None else str(options.config),
+        "--python": options.python,
+    }
+    words = [word for name, value in pairs.items() if value is not None for word in (name, value)]
+    return [*words, "--exact"] if options.exact else words
+
+
+def next_lines(found: list[Diagnosis], given: Given, typed: list[str]) -> tuple[str, ...]:
+    """Up to two commands: more about the first failure, and which configuration fits."""
+    failed = [one for one in found if one.is_oom and not one.survived]
+    if not failed:
+        return ()
+    first = failed[0]
+    again = ["oomdoctor", "explain", first.source, *typed]
+    if len({one.source for one in found}) > 1:
+        return (shlex.join(again),)
+    lines = [] if first.source == STDIN else [shlex.join([*again, "--verbose"])]
+    if first.resource == "gpu" and given.model is not None:
+        lines += _what_fits(first, given)
+    return tuple(lines)
+
+
+def _what_fits(failure: Diagnosis, given: Given) -> list[str]:
+    """`probe` where there is a GPU, else `plan`; nothing where neither can run."""
+    from importlib.util import find_spec
+
+    from oomdoctor.system.machine.nvml import may_have_gpu
+
+    assert given.model is not None
+    vram = failure.numbers.capacity_bytes
+    size = f"{vram / GIB:.2f}GiB" if vram else None
+    words = [given.model.id]
+    if may_have_gpu():
+        words = ["oomdoctor", "probe", *words, *(["--vram", size] if size else [])]
+    elif size and find_spec("torch") is not None:
+        words = ["oomdoctor", "plan", *words, "--gpu", size]
+    else:
+        return []
+    length, batch = given.sequence_length, given.micro_batch_size
+    words += ["--seq-len", str(length)] if length is not None else []
+    if batch is not None:
+        words += ["--micro-batch", str(batch)]
+        words += ["--effective-batch", str(batch)] if _USUAL_BATCH % batch else []
+    return [shlex.join(words)]

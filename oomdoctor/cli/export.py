@@ -1,0 +1,134 @@
+"""`oomdoctor export`: a rung of a run as a training script or a configuration file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from oomdoctor.cli.options import COMMON, completion, declare
+from oomdoctor.cli.options.flatten import flatten
+from oomdoctor.cli.streams import output
+from oomdoctor.errors import OomDoctorError, usage_error
+from oomdoctor.stacks.export import target_names
+
+if TYPE_CHECKING:
+    from oomdoctor.records.report import Report
+    from oomdoctor.stacks.rung import StackRung
+
+_HELP = "run `oomdoctor export --help`"
+
+
+_TARGETS = target_names()
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """A command line of `export`."""
+
+    place: str | None = None
+    to: str | None = declare(
+        "--to TARGET",
+        COMMON,
+        f"What to write: {', '.join(_TARGETS[:-1])} or {_TARGETS[-1]}.",
+        completion=completion.targets,
+    )
+    run: str = "latest"
+    from_: list[str] | None = None
+    output_file: Path | None = None
+    quiet: bool = False
+
+
+@flatten
+def export(options: ExportOptions) -> None:
+    """Write a rung of a run for the program you train with.
+
+    trainer, trl, pytorch and unsloth are whole scripts that run as they are; the others are
+    configuration files. The text goes to stdout. Nothing is loaded or run. Exit code 0 if it was
+    written, 3 if the program cannot express the rung.
+
+    Examples:
+      oomdoctor export 1 --to trl > train.py
+      oomdoctor export qlora-nf4-r16+ckpt --to pytorch --output train.py
+      oomdoctor export --from axolotl.yaml --to trl > train.py
+    Next: `oomdoctor run -- python train.py` explains it if memory runs out.
+    """
+    from oomdoctor.stacks.export import export as exported
+    from oomdoctor.stacks.export import target_names
+
+    if options.to is not None and options.to not in target_names():
+        named = ", ".join(target_names())
+        raise usage_error("bad_option", f"--to: {options.to!r} is not one of {named}", _HELP)
+    _check_kept(options)
+    if options.output_file is not None:
+        output.check_writable(options.output_file)
+    rung, notes = _converted(options) if options.from_ else _of_run(options)
+    text = exported(rung, str(options.to))
+    for note in () if options.quiet else notes:
+        output.say(note)
+    if options.output_file is None:
+        output.print_answer(text)
+        return
+    output.write_file(options.output_file, text)
+    if not options.quiet:
+        output.say(f"wrote {options.output_file}")
+
+
+def _check_kept(options: ExportOptions) -> None:
+    """Refuse to write over a file that is read."""
+    if options.output_file is None:
+        return
+    from oomdoctor.system.training_files import split_program
+
+    written = options.output_file.resolve()
+    for text in options.from_ or ():
+        if Path(split_program(text)[1]).expanduser().resolve() == written:
+            raise usage_error(
+                "bad_option",
+                f"--output: {options.output_file} is a file of --from, which would be lost",
+                "choose another file",
+            )
+
+
+def _of_run(options: ExportOptions) -> tuple[StackRung, list[str]]:
+    """A rung of a run, and what to know about it."""
+    from oomdoctor.commands.export import result_at, stack_rung, warning
+    from oomdoctor.commands.ladder.unfinished import stored_report
+    from oomdoctor.system.store.run_list import open_run
+
+    folder = open_run(options.run)
+    report = stored_report(folder)
+    if options.place is None or options.to is None:
+        raise _incomplete(report, options)
+    result = result_at(report, options.place, folder.name)
+    note = warning(result)
+    return stack_rung(report, result, folder.name), [] if note is None else [f"warning: {note}"]
+
+
+def _converted(options: ExportOptions) -> tuple[StackRung, list[str]]:
+    """The rung of the user's own files, and what of them it does not hold."""
+    from oomdoctor.commands.export import rung_of_files
+
+    if options.place is not None:
+        message = f"--from takes the rung from your files, so {options.place} names nothing"
+        raise usage_error("bad_option", message, "leave out one of the two")
+    if options.to is None:
+        raise usage_error("incomplete", "say what to write (--to)", "run `oomdoctor export --help`")
+    rung, notes = rung_of_files(options.from_ or (), options.to)
+    return rung, list(notes)
+
+
+def _incomplete(report: Report, options: ExportOptions) -> OomDoctorError:
+    """The error for a command line without PLACE or --to; it names what there is."""
+    from oomdoctor.commands.export import listed, ranked
+    from oomdoctor.stacks.export import target_names
+
+    missing = "which rung to export" if options.place is None else "what to write (--to)"
+    rungs = listed(ranked(report))
+    model = report.model.id if report.model else "the run"
+    return usage_error(
+        "incomplete",
+        f"say {missing}. The rungs of {model}:\n{rungs}",
+        f"oomdoctor export {options.place or 1} --to {options.to or 'trl'} > train.py\n"
+        f"targets: {', '.join(target_names())}",
+    )

@@ -1,0 +1,320 @@
+"""The part of a request that `probe` and `plan` share: model, ladder, GPUs, the rungs it names.
+
+All errors of a command line are reported together.
+"""
+
+from __future__ import annotations
+
+import difflib
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import get_args
+
+from oomdoctor.analysis.command_line import command_line
+from oomdoctor.analysis.search.precision import ladder_for
+from oomdoctor.cli.ladder_from import lengths_request, training_request
+from oomdoctor.cli.option_reader import Reader, hub_id
+from oomdoctor.cli.options.flatten import leaves
+from oomdoctor.cli.options.ladder import LadderOptions, PlanOptions, ProbeOptions
+from oomdoctor.cli.streams.output import say
+from oomdoctor.commands.devices.cards import card_named
+from oomdoctor.commands.devices.device import USUAL_CPU_SHAPE
+from oomdoctor.errors import OomDoctorError, usage_error
+from oomdoctor.records.config import Recipe, Rung
+from oomdoctor.records.model import ModelRef, SourceChoice, TaskChoice
+from oomdoctor.records.planned.plan import PlanRequest
+from oomdoctor.records.planned.searched import GpuRange
+from oomdoctor.records.report import RankBy, SurveyRequest
+from oomdoctor.records.rung.faults import MOST_GPUS
+from oomdoctor.records.user_training import YOURS, UserTraining
+from oomdoctor.system.interpreters.kept import interpreter_with
+from oomdoctor.system.recipes.recipes import Sizes, load_recipe, parse_rung
+
+USUAL_SHAPES = {"cuda": ("2048", "16"), "cpu": (str(USUAL_CPU_SHAPE[0]), str(USUAL_CPU_SHAPE[1]))}
+
+
+def common_request(
+    reader: Reader,
+    options: ProbeOptions | PlanOptions,
+    usual_shape: tuple[str, str],
+    span: GpuRange,
+    make: Callable[..., SurveyRequest],
+    *,
+    yours: UserTraining | None,
+    versions: tuple[str, ...] = (),
+) -> SurveyRequest:
+    """A request from the options that `probe` and `plan` share.
+
+    `usual_shape` is the sequence length and the effective batch size to use if none is given.
+    `span` is the number of GPUs, or the range that --min searches. `make` takes what is read here,
+    and already has what a verb has alone. `yours` is the training of --from, and `versions` are
+    those of --with.
+
+    Raises:
+        OomDoctorError: `reader` has collected errors, or the recipe or a rung is wrong (exit 2).
+    """
+    ladder, ranking = options.ladder, options.ranking
+    model = model_name(ladder.model or "")
+    if not model:
+        unnamed = (
+            ": the files of --from do not name it; write it after the command"
+            if ladder.from_
+            else ""
+        )
+        reader.fault("MODEL", f"is missing{unnamed}")
+    for name, value in leaves(options):
+        if isinstance(value, str) and not value.isascii() and not _is_text(value):
+            reader.fault(option_name(name), f"{value!r} is not UTF-8 text")
+    sequence_length = reader.sized("--seq-len", ladder.seq_len or usual_shape[0])
+    micro = reader.given(reader.sized, "--micro-batch", ladder.micro_batch)
+    effective = effective_batch(reader, ladder, int(usual_shape[1]), span, micro)
+    if versions:
+        python: str | None = interpreter_with(versions)  # may not exist yet
+        if ladder.python is not None:
+            reader.fault("--with", "cannot be combined with --python, which has its own versions")
+    else:
+        python = shutil.which(ladder.python or sys.executable)
+    if python is None:
+        reader.fault("--python", f"{ladder.python} is not a program")
+    headroom = reader.share("--headroom", ladder.headroom)
+    rank_by: RankBy = reader.choice("--rank-by", ranking.rank_by, get_args(RankBy))
+    tokens = reader.count("--tokens", ranking.tokens)
+    task: TaskChoice = reader.choice("--task", ladder.task, get_args(TaskChoice))
+    source: SourceChoice = reader.choice("--source", ladder.source, get_args(SourceChoice))
+    lengths = lengths_request(reader, ladder, sequence_length)
+    training = training_request(reader, ladder, lengths=lengths is not None)
+    reader.check()
+    assert python is not None  # otherwise `check` raised
+    recipe = _recipe(
+        ladder_name(ladder, span.high, quiet=options.quiet),
+        tuple(ladder.rung or ()),
+        sizes=Sizes(
+            sequence_length=sequence_length,
+            effective_batch_size=-(-effective // span.high) * span.high,
+            micro_batch_size=micro,
+            gpus=span.high,
+        ),
+        yours=yours,
+    )
+    request = make(
+        model=ModelRef(
+            name=model,
+            revision=ladder.revision,
+            task=task,
+            source=source,
+            trust_remote_code=ladder.trust_remote_code,
+        ),
+        recipe=recipe,
+        headroom=headroom,
+        sequence_length=sequence_length,
+        effective_batch_size=effective,
+        micro_batch_size=micro,
+        rank_by=rank_by,
+        tokens=tokens,
+        python=python,
+        lengths=lengths,
+        fresh=ladder.fresh,
+        training=training,
+        versions=versions,
+        gpus=span.high,
+        from_files=tuple(ladder.from_ or ()),
+        user_training=yours,
+    )
+    check_sharded(request)
+    return request
+
+
+def model_name(typed: str) -> str:
+    """The absolute path of a folder, because a run may be resumed elsewhere; else the hub id."""
+    name = hub_id(typed.strip())
+    try:
+        folder = Path(name).expanduser()
+        return str(folder.resolve()) if name and folder.is_dir() else name
+    except (OSError, RuntimeError, ValueError):  # not a valid path on this system
+        return name
+
+
+def _recipe(name: str, rungs: tuple[str, ...], sizes: Sizes, yours: UserTraining | None) -> Recipe:
+    """The ladder: the rung of --from first, then those of the recipe, then those of --rung."""
+    recipe = load_recipe(name, **sizes)
+    config = yours.config if yours is not None else None
+    own = [parse_rung(text, config, **sizes) for text in rungs]
+    ladder = {rung.config.rung_key(): rung for rung in recipe.rungs}
+    if yours is not None:
+        key = yours.config.rung_key()
+        ladder = {key: Rung(YOURS, yours.config)} | {
+            other: rung for other, rung in ladder.items() if other != key
+        }
+    for rung in own:
+        key = rung.config.rung_key()
+        if any(rung.config != other.config for other in own if other.config.rung_key() == key):
+            raise usage_error(
+                "same_rung",
+                f"two --rung options differ only in their micro-batch size ({rung.label})",
+                "leave out micro_batch_size to search for it, or start one run for each",
+            )
+        labels = {known.label for other, known in ladder.items() if other != key}
+        if rung.label in labels:  # the user gave two of them one label
+            number = next(n for n in count(2) if f"{rung.label}-{n}" not in labels)
+            rung = replace(rung, label=f"{rung.label}-{number}")
+        # A typed rung replaces the same one of the recipe: it may fix the micro-batch size.
+        ladder[key] = rung
+    if not ladder:
+        raise usage_error(
+            "empty_ladder",
+            "the ladder has no rungs: --recipe none needs at least one --rung or --from",
+            "add --rung method=lora,lora_rank=16, or leave out --recipe",
+        )
+    return replace(recipe, rungs=tuple(ladder.values()), typed=rungs)
+
+
+def option_name(name: str) -> str:
+    """How the user types the option of this field."""
+    words = {"model": "MODEL", "evaluate": "--eval", "from_": "--from"}
+    return words.get(name, "--" + name.replace("_", "-"))
+
+
+def _is_text(value: str) -> bool:
+    # Python turns bytes that are not UTF-8 into lone surrogates, which cannot be written to a file.
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def recorded_only(request: SurveyRequest) -> SurveyRequest:
+    """The request with only the rungs to record, if there are any.
+
+    Raises:
+        OomDoctorError: the ladder has no such rung (exit 2).
+    """
+    asked = {"--snapshot": request.snapshot, "--trace": request.trace}
+    wanted = {label for label in asked.values() if label is not None}
+    if not wanted:
+        return request
+    labels = [rung.label for rung in request.recipe.rungs]
+    for option, label in asked.items():
+        if label is not None and label not in labels:
+            raise unknown_rung(option, label, request.recipe.name, labels)
+    rungs = tuple(rung for rung in request.recipe.rungs if rung.label in wanted)
+    return replace(request, recipe=replace(request.recipe, rungs=rungs))
+
+
+def unknown_rung(option: str, label: str, recipe: str, labels: Sequence[str]) -> OomDoctorError:
+    """The error that no rung has a label, with those that look like it."""
+    near = difflib.get_close_matches(label, labels, 3, 0.3) or labels
+    return usage_error(
+        "unknown_rung",
+        f"{option}: the recipe {recipe} has no rung {label!r}",
+        f"use one of its rungs: {', '.join(near)}; or add one with --rung",
+    )
+
+
+def only(request: SurveyRequest, option: str, label: str) -> SurveyRequest:
+    """The request with only the rung of that label, as the recipe or the card names it.
+
+    Raises:
+        OomDoctorError: the ladder has no such rung (exit 2).
+    """
+    assert request.plan is not None
+    facts = card_named(request.plan.gpus[0], 0.0).facts
+    capability = facts.compute_capability if facts is not None else None
+    rungs = tuple(rung for rung in request.recipe.rungs if rung.label == label)
+    ladder = ladder_for(rungs or request.recipe.rungs, capability)
+    rungs = ladder if rungs else tuple(rung for rung in ladder if rung.label == label)
+    if not rungs:
+        labels = [rung.label for rung in ladder]
+        raise unknown_rung(option, label, request.recipe.name, labels)
+    return replace(request, recipe=replace(request.recipe, rungs=rungs))
+
+
+def check_snapshot(reader: Reader, options: PlanOptions, plan: PlanRequest) -> None:
+    """A snapshot is of one rung on one card."""
+    if options.snapshot is None:
+        return
+    if plan.all_gpus or len(plan.gpus) > 1:
+        reader.fault("--snapshot", "needs exactly one card: give one --gpu, without --all-gpus")
+
+
+_SEVERAL = 8  # to show in hints: the GPUs of a usual machine
+
+
+def read_gpus(reader: Reader, options: LadderOptions) -> GpuRange:
+    """The range of `--gpus A..B`; one number is a range of one."""
+    if options.gpus is None:
+        return GpuRange(1, 1)
+    parts = options.gpus.split("..")
+    if len(parts) > 2:
+        reader.fault("--gpus", f"{options.gpus!r} is neither a number nor a range such as 1..64")
+        return GpuRange(1, 1)
+    low, *rest = (reader.integer("--gpus", part, 1, MOST_GPUS) for part in parts)
+    high = rest[0] if rest else low
+    if low > high:
+        reader.fault("--gpus", f"{options.gpus!r} is empty; write the smaller number first")
+    return GpuRange(min(low, high), high)
+
+
+def effective_batch(
+    reader: Reader, options: LadderOptions, usual: int, span: GpuRange, micro: int | None
+) -> int:
+    """The effective batch size: as typed, or the smallest usual one that the GPUs share equally.
+
+    A range of GPUs takes any size, which is rounded up for each number of GPUs.
+    """
+    gpus = span.high if span.low == span.high else 1
+    whole = gpus * (micro or 1)
+    if options.effective_batch is None:
+        effective = usual if gpus == 1 else -(-usual // whole) * whole
+    else:
+        effective = reader.sized("--effective-batch", options.effective_batch)
+    if effective % gpus:
+        below, above = effective // gpus * gpus, -(-effective // gpus) * gpus
+        near = f"{below} or {above}" if below else str(above)
+        reader.fault(
+            "--effective-batch", f"{effective} is not a multiple of the {gpus} GPUs; use {near}"
+        )
+    elif micro is not None and effective % whole:
+        shared = f" on each of {gpus} GPUs" if gpus > 1 else ""
+        reader.fault(
+            "--micro-batch", f"{micro} does not divide the effective batch size {effective}{shared}"
+        )
+    return effective
+
+
+def ladder_name(options: LadderOptions, gpus: int, *, quiet: bool) -> str:
+    """The recipe: the one that was asked for, else the one for one GPU or for several."""
+    if options.recipe is not None:
+        return options.recipe
+    if gpus == 1:
+        return "default"
+    if not quiet:
+        say("note: with --gpus the recipe is sharded; --recipe names another")
+    return "sharded"
+
+
+def check_sharded(request: SurveyRequest) -> None:
+    """Check that rungs for several GPUs have them.
+
+    Raises:
+        OomDoctorError: --gpus is missing (exit 2).
+    """
+    fewest = request.plan.fewest if request.plan is not None else None
+    rungs = request.recipe.rungs
+    if request.gpus > 1 or fewest is not None or all(map(_has_its_gpus, rungs)):
+        return
+    name = request.recipe.name
+    what = "the rung trains" if name == "none" else f"the recipe {name} trains"
+    raise usage_error(
+        "needs_gpus",
+        f"{what} on several GPUs, and --gpus is missing",
+        command_line(request, {"--gpus": str(_SEVERAL)}),
+    )
+
+
+def _has_its_gpus(rung: Rung) -> bool:
+    return rung.config.sharding == "none" or rung.config.world_size > 1

@@ -1,0 +1,63 @@
+"""`oomdoctor probe`: measure a ladder of configurations, and print the report."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import typer
+
+from oomdoctor.cli.options.flatten import flatten, typed_options
+from oomdoctor.cli.options.ladder import ProbeOptions
+from oomdoctor.cli.streams.output import publish_report
+from oomdoctor.cli.streams.running import carry_out, delete_old_runs
+
+if TYPE_CHECKING:
+    from oomdoctor.records.report import SurveyRequest
+    from oomdoctor.system.store.run_folders import RunFolder
+
+
+@flatten
+def probe(context: typer.Context, options: ProbeOptions) -> None:
+    """Measure which training configurations of MODEL fit.
+
+    Runs real training steps of each configuration in its own process, on the GPU or the CPU, and
+    ranks the results. Exit code 0 if something fits, 3 if nothing does.
+
+    Examples:
+      oomdoctor probe HuggingFaceTB/SmolLM2-135M --recipe quick
+      oomdoctor probe Qwen/Qwen2.5-7B --vram 24GiB --seq-len 4096
+      oomdoctor probe gpt2 --recipe none --rung method=lora,lora_rank=64
+    Next: `oomdoctor show` prints the run again, in any format.
+    """
+    from oomdoctor.cli.option_reader import chosen_format
+    from oomdoctor.commands.probe.run_survey import run_survey
+
+    chosen = chosen_format("probe", options.answer)
+    if options.resume is None:
+        folder, request = _new(options)
+    else:
+        folder, request = _resumed(options.resume, options, typed_options(context))
+    work = partial(run_survey, request, folder, wait=options.wait)
+    report = carry_out(work, folder, quiet=options.quiet, resumed=options.resume is not None)
+    publish_report(report, chosen, options.answer, verbose=options.verbose)
+    delete_old_runs(folder.name)
+    raise typer.Exit(report.exit_code)
+
+
+def _new(options: ProbeOptions) -> tuple[RunFolder, SurveyRequest]:
+    from oomdoctor.cli.probe_request import new_request
+    from oomdoctor.system.store import run_folders
+
+    request = new_request(options)
+    return run_folders.create(request.model.name), request
+
+
+def _resumed(
+    run: str, options: ProbeOptions, typed: frozenset[str]
+) -> tuple[RunFolder, SurveyRequest]:
+    from oomdoctor.cli.probe_request import resumed_request
+    from oomdoctor.system.store import run_list
+
+    folder = run_list.open_run(run, probes_only=True)
+    return folder, resumed_request(folder.read_request(), options, typed)

@@ -1,0 +1,135 @@
+"""`oomdoctor recipes`: list the built-in ladders, copy one, check your own."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from oomdoctor.cli.help import Command, Commands
+from oomdoctor.cli.options import answer, option_named
+from oomdoctor.cli.streams import output
+from oomdoctor.errors import usage_error
+
+if TYPE_CHECKING:
+    from oomdoctor.records.config import Recipe
+
+T = TypeVar("T")
+_NEXT = "Next: `oomdoctor probe gpt2 --recipe mine.toml`\n"
+EPILOG = f"""\b
+Examples:
+  oomdoctor recipes show qlora
+  oomdoctor recipes copy default mine.toml
+{_NEXT}"""
+_SHOW_EPILOG = f"""\b
+Examples:
+  oomdoctor recipes show qlora
+  oomdoctor recipes show default --json
+{_NEXT}"""
+_COPY_EPILOG = f"""\b
+Examples:
+  oomdoctor recipes copy default mine.toml
+  oomdoctor recipes copy lora mine.toml --force
+{_NEXT}"""
+_CHECK_EPILOG = f"""\b
+Examples:
+  oomdoctor recipes check mine.toml
+  oomdoctor recipes check ~/recipes/lora.toml
+{_NEXT}"""
+# A missing argument is None and is reported here, because typer's message depends on the version of
+# click.
+_Name = Annotated[str | None, option_named("recipes", "name")]
+
+app = typer.Typer(
+    cls=Commands,
+    help="List the recipes; show, copy or check one.",
+    epilog=EPILOG,
+    invoke_without_command=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def list_recipes(context: typer.Context, json_: answer.ListJson = False) -> None:
+    """List the recipes; show, copy or check one."""
+    if context.invoked_subcommand is not None:
+        return
+    from oomdoctor.render.lists import recipe_list
+    from oomdoctor.system.recipes.recipes import recipe_names
+
+    recipes = tuple(_load(name) for name in recipe_names())
+    output.publish_listing(recipe_list(recipes), "json" if json_ else "table")
+
+
+@app.command("show", cls=Command, epilog=_SHOW_EPILOG)
+def show_recipe(name: _Name = None, json_: answer.ListJson = False) -> None:
+    """Print a recipe, comments included.
+
+    With --json, prints every key of every rung.
+    """
+    from oomdoctor.render.lists import recipe_page
+    from oomdoctor.system.recipes.recipes import recipe_text
+
+    name = _given("show", "NAME", name)
+    text = recipe_text(name)
+    if json_:
+        output.publish_listing(recipe_page(_load(name)), "json")
+    else:
+        output.print_answer(text, utf8=True)
+
+
+@app.command("copy", cls=Command, epilog=_COPY_EPILOG)
+def copy_recipe(
+    name: _Name = None,
+    path: Annotated[Path | None, option_named("recipes", "path")] = None,
+    force: Annotated[bool, option_named("recipes", "force")] = False,
+) -> None:
+    """Copy a recipe to a file that you can edit."""
+    from oomdoctor.system.recipes.recipes import recipe_text
+
+    name, path = _given("copy", "NAME", name), _given("copy", "PATH", path)
+    text = recipe_text(name)
+    target = path / f"{name}.toml" if path.is_dir() else path
+    if target.exists() and not force:
+        raise usage_error(
+            "exists", f"{target} already exists", "choose another PATH, or add --force"
+        )
+    output.check_writable(target)
+    output.write_file(target, text)
+    output.say(f"copied; after editing: oomdoctor recipes check {shlex.quote(str(target))}")
+
+
+@app.command("check", cls=Command, epilog=_CHECK_EPILOG)
+def check_recipe_file(
+    file: Annotated[Path | None, option_named("recipes", "file")] = None,
+) -> None:
+    """Check a recipe file.
+
+    Lists every error with its line and key. Exit code 2 if there is one.
+    """
+    from oomdoctor.system.recipes.recipes import check_recipe
+
+    file = _given("check", "FILE", file)
+    faults = check_recipe(file)
+    if faults:
+        raise usage_error(
+            "bad_recipe", "\n".join(faults), "see an example: oomdoctor recipes show default"
+        )
+    output.print_answer(f"{file}: no errors")
+
+
+def _given(command: str, name: str, value: T | None) -> T:
+    if value is None:
+        raise usage_error(
+            "usage", f"{name} is missing", f"run `oomdoctor recipes {command} --help`"
+        )
+    return value
+
+
+def _load(name: str) -> Recipe:
+    from oomdoctor.system.recipes.recipes import load_recipe
+
+    return load_recipe(name, sequence_length=None, effective_batch_size=None, micro_batch_size=None)

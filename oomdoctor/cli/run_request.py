@@ -1,0 +1,105 @@
+"""From the options of `run` to a request."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import get_args
+
+from oomdoctor.cli.option_reader import Reader
+from oomdoctor.cli.options.verbs import RunOptions
+from oomdoctor.cli.streams.output import check_writable
+from oomdoctor.commands.devices.emulated import EmulatedGpus, emulated_gpus
+from oomdoctor.commands.run.interpreter import chosen_python, found_command, path_of
+from oomdoctor.commands.run.session import WatchRequest, Weights
+from oomdoctor.errors import usage_error
+from oomdoctor.units import size_note
+
+_EXAMPLE = "oomdoctor run --emulate 'RTX 4090' -- python train.py"
+
+
+def watch_request(options: RunOptions) -> WatchRequest:
+    """The request that a command line of `run` describes.
+
+    Raises:
+        OomDoctorError: an option is wrong, or there is no such command (exit 2).
+    """
+    reader = Reader("run", quiet=options.quiet)
+    gpus = _gpus(reader, options.emulate, alone=_alone(reader, options.ranks))
+    if options.emulate is None:
+        _check_real(reader, options)
+    steps = _steps(reader, options.steps or ("all" if options.emulate is None else "steady"))
+    weights = _weights(reader, options.weights)
+    values = _number(reader, options.values)
+    _check_case(reader, options.case)
+    reader.check()
+    if options.report is not None:
+        check_writable(options.report, "--report")
+    command = tuple(options.command or ())
+    if not command:
+        raise usage_error("no_command", "there is no command to run", f"for example: {_EXAMPLE}")
+    if options.python is None:
+        path = None
+        found_command(command[0])
+        # Only the stand-ins of an emulated GPU depend on the interpreter.
+        python = None if gpus is None else chosen_python(None, command)
+    else:
+        python = chosen_python(options.python, command)
+        path = path_of(python)
+        found_command(command[0], path)
+    return WatchRequest(command, gpus, python, steps, weights, values, path, options.case)
+
+
+def _gpus(reader: Reader, text: str | None, *, alone: bool) -> EmulatedGpus | None:
+    if text is None:
+        return None
+    try:
+        gpus = emulated_gpus(text, alone=alone)
+    except ValueError as error:
+        reader.fault("--emulate", str(error))
+        return None
+    if gpus.card.facts is None and (note := size_note(text)) is not None:
+        reader.note("--emulate", note)
+    return gpus
+
+
+def _check_real(reader: Reader, options: RunOptions) -> None:
+    """What only an emulated GPU can do."""
+    if options.ranks == "1":
+        reader.fault("--ranks", "1 needs --emulate: on real GPUs all ranks run")
+    if options.values != "0":
+        reader.fault("--values", "needs --emulate: a real GPU computes all values")
+
+
+def _check_case(reader: Reader, folder: Path | None) -> None:
+    if folder is None:
+        return
+    if folder.exists() and not folder.is_dir():
+        reader.fault("--case", f"{folder} is not a folder")
+    elif folder.is_dir() and any(folder.iterdir()):
+        reader.fault("--case", f"{folder} is not empty")
+
+
+def _alone(reader: Reader, text: str) -> bool:
+    if text not in ("all", "1"):
+        reader.fault("--ranks", f"is all or 1, not {text!r}")
+    return text == "1"
+
+
+def _weights(reader: Reader, text: str) -> Weights:
+    if text not in get_args(Weights):
+        reader.fault("--weights", f"is real or synthetic, not {text!r}")
+    return "synthetic" if text == "synthetic" else "real"
+
+
+def _number(reader: Reader, text: str) -> float | None:
+    try:
+        return float(text) or None
+    except ValueError:
+        reader.fault("--values", f"is a number, such as 1 or nan, not {text!r}")
+        return None
+
+
+def _steps(reader: Reader, text: str) -> str | int:
+    if text in ("steady", "all"):
+        return text
+    return reader.integer("--steps", text)

@@ -1,0 +1,90 @@
+"""`oomdoctor show`: print a run from disk, in any format, whether it has ended or not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from oomdoctor.cli.options.flatten import flatten
+from oomdoctor.cli.options.verbs import ShowOptions
+from oomdoctor.cli.streams import output
+from oomdoctor.cli.streams.output import Started, publish_report
+
+if TYPE_CHECKING:
+    from oomdoctor.records.report import Report
+
+
+def _gathered(name: str) -> Report | None:
+    """The report of a folder of submitted probes; None if it is none."""
+    from pathlib import Path
+
+    from oomdoctor.commands.triage_gathered import gathered, is_gathered
+
+    if not is_gathered(Path(name)):
+        return None
+    return Started().report("show", "ok", 0, gathered=gathered(Path(name)))
+
+
+def _case(options: ShowOptions) -> Report | None:
+    """The report of a case, which is packed if that was asked; None if a run is meant.
+
+    Raises:
+        OomDoctorError: --zip was given for something else, or the case cannot be read or packed.
+    """
+    from oomdoctor.errors import usage_error
+    from oomdoctor.system.store import cases
+    from oomdoctor.units import format_bytes
+
+    if not cases.is_case(options.run):
+        if options.zip_ is not None:
+            message = f"--zip packs a case, and {options.run} is none"
+            raise usage_error("bad_option", message, "list the cases: oomdoctor runs --command run")
+        return None
+    report, path = cases.open_case(options.run)
+    if options.zip_ is not None:
+        if not path.is_dir():
+            raise usage_error("bad_option", f"--zip: {path.name} is packed already")
+        output.check_writable(options.zip_, "--zip")
+        size = cases.pack(path, options.zip_)
+        output.say(f"packed {path.name} into {options.zip_} ({format_bytes(size)})")
+    return report
+
+
+def _list(chosen: str) -> None:
+    from oomdoctor.render.runs_page import listed_as_before, run_list
+    from oomdoctor.system.store.stored import stored_runs
+
+    found = tuple(stored_runs())
+    content = listed_as_before(found)
+    output.publish_listing(run_list("show --list", found, content=content), chosen)
+
+
+@flatten
+def show(options: ShowOptions) -> None:
+    """Print a stored run or case again, in any format.
+
+    A run that has not ended shows its rungs so far. A case is what `oomdoctor run` kept of a
+    command that ran out of memory. Exit code 0 if there is something to show, whatever it says.
+
+    Examples:
+      oomdoctor show
+      oomdoctor show --html report.html
+      oomdoctor show 20261123-014500-train-a1b2 --zip case.zip
+    Next: `oomdoctor probe --resume latest` continues an interrupted probe.
+    """
+    from oomdoctor.cli.option_reader import chosen_format
+    from oomdoctor.cli.stored_request import drawn_of
+    from oomdoctor.commands.ladder.unfinished import stored_report
+    from oomdoctor.system.store import run_list
+
+    chosen = chosen_format("show", options.answer)
+    drawn = drawn_of(options)
+    drawn.check()
+    if options.list_:
+        _list(chosen)
+        return
+    report = (
+        _gathered(options.run) or _case(options) or stored_report(run_list.open_run(options.run))
+    )
+    drawn.write(report)
+    if not drawn.takes_stdout:
+        publish_report(report, chosen, options.answer, verbose=options.verbose)

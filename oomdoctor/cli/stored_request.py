@@ -1,0 +1,124 @@
+"""`show` and `runs` as requests: what to draw, which runs are meant and how many to keep."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from oomdoctor.cli.option_reader import Reader
+from oomdoctor.cli.options.verbs import RunsOptions, ShowOptions
+from oomdoctor.cli.streams.drawn import STDOUT, Drawn
+from oomdoctor.commands.runs_choosing import Limits, Wanted, parse_limits
+from oomdoctor.render.charts import CHARTS
+from oomdoctor.system.environment import runs_limit
+from oomdoctor.units import parse_age
+
+VERBS = ("probe", "plan", "run")
+
+
+@dataclass(frozen=True, slots=True)
+class RunsRequest:
+    """What to list. `limits` is None without --prune, `most` for all that match."""
+
+    wanted: Wanted
+    most: int | None
+    limits: Limits | None
+
+
+def runs_request(options: RunsOptions, now: datetime) -> RunsRequest:
+    """The request; `now` has a time zone.
+
+    Raises:
+        OomDoctorError: an option is wrong, or contradicts another one (exit 2).
+    """
+    reader = Reader("runs")
+    command = None
+    if options.command is not None:
+        command = reader.choice("--command", options.command, VERBS)
+    since = None
+    if options.since is not None:
+        since = reader.read("--since", options.since, lambda text: parse_since(text, now), now)
+    most = reader.integer("--limit", options.limit, minimum=0)
+    limits = _limits(options, reader)
+    reader.check()
+    return RunsRequest(Wanted(options.model, command, since), most or None, limits)
+
+
+def parse_since(text: str, now: datetime) -> datetime:
+    """The moment meant by `today`, `yesterday`, an age such as `3d`, or an ISO date or time.
+
+    Days start at midnight, local time.
+
+    Raises:
+        ValueError: the text is something else.
+    """
+    plain = text.strip().lower()
+    midnight = now.astimezone().replace(hour=0, minute=0, second=0, microsecond=0)
+    if plain in ("today", "yesterday"):
+        return midnight - timedelta(days=plain == "yesterday")
+    try:
+        return now - timedelta(seconds=parse_age(plain))
+    except (ValueError, OverflowError):
+        pass
+    try:
+        found = datetime.fromisoformat(text.strip())
+        return found if found.tzinfo is not None else found.astimezone()
+    except (ValueError, OverflowError):
+        raise ValueError(
+            f"{text!r} is not a time; write today, yesterday, 12h, 3d or 2026-11-23"
+        ) from None
+
+
+def _limits(options: RunsOptions, reader: Reader) -> Limits | None:
+    given = {
+        "--keep": options.keep,
+        "--older-than": options.older_than,
+        "--max-size": options.max_size,
+    }
+    if not options.prune:
+        for name, value in {**given, "--dry-run": options.dry_run, "--yes": options.yes}.items():
+            if value not in (None, False):
+                reader.fault(name, "only with --prune")
+        return None
+    if any(value is not None for value in given.values()):
+        keep, older, size = given.values()
+        return Limits(
+            None if keep is None else reader.integer("--keep", keep, minimum=0),
+            None if older is None else reader.read("--older-than", older, parse_age, 1.0),
+            None if size is None else reader.size("--max-size", size),
+        )
+    standing = runs_limit()
+    if standing is not None:
+        return reader.read("OOMDOCTOR_RUNS_LIMIT", standing, parse_limits, Limits())
+    reader.fault("--prune", "say what to keep: --keep N, --older-than 30d or --max-size 5GiB")
+    return None
+
+
+_FORMATS = {".html": "html", ".htm": "html", ".png": "png", ".svg": "svg"}
+
+
+def drawn_of(options: ShowOptions) -> Drawn:
+    """The files to write.
+
+    Raises:
+        OomDoctorError: an option is wrong, or does not go with the others (exit 2).
+    """
+    drawn = Drawn(options.html, options.png, options.svg, options.chart, options.rung)
+    asked = drawn.html is not None or drawn.png is not None or drawn.svg is not None
+    reader = Reader("show")
+    reader.choice("--chart", options.chart, CHARTS)
+    if options.chart != CHARTS[0] and drawn.png is None and drawn.svg is None:
+        reader.fault("--chart", "needs --png FILE or --svg FILE")
+    pictures = drawn.png is not None or drawn.svg is not None
+    if options.rung is not None and drawn.html is None and not (pictures and drawn.chart == "step"):
+        reader.fault("--rung", "needs --html FILE, or --chart step with --png FILE or --svg FILE")
+    if options.list_ and asked:
+        reader.fault("--list", "has no page and no charts")
+    for name, file in (("html", drawn.html), ("png", drawn.png), ("svg", drawn.svg)):
+        ending = "" if file is None else _FORMATS.get(file.suffix.lower(), name)
+        if file is not None and ending != name:
+            reader.fault(f"--{name}", f"{file} is the name of a file for --{ending}")
+    if drawn.takes_stdout and (options.answer.json_ or options.answer.output_file is not None):
+        reader.fault(str(STDOUT), "stdout takes one answer; give --html, --png or --svg a file")
+    reader.check()
+    return drawn

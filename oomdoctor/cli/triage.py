@@ -1,0 +1,132 @@
+"""`oomdoctor triage`: why many jobs died, a line for each."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from oomdoctor.cli.options.answer import AnswerOptions, Quiet, Verbose
+from oomdoctor.cli.options.flatten import flatten
+from oomdoctor.cli.streams import output
+from oomdoctor.cli.streams.output import Started, publish_report
+from oomdoctor.errors import ExitCode, OomDoctorError, usage_error
+
+if TYPE_CHECKING:
+    from oomdoctor.cli.option_reader import Reader
+    from oomdoctor.commands.triage import Item
+    from oomdoctor.records.report import Status
+
+_PACE_S = 2.0  # between lines of progress
+
+
+@dataclass(frozen=True, slots=True)
+class TriageOptions:
+    """A command line of `triage`."""
+
+    files: list[str] | None = None
+    since: str | None = None
+    user: list[str] | None = None
+    all_users: bool = False
+    by: str | None = None
+    answer: AnswerOptions = field(default_factory=AnswerOptions)
+    verbose: Verbose = False
+    quiet: Quiet = False
+
+
+@flatten
+def triage(options: TriageOptions) -> None:
+    """Say why many jobs died, one line each.
+
+    A line has the cause, the phase, the remedy and the line to change. Reads logs, or asks Slurm
+    for the jobs that died and finds their logs. Exit code 0 if memory ran out in at least one job,
+    3 if in none, 6 if in none and some jobs do not say why they ended.
+
+    Examples:
+      oomdoctor triage logs/*.out
+      oomdoctor triage --since yesterday
+      oomdoctor triage --since 7d --all-users --by cause --format csv
+    Next: `oomdoctor explain JOB` says more about one job.
+    """
+    from oomdoctor.cli.option_reader import Reader, chosen_format
+    from oomdoctor.commands import triage as runs
+    from oomdoctor.records.triage import TRIAGE_KEYS
+
+    started = Started()
+    chosen = chosen_format("triage", options.answer)
+    reader = Reader("triage")
+    by = None if options.by is None else reader.choice("--by", options.by, TRIAGE_KEYS)
+    items = _items(options, reader)
+    said = time.monotonic()
+
+    def progress(done: int) -> None:
+        nonlocal said
+        if not options.quiet and time.monotonic() - said > _PACE_S:
+            said = time.monotonic()
+            output.say(f"read {done:,} of {len(items):,} jobs")
+
+    found = runs.triage(items, since=options.since, by=by, on_progress=progress)
+    code = runs.exit_of(found)
+    first = next((one for one in found.jobs if one.outcome == "oom"), None)
+    lines = () if first is None else (f"oomdoctor explain {first.job or first.source}",)
+    status: Status = "ok" if code == ExitCode.OK else "no"
+    report = started.report("triage", status, code, triage=found, next_commands=lines)
+    publish_report(report, chosen, options.answer, verbose=options.verbose)
+    if code != ExitCode.OK:
+        raise typer.Exit(code)
+
+
+def _items(options: TriageOptions, reader: Reader) -> list[Item]:
+    """What to read.
+
+    Raises:
+        OomDoctorError: the options contradict each other, a file is missing, or Slurm does not
+            answer.
+    """
+    from oomdoctor.commands.triage import Item, items_of
+    from oomdoctor.system.slurm.jobs import is_job_id
+    from oomdoctor.system.slurm.site import dead_jobs, jobs_with, start_of
+
+    names = list(dict.fromkeys(options.files or ()))
+    if names and options.since is not None:
+        reader.fault("--since", "name logs and jobs, or let --since list them; not both")
+    if names and (options.user or options.all_users):
+        reader.fault("--user", "only --since lists the jobs of a user")
+    if options.user and options.all_users:
+        reader.fault("--user", "contradicts --all-users")
+    files = [Path(name) for name in names if os.path.lexists(name)]
+    ids = [name for name in names if not os.path.lexists(name)]
+    for name in ids:
+        if not is_job_id(name):
+            reader.fault(name or "''", "no such file")
+    reader.check()
+    if names:
+        jobs = jobs_with(ids) if ids else []
+        if ids and not jobs:
+            raise _no_jobs(ids)
+        return [*items_of(files), *(Item(job.head.job, job.files, job) for job in jobs)]
+    if options.since is None:
+        raise usage_error(
+            "nothing_to_read",
+            "name the logs, or say since when Slurm should list the jobs",
+            "oomdoctor triage --since yesterday",
+        )
+    if not options.quiet:
+        output.say(f"asking Slurm for the jobs that died since {options.since}")
+    since = start_of(options.since, datetime.now())
+    everyone = options.all_users or (options.by == "user" and not options.user)
+    found = dead_jobs(since, options.user or (), everyone=everyone)
+    return [Item(job.head.job, job.files, job) for job in found]
+
+
+def _no_jobs(ids: list[str]) -> OomDoctorError:
+    return usage_error(
+        "no_such_job",
+        f"Slurm has no record of job {ids[0]}",
+        f"oomdoctor explain {ids[0]}; or name the logs: oomdoctor triage logs/*.out",
+    )

@@ -1,0 +1,185 @@
+"""From CARD, SIZE or NxCARD to the GPUs of an emulation, and to the processes that see them.
+
+Nothing here asks a driver: the facts are those of the card.
+"""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from oomdoctor.commands.devices.cards import Card, card_named, of_ranks
+from oomdoctor.emulator import build
+from oomdoctor.emulator.card import Card as EmulatedCard
+from oomdoctor.emulator.card import Devices, split_count
+from oomdoctor.emulator.enter import entered
+from oomdoctor.emulator.interpreter import ask
+from oomdoctor.emulator.possible import find_compiler, lacks_cuda_libraries, reason_against
+from oomdoctor.errors import OomDoctorError, usage_error
+from oomdoctor.records.machine import EMULATED, Gpu
+from oomdoctor.records.report import Warn
+from oomdoctor.records.warnings import no_values, smallest_variant
+from oomdoctor.system.environment import cache_dir, is_emulating, variable
+from oomdoctor.system.machine.devices import Device
+
+
+def uuid_of(index: int) -> str:
+    """The UUID of an emulated GPU, as native/session.c spells it."""
+    return f"GPU-{uuid.UUID(bytes=b'emulated' + bytes(7) + bytes([index]))}"
+
+
+UUID = uuid_of(0)  # of the first GPU
+
+
+@dataclass(frozen=True, slots=True)
+class EmulatedGpus:
+    """Some GPUs of one kind: the card as `plan` knows it, and how many there are.
+
+    With `alone`, one rank runs and stands for all.
+    """
+
+    card: Card
+    count: int
+    alone: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name to show: `8 x NVIDIA H100 80GB HBM3`."""
+        return self.card.name if self.count == 1 else f"{self.count} x {self.card.name}"
+
+
+def emulated_gpus(text: str, *, alone: bool = False, ranks: int = 1) -> EmulatedGpus:
+    """The GPUs that `--emulate` names; with `alone` (`--ranks 1`), one rank runs.
+
+    Of `ranks` that train together, each finds NCCL's buffers on its GPU.
+
+    Raises:
+        ValueError: the card is unknown, or the number is 0 or above 64.
+    """
+    count, name = split_count(text)
+    card = of_ranks(card_named(name, 0.0), ranks)
+    check_vendor(card)
+    return EmulatedGpus(card, count, alone)
+
+
+def can_be(card: Card) -> bool:
+    """Whether a card can be emulated at all, wherever."""
+    return card.facts is None or card.facts.vendor == "NVIDIA"
+
+
+def check_vendor(card: Card) -> None:
+    """Check that a card can be emulated.
+
+    Raises:
+        ValueError: it is not a card of NVIDIA.
+    """
+    if not can_be(card):
+        raise ValueError(f"{card.name} is not an NVIDIA card, so it cannot be emulated")
+
+
+def devices_of(gpus: EmulatedGpus) -> Devices:
+    """The GPUs as the emulator takes them; memory as torch reports it."""
+    card, facts = gpus.card, gpus.card.facts
+    major, minor = (int(part) for part in card.capability.split("."))
+    emulated = EmulatedCard(
+        name=card.name if facts else f"GPU with {card.name}",
+        capability=(major, minor),
+        total_bytes=card.total_bytes,
+        nvml_total_bytes=max(card.total_bytes, (facts and facts.total_bytes) or 0),
+        context_bytes=card.context.likely,
+        multiprocessors=facts.multiprocessors if facts else None,
+        l2_bytes=facts.l2_bytes if facts else None,
+        bus_bits=facts.memory_bus_bits if facts else None,
+    )
+    return Devices(emulated, count=gpus.count, alone=gpus.alone)
+
+
+def device_of(gpus: EmulatedGpus) -> Device:
+    """The GPUs, as a driver would report them."""
+    card = devices_of(gpus).card
+    first, *others = (
+        Gpu(
+            index=index,
+            uuid=uuid_of(index),
+            name=card.name + EMULATED,
+            total_bytes=card.nvml_total_bytes,
+            free_bytes=card.nvml_total_bytes,
+            compute_capability=gpus.card.capability,
+            processes=(),
+            emulated=True,
+        )
+        for index in range(gpus.count)
+    )
+    return Device("cuda", first, tuple(others))
+
+
+def warnings(gpus: EmulatedGpus) -> list[Warn]:
+    """That a name stands for several cards, of which the smallest was taken."""
+    card = gpus.card
+    if not card.variants or card.asked_as is None:
+        return []
+    return [smallest_variant(card.asked_as, card.name, card.variants)]
+
+
+def why_not(python: str) -> OomDoctorError | None:
+    """Why processes of an interpreter cannot run on an emulated GPU; None if they can."""
+    return reason_against(Path(python), variable("CC"))
+
+
+def needed_to_import(python: str) -> bool:
+    """Whether torch can be imported only on the stand-ins for its CUDA libraries."""
+    return lacks_cuda_libraries(Path(python)) and not is_emulating() and why_not(python) is None
+
+
+def check_possible(python: str, option: str) -> None:
+    """Check that emulation is possible before anything runs; `option` asked for it.
+
+    Raises:
+        OomDoctorError: it is not, with what is missing (exit 5); or this process runs on an
+            emulated GPU already (exit 2).
+    """
+    if is_emulating():
+        raise usage_error(
+            "already_emulated",
+            f"{option}: this process already runs on an emulated GPU",
+            f"leave out {option}",
+        )
+    reason = why_not(python)
+    if reason is not None:
+        raise reason
+
+
+def value_warnings(python: str) -> list[Warn]:
+    """That values of small tensors are unknown in processes of an interpreter, and why."""
+    reason = without_values(python)
+    return [] if reason is None else [no_values(reason)]
+
+
+def without_values(python: str) -> str | None:
+    """Why values of small tensors are unknown with an interpreter that can be emulated, or None."""
+    compiler = find_compiler(variable("CC"))
+    if compiler is None:
+        return None
+    return build.without_values(ask(Path(python)), compiler, cache_dir() / "emulator")
+
+
+@contextmanager
+def emulating(gpus: EmulatedGpus, python: str, folder: Path) -> Iterator[dict[str, str]]:
+    """The variables to add for processes of an interpreter that shall see these GPUs.
+
+    `folder` is that of the run; the session is a folder in it, which goes in the end.
+
+    Raises:
+        OomDoctorError: the stand-in libraries cannot be built (exit 5).
+    """
+    session, cache = folder / "emulated", cache_dir() / "emulator"
+    session.mkdir(exist_ok=True)
+    try:
+        with entered(Path(python), devices_of(gpus), session, cache, variable("CC")) as found:
+            yield found.variables
+    finally:
+        shutil.rmtree(session, ignore_errors=True)

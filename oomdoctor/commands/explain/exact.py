@@ -1,0 +1,320 @@
+"""Simulates a training that ran out of memory, and each remedy that `explain` proposes for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+
+from oomdoctor.analysis.changes.search import search, verdict_of
+from oomdoctor.analysis.changes.sets import ChangeSet
+from oomdoctor.analysis.changes.table import Change
+from oomdoctor.analysis.command_line import size_text
+from oomdoctor.commands.events import Listener
+from oomdoctor.commands.jobs.simulators import Simulators
+from oomdoctor.commands.plan.changes import simulation_on
+from oomdoctor.commands.plan.findings import Findings
+from oomdoctor.commands.plan.run_plan import run_plan
+from oomdoctor.errors import ExitCode
+from oomdoctor.explain.remedies.closing import told
+from oomdoctor.explain.remedies.row import alloc_conf, fill
+from oomdoctor.explain.remedies.sets import OF_SOME_PROGRAMS, of_simulation, with_autocast
+from oomdoctor.explain.remedies.table import TABLE
+from oomdoctor.records.config import Recipe, Rung, TrainConfig, changed_keys
+from oomdoctor.records.diagnosis import Diagnosis, Remedy
+from oomdoctor.records.model import ModelRef
+from oomdoctor.records.planned.plan import PlanRequest
+from oomdoctor.records.report import Report, SurveyRequest
+from oomdoctor.records.result import ProbeResult
+from oomdoctor.records.rung.faults import config_faults
+from oomdoctor.system.store.run_folders import RunFolder
+from oomdoctor.units import format_bytes
+
+_AS_IT_WAS = "the training"
+_LIMIT_S = 600.0  # of one simulation
+_BORDERLINE = "borderline"
+_STOPPED = "the simulation was interrupted"
+
+Rows = Mapping[str, ProbeResult]
+Simulate = Callable[..., Report]
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A diagnosis after the simulation.
+
+    `fault` says why all or some of it could not be simulated, if so. `interrupted` is the exit code
+    of the signal that ended the simulation; then the diagnosis has what was known by then.
+    """
+
+    diagnosis: Diagnosis
+    fault: str | None = None
+    interrupted: ExitCode | None = None
+
+
+def unknown(found: Diagnosis) -> str | None:
+    """What a simulation would have to know and the diagnosis does not say; None if it knows all."""
+    if found.resource != "gpu":
+        return "GPU memory did not run out"
+    if found.model is None:
+        return "the model is not known; add --model MODEL"
+    if found.config is None:
+        return "add --micro-batch N and --seq-len N; sharded trainings cannot be simulated"
+    if found.room_bytes is None:
+        return "the message does not say how much memory the GPU has"
+    return None
+
+
+def check(
+    found: Diagnosis,
+    model: ModelRef,
+    python: str,
+    folder: RunFolder,
+    *,
+    on_event: Listener,
+    stop: Callable[[], ExitCode | None],
+) -> Checked:
+    """The diagnosis with what its training needs and its remedies free, by simulation.
+
+    `model` is that of the diagnosis, with the place where it may be looked up. What could not be
+    simulated keeps its arithmetic. Remedies that are enough come first. Once `stop()` returns an
+    exit code, the answer is what is known.
+
+    Raises:
+        OomDoctorError: the model cannot be used (exit 4), or no worker can be started (exit 5).
+        ValueError: `unknown` says what is missing.
+    """
+    if (missing := unknown(found)) is not None:
+        raise ValueError(missing)
+    assert found.config is not None and found.room_bytes is not None  # `unknown` was asked
+    wanted = _Search(found)
+    simulate = partial(_simulate, found, model, python, folder, on_event, stop)
+    changed = [_changed(found.config, remedy.changes) for remedy in found.remedies]
+    labels = {found.config: _AS_IT_WAS}
+    for remedy, config in zip(found.remedies, changed, strict=True):
+        if config is not None:
+            labels.setdefault(config, remedy.change)
+    report = simulate(labels, wanted.run)
+    rows = _rows(report)
+    before = rows.get(_AS_IT_WAS)
+    if before is None:
+        reasons = [_STOPPED] if stop() is not None else [fault.message for fault in report.errors]
+        reasons += [row.reason for row in report.results if row.reason is not None]
+        return Checked(found, reasons[0] if reasons else "the simulation gave no peak", stop())
+    whole = _with_segments_on(labels, rows, found.room_bytes, simulate, stop)
+    remedies = []
+    for remedy, config in zip(found.remedies, changed, strict=True):
+        label = labels.get(config, "") if config is not None else ""
+        simulated = _checked(remedy, before, rows.get(label))
+        remedies.append(_with_segments(found, simulated, before, whole.get(label)))
+    answer = replace(
+        found,
+        simulated_bytes=before.peak_device_bytes,
+        remedies=wanted.first(
+            sorted(_and_segments_alone(found, remedies, before, whole), key=_place), before
+        ),
+        oddities=(*found.oddities, *_oddities(before, found.room_bytes)),
+    )
+    return Checked(answer, None if stop() is None else _STOPPED, stop())
+
+
+class _Search:
+    """The search of `plan` for the cheapest set of changes, by simulation.
+
+    `answer` is the set that fits and its row, once it was found.
+    """
+
+    def __init__(self, found: Diagnosis) -> None:
+        self._found = found
+        self.answer: tuple[ChangeSet, ProbeResult] | None = None
+
+    def run(self, known: Findings, simulators: Simulators) -> None:
+        """Search, unless the training itself fits.
+
+        Raises:
+            Stopped: told to stop.
+        """
+        config, (card,) = self._found.config, known.cards
+        assert config is not None  # `unknown` was asked
+        row = known.row(card, Rung(_AS_IT_WAS, config))
+        if row.surely_fits or row.peak_device_bytes is None:
+            return
+        judge = simulation_on(known, simulators, card, _AS_IT_WAS)
+        adapt = partial(with_autocast, config)
+        found = search(config, verdict_of(row), judge, offers=self._offers, adapt=adapt)
+        if found.fitting:
+            best, _ = found.fitting[0]
+            self.answer = best, judge.row(best)
+
+    def _offers(self, change: Change) -> bool:
+        named = {key for remedy in self._found.remedies for key in remedy.key.split("+")}
+        return change.key in named or change.key not in OF_SOME_PROGRAMS
+
+    def first(self, remedies: Sequence[Remedy], before: ProbeResult) -> tuple[Remedy, ...]:
+        """The remedies, with the set that the search found before all others."""
+        config = self._found.config
+        if self.answer is None or config is None:
+            return tuple(remedies)
+        (best, row), changes = self.answer, changed_keys(config, self.answer[0].config)
+        same = [remedy for remedy in remedies if remedy.changes == changes]
+        values = {
+            "was": f" (now {config.micro_batch_size})",
+            "alloc_conf": alloc_conf((self._found.message, *self._found.evidence)),
+        }
+        new = replace(told(of_simulation(best), config.method, TABLE, values), changes=changes)
+        chosen = same[0] if same else _checked(new, before, row)
+        return (chosen, *(remedy for remedy in remedies if remedy.changes != changes))
+
+
+def _changed(config: TrainConfig, changes: Mapping[str, object]) -> TrainConfig | None:
+    """The rung with the changes of a remedy; None if it has none, or they contradict."""
+    if not changes:
+        return None
+    changed = TrainConfig(**{**asdict(config), **changes})
+    return None if config_faults(changed) else changed
+
+
+def _simulate(
+    found: Diagnosis,
+    model: ModelRef,
+    python: str,
+    folder: RunFolder,
+    on_event: Listener,
+    stop: Callable[[], ExitCode | None],
+    labels: Mapping[TrainConfig, str],
+    then: Callable[[Findings, Simulators], None] | None = None,
+) -> Report:
+    """A plan of these rungs on a GPU with the room that the training had."""
+    assert found.config is not None and found.room_bytes is not None  # `unknown` was asked
+    ladder = tuple(Rung(label, config) for config, label in labels.items())
+    request = SurveyRequest(
+        model=model,
+        recipe=Recipe("none", "", ladder, "command line"),
+        device="cuda",
+        vram_bytes=None,
+        headroom=0.0,
+        sequence_length=found.config.sequence_length,
+        effective_batch_size=found.config.effective_batch_size,
+        micro_batch_size=None,
+        weights="synthetic",
+        evaluate=False,
+        eval_batch_size=8,
+        rank_by="memory",
+        tokens=10**6,
+        time_limit_s=None,
+        rung_limit_s=_LIMIT_S,
+        python=python,
+        seed=0,
+        plan=PlanRequest(
+            gpus=(size_text(found.room_bytes),), suggest=False, context_bytes=found.context_bytes
+        ),
+    )
+    return run_plan(request, folder, on_event=on_event, stop=stop, then=then)
+
+
+def _rows(report: Report) -> Rows:
+    """The rows of a plan that have a peak, by label."""
+    return {row.label: row for row in report.results if row.peak_device_bytes is not None}
+
+
+def _with_segments_on(
+    labels: Mapping[TrainConfig, str],
+    rows: Rows,
+    room: int,
+    simulate: Simulate,
+    stop: Callable[[], ExitCode | None],
+) -> Rows:
+    """The rows again with expandable segments, of those that these may help."""
+    wasteful = {
+        replace(config, allocator="expandable_segments"): label
+        for config, label in labels.items()
+        if label in rows and _wastes(rows[label], room)
+    }
+    return {} if not wasteful or stop() is not None else _rows(simulate(wasteful))
+
+
+def _wastes(row: ProbeResult, room: int) -> bool:
+    """Whether what it allocates would fit, but what the allocator reserves for it does not."""
+    if row.outcome == "fits" or row.config.allocator != "default":
+        return False
+    outside = (row.peak_device_bytes or 0) - (row.peak_reserved_bytes or 0)
+    return (row.peak_allocated_bytes or 0) + outside <= room
+
+
+def _checked(remedy: Remedy, before: ProbeResult, row: ProbeResult | None) -> Remedy:
+    """The remedy with the peak of its simulation; as it was if there is none."""
+    if row is None or row.peak_device_bytes is None or before.peak_device_bytes is None:
+        return remedy
+    peak, after = before.peak_device_bytes, row.peak_device_bytes
+    notes = [text for text in (remedy.note or "").split("; ") if text and text != _BORDERLINE]
+    return replace(
+        remedy,
+        frees_bytes=max(0, peak - after),
+        basis="predicted",
+        arithmetic=f"peak {format_bytes(peak)} -> {format_bytes(after)}",
+        note="; ".join((*_borderline(row), *notes)) or None,
+        leaves_bytes=after,
+        enough=row.outcome == "fits",
+    )
+
+
+def _borderline(row: ProbeResult) -> tuple[str, ...]:
+    """The note of a row that is closer to the limit than the prediction error."""
+    return row.notes[-1:] if row.borderline else ()
+
+
+def _with_segments(
+    found: Diagnosis, remedy: Remedy, before: ProbeResult, row: ProbeResult | None
+) -> Remedy:
+    """The remedy with expandable segments, if it is enough only with them."""
+    if remedy.enough or row is None or row.outcome != "fits":
+        return remedy
+    shell = [text for text in (remedy.lines.get("shell"), _segments(found).lines["shell"]) if text]
+    both = replace(
+        remedy,
+        change=f"{remedy.change}, with expandable segments",
+        lines={**remedy.lines, "shell": "\n".join(shell)},
+        changes={**remedy.changes, "allocator": "expandable_segments"},
+    )
+    return _checked(both, before, row)
+
+
+def _and_segments_alone(
+    found: Diagnosis, remedies: list[Remedy], before: ProbeResult, whole: Rows
+) -> list[Remedy]:
+    """The remedies; expandable segments come first if they alone make the training fit."""
+    row = whole.get(_AS_IT_WAS)
+    if row is None or row.outcome != "fits":
+        return remedies
+    alone = _segments(found)
+    others = [remedy for remedy in remedies if remedy.change != alone.change]
+    return [_checked(alone, before, row), *others]
+
+
+def _segments(found: Diagnosis) -> Remedy:
+    row = TABLE["expandable_segments"]
+    values = {"alloc_conf": alloc_conf((found.message, *found.evidence))}
+    lines = {name: fill(line, values) for name, line in row.lines.items()}
+    changes = {"allocator": "expandable_segments"}
+    return Remedy(row.change, None, "rule", lines, note=row.note, changes=changes, key=row.key)
+
+
+def _place(remedy: Remedy) -> int:
+    """First what is enough by simulation, last what is not; otherwise the order stays."""
+    if remedy.basis != "predicted":
+        return 1
+    return 0 if remedy.enough else 2
+
+
+def _oddities(row: ProbeResult, room: int) -> tuple[str, ...]:
+    """What is strange if the training fits by simulation, or nearly does."""
+    near = _borderline(row)
+    if row.outcome != "fits":
+        return tuple(f"simulated as described, the training is {note}" for note in near)
+    peak = format_bytes(row.peak_device_bytes)
+    return (
+        f"simulated as described, the training needs {peak} and fits in {format_bytes(room)}: a "
+        "setting differs from what was assumed, a batch was longer, or memory was kept from "
+        "earlier steps",
+        *(f"the simulation is {note}" for note in near),
+    )

@@ -1,0 +1,1 @@
+"""Runs jobs in worker processes, or answers them from what is remembered."""

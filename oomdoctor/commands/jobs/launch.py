@@ -1,0 +1,255 @@
+"""Run one job in its own process, and classify how it ended.
+
+`classify` handles every end: a reply, a kill, a signal, a silent exit, an unreadable reply, a
+deadline. Nothing a child does can end the survey.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from oomdoctor.analysis.verdict import fits
+from oomdoctor.commands.jobs.host import ChildEnd, WorkerHost
+from oomdoctor.explain.reading.parse import parse_oom
+from oomdoctor.records.codec import CodecError, dumps, loads
+from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.result import Attempt, Failure, Outcome, ProbeJob, Reply
+from oomdoctor.system.machine.limits import host_limits, tightest
+from oomdoctor.system.machine.memory import oom_kills
+
+JOB, REPLY, LOG = "job.json", "reply.json", "log.txt"
+LOG_TAIL_LINES = 30
+LOG_TAIL_CHARACTERS = 4000
+# What a process prints last if it gets no host memory; glibc, C++ and Python.
+NO_HOST_MEMORY = (
+    "std::bad_alloc",
+    "MemoryError",
+    "Cannot allocate memory",
+    "failed to map segment from shared object",
+)
+
+
+class Stopped(Exception):  # noqa: N818  (not an error: the user or the scheduler asked for it)
+    """The survey was told to stop while a job ran."""
+
+
+def launch(
+    host: WorkerHost,
+    job: ProbeJob,
+    folder: Path,
+    *,
+    usable_bytes: int | None,
+    deadline_s: float,
+    stop: Callable[[], bool],
+    on_phase: Callable[[str], None] = lambda phase: None,
+) -> tuple[Attempt, Reply | None]:
+    """Run `job` in `folder`, which keeps job, reply and log, and return how it ended.
+
+    `deadline_s` counts from the start of the child. A measured peak is compared with
+    `usable_bytes`. The reply, if there is one, holds the inspection or the prediction.
+
+    Raises:
+        Stopped: `stop()` became true; the child is dead.
+        OomDoctorError: no worker can be started (exit 5).
+    """
+    (folder / JOB).write_text(dumps(job))
+    seen = ""
+
+    def poll() -> None:
+        nonlocal seen
+        phase = _last_phase(folder)
+        if phase and phase != seen:
+            seen = phase
+            on_phase(phase)
+
+    kills_before = oom_kills()
+    end = host.run(
+        folder / JOB,
+        folder / REPLY,
+        folder / LOG,
+        deadline_s=deadline_s,
+        on_poll=poll,
+        stop=stop,
+    )
+    if end.how == "stopped":
+        raise Stopped
+    reply, fault = _read_reply(folder / REPLY)
+    attempt = classify(
+        job.config,
+        end,
+        reply,
+        fault,
+        usable_bytes=usable_bytes,
+        deadline_s=deadline_s,
+        last_phase=_last_phase(folder),
+        log_tail=log_tail(folder / LOG),
+        killed_for_memory=oom_kills() > kills_before,
+        folder=folder.name,
+    )
+    return _naming_the_limit(attempt), reply
+
+
+def classify(
+    config: TrainConfig,
+    end: ChildEnd,
+    reply: Reply | None,
+    reply_fault: str | None,
+    *,
+    usable_bytes: int | None,
+    deadline_s: float,
+    last_phase: str | None,
+    log_tail: str,
+    killed_for_memory: bool,
+    folder: str | None,
+) -> Attempt:
+    """The attempt, from how the child ended and the files it left. A complete reply counts."""
+
+    def attempt(outcome: Outcome, reason: str | None, failure: Failure | None = None) -> Attempt:
+        return Attempt(
+            config=config,
+            outcome=outcome,
+            measurement=reply.measurement if reply else None,
+            oom=reply.oom if reply else None,
+            failure=failure,
+            reason=reason,
+            elapsed_s=end.elapsed_s,
+            folder=folder,
+        )
+
+    signal_name = _signal_name(end.status)
+
+    def failure(code: str, message: str) -> Failure:
+        exit_code = end.status if end.status is not None and end.status >= 0 else None
+        return Failure(code, message, exit_code, signal_name, last_phase, log_tail)
+
+    if reply is not None:
+        return _of_reply(reply, attempt, failure, usable_bytes, signal_name)
+    no_memory = any(words in log_tail for words in NO_HOST_MEMORY)
+    if end.how == "exited" and signal_name is None:
+        event = parse_oom(log_tail, last_phase or "unknown")
+        if event is not None:
+            # bitsandbytes prints its out-of-memory error and ends the process.
+            return replace(attempt("oom", None), oom=event)
+    where = f" in phase {last_phase}" if last_phase else ""
+    outcome: Outcome = "crashed"
+    if end.how == "deadline":
+        outcome, code, message = "timed_out", "deadline", f"stopped after {deadline_s:.0f} s{where}"
+    elif end.how == "host_died":
+        code, message = "host_died", f"the worker host died{where}"
+    elif signal_name == "SIGKILL" and killed_for_memory:
+        outcome, code = "host_oom", "host_oom_killed"
+        message = f"killed{where} because host memory ran out"
+    elif no_memory and signal_name in (None, "SIGABRT"):
+        outcome, code, message = "host_oom", "host_oom", f"host memory ran out{where}"
+    elif signal_name:
+        code, message = "signal", f"killed by {signal_name}{where}"
+        if signal_name == "SIGKILL":
+            message += "; unless someone sent it, host memory ran out"
+    elif reply_fault:
+        code, message = "unreadable_reply", f"the reply cannot be read: {reply_fault}"
+    else:
+        code, message = "no_reply", f"exited with code {end.status}{where} without a reply"
+    return attempt(outcome, message, failure(code, message))
+
+
+def _naming_the_limit(attempt: Attempt) -> Attempt:
+    """The attempt; if host memory ran out, with the limit that was probably reached."""
+    killed = attempt.failure is not None and attempt.failure.signal == "SIGKILL"
+    if attempt.outcome != "host_oom" and not killed:
+        return attempt
+    # Beyond its addresses a process gets no memory; beyond the memory of a cgroup it is killed.
+    limit = tightest("memory" if killed else "addresses", host_limits())
+    if limit is None:
+        return attempt
+    reason = f"{attempt.reason}; {limit.words}"
+    if attempt.failure is None:
+        return replace(attempt, reason=reason)
+    return replace(attempt, reason=reason, failure=replace(attempt.failure, message=reason))
+
+
+def attempt_of(job: ProbeJob, reply: Reply, elapsed_s: float, cached_at: str | None) -> Attempt:
+    """The attempt of a reply that was kept; `cached_at` is when, if in an earlier run."""
+    attempt = classify(
+        job.config,
+        ChildEnd("exited", 0, elapsed_s),
+        reply,
+        None,
+        usable_bytes=None,
+        deadline_s=math.inf,
+        last_phase=None,
+        log_tail="",
+        killed_for_memory=False,
+        folder=None,
+    )
+    return replace(attempt, cached_at=cached_at)
+
+
+def log_tail(log: Path) -> str:
+    """The last lines of a worker's output, to show."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - 4 * LOG_TAIL_CHARACTERS))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return ""
+    return "\n".join(text.splitlines()[-LOG_TAIL_LINES:])[-LOG_TAIL_CHARACTERS:]
+
+
+def _of_reply(
+    reply: Reply,
+    attempt: Callable[..., Attempt],
+    failure: Callable[[str, str], Failure],
+    usable_bytes: int | None,
+    signal_name: str | None,
+) -> Attempt:
+    if reply.status == "measured" and reply.measurement is not None:
+        outcome, reason = fits(reply.measurement, usable_bytes or 0)
+        if signal_name and reason is None:
+            reason = f"the worker was killed by {signal_name} after its reply, which is complete"
+        return attempt(outcome, reason)
+    if reply.status in ("inspected", "predicted", "counted", "recorded"):
+        return attempt("fits", None)
+    if reply.status == "failed":
+        failed = reply.failure
+        code, message = (failed.code, failed.message) if failed else ("unknown", "no reason given")
+        return attempt(
+            "failed", f"{code}: {message}".strip().splitlines()[0], failure(code, message)
+        )
+    return attempt(reply.status, reply.reason)
+
+
+def _read_reply(path: Path) -> tuple[Reply | None, str | None]:
+    try:
+        return loads(Reply, path.read_text()), None
+    except FileNotFoundError:
+        return None, None
+    except (OSError, UnicodeDecodeError, CodecError) as error:
+        return None, str(error)
+
+
+def _last_phase(folder: Path) -> str | None:
+    try:
+        return (folder / REPLY).with_suffix(".phase").read_text().strip() or None
+    except OSError:
+        return None
+
+
+def _signal_name(status: int | None) -> str | None:
+    if status is None or status >= 0:
+        return None
+    try:
+        return signal.Signals(-status).name
+    except ValueError:
+        return f"signal {-status}"
+
+
+def on_one_gpu(config: TrainConfig) -> TrainConfig:
+    """The configuration to look at a model with, which needs no other GPU."""
+    plain = TrainConfig()
+    return replace(
+        config, sharding="none", world_size=1, offload="none", bucket_elements=plain.bucket_elements
+    )

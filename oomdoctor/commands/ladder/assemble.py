@@ -1,0 +1,149 @@
+"""The finished report of a survey or a plan: facts, ranking, status, next commands."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from importlib.util import find_spec
+
+from oomdoctor import __version__
+from oomdoctor.analysis.advice import deciding, exit_of, measuring_commands, next_commands
+from oomdoctor.analysis.rank import rank
+from oomdoctor.commands.export import export_line
+from oomdoctor.commands.ladder.ledger import Ledger
+from oomdoctor.errors import ExitCode
+from oomdoctor.records.machine import Machine, real_name
+from oomdoctor.records.planned.plan import CardPlan
+from oomdoctor.records.report import (
+    SCHEMA,
+    Budget,
+    ModelFacts,
+    Report,
+    RungFile,
+    SurveyRequest,
+    Tool,
+    Warn,
+)
+from oomdoctor.records.result import ProbeResult
+from oomdoctor.records.user_training import YourRung
+from oomdoctor.system.catalogue import find_gpu
+from oomdoctor.system.machine.nvml import list_gpus
+from oomdoctor.system.store.run_folders import RunFolder
+
+# Where a plan was given a size instead of a card.
+SIZE_SOURCE = "as requested"
+
+
+def report(
+    ledger: Ledger,
+    *,
+    folder: RunFolder,
+    started_at: str,
+    elapsed_s: float,
+    machine: Machine,
+    budget: Budget | None,
+    results: tuple[ProbeResult, ...],
+    warnings: tuple[Warn, ...],
+    interrupted: ExitCode | None,
+    judged: tuple[ProbeResult, ...] | None = None,
+    cards: tuple[CardPlan, ...] = (),
+    yours: YourRung | None = None,
+) -> Report:
+    """The public document; `interrupted` is the exit code of a signal, None if it finished.
+
+    `warnings` are added to those of the ledger. `judged` are the rows among which are those that
+    decide the exit code, by default `results`. `yours` is the answer about the rung of --from if
+    the ledger has none yet.
+    """
+    request, spec, inspection = ledger.request, ledger.spec, ledger.inspection
+    yours = ledger.yours or yours
+    ranking = rank(results, request.rank_by)
+    judged = deciding(results if judged is None else judged, request)
+    exit_code, status = exit_of(judged, interrupted)
+    broken_off = interrupted is not None
+    pages = all(find_spec(name) is not None for name in ("jinja2", "matplotlib"))
+    here = next_commands(
+        judged,
+        request,
+        folder.name,
+        interrupted=broken_off,
+        on_cpu=machine.device == "cpu",
+        pages=pages,
+        yours=yours,
+        remedies=cards[0].remedies if len(cards) == 1 else (),
+    )
+    sized = _for_size(request, cards, machine)
+    measure = measuring_commands(judged, sized, interrupted=broken_off, yours=yours)
+    if measure and _is_here(cards):
+        here, measure = (*measure, *here)[:4], ()
+    report = Report(
+        schema=SCHEMA,
+        command="probe" if request.plan is None else "plan",
+        status=status,
+        exit_code=int(exit_code),
+        tool=Tool("oomdoctor", __version__),
+        started_at=started_at,
+        elapsed_s=elapsed_s,
+        run_dir=str(folder.path),
+        request=request,
+        machine=machine,
+        model=ModelFacts(
+            id=spec.id,
+            source=spec.source,
+            architecture=inspection.architecture if inspection else spec.architecture,
+            model_type=spec.model_type,
+            task=spec.task,
+            parameters=inspection.parameters.total if inspection else spec.parameters,
+            revision=spec.revision,
+            weights=request.weights,
+            mixture_of_experts=bool(inspection and inspection.parameters.experts),
+        ),
+        budget=budget,
+        results=results,
+        ranking=ranking.order,
+        ranking_reasons=ranking.reasons,
+        picks=ranking.picks,
+        next_commands=(*_to_open(ledger.files), *here),
+        next_on_gpu=measure,
+        warnings=(*ledger.warnings, *warnings),
+        errors=(),
+        cards=cards,
+        files=ledger.files,
+        yours=yours,
+    )
+    line = None if broken_off else export_line(report, folder.name)
+    return report if line is None else replace(report, next_commands=_with(report, line))
+
+
+def _with(report: Report, line: str) -> tuple[str, ...]:
+    """The next commands with one more, behind the one that looks at a rung or measures it."""
+    lines = report.next_commands
+    first = 0 if not lines or lines[0].startswith("oomdoctor show") else 1
+    return (*lines[:first], line, *lines[first:])
+
+
+def _to_open(files: tuple[RungFile, ...]) -> tuple[str, ...]:
+    """The commands that show what was recorded; browsers show a trace."""
+    paths = [one.path for one in files if one.kind == "snapshot"]
+    return tuple(shlex.join(["oomdoctor", "snapshot", path]) for path in paths)
+
+
+def _for_size(
+    request: SurveyRequest, cards: tuple[CardPlan, ...], machine: Machine
+) -> SurveyRequest:
+    """The request of a plan or an emulation; a larger card answers for a size of memory."""
+    if request.emulate is not None and find_gpu(real_name(machine.gpu_name or "")) is None:
+        return replace(request, vram_bytes=request.vram_bytes or machine.total_bytes)
+    sized = len(cards) == 1 and cards[0].total_source == SIZE_SOURCE
+    return replace(request, vram_bytes=cards[0].total_bytes) if sized else request
+
+
+def _is_here(cards: tuple[CardPlan, ...]) -> bool:
+    """Whether this machine has the one card of a plan, or any GPU where it is just a size."""
+    if len(cards) != 1:
+        return False
+    gpus = list_gpus()
+    if cards[0].total_source == SIZE_SOURCE:
+        return bool(gpus)
+    known = [find_gpu(gpu.name, gpu.total_bytes) for gpu in gpus]
+    return any(facts is not None and facts.name == cards[0].name for facts in known)

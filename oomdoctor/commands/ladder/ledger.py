@@ -1,0 +1,150 @@
+"""What a survey and a plan have both found out: the request as it became, the model, its data.
+
+Lower bounds for rungs that an early end left untried need no worker and no simulation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from oomdoctor.analysis.memory.shape import least_counts
+from oomdoctor.analysis.search.ladder import Context, bound_of, too_big
+from oomdoctor.analysis.search.precision import emulated, ladder_for
+from oomdoctor.commands.ladder.dataset import at_rows
+from oomdoctor.errors import OomDoctorError
+from oomdoctor.records.config import Rung
+from oomdoctor.records.dataset import CountedRows
+from oomdoctor.records.model import ModelSpec, ParameterCounts
+from oomdoctor.records.planned.plan import PlanRequest
+from oomdoctor.records.report import Fault, Report, RungFile, SurveyRequest, Warn
+from oomdoctor.records.result import Inspection, ProbeResult
+from oomdoctor.records.user_training import YOURS, YourRung
+from oomdoctor.records.warnings import (
+    bfloat16_emulated,
+    float16_rungs,
+    sequence_lowered,
+    sweep_ends,
+)
+from oomdoctor.system.catalogue import model_types
+from oomdoctor.units import format_bytes
+
+
+class Ledger:
+    """A run in progress; only the methods here and of its kinds change it.
+
+    Invariant: `request` and `rungs` are the requested ones, with sequence lengths adapted to the
+    data file and to the positions of the model. What is not known yet is None or empty.
+    """
+
+    def __init__(
+        self, request: SurveyRequest, spec: ModelSpec, warnings: Iterable[Warn] = ()
+    ) -> None:
+        self.request, self.rungs = request, request.recipe.rungs
+        self.spec, self.warnings = spec, tuple(warnings)
+        self.inspection: Inspection | None = None
+        self.counted: CountedRows | None = None
+        self.files: tuple[RungFile, ...] = ()
+        self.yours: YourRung | None = None
+
+    def take_inspection(self, inspection: Inspection) -> None:
+        """Take what the worker says about the model and the machine."""
+        self.inspection = inspection
+
+    def take_rows(self, counted: CountedRows) -> None:
+        """Take the counted rows: every rung is now about the longest one, or about packed ones."""
+        self.counted = counted
+        self.request = at_rows(self.request, counted)
+        self.rungs = self.request.recipe.rungs
+
+    def ladders_for(self, capabilities: Mapping[str, str | None]) -> dict[str, tuple[Rung, ...]]:
+        """The rungs with the 16-bit type that each device has, by the name of the device.
+
+        If they are the same for all devices, they are the requested ones from now on.
+        """
+        ladders = {name: ladder_for(self.rungs, has) for name, has in capabilities.items()}
+        changed = [name for name, ladder in ladders.items() if ladder != self.rungs]
+        slow = {name: emulated(ladders[name], has) for name, has in capabilities.items()}
+        if changed:
+            self.warn([float16_rungs(changed)])
+        if any(slow.values()):
+            labels = tuple(dict.fromkeys(label for found in slow.values() for label in found))
+            self.warn([bfloat16_emulated([name for name in slow if slow[name]], labels)])
+        if len(changed) == len(ladders) and len(set(ladders.values())) == 1:
+            (self.rungs,) = set(ladders.values())
+            recipe = replace(self.request.recipe, rungs=self.rungs)
+            self.request = replace(self.request, recipe=recipe)
+        return ladders
+
+    def own_rung(self) -> Rung | None:
+        """The rung of --from."""
+        return next((rung for rung in self.rungs if rung.label == YOURS), None)
+
+    def warn(self, warnings: Iterable[Warn]) -> None:
+        """Add warnings."""
+        self.warnings = (*self.warnings, *warnings)
+
+
+def counts_from_config(spec: ModelSpec) -> ParameterCounts | None:
+    """Parameters that the model has at least; None if its config.json says too little."""
+    plain = spec.model_type in model_types()
+    return least_counts(spec.config, spec.parameters, plain=plain)
+
+
+def with_bound(row: ProbeResult, rung: Rung, context: Context) -> ProbeResult:
+    """The row; if its rung was not reached, with what the rung needs at least.
+
+    A rung whose bound is above the usable memory is settled by it.
+    """
+    if row.failure is None or row.failure.code != "not_reached" or context.counts is None:
+        return row
+    skip = too_big(rung, context)
+    if skip is not None:
+        return replace(row, reason=skip.reason, missed_by_bytes=skip.missed_by_bytes, failure=None)
+    bound = bound_of(rung.config, context.counts, context)
+    if not bound.size_bytes:
+        return row
+    return replace(row, reason=f"not reached; lower bound {format_bytes(bound.size_bytes)}")
+
+
+def bounds_only(report: Report, error: OomDoctorError) -> Report:
+    """The report of a plan that cannot simulate: lower bounds, the error, and its exit code."""
+    return replace(
+        report,
+        status="partial",
+        exit_code=int(error.exit_code),
+        errors=(Fault(error.code, error.message, error.hint),),
+        next_commands=(),
+    )
+
+
+def within_limits(
+    request: SurveyRequest, model: str, limit: int | None
+) -> tuple[SurveyRequest, tuple[Rung, ...], list[Warn]]:
+    """The request and its rungs with at most `limit` tokens a row; a warning if changed."""
+    rungs = request.recipe.rungs
+    if limit is None or all(rung.config.sequence_length <= limit for rung in rungs):
+        return request, rungs, []
+    asked = max(rung.config.sequence_length for rung in rungs)
+    lowered: dict[str, Rung] = {}  # two rungs may become one
+    for rung in rungs:
+        length = min(rung.config.sequence_length, limit)
+        config = replace(rung.config, sequence_length=length)
+        lowered.setdefault(config.key(), replace(rung, config=config))
+    return (
+        replace(request, sequence_length=min(request.sequence_length, limit)),
+        tuple(lowered.values()),
+        [sequence_lowered(model, limit, asked)],
+    )
+
+
+def sweep_within_limits(
+    plan: PlanRequest, model: str, limit: int | None
+) -> tuple[PlanRequest, list[Warn]]:
+    """The plan with its sweep of lengths cut at `limit`; a warning if that changes it."""
+    sweep = plan.sweep
+    if sweep is None or limit is None or sweep.values[-1] <= limit:
+        return plan, []
+    values = (*(value for value in sweep.values if value < limit), limit)
+    ended = replace(plan, sweep=replace(sweep, values=values))
+    return ended, [sweep_ends(model, limit)]

@@ -1,0 +1,1 @@
+"""`plan`: cards, sweeps, `--solve`, `--min`, `--why`, and what would make a rung fit."""

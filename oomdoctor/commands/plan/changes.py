@@ -1,0 +1,235 @@
+"""What would make a rung fit that does not, by simulation: the rung of --from, and each method.
+
+Both are the same search over the same table of changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+
+from oomdoctor.analysis.changes.search import (
+    Answer,
+    search,
+    verdict_of,
+    why_nothing_fits,
+)
+from oomdoctor.analysis.changes.table import BY_KEY
+from oomdoctor.analysis.command_line import rung_text
+from oomdoctor.commands.devices.cards import Card, room_for
+from oomdoctor.commands.jobs.simulators import Simulators
+from oomdoctor.commands.ladder.your_changes import (
+    Simulation,
+    Sized,
+    Tried,
+    fastest_first,
+    no_answer,
+    other_changes,
+    search_yours,
+    shown,
+    simulate_faster,
+    too_large,
+    unanswered,
+)
+from oomdoctor.commands.plan.engines import runs_on_card_only
+from oomdoctor.commands.plan.findings import Findings
+from oomdoctor.commands.plan.picks import METHODS, nearest
+from oomdoctor.commands.plan.tasks import Task
+from oomdoctor.records.planned.plan import PlanRemedy
+from oomdoctor.records.result import Attempt, ProbeResult
+from oomdoctor.records.user_training import YOURS, UserTraining, YourRung
+
+_MOST_CARDS = 4  # for which changes are simulated
+
+
+def find_remedies(known: Findings, simulators: Simulators) -> None:
+    """Keep the remedies of each named card for the methods of the ladder that do not fit there.
+
+    There are none in a plan that asks more, or of many cards.
+
+    The rung of --from is no part of it: `find_yours` answers for it.
+
+    Raises:
+        Stopped: told to stop.
+    """
+    if _asks_more(known) or not known.plan.suggest or known.request.most_gpus() > 1:
+        return
+    for card in known.cards if len(known.cards) <= _MOST_CARDS else ():
+        known.remedies[card.name] = _of_card(known, simulators, card)
+
+
+def _of_card(known: Findings, simulators: Simulators, card: Card) -> tuple[PlanRemedy, ...]:
+    rows = tuple(row for row in known.rows(card) if row.label != YOURS)
+    found: list[PlanRemedy] = []
+    for method in METHODS:
+        own = tuple(row for row in rows if row.config.method == method)
+        simulated = tuple(row for row in own if not runs_on_card_only(row.config))
+        row = None if any(r.surely_fits for r in own) else nearest(simulated, method)
+        if row is not None and row.micro_batch_size is not None:
+            judge = simulation_on(known, simulators, card, row.label)
+            answer = search(
+                row.config, verdict_of(row), judge, offers=lambda change: change.group != "method"
+            )
+            found += _remedies(known, card, row, answer)
+    return tuple(found)
+
+
+def _why_not(known: Findings) -> str | None:
+    """Why no changes are simulated; None if they are."""
+    if _asks_more(known) or len(known.cards) != 1:
+        return "changes are simulated in a plan of one card"
+    return None
+
+
+def _asks_more(known: Findings) -> bool:
+    """Whether a plan has a question beside its ladder, or is about all cards."""
+    plan = known.plan
+    beside = plan.sweep is not None or plan.why is not None or plan.solve is not None
+    return beside or plan.all_gpus or known.request.lengths is not None
+
+
+def _remedies(
+    known: Findings, card: Card, row: ProbeResult, answer: Answer
+) -> tuple[PlanRemedy, ...]:
+    """The cheapest set that fits, and what may fit with another package; or why there is none."""
+    before = row.peak_device_bytes or 0
+    found = [
+        PlanRemedy(
+            method=row.config.method,
+            key=row.key,
+            label=row.label,
+            change=one.words,
+            frees_bytes=before - (verdict.needs_bytes or 0),
+            peak_device_bytes=verdict.needs_bytes,
+            basis="simulated",
+            rung=rung_text(one.config, known.request),
+            reason="borderline" if verdict.outcome == "borderline" else None,
+        )
+        for one, verdict in answer.fitting[:1]
+    ]
+    found += _with_packages(known, card, row, answer)
+    if found:
+        return tuple(found)
+    reason = why_nothing_fits(answer, card.usable_bytes)
+    nothing = PlanRemedy(
+        row.config.method, row.key, row.label, None, None, None, None, None, reason
+    )
+    return (nothing,)
+
+
+def _with_packages(
+    known: Findings, card: Card, row: ProbeResult, answer: Answer
+) -> list[PlanRemedy]:
+    """Single changes that a package would allow which is missing here, by arithmetic."""
+    parts, peak = row.breakdown, row.peak_device_bytes
+    found = []
+    for key in answer.unsupported:
+        change = BY_KEY[key]
+        steps = list(change.steps(row.config))
+        if parts is None or peak is None or change.package is None or not steps:
+            continue
+        frees = sum(getattr(parts, f"{part}_bytes") for part in change.frees)
+        if peak - frees > card.usable_bytes:
+            continue
+        config = change.applied(row.config, steps[-1])
+        found.append(
+            PlanRemedy(
+                row.config.method, row.key, row.label, change.text(config), frees, None,
+                "arithmetic", rung_text(config, known.request), None,
+            )
+        )  # fmt: skip
+    return found
+
+
+def find_yours(known: Findings, simulators: Simulators) -> YourRung | None:
+    """The answer about the rung of --from; only its outcome in a plan that asks more.
+
+    Raises:
+        Stopped: told to stop.
+    """
+    request, training = known.request, known.request.user_training
+    rung = known.own_rung()
+    if training is None or rung is None:
+        return None
+    reason = _why_not(known)
+    if reason is None and not known.plan.ranks:
+        reason = "changes are simulated in a plan of one card"
+    if reason is not None:
+        return unanswered(rung.config.key(), reason)
+    (card,) = known.cards
+    row = known.row(card, rung)
+    reason = no_answer(row)
+    if reason is None and runs_on_card_only(rung.config):
+        kernels = "Unsloth" if rung.config.library == "unsloth" else "Transformer Engine"
+        reason = f"changes of a rung with {kernels} cannot be simulated"
+    if reason is not None:
+        return unanswered(row.key, reason)
+    judge = simulation_on(known, simulators, card)
+    if row.surely_fits or row.outcome == "unsupported":
+        changes = other_changes(training, row)
+        if row.outcome == "unsupported":
+            return answer_runs(training, row, judge.rows(changes))
+        better, tried = simulate_faster(changes, judge.rows, row.tokens_per_s)
+        nothing = "no single change makes it faster"
+        if row.tokens_per_s is None:
+            nothing = "its speed cannot be estimated, so no change is known to make it faster"
+        return answer_faster(training, row, better, tried, nothing)
+    answer = search_yours(training, row, judge)
+    card_for = partial(room_for, own=card.capability, headroom=request.headroom)
+    return answer_fits(training, row, answer, judge, card_for)
+
+
+def answer_fits(
+    training: UserTraining,
+    row: ProbeResult,
+    answer: Answer,
+    simulation: Simulation,
+    card_for: Callable[[ProbeResult], str | None],
+) -> YourRung:
+    """The answer about a rung that does not fit, from a search by simulation.
+
+    `card_for` names a card for a row.
+    """
+    tried = tuple(one.words for one, _ in answer.judged)
+    found = [(one, simulation.row(one)) for one, _ in answer.fitting]
+    reason = None if found else too_large(row, answer, simulation, card_for)
+    return YourRung(row.key, YOURS, "fits", shown(training, row, found), tried, reason)
+
+
+def answer_runs(training: UserTraining, row: ProbeResult, tried: Sequence[Tried]) -> YourRung:
+    """The answer about a rung that does not run here; nothing if no change of it does."""
+    words = tuple(one.words for one, _ in tried)
+    fitting = [pair for pair in tried if pair[1].surely_fits]
+    changes = shown(training, row, fastest_first(fitting))
+    return YourRung(row.key, YOURS, "fits" if fitting else None, changes, words, None)
+
+
+def answer_faster(
+    training: UserTraining,
+    row: ProbeResult,
+    found: Sequence[Tried],
+    tried: tuple[str, ...],
+    nothing: str,
+) -> YourRung:
+    """The answer about a rung that fits; `nothing` is the reason if none is found."""
+    changes = shown(training, row, found)
+    return YourRung(row.key, YOURS, "faster", changes, tried, None if changes else nothing)
+
+
+def simulation_on(
+    known: Findings, simulators: Simulators, card: Card, label: str = YOURS
+) -> Simulation:
+    """A judge on the card; a simulation that failed is an attempt at each of its sizes."""
+
+    def run(rungs: Sequence[Sized]) -> Iterator[tuple[Attempt, ...]]:
+        tasks = [Task(rung, sizes, (card,)) for rung, sizes in rungs]
+        for ended in known.simulate(simulators, tasks, keep=False):
+            task, failed = tasks[ended.number], ended.attempt
+            config = task.rung.config
+            known.simulated[config.key()] = failed.cached_at
+            yield known.attempts_on(card, task, ended) or tuple(
+                replace(failed, config=config.with_micro_batch(size)) for size in task.sizes
+            )
+
+    return Simulation(known.contexts[card.name], known.request, run, label)

@@ -1,0 +1,192 @@
+"""Rungs of a plan that run: for each the largest micro-batch size that fits, by its engine.
+
+All searches advance together, one size at a time, so that rungs run side by side. A rung whose
+lower bound is above the usable memory does not run.
+
+The emulated card runs no kernels, so times are estimated: the rung is also simulated at the
+micro-batch size that its engine fits. Unsloth cannot be simulated, so its rungs have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from oomdoctor.analysis.memory.bounds import shards_of
+from oomdoctor.analysis.search.ladder import Context, fixed_size, too_big
+from oomdoctor.analysis.search.micro_batch import Tried, divisors, next_with_room
+from oomdoctor.commands.devices.cards import Card
+from oomdoctor.commands.events import Listener, SurveyEvent, starting
+from oomdoctor.commands.jobs.simulators import Simulators
+from oomdoctor.commands.plan.engines import (
+    Chosen,
+    Engines,
+    is_sharded,
+    runs_on_card_only,
+    was_stopped_by_host,
+)
+from oomdoctor.commands.plan.findings import Findings
+from oomdoctor.commands.plan.tasks import Task
+from oomdoctor.records.config import Rung
+from oomdoctor.records.facts.dtypes import dtype_bytes
+from oomdoctor.records.measurement import Measurement
+from oomdoctor.records.result import Attempt, refused
+from oomdoctor.records.rung.faults import cannot_run
+
+
+@dataclass(slots=True)
+class _Search:
+    """The search for a rung on a card; over if an attempt ended in anything but a verdict."""
+
+    rung: Rung
+    sizes: tuple[int, ...]
+    spared_bytes: int
+    attempts: list[Attempt] = field(default_factory=list)
+
+    def next_size(self, usable_bytes: int) -> int | None:
+        """The next size to run."""
+        if any(one.outcome not in ("fits", "oom") for one in self.attempts):
+            return None
+        tried = {int(one.config.micro_batch_size): _tried(one) for one in self.attempts}
+        return next_with_room(self.sizes, tried, usable_bytes, self.spared_bytes)
+
+
+def run_ladder(
+    known: Findings,
+    card: Card,
+    engines: Engines,
+    on_event: Listener,
+    chosen: Chosen = is_sharded,
+) -> None:
+    """Run the `chosen` rungs of a card and keep what they need.
+
+    A rung that its engine cannot run is left to the simulation, unless it is one of Unsloth.
+
+    Raises:
+        Stopped: told to stop; what is known stays.
+        OomDoctorError: no worker can be started (exit 5).
+    """
+    context, usable = known.contexts[card.name], card.usable_bytes
+    searches = [
+        _Search(rung, _sizes(rung, context), _gradient_bytes(rung, context))
+        for rung in known.ladder(card)
+        if chosen(rung.config) and _may_run(known, card, rung, context)
+    ]
+    total = len(searches)
+    ended: set[int] = set()
+    while True:
+        wanted = [
+            (number, size)
+            for number, search in enumerate(searches)
+            if (size := search.next_size(usable)) is not None
+        ]
+        if not wanted:
+            return
+        asked = [
+            Rung(searches[number].rung.label, searches[number].rung.config.with_micro_batch(size))
+            for number, size in wanted
+        ]
+
+        for ran in engines.run(asked, usable, starting(on_event, asked, total)):
+            number, _ = wanted[ran.number]
+            search = searches[number]
+            search.attempts.append(ran.attempt)
+            if search.next_size(usable) is not None:
+                continue
+            ended.add(number)
+            keep(known, card, search.rung, tuple(search.attempts))
+            on_event(
+                SurveyEvent(
+                    "predicted",
+                    search.rung,
+                    attempts=tuple(search.attempts),
+                    index=len(ended),
+                    total=total,
+                )
+            )
+
+
+def keep(known: Findings, card: Card, rung: Rung, attempts: tuple[Attempt, ...]) -> None:
+    """Keep the attempts, unless the engine is not supported here: then the rung is simulated."""
+    last = attempts[-1]
+    if last.outcome != "unsupported" and not was_stopped_by_host(last):
+        known.keep_run(card, rung, attempts)
+    elif len(attempts) > 1:
+        known.keep_run(card, rung, attempts[:-1])
+    elif runs_on_card_only(rung.config):
+        known.keep_run(card, rung, attempts)  # why it does not run
+    else:
+        known.not_run[card.name, rung.config.key()] = last.reason or "not supported"
+
+
+def _may_run(known: Findings, card: Card, rung: Rung, context: Context) -> bool:
+    """Whether a rung runs; if not, why is kept."""
+    smallest = rung.config.with_micro_batch(fixed_size(rung.config, context) or 1)
+    reason = cannot_run(smallest, context.compute_capability)
+    if reason is not None:
+        known.attempts[card.name, rung.config.key()] = (refused(smallest, reason),)
+        return False
+    skip = too_big(rung, context)
+    if skip is not None:
+        known.skipped[card.name, rung.config.key()] = skip
+        return False
+    return True
+
+
+def _sizes(rung: Rung, context: Context) -> tuple[int, ...]:
+    fixed = fixed_size(rung.config, context)
+    return (fixed,) if fixed is not None else divisors(rung.config.rank_batch_size())
+
+
+def _gradient_bytes(rung: Rung, context: Context) -> int:
+    """What a rank holds of the gradients while it accumulates; 0 for adapters, which are small."""
+    config = rung.config
+    if config.method != "full" or context.counts is None:
+        return 0
+    return context.counts.total * dtype_bytes(config.weights_dtype) // shards_of(config)
+
+
+def _tried(attempt: Attempt) -> Tried:
+    measured = attempt.measurement
+    peak = measured.deciding_peak_bytes() if measured is not None else None
+    return Tried(attempt.outcome == "fits", peak)
+
+
+def estimate_times(known: Findings, card: Card, simulators: Simulators, on_event: Listener) -> None:
+    """Simulate the rungs that fit by their engines; a rung that cannot be simulated has no time.
+
+    Raises:
+        Stopped: told to stop; what is known stays.
+    """
+    tasks = []
+    for rung in known.ladder(card):
+        if runs_on_card_only(rung.config):
+            continue
+        row = known.row(card, rung)
+        if known.was_run(card, rung) and row.outcome == "fits" and row.micro_batch_size:
+            tasks.append(Task(rung, (row.micro_batch_size,), (card,)))
+    if card.facts is None or not tasks:
+        return
+
+    told = starting(on_event, [task.rung for task in tasks])
+    for done, ended in enumerate(known.simulate(simulators, tasks, told, keep=False), 1):
+        task = tasks[ended.number]
+        on_event(SurveyEvent("simulated", task.rung, index=done, total=len(tasks)))
+        simulated = {
+            attempt.config.micro_batch_size: attempt.measurement
+            for attempt in known.attempts_on(card, task, ended)
+        }
+        if simulated:
+            ran = known.attempts[card.name, task.rung.config.key()]
+            known.keep_run(card, task.rung, tuple(with_times(one, simulated) for one in ran))
+
+
+def with_times(
+    attempt: Attempt, simulated: Mapping[int | Literal["auto"], Measurement | None]
+) -> Attempt:
+    """The attempt with the estimated times of its size; `simulated` is by micro-batch size."""
+    estimate = simulated.get(attempt.config.micro_batch_size)
+    if attempt.measurement is None or estimate is None:
+        return attempt
+    return replace(attempt, measurement=replace(attempt.measurement, timing=estimate.timing))

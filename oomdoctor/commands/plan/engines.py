@@ -1,0 +1,207 @@
+"""How a plan answers for a rung: by its own engine on the emulated card, or by simulation.
+
+The engine of several GPUs (FSDP, DDP, DeepSpeed) runs its own code there with one rank, and its
+peak is exact. That needs an interpreter whose torch has a CUDA build. Elsewhere, and for questions
+that take many runs, the rung is simulated. Unsloth compiles its layers for the card, and
+Transformer Engine has its own kernels, so these run there or not at all.
+
+Each rung that runs is one process, two at a time.
+
+For several GPUs one rank runs, and the card has room for any rung, so a rung that does not fit
+still says what it needs. A rung close to the limit runs again with the limit of the real card,
+where the allocator gives back what it holds beyond the tensors. Unsloth sizes its buffers by the
+free memory, so for it the card is as large as the real one.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Self
+
+from oomdoctor.commands.devices import emulated
+from oomdoctor.commands.devices.cards import Card
+from oomdoctor.commands.jobs.host import WorkerHost
+from oomdoctor.commands.jobs.launch import launch
+from oomdoctor.commands.jobs.simulators import COMPILES_NOTHING, ONE_THREAD, as_they_end
+from oomdoctor.commands.plan.findings import Findings
+from oomdoctor.records.config import Rung, TrainConfig
+from oomdoctor.records.report import Warn
+from oomdoctor.records.result import Attempt
+from oomdoctor.records.warnings import engines_not_run
+from oomdoctor.system.environment import is_emulating, worker_environment
+from oomdoctor.system.store.run_folders import RunFolder, save_attempt
+
+Chosen = Callable[[TrainConfig], bool]
+_LANES = 2
+_ROOM = 16  # times the memory of the card
+
+
+def is_sharded(config: TrainConfig) -> bool:
+    """Whether a rung trains on several GPUs, or needs an engine for them."""
+    return config.sharding != "none"
+
+
+def is_unsloth(config: TrainConfig) -> bool:
+    """Whether Unsloth trains a rung."""
+    return config.library == "unsloth"
+
+
+def runs_on_card_only(config: TrainConfig) -> bool:
+    """Whether a rung has kernels that no simulation knows: Unsloth's, or Transformer Engine's."""
+    return is_unsloth(config) or config.fp8 == "transformer_engine"
+
+
+def engine_cards(known: Findings, chosen: Chosen = is_sharded) -> tuple[Card, ...]:
+    """The cards on which the `chosen` rungs of the plan run; none if they are all simulated."""
+    plan = known.plan
+    asks_more = plan.why is not None or plan.sweep is not None or plan.solve is not None
+    if asks_more or known.request.snapshot is not None or known.shapes:
+        return ()
+    if not any(chosen(rung.config) for rung in known.rungs):
+        return ()
+    if emulated.why_not(known.request.python) is not None or is_emulating():
+        return ()
+    return tuple(card for card in known.cards if emulated.can_be(card))
+
+
+def was_stopped_by_host(attempt: Attempt) -> bool:
+    """Whether this machine had too little memory for a rung, and not the card."""
+    pinned = attempt.oom is not None and attempt.oom.dialect == "cuda_driver"
+    return attempt.outcome == "host_oom" or (pinned and attempt.config.offload != "none")
+
+
+def route_warnings(known: Findings) -> tuple[Warn, ...]:
+    """That rungs are simulated whose engines could run with another interpreter."""
+    if not any(is_sharded(rung.config) for rung in known.rungs):
+        return ()
+    reason = emulated.why_not(known.request.python)
+    if reason is None:
+        return ()
+    return (engines_not_run(reason.message),)
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A rung that ran: its number among those that were asked for, and how it ended."""
+
+    number: int
+    attempt: Attempt
+
+
+class Engines:
+    """Worker hosts that see one emulated card, for the `chosen` rungs of a plan; a context manager
+    that ends them.
+
+    Invariant: a host works on one rung at a time. Each sees its own emulated GPUs, because ranks
+    of two rungs would take memory from each other.
+    """
+
+    def __init__(
+        self,
+        known: Findings,
+        card: Card,
+        folder: RunFolder,
+        stop: Callable[[], bool],
+        chosen: Chosen = is_sharded,
+    ) -> None:
+        self._known, self._card, self._folder, self._stop = known, card, folder, stop
+        self._configs = [rung.config for rung in known.ladder(card) if chosen(rung.config)]
+        self._has_room = not any(map(is_unsloth, self._configs))
+        self._hosts: list[WorkerHost] = []
+        self._idle: queue.SimpleQueue[WorkerHost] = queue.SimpleQueue()
+        self._naming = threading.Lock()
+        self._broken = threading.Event()
+        self._open = ExitStack()
+
+    def __enter__(self) -> Self:
+        python = self._known.request.python
+        most = max(min(config.world_size, config.gpus_per_node) for config in self._configs)
+        room = _ROOM if self._has_room else 1
+        card = replace(self._card, total_bytes=room * self._card.total_bytes)
+        gpus = emulated.EmulatedGpus(card, most, alone=True)
+        with ExitStack() as opening:
+            for lane in range(min(_LANES, len(os.sched_getaffinity(0)))):
+                place = self._folder.path / f"engines-{lane}"
+                place.mkdir(exist_ok=True)
+                seen = opening.enter_context(emulated.emulating(gpus, python, place))
+                uuids = ",".join(emulated.uuid_of(index) for index in range(most))
+                environment = worker_environment(uuids) | ONE_THREAD | seen
+                if not any(config.compile or runs_on_card_only(config) for config in self._configs):
+                    environment |= COMPILES_NOTHING
+                host = opening.enter_context(WorkerHost(python, environment, place))
+                host.start()  # they load their libraries at the same time
+                self._idle.put(host)
+                self._hosts.append(host)
+            self._open = opening.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def run(
+        self,
+        rungs: Sequence[Rung],
+        usable_bytes: int,
+        on_start: Callable[[int], None] = lambda number: None,
+    ) -> Iterator[Ran]:
+        """The rungs as they end; each has a micro-batch size. `on_start` gets their numbers.
+
+        Raises:
+            Stopped: told to stop; no rung is running.
+            OomDoctorError: no worker can be started (exit 5).
+        """
+        with ThreadPoolExecutor(len(self._hosts)) as threads:
+            left: set[Future[Ran]] = {
+                threads.submit(self._one, number, rung, usable_bytes, on_start)
+                for number, rung in enumerate(rungs)
+            }
+            yield from as_they_end(left, self._broken)
+
+    def _one(
+        self, number: int, rung: Rung, usable_bytes: int, on_start: Callable[[int], None]
+    ) -> Ran:
+        host = self._idle.get()
+        try:
+            on_start(number)
+            limit = None if self._has_room else usable_bytes
+            attempt = self._launched(host, rung, usable_bytes, limit)
+            if self._has_room and _is_close(attempt, usable_bytes):
+                limited = self._launched(host, rung, usable_bytes, usable_bytes)
+                attempt = limited if limited.outcome == "fits" else attempt
+        finally:
+            self._idle.put(host)
+        return Ran(number, attempt)
+
+    def _launched(
+        self, host: WorkerHost, rung: Rung, usable_bytes: int, limit_bytes: int | None
+    ) -> Attempt:
+        request, config = self._known.request, rung.config
+        assert isinstance(config.micro_batch_size, int)
+        with self._naming:
+            folder = self._folder.job_folder(rung.label, config.micro_batch_size)
+        job = self._known.measuring_job(self._card, rung, limit_bytes)
+        job = replace(job, alone=config.world_size > 1)
+        attempt, _ = launch(
+            host,
+            job,
+            folder,
+            usable_bytes=usable_bytes,
+            deadline_s=request.rung_limit_s,
+            stop=lambda: self._broken.is_set() or self._stop(),
+        )
+        save_attempt(folder, attempt)
+        return attempt
+
+
+def _is_close(attempt: Attempt, usable_bytes: int) -> bool:
+    """Whether the tensors fit, but not what the allocator held beyond them."""
+    measured = attempt.measurement
+    if measured is None or attempt.outcome != "oom":
+        return False
+    return measured.peak_allocated_bytes + (measured.overhead_bytes or 0) <= usable_bytes

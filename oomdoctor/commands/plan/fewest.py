@@ -1,0 +1,289 @@
+"""`plan --gpus A..B --min`: the fewest GPUs on which each rung fits, on each card.
+
+All searches of a card advance together, one number of GPUs at a time. Rungs run at their fixed
+micro-batch size, or at 1: a rung fits if its smallest step does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from oomdoctor.analysis.command_line import rung_text
+from oomdoctor.analysis.memory.bounds import shards_of
+from oomdoctor.analysis.search.fewest_gpus import FewestGpus
+from oomdoctor.analysis.search.ladder import Context, bound_of, fixed_size, too_big
+from oomdoctor.commands.devices.cards import Card
+from oomdoctor.commands.events import Listener, SurveyEvent, starting
+from oomdoctor.commands.jobs.simulators import Simulators
+from oomdoctor.commands.plan.engine_ladder import keep
+from oomdoctor.commands.plan.engines import Engines, is_sharded, was_stopped_by_host
+from oomdoctor.commands.plan.findings import Findings
+from oomdoctor.commands.plan.tasks import Task
+from oomdoctor.records.config import Rung, TrainConfig
+from oomdoctor.records.planned.searched import FewestAnswer, FewestLine, GpuRange, GpuTry
+from oomdoctor.records.report import SurveyRequest
+from oomdoctor.records.result import Evidence
+from oomdoctor.records.rung.faults import cannot_run
+
+
+@dataclass(slots=True)
+class _Search:
+    """The search for a rung on a card; `reason` says why it has no answer.
+
+    With `simulated`, the engine of the rung cannot run here.
+    """
+
+    card: Card
+    rung: Rung
+    request: SurveyRequest
+    size: int
+    numbers: FewestGpus
+    reason: str | None = None
+    simulated: bool = False
+
+    def at(self, gpus: int) -> Rung:
+        """The rung on a number of GPUs."""
+        return Rung(self.rung.label, at_gpus(self.rung.config, gpus, self.size, self.request))
+
+    def next_try(self) -> int | None:
+        """The next number of GPUs to run or to simulate."""
+        return None if self.reason is not None else self.numbers.next_try()
+
+    def shown(self) -> int:
+        """The number of GPUs that the report has a row for."""
+        found = self.numbers
+        return found.fewest or max(found.tries, default=found.numbers[-1] if found.numbers else 1)
+
+
+def at_gpus(config: TrainConfig, gpus: int, size: int, request: SurveyRequest) -> TrainConfig:
+    """The configuration on a number of GPUs, at a micro-batch size.
+
+    The effective batch size is rounded up to what the GPUs share equally. One GPU needs no engine.
+    """
+    rounded = -(-request.effective_batch_size // request.gpus) * request.gpus
+    own = config.effective_batch_size != rounded
+    wanted = config.effective_batch_size if own else request.effective_batch_size
+    whole = gpus * size
+    plain = {"sharding": "none", "bucket_elements": 0} if gpus == 1 else {}
+    return replace(
+        config,
+        world_size=gpus,
+        micro_batch_size=size,
+        effective_batch_size=-(-wanted // whole) * whole,
+        **plain,  # type: ignore[arg-type]
+    )
+
+
+def find_fewest(
+    known: Findings, card: Card, engines: Engines | None, simulators: Simulators, on_event: Listener
+) -> None:
+    """Find the answer for every rung on a card, and keep it, also if the search is cut short.
+
+    Without `engines`, all is simulated.
+
+    Raises:
+        Stopped: told to stop.
+        OomDoctorError: no worker can be started (exit 5).
+    """
+    assert known.plan.fewest is not None
+    searches = [_search(known, card, rung, known.plan.fewest) for rung in known.ladder(card)]
+    done = 0
+    try:
+        while wanted := [(s, gpus) for s in searches if (gpus := s.next_try()) is not None]:
+            total = done + len(wanted)
+            run = [pair for pair in wanted if engines is not None and _may_run(known, pair[0])]
+            rest = [pair for pair in wanted if pair not in run]
+            if engines is not None and run:
+                done = _run(known, engines, run, on_event, done, total)
+            if rest:
+                done = _simulate(known, simulators, rest, on_event, done, total)
+    finally:
+        _keep_answer(known, card, searches, known.plan.fewest)
+
+
+def _search(known: Findings, card: Card, rung: Rung, span: GpuRange) -> _Search:
+    context = known.contexts[card.name]
+    size = fixed_size(rung.config, context) or 1
+    numbers = _numbers(rung.config, span, known.request)
+
+    def bound(gpus: int) -> int:
+        assert context.counts is not None
+        config = at_gpus(rung.config, gpus, size, known.request)
+        return bound_of(config, context.counts, context).size_bytes
+
+    split = len(numbers) > 1 and shards_of(replace(rung.config, world_size=numbers[-1])) != (
+        shards_of(replace(rung.config, world_size=numbers[0]))
+    )
+    search = _Search(
+        card, rung, known.request, size, FewestGpus(numbers, card.usable_bytes, bound, split)
+    )
+    search.reason = _no_search(search, known, context)
+    return search
+
+
+def _numbers(config: TrainConfig, span: GpuRange, request: SurveyRequest) -> list[int]:
+    """The numbers of GPUs on which a rung can train."""
+    every = range(span.low, span.high + 1)
+    if config.sharding == "none":
+        return [1] if 1 in every else []
+    if config.world_size != request.gpus:  # the rung fixes it
+        return [config.world_size] if config.world_size in every else []
+    if config.sharding == "hybrid":
+        node = config.gpus_per_node
+        return [gpus for gpus in every if gpus > node and gpus % node == 0]
+    # Without an engine, one GPU cannot keep its weights on the host.
+    return [gpus for gpus in every if gpus > 1 or config.offload != "parameters"]
+
+
+def _no_search(search: _Search, known: Findings, context: Context) -> str | None:
+    numbers = search.numbers.numbers
+    if not numbers:
+        return "not in the range of --gpus"
+    last = search.at(numbers[-1])
+    refusal = cannot_run(last.config, context.compute_capability)
+    if refusal is not None:
+        return refusal
+    skip = too_big(last, context)
+    if skip is None:
+        return None
+    known.skipped[search.card.name, last.config.key()] = skip
+    return f"on {numbers[-1]} GPUs a GPU {skip.reason}"
+
+
+def _may_run(known: Findings, search: _Search) -> bool:
+    """Whether the engine of a rung may run."""
+    counted = known.contexts[search.card.name].counts is not None
+    return not search.simulated and is_sharded(search.rung.config) and counted
+
+
+def _run(
+    known: Findings,
+    engines: Engines,
+    wanted: list[tuple[_Search, int]],
+    on_event: Listener,
+    done: int,
+    total: int,
+) -> int:
+    """Run rungs by their engines; returns how many tries are done."""
+    asked = [search.at(gpus) for search, gpus in wanted]
+
+    told = starting(on_event, [_shown(*pair) for pair in wanted], total)
+    for ran in engines.run(asked, wanted[0][0].card.usable_bytes, told):
+        search, gpus = wanted[ran.number]
+        if ran.attempt.outcome == "unsupported" or was_stopped_by_host(ran.attempt):
+            search.simulated = True  # another round
+            continue
+        keep(known, search.card, asked[ran.number], (ran.attempt,))
+        done += 1
+        _take(known, search, gpus, on_event, done, total)
+    return done
+
+
+def _simulate(
+    known: Findings,
+    simulators: Simulators,
+    wanted: list[tuple[_Search, int]],
+    on_event: Listener,
+    done: int,
+    total: int,
+) -> int:
+    """Simulate rungs; returns how many tries are done."""
+    tasks = [Task(search.at(gpus), (search.size,), (search.card,)) for search, gpus in wanted]
+
+    told = starting(on_event, [_shown(*pair) for pair in wanted], total)
+    for ended in known.simulate(simulators, tasks, told):
+        search, gpus = wanted[ended.number]
+        done += 1
+        _take(known, search, gpus, on_event, done, total)
+    return done
+
+
+def _take(
+    known: Findings, search: _Search, gpus: int, on_event: Listener, done: int, total: int
+) -> None:
+    """Give a search what was found on a number of GPUs."""
+    rung = search.at(gpus)
+    row = known.row(search.card, rung)
+    if row.outcome not in ("fits", "oom", "skipped"):
+        search.reason = row.reason or row.outcome
+    elif row.outcome == "skipped" and row.missed_by_bytes is None:
+        search.reason = row.reason or "the simulation failed without a reason"
+    else:
+        peak = row.deciding_peak_bytes()
+        tried = GpuTry(gpus, row.surely_fits, peak, row.missed_by_bytes, peak is None)
+        search.numbers.take(tried)
+    attempts = known.attempts.get((search.card.name, rung.config.key()), ())
+    shown = _shown(search, gpus)
+    on_event(SurveyEvent("predicted", shown, attempts=attempts, index=done, total=total))
+
+
+def _shown(search: _Search, gpus: int) -> Rung:
+    config = search.at(gpus).config
+    return Rung(f"{search.rung.label} on {gpus} {'GPU' if gpus == 1 else 'GPUs'}", config)
+
+
+def _keep_answer(known: Findings, card: Card, searches: list[_Search], span: GpuRange) -> None:
+    for search in searches:
+        if search.next_try() is not None:
+            search.reason = "the search was interrupted"
+    chosen = {
+        (card.name, search.rung.config.key()): search.at(search.shown()) for search in searches
+    }
+    lines = tuple(_line(known, search) for search in searches)
+    before = known.fewest.lines if known.fewest is not None else ()
+    known.fewest = FewestAnswer(span.low, span.high, (*before, *lines))
+    known.chosen |= chosen
+
+
+def _line(known: Findings, search: _Search) -> FewestLine:
+    found = search.numbers
+    gpus = found.fewest
+    row = known.row(search.card, search.at(gpus)) if gpus is not None else None
+    fewer = max((n for n in found.numbers if gpus is None or n < gpus), default=None)
+    return FewestLine(
+        card=search.card.name,
+        key=search.rung.config.key(),
+        label=search.rung.label,
+        gpus=gpus,
+        effective_batch_size=row.effective_batch_size if row is not None else None,
+        micro_batch_size=search.size if row is not None else None,
+        peak_device_bytes=row.deciding_peak_bytes() if row is not None else None,
+        host_peak_bytes=row.host_peak_bytes if row is not None else None,
+        fewer=fewer,
+        fewer_missed_by_bytes=_missed(search, fewer),
+        evidence=row.evidence if row is not None else _evidence(known, search),
+        reason=None if gpus is not None else _why_none(search),
+        rung=rung_text(row.config, _asked(search, gpus or 1)) if row is not None else None,
+        tries=tuple(found.tries[n] for n in sorted(found.tries)),
+    )
+
+
+def _asked(search: _Search, gpus: int) -> SurveyRequest:
+    """The request as it would be for that number of GPUs."""
+    effective = search.at(gpus).config.effective_batch_size
+    return replace(search.request, gpus=gpus, effective_batch_size=effective)
+
+
+def _missed(search: _Search, gpus: int | None) -> int | None:
+    """What a GPU is short of on a number of GPUs, by a try or by the lower bound."""
+    if gpus is None:
+        return None
+    tried = search.numbers.tries.get(gpus)
+    if tried is not None:
+        return tried.missed_by_bytes
+    short = search.numbers.bound(gpus) - search.card.usable_bytes
+    return short if short > 0 else None
+
+
+def _evidence(known: Findings, search: _Search) -> Evidence | None:
+    row = known.row(search.card, search.at(search.shown()))
+    return row.evidence if row.measurement is not None else None
+
+
+def _why_none(search: _Search) -> str:
+    if search.reason is not None:
+        return search.reason
+    last = search.numbers.numbers[-1]
+    if not search.numbers.split:
+        return "each GPU holds the same on any number of GPUs"
+    return f"does not fit on {last} GPUs"

@@ -1,0 +1,252 @@
+"""The report of a plan: rows, cards, the sweep, the why."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from oomdoctor.analysis.memory.formula import formula_view
+from oomdoctor.analysis.rank import without_speed
+from oomdoctor.commands.devices.cards import Card
+from oomdoctor.commands.ladder import assemble
+from oomdoctor.commands.plan.findings import Findings
+from oomdoctor.commands.plan.picks import card_plan
+from oomdoctor.errors import ExitCode
+from oomdoctor.records.config import Rung
+from oomdoctor.records.dataset import LengthsAnswer
+from oomdoctor.records.machine import Machine
+from oomdoctor.records.planned.plan import (
+    CardOrder,
+    CardPick,
+    CardPlan,
+    PlanRequest,
+    Sweep,
+    SweepAnswer,
+    SweepLine,
+    SweptPeak,
+    Why,
+)
+from oomdoctor.records.report import Budget, Report, Simulations, Warn
+from oomdoctor.records.result import Attempt, Inspection, ProbeResult
+from oomdoctor.records.rung.adapters import compute_dtype
+from oomdoctor.records.simulation import Prediction
+from oomdoctor.records.warnings import host_memory_short, speed_unknown
+from oomdoctor.system.machine.devices import Device, describe, installed_versions
+from oomdoctor.system.store.run_folders import RunFolder
+
+
+def report(
+    known: Findings,
+    *,
+    folder: RunFolder,
+    started_at: str,
+    elapsed_s: float,
+    interrupted: ExitCode | None,
+    lengths: LengthsAnswer | None = None,
+) -> Report:
+    """The public document; `interrupted` is the exit code of a signal, None for a finished plan."""
+    rows = {card.name: known.rows(card) for card in known.cards}
+    one = known.cards[0] if len(known.cards) == 1 and known.plan.ranks else None
+    cards = tuple(
+        card_plan(card, rows[card.name], known.request, known.remedies.get(card.name, ()))
+        for card in known.cards
+    )
+    found = assemble.report(
+        known,
+        folder=folder,
+        started_at=started_at,
+        elapsed_s=elapsed_s,
+        machine=_machine(known),
+        budget=None
+        if one is None
+        else Budget(one.total_bytes, None, one.total_bytes, one.headroom_bytes, one.usable_bytes),
+        results=rows[one.name] if one is not None else (),
+        warnings=_speeds_unknown(known, rows) + _short_of_host(known, rows),
+        interrupted=interrupted,
+        judged=tuple(row for found in rows.values() for row in found),
+        cards=in_order(cards, known.plan),
+    )
+    return replace(
+        found,
+        sweep=sweep_answer(known),
+        why=why_of(known.plan, one, rows, known.predictions, known.inspection),
+        lengths=lengths,
+        simulations=_simulations(known),
+        solve=known.solution,
+        fewest=known.fewest,
+    )
+
+
+def _speeds_unknown(
+    known: Findings, rows: Mapping[str, tuple[ProbeResult, ...]]
+) -> tuple[Warn, ...]:
+    """A warning about named cards without a speed; with --all-gpus, the legend says it."""
+    found = {
+        card.name: {compute_dtype(row.config) for row in unknown}
+        for card in known.cards
+        if card.facts is not None
+        and card.facts.vendor == "NVIDIA"
+        and (unknown := without_speed(rows[card.name]))
+    }
+    if not found or known.plan.all_gpus:
+        return ()
+    by_speed = known.request.rank_by == "throughput" and known.plan.ranks
+    types = sorted({name for types in found.values() for name in types})
+    return (speed_unknown(list(found), types, ranked_by_speed=by_speed),)
+
+
+def _short_of_host(
+    known: Findings, rows: Mapping[str, tuple[ProbeResult, ...]]
+) -> tuple[Warn, ...]:
+    """A warning about rungs that fit the card, but not the host memory that the plan names."""
+    has = known.plan.host_memory_bytes
+    needs = {
+        row.label: row.host_peak_bytes
+        for found in rows.values()
+        for row in found
+        if row.outcome == "fits" and row.host_peak_bytes is not None
+    }
+    short = {label: size for label, size in needs.items() if has is not None and size > has}
+    return (host_memory_short(short, has, here=False),) if has is not None and short else ()
+
+
+def _simulations(known: Findings) -> Simulations:
+    """Where the simulations came from; one serves all cards."""
+    dates = known.simulated.values()
+    cached = [date for date in dates if date is not None]
+    return Simulations(len(dates), len(cached), min(cached, default=None))
+
+
+def _machine(known: Findings) -> Machine:
+    """The predicted device with the libraries installed here; of several cards the largest."""
+    cards, inspection = known.cards, known.inspection
+    versions = inspection.versions if inspection else installed_versions()
+    only = cards[0].facts if len(cards) == 1 else None
+    return replace(
+        describe(Device("cpu", None), versions),
+        device="cuda",
+        gpu_name=only.name if only else None,
+        total_bytes=cards[-1].total_bytes,
+        compute_capability=only.compute_capability if only else None,
+        gpus=known.request.most_gpus(),
+    )
+
+
+def in_order(cards: tuple[CardPlan, ...], plan: PlanRequest) -> tuple[CardPlan, ...]:
+    """The cards of a plan as its report lists them; without an order, by memory."""
+    if plan.sort is None:
+        return cards
+    place = _PLACES[plan.sort]
+    return tuple(sorted(cards, key=lambda card: (not card.fitting, *place(card), card.name)))
+
+
+def _fitting(card: CardPlan) -> list[CardPick]:
+    picks = (card.picks.full, card.picks.lora, card.picks.qlora)
+    return [pick for pick in picks if pick is not None and pick.fits]
+
+
+def _by_speed(card: CardPlan) -> tuple[float, ...]:
+    """The fastest first; then what has no speed, and what does not fit, the largest first."""
+    fastest = max((pick.tokens_per_s or 0.0 for pick in _fitting(card)), default=0.0)
+    return -fastest, -card.memory_bytes, -card.total_bytes
+
+
+def _by_memory(card: CardPlan) -> tuple[float, ...]:
+    return card.memory_bytes, card.total_bytes
+
+
+def _by_cost(card: CardPlan) -> tuple[float, ...]:
+    """The cheapest million tokens first; then cards without a price or a speed, by speed."""
+    costs = [pick.cost_per_million_tokens for pick in _fitting(card)]
+    known = [cost for cost in costs if cost is not None]
+    return min(known, default=math.inf), *_by_speed(card)
+
+
+def _by_name(card: CardPlan) -> tuple[str, ...]:
+    """By name; numbers count as numbers: an A2 is before an A10."""
+    parts = re.split(r"(\d+)", card.name.lower())
+    return tuple(part.zfill(8) if part.isdigit() else part for part in parts)
+
+
+_PLACES: dict[CardOrder, Callable[[CardPlan], tuple[float, ...] | tuple[str, ...]]] = {
+    "speed": _by_speed,
+    "memory": _by_memory,
+    "name": _by_name,
+    "cost": _by_cost,
+}
+
+
+def why_of(
+    plan: PlanRequest,
+    card: Card | None,
+    rows: Mapping[str, tuple[ProbeResult, ...]],
+    predictions: Mapping[tuple[str, str], Prediction],
+    inspection: Inspection | None,
+) -> Why | None:
+    """The rung at the micro-batch size of its row; None if not requested or not simulated."""
+    if plan.why is None or card is None or inspection is None:
+        return None
+    row = next((row for row in rows[card.name] if row.label == plan.why), None)
+    if row is None or row.measurement is None or row.peak_device_bytes is None:
+        return None
+    prediction = next(p for (name, _), p in predictions.items() if name == card.name)
+    size = next(s for s in prediction.sizes if s.micro_batch_size == row.micro_batch_size)
+    return Why(
+        label=row.label,
+        micro_batch_size=size.micro_batch_size,
+        peak_allocated_bytes=row.measurement.peak_allocated_bytes,
+        peak_reserved_bytes=row.measurement.peak_reserved_bytes,
+        context_bytes=card.context.likely,
+        peak_device_bytes=row.peak_device_bytes,
+        phases=size.phases,
+        formula=formula_view(row.config, inspection.parameters, row.measurement, size.phases),
+    )
+
+
+def sweep_answer(known: Findings) -> SweepAnswer | None:
+    """One line for each card and each rung of its ladder; None without a sweep."""
+    sweep = known.plan.sweep
+    if sweep is None:
+        return None
+    return SweepAnswer(
+        key=sweep.key,
+        values=sweep.values,
+        lines=tuple(
+            _swept(known, sweep, rung, card) for card in known.cards for rung in known.ladder(card)
+        ),
+    )
+
+
+def _swept(known: Findings, sweep: Sweep, rung: Rung, card: Card) -> SweepLine:
+    found = known.swept_attempts(card, rung)
+    peaks = tuple(_swept_peak(value, found.get(value)) for value in sweep.values)
+    sizes = {attempt.config.micro_batch_size for attempt in found.values()}
+    size = sizes.pop() if len(sizes) == 1 else None
+    reasons = [a.reason for a in found.values() if a.measurement is None and a.reason]
+    return SweepLine(
+        card=card.name,
+        key=rung.config.key(),
+        label=rung.label,
+        micro_batch_size=size if isinstance(size, int) else None,
+        peaks=peaks,
+        largest_fitting=max(
+            (peak.value for peak in peaks if peak.fits and not peak.borderline), default=None
+        ),
+        crossed_at=known.crossings.get((card.name, rung.config.key())),
+        reason=reasons[0] if reasons else None,
+    )
+
+
+def _swept_peak(value: int, attempt: Attempt | None) -> SweptPeak:
+    if attempt is None or attempt.measurement is None:
+        return SweptPeak(value, None, None)
+    measured = attempt.measurement
+    return SweptPeak(
+        value,
+        least_bytes=measured.peak_allocated_bytes + (measured.overhead_bytes or 0),
+        fits=attempt.outcome == "fits",
+        peak_device_bytes=measured.deciding_peak_bytes(),
+        borderline=attempt.borderline is not None,
+    )

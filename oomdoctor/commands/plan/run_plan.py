@@ -1,0 +1,342 @@
+"""A whole plan: one model, a ladder, some devices, nothing measured, and the report at the end.
+
+Every rung is simulated once for all cards. Like a survey, it keeps everything on disk, and renders
+and prints nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
+
+from oomdoctor.commands.devices import emulated, startup_errors
+from oomdoctor.commands.devices.cards import Card, card_named, cards_of
+from oomdoctor.commands.events import Listener, SurveyEvent, starting
+from oomdoctor.commands.jobs.host import WorkerHost
+from oomdoctor.commands.jobs.launch import Stopped, on_one_gpu
+from oomdoctor.commands.jobs.simulators import Simulators
+from oomdoctor.commands.ladder.dataset import count_rows, other_shapes
+from oomdoctor.commands.ladder.ledger import bounds_only, counts_from_config
+from oomdoctor.commands.ladder.unfinished import keeping
+from oomdoctor.commands.plan.changes import find_remedies, find_yours
+from oomdoctor.commands.plan.engine_ladder import estimate_times, run_ladder
+from oomdoctor.commands.plan.engines import (
+    Chosen,
+    Engines,
+    engine_cards,
+    is_sharded,
+    route_warnings,
+    runs_on_card_only,
+)
+from oomdoctor.commands.plan.fewest import find_fewest
+from oomdoctor.commands.plan.findings import Findings
+from oomdoctor.commands.plan.longest_row import find_limits, lengths_answer
+from oomdoctor.commands.plan.plan_report import report as finished_report
+from oomdoctor.commands.plan.recording import record_snapshot
+from oomdoctor.commands.plan.solve import find_crossings, solve
+from oomdoctor.commands.plan.tasks import shown, tasks_of
+from oomdoctor.commands.plan.verify import Checker, verify
+from oomdoctor.errors import ExitCode, OomDoctorError
+from oomdoctor.records.report import Report, SurveyRequest, Warn
+from oomdoctor.records.result import Attempt, Inspection, ProbeJob
+from oomdoctor.records.warnings import (
+    calibration_ignored,
+    not_a_card,
+    not_kept,
+    not_nvidia,
+    prices_not_compared,
+    prices_of_others,
+    prices_repeated,
+    prices_unknown,
+    quoted,
+    smallest_variant,
+    unusual_sizes,
+)
+from oomdoctor.system.catalogue import find_gpu
+from oomdoctor.system.environment import worker_environment
+from oomdoctor.system.models import hub
+from oomdoctor.system.store.run_folders import RunFolder
+from oomdoctor.units import timestamp
+
+# A plan of many cards has a large report.
+_KEPT_EVERY_S = 5.0
+# Without a worker, the lower bounds are still right.
+_LEAVE_BOUNDS = frozenset({"library_missing", "host_limit", "host_oom"})
+Stop = Callable[[], ExitCode | None]
+
+
+def run_plan(
+    request: SurveyRequest,
+    folder: RunFolder,
+    *,
+    on_event: Listener,
+    stop: Stop,
+    then: Callable[[Findings, Simulators], None] | None = None,
+) -> Report:
+    """Predict the request's ladder and write `report.json`, unless an error is raised.
+
+    `then` may simulate more, once the ladder is known.
+
+    Once `stop()` returns an exit code, the workers are killed and the report holds what is known.
+
+    Where torch is missing, or a limit of this machine ends the workers, the report has the error
+    and lower bounds (exit 5).
+
+    Raises:
+        OomDoctorError: the model cannot be used (exit 4), or no worker can be started or the
+            folder cannot be written (exit 5).
+    """
+    begin, started_at = time.monotonic(), timestamp()
+    folder.write_request(request)
+    if request.plan is not None and request.plan.verify:
+        emulated.check_possible(request.python, "--verify")
+
+    def so_far() -> Report:
+        return finished_report(
+            known,
+            folder=folder,
+            started_at=started_at,
+            elapsed_s=time.monotonic() - begin,
+            interrupted=stop(),
+            lengths=lengths_answer(known),
+        )
+
+    def check_limits() -> None:
+        known.warn(startup_errors.check_limits(request))
+
+    known = _known_of(request)
+    with _emulated(known, folder) as variables:
+        simulators = Simulators(
+            request.python,
+            folder,
+            request.rung_limit_s,
+            lambda: stop() is not None,
+            fresh=request.fresh,
+            variables=variables,
+            before_start=check_limits,
+        )
+        listen = keeping(folder, so_far, on_event, _KEPT_EVERY_S)
+        fault: OomDoctorError | None = None
+        try:
+            with suppress(Stopped), simulators:
+                check = partial(_verify, known, folder, variables, listen, stop)
+                opened = partial(_engines, known, folder, lambda: stop() is not None)
+                _predict(known, simulators, folder, listen, check, opened)
+                if then is not None:
+                    then(known, simulators)
+        except OomDoctorError as error:
+            fault = startup_errors.with_remedy(error, request)
+            if error.code not in _LEAVE_BOUNDS or counts_from_config(known.spec) is None:
+                raise fault from None
+        if simulators.memory.failure is not None:
+            known.warn([not_kept(simulators.memory.failure)])
+    report = so_far() if fault is None else bounds_only(so_far(), fault)
+    folder.write_report(report)
+    on_event(SurveyEvent("done"))
+    return report
+
+
+def _known_of(request: SurveyRequest) -> Findings:
+    """What is known before anything is simulated: the model and the cards."""
+    assert request.plan is not None
+    spec, notes = hub.resolve_with_notes(request.model)
+    fewest = request.plan.fewest
+    ranks = fewest.high if fewest is not None else request.most_gpus()
+    cards = cards_of(request.plan, request.headroom, ranks)
+    found = quoted("model_source", notes)
+    found += unusual_sizes(rung.config for rung in request.recipe.rungs)
+    return Findings(request, spec, cards, found + _card_warnings(cards, request))
+
+
+def _predict(
+    known: Findings,
+    simulators: Simulators,
+    folder: RunFolder,
+    on_event: Listener,
+    check: Callable[[], None],
+    opened: Callable[[Card, Chosen], AbstractContextManager[Engines | None]],
+) -> None:
+    """Look at the model and the data file, simulate every rung, and `check` those that matter.
+
+    `opened` gives the engines of the chosen rungs on a card, None where they cannot run.
+
+    Raises:
+        Stopped: told to stop; what is known stays.
+    """
+    on_event(SurveyEvent("inspecting", message=f"{known.spec.id} ({known.spec.source})"))
+    inspection = _inspect(known, simulators)
+    known.take_inspection(inspection)
+    counted = count_rows(known.request, known.spec, simulators.run_one, on_event)
+    if counted is not None:
+        known.take_rows(counted)
+    known.set_limits(inspection)
+    if known.plan.solve is not None:
+        solve(known, known.plan.solve, simulators, on_event)
+        return
+    known.warn(route_warnings(known))
+    for card in known.cards:
+        with opened(card, is_sharded) as engines:
+            if known.plan.fewest is not None:
+                find_fewest(known, card, engines, simulators, on_event)
+                continue
+            if engines is not None:
+                run_ladder(known, card, engines, on_event)
+        with opened(card, runs_on_card_only) as engines:
+            if engines is not None:
+                run_ladder(known, card, engines, on_event, runs_on_card_only)
+    if known.plan.fewest is not None:
+        return
+    for card in known.cards:
+        estimate_times(known, card, simulators, on_event)
+    _simulate(known, simulators, on_event)
+    find_crossings(known, simulators, on_event)
+    if known.request.snapshot is not None:
+        record_snapshot(known, simulators, folder)
+    known.limits = find_limits(known, simulators)
+    check()
+    known.yours = find_yours(known, simulators)
+    find_remedies(known, simulators)
+
+
+@contextmanager
+def _emulated(known: Findings, folder: RunFolder) -> Iterator[dict[str, str]]:
+    """The variables of processes that can see the emulated card.
+
+    None if nothing is checked on it, unless the interpreter's torch cannot be imported otherwise.
+    """
+    if not known.plan.verify and not emulated.needed_to_import(known.request.python):
+        yield {}
+        return
+    if known.plan.verify:
+        (card,) = known.cards
+        gpus = emulated.EmulatedGpus(card, 1)
+    else:
+        gpus = emulated.emulated_gpus("T4")  # which simulations do not see
+    with emulated.emulating(gpus, known.request.python, folder.path) as variables:
+        yield variables
+
+
+def _verify(
+    known: Findings,
+    folder: RunFolder,
+    variables: dict[str, str],
+    on_event: Listener,
+    stop: Stop,
+) -> None:
+    """Check rungs in a host that sees the emulated card, if the plan asks for it."""
+    if not known.plan.verify:
+        return
+    environment = worker_environment(emulated.UUID) | variables
+    with WorkerHost(known.request.python, environment, folder.path) as host:
+        verify(known, Checker(host, folder, on_event, lambda: stop() is not None))
+
+
+@contextmanager
+def _engines(
+    known: Findings, folder: RunFolder, stop: Callable[[], bool], card: Card, chosen: Chosen
+) -> Iterator[Engines | None]:
+    if card not in engine_cards(known, chosen):
+        yield None
+        return
+    with Engines(known, card, folder, stop, chosen) as engines:
+        yield engines
+
+
+def _inspect(known: Findings, simulators: Simulators) -> Inspection:
+    """Count the model's parameters, find its repeating layers and its longest row."""
+    job = ProbeJob(
+        mode="inspect",
+        label="inspect",
+        model=known.spec,
+        config=on_one_gpu(known.rungs[0].config),
+        device_type="cpu",  # an inspection needs no device
+    )
+    (ended,) = simulators.run([job])
+    if ended.reply is None or ended.reply.inspection is None:
+        raise startup_errors.inspection_error(ended.attempt, known.spec, known.request.python)
+    return ended.reply.inspection
+
+
+def _simulate(known: Findings, simulators: Simulators, on_event: Listener) -> None:
+    """Run every simulation and keep what it says about each card."""
+    ladders = {
+        name: (*rungs, *other_shapes(rungs, known.shapes)) for name, rungs in known.ladders.items()
+    }
+    planned = tasks_of(known.plan, ladders, known.cards, known.contexts)
+    tasks = [task for task in map(known.supported, planned) if task is not None]
+    # The longest first, so that no worker idles at the end: those with the most sizes, and of these
+    # the quantised ones, which come last in a ladder.
+    tasks.reverse()
+    tasks.sort(key=lambda task: -len(task.sizes))
+
+    rungs = [shown(task, known.plan) for task in tasks]
+    for_later = known.plan.sweep is None
+    simulated = known.simulate(simulators, tasks, starting(on_event, rungs), for_later=for_later)
+    for done, ended in enumerate(simulated, 1):
+        task = tasks[ended.number]
+        attempts = [known.attempts.get((c.name, task.rung.config.key()), ()) for c in task.cards]
+        on_event(
+            SurveyEvent(
+                "predicted",
+                rungs[ended.number],
+                attempts=attempts[0] if len(attempts) == 1 else (),
+                message=_fitting(attempts) if len(attempts) > 1 else None,
+                index=done,
+                total=len(tasks),
+            )
+        )
+
+
+def _fitting(attempts: list[tuple[Attempt, ...]]) -> str:
+    fitting = sum(any(attempt.outcome == "fits" for attempt in found) for found in attempts)
+    return f"fits on {fitting} of {len(attempts)} cards"
+
+
+def _card_warnings(cards: tuple[Card, ...], request: SurveyRequest) -> list[Warn]:
+    """Warnings about the devices."""
+    found = []
+    sizes = [card.name for card in cards if card.facts is None]
+    if sizes:
+        ranks = request.plan is None or request.plan.ranks
+        by_speed = request.rank_by == "throughput" and ranks
+        found.append(not_a_card(sizes, ranked_by_speed=by_speed))
+    found += [
+        smallest_variant(card.asked_as, card.name, card.variants)
+        for card in cards
+        if card.variants and card.asked_as is not None
+    ]
+    found += [calibration_ignored(card.name, card.ignored.run) for card in cards if card.ignored]
+    others = [card.name for card in cards if card.facts and card.facts.vendor != "NVIDIA"]
+    if others:
+        found.append(not_nvidia(others))
+    return found + _price_warnings(cards, request)
+
+
+def _price_warnings(cards: tuple[Card, ...], request: SurveyRequest) -> list[Warn]:
+    """Warnings about the price list."""
+    prices = request.plan.prices if request.plan is not None else None
+    if prices is None:
+        return []
+    planned = {card.name for card in cards}
+    found = [
+        smallest_variant(price.name, price.card, variants)
+        for price in prices.prices
+        if price.card in planned and (variants := card_named(price.name, 0.0).variants)
+    ]
+    if prices.unknown:
+        found.append(prices_unknown(prices.source, prices.unknown))
+    if prices.repeated:
+        found.append(prices_repeated(prices.source, prices.repeated))
+    if request.plan is not None and request.plan.all_gpus:
+        others = [price.card for price in prices.prices if _of_another_vendor(price.card)]
+        found += [prices_not_compared(prices.source, others)] if others else []
+    if not any(price.card in planned for price in prices.prices):
+        found.append(prices_of_others(prices.source))
+    return found
+
+
+def _of_another_vendor(card: str) -> bool:
+    facts = find_gpu(card)
+    return facts is not None and facts.vendor != "NVIDIA"

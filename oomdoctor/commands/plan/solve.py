@@ -1,0 +1,245 @@
+"""The largest value of one setting that fits, for each rung on each card.
+
+`plan --solve` asks for it, and `plan --sweep` between the values that it simulates. All
+searches advance together, one value at a time, so that their simulations run side by side. A
+simulation serves every card that needs the value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from oomdoctor.analysis.command_line import rung_text
+from oomdoctor.analysis.memory.shape import shape_of
+from oomdoctor.analysis.search.ladder import too_big
+from oomdoctor.analysis.search.largest_value import LargestValue, Tried, at_value, values_of
+from oomdoctor.commands.devices.cards import Card
+from oomdoctor.commands.events import Listener, SurveyEvent, starting
+from oomdoctor.commands.jobs.simulators import Simulators
+from oomdoctor.commands.plan.findings import Findings
+from oomdoctor.commands.plan.tasks import Task
+from oomdoctor.records.config import Rung
+from oomdoctor.records.measurement import Measurement
+from oomdoctor.records.planned.searched import SolveAnswer, SolvedKey, SolveLine
+from oomdoctor.records.result import Attempt, ProbeResult
+from oomdoctor.records.rung.faults import cannot_run
+
+_MOST_CROSSINGS = 32
+_SHOWN = {
+    "sequence_length": "{:,} tokens",
+    "micro_batch_size": "micro-batch {:,}",
+    "lora_rank": "rank {:,}",
+}
+
+
+@dataclass(slots=True)
+class _Search:
+    """The search for a rung on a card; `reason` says why it has no answer."""
+
+    key: SolvedKey
+    card: Card
+    rung: Rung
+    values: LargestValue
+    limited_by: str
+    reason: str | None = None
+    missed_by_bytes: int | None = None
+
+    def at(self, value: int) -> Rung:
+        """The rung at a value."""
+        return Rung(self.rung.label, at_value(self.rung.config, self.key, value))
+
+    def next_try(self) -> int | None:
+        """The next value to simulate."""
+        return None if self.reason is not None else self.values.next_try()
+
+
+def solve(known: Findings, key: SolvedKey, simulators: Simulators, on_event: Listener) -> None:
+    """Find the answer for every rung and card, and keep it, also if the search is cut short.
+
+    Raises:
+        Stopped: told to stop.
+    """
+    searches = [
+        _search(known, key, card, rung) for card in known.cards for rung in known.ladder(card)
+    ]
+    try:
+        _finish(known, simulators, searches, on_event)
+    finally:
+        chosen = {}
+        for search in searches:
+            values = search.values
+            if search.next_try() is not None:
+                search.reason = "the search was interrupted"
+            shown = values.largest or values.smallest_miss or values.start
+            chosen[search.card.name, search.rung.config.key()] = search.at(shown)
+        lines = tuple(_line(known, search) for search in searches)
+        known.solution, known.chosen = SolveAnswer(key, lines), chosen
+
+
+def find_crossings(known: Findings, simulators: Simulators, on_event: Listener) -> None:
+    """Find where the rungs of a sweep stop to fit, as `solve` does, and keep it.
+
+    Only where one of the swept values fits and a larger one does not, and for a few rungs and
+    cards: each search takes some simulations.
+
+    Raises:
+        Stopped: told to stop.
+    """
+    sweep = known.plan.sweep
+    if sweep is None:
+        return
+    searches = []
+    for card in known.cards:
+        for rung in known.ladder(card):
+            search = _search(known, sweep.key, card, rung)
+            for value, attempt in sorted(known.swept_attempts(card, rung).items()):
+                if attempt.measurement is not None:
+                    _take(search, value, attempt.measurement, fits=attempt.surely_fits)
+            if search.values.largest is not None and search.values.smallest_miss is not None:
+                searches.append(search)
+    if len(searches) > _MOST_CROSSINGS:
+        return
+    _finish(known, simulators, searches, on_event)
+    for search in searches:
+        if search.reason is None and search.values.largest is not None:
+            where = search.card.name, search.rung.config.key()
+            known.crossings[where] = search.values.largest
+
+
+def _finish(
+    known: Findings, simulators: Simulators, searches: Sequence[_Search], on_event: Listener
+) -> None:
+    """Simulate until every search is at its end."""
+    done = 0
+    while wanted := _wanted(searches):
+        _simulate(known, simulators, wanted, done, on_event)
+        done += len(wanted)
+
+
+def _search(known: Findings, key: SolvedKey, card: Card, rung: Rung) -> _Search:
+    assert known.inspection is not None
+    hidden = shape_of(known.spec.config).hidden
+    values = values_of(key, known.inspection.max_sequence_length, hidden)
+    config = rung.config
+    start = 1 if key == "micro_batch_size" else getattr(config, key)
+    single_step = config.effective_batch_size if key == "micro_batch_size" else None
+    search = _Search(
+        key,
+        card,
+        rung,
+        LargestValue(values.steps, card.usable_bytes, start, single_step),
+        values.limited_by,
+    )
+    search.reason = _not_applicable(known, search)
+    if search.reason is None:
+        skip = too_big(search.at(values.steps[0]), known.contexts[card.name])
+        if skip is not None:
+            search.reason, search.missed_by_bytes = skip.reason, skip.missed_by_bytes
+    return search
+
+
+def _not_applicable(known: Findings, search: _Search) -> str | None:
+    config = search.at(search.values.start).config
+    if search.key == "lora_rank" and config.method == "full":
+        return "not applicable: full fine-tuning has no adapters"
+    if search.key == "sequence_length" and known.spec.task == "image-classification":
+        return "not applicable: images have no sequence length"
+    has = search.card.facts.compute_capability if search.card.facts else None
+    return cannot_run(config, has)
+
+
+def _wanted(searches: Sequence[_Search]) -> list[tuple[int, list[_Search]]]:
+    """What to simulate next: a value of a rung, with the searches that need it."""
+    grouped: dict[tuple[str, int], list[_Search]] = {}
+    for search in searches:
+        value = search.next_try()
+        if value is not None:
+            grouped.setdefault((search.rung.config.key(), value), []).append(search)
+    return [(value, found) for (_, value), found in grouped.items()]
+
+
+def _simulate(
+    known: Findings,
+    simulators: Simulators,
+    wanted: list[tuple[int, list[_Search]]],
+    done: int,
+    on_event: Listener,
+) -> None:
+    """Run one simulation for each of `wanted`; the searches take what they say."""
+    total = done + len(wanted)
+    tasks = [
+        Task(
+            found[0].at(value),
+            (int(found[0].at(value).config.micro_batch_size),),
+            tuple(search.card for search in found),
+        )
+        for value, found in wanted
+    ]
+    shown = [
+        Rung(f"{found[0].rung.label} at {_SHOWN[found[0].key].format(value)}", task.rung.config)
+        for task, (value, found) in zip(tasks, wanted, strict=True)
+    ]
+
+    for ended in known.simulate(simulators, tasks, starting(on_event, shown, total)):
+        done += 1
+        value, found = wanted[ended.number]
+        attempts: tuple[Attempt, ...] = ()
+        for search in found:
+            attempts = _taken(known, search, value)
+        on_event(
+            SurveyEvent(
+                "predicted", shown[ended.number], attempts=attempts, index=done, total=total
+            )
+        )
+
+
+def _taken(known: Findings, search: _Search, value: int) -> tuple[Attempt, ...]:
+    """Give a search what was found at a value; returns the attempt if there is one."""
+    row = _row(known, search, value)
+    measured = row.measurement
+    if measured is None:
+        search.reason = row.reason or "the simulation failed without a reason"
+        search.missed_by_bytes = row.missed_by_bytes
+    else:
+        _take(search, value, measured, fits=row.surely_fits)
+    return known.attempts.get((search.card.name, search.at(value).config.key()), ())
+
+
+def _take(search: _Search, value: int, measured: Measurement, *, fits: bool) -> None:
+    staying = gradients = None
+    parts = measured.breakdown
+    if parts is not None and search.key != "lora_rank":
+        gradients = parts.gradients_bytes
+        staying = parts.weights_bytes + gradients + parts.optimizer_bytes
+        staying += measured.overhead_bytes or 0
+    tensors = measured.peak_allocated_bytes + (measured.overhead_bytes or 0)
+    search.values.take(value, Tried(fits, tensors, staying, gradients))
+
+
+def _row(known: Findings, search: _Search, value: int) -> ProbeResult:
+    return known.row(search.card, search.at(value))
+
+
+def _line(known: Findings, search: _Search) -> SolveLine:
+    largest, miss = search.values.largest, search.values.smallest_miss
+    best = _row(known, search, largest) if largest is not None else None
+    missed = _row(known, search, miss) if miss is not None else None
+    config = best.config if best is not None else None
+    return SolveLine(
+        card=search.card.name,
+        key=search.rung.config.key(),
+        label=search.rung.label,
+        micro_batch_size=best.micro_batch_size if best is not None else None,
+        sequence_length=config.sequence_length if config is not None else None,
+        effective_batch_size=config.effective_batch_size if config is not None else None,
+        largest=largest,
+        peak_device_bytes=best.peak_device_bytes if best is not None else None,
+        next_value=miss,
+        next_peak_device_bytes=missed.peak_device_bytes if missed is not None else None,
+        next_missed_by_bytes=missed.missed_by_bytes if missed else search.missed_by_bytes,
+        limited_by=(search.reason or search.limited_by) if best and miss is None else None,
+        reason=search.reason,
+        rung=rung_text(config, known.request) if config is not None else None,
+        next_borderline=missed is not None and missed.borderline,
+    )

@@ -1,0 +1,180 @@
+"""Check the rungs that matter on the emulated card: the best of each method, and close calls.
+
+A check runs the real step of the rung at the micro-batch size that the plan chose, so PyTorch
+itself allocates. It says nothing about speed: the estimates of the plan stay. Its verdict wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from oomdoctor.analysis.rank import rank
+from oomdoctor.analysis.search.micro_batch import divisors
+from oomdoctor.analysis.verdict import conclude
+from oomdoctor.commands.devices.cards import Card
+from oomdoctor.commands.events import Listener, SurveyEvent
+from oomdoctor.commands.jobs.host import WorkerHost
+from oomdoctor.commands.jobs.launch import launch
+from oomdoctor.commands.plan.engine_ladder import with_times
+from oomdoctor.commands.plan.findings import Findings
+from oomdoctor.records.config import Rung
+from oomdoctor.records.measurement import Measurement
+from oomdoctor.records.result import Attempt, PredictedPeak, ProbeResult
+from oomdoctor.records.warnings import not_checked
+from oomdoctor.system.store.run_folders import RunFolder, save_attempt
+
+_MOST_SIZES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Checker:
+    """A worker host on the emulated card, the folder of the run, and who listens."""
+
+    host: WorkerHost
+    folder: RunFolder
+    on_event: Listener
+    stop: Callable[[], bool]
+
+
+def verify(known: Findings, checker: Checker) -> None:
+    """Check the rungs that matter; their rows are then those of the check.
+
+    A check may change what is best, which is then checked too.
+
+    Raises:
+        Stopped: told to stop; what is known stays.
+        OomDoctorError: no worker can be started (exit 5).
+    """
+    (card,) = known.cards
+    done: set[str] = set()
+    failed: dict[str, str] = {}
+    while rungs := [rung for rung in _that_matter(known, card) if rung.config.key() not in done]:
+        rung = rungs[0]
+        row = known.row(card, rung)
+        attempts = _attempts(row, rung, known, card, checker, (len(done) + 1, len(rungs) - 1))
+        done.add(rung.config.key())
+        if attempts[-1].outcome in ("fits", "oom"):
+            checked = _checked(row, rung, attempts, known, card)
+            known.checked[card.name, rung.config.key()] = checked
+        else:
+            failed[rung.label] = attempts[-1].reason or attempts[-1].outcome
+    if failed:
+        known.warn([not_checked(failed)])
+
+
+def _that_matter(known: Findings, card: Card) -> list[Rung]:
+    rows = known.rows(card)
+    picks = rank(rows, known.request.rank_by).picks
+    best = (picks.full, picks.lora, picks.qlora)
+    return [
+        rung
+        for rung, row in zip(known.ladder(card), rows, strict=True)
+        if row.evidence == "predicted"  # the engines of several GPUs have run there already
+        and row.peak_device_bytes is not None
+        and row.micro_batch_size is not None
+        and (row.key in best or row.borderline)
+    ]
+
+
+def _attempts(
+    row: ProbeResult,
+    rung: Rung,
+    known: Findings,
+    card: Card,
+    checker: Checker,
+    place: tuple[int, int],
+) -> list[Attempt]:
+    """Try the size of the row; if it runs out of memory, smaller ones until one fits.
+
+    `place` is its number among those that are checked, and how many more there are so far.
+    """
+    attempts = []
+    index, left = place
+    for size in _sizes(row, rung, known):
+        event = partial(
+            SurveyEvent,
+            rung=rung,
+            micro_batch_size=size,
+            index=index,
+            total=index + left,
+            left=left,
+        )
+        checker.on_event(event("trying"))
+
+        def on_phase(phase: str, event: partial[SurveyEvent] = event) -> None:
+            checker.on_event(event("phase", phase=phase))
+
+        folder = checker.folder.job_folder(f"check-{row.label}", size)
+        sized = Rung(row.label, rung.config.with_micro_batch(size))
+        job = known.measuring_job(card, sized, card.usable_bytes)
+        attempt, _ = launch(
+            checker.host,
+            job,
+            folder,
+            usable_bytes=card.usable_bytes,
+            deadline_s=known.request.rung_limit_s,
+            on_phase=on_phase,
+            stop=checker.stop,
+        )
+        save_attempt(folder, attempt)
+        attempts.append(attempt)
+        checker.on_event(event("tried", attempt=attempt))
+        if attempt.outcome != "oom":
+            break
+    return attempts
+
+
+def _sizes(row: ProbeResult, rung: Rung, known: Findings) -> list[int]:
+    first = row.micro_batch_size
+    assert first is not None
+    fixed = isinstance(rung.config.micro_batch_size, int) or known.request.micro_batch_size
+    if fixed or row.outcome != "fits":
+        return [first]
+    smaller = [size for size in divisors(rung.config.rank_batch_size()) if size < first]
+    return [first, *smaller[::-1][: _MOST_SIZES - 1]]
+
+
+def _checked(
+    row: ProbeResult, rung: Rung, attempts: list[Attempt], known: Findings, card: Card
+) -> ProbeResult:
+    """The row of the check, with the prediction beside it and the estimate of its speed."""
+    predicted = {
+        attempt.config.micro_batch_size: attempt.measurement
+        for attempt in known.attempts[card.name, rung.config.key()]
+    }
+    timed = tuple(with_times(attempt, predicted) for attempt in attempts)
+    alone = Rung(rung.label, attempts[-1].config)  # the sizes were chosen by the plan
+    checked = conclude(alone, timed, None, known.contexts[card.name], known.request, "emulated")
+    tried = {one.micro_batch_size for one in checked.tries}
+    others = [one for one in row.tries if one.micro_batch_size not in tried]
+    largest = checked.max_micro_batch_size
+    as_chosen = row.outcome == "fits" and attempts[0].outcome == "fits"
+    return replace(
+        checked,
+        key=row.key,
+        predicted=_peaks(predicted.get(checked.micro_batch_size or 0)),
+        tries=tuple(sorted((*checked.tries, *others), key=lambda one: one.micro_batch_size)),
+        max_micro_batch_size=row.max_micro_batch_size if as_chosen else largest,
+        calibrated_by=row.calibrated_by if checked.tokens_per_s is not None else None,
+        notes=(*_differs(row, checked, attempts), *checked.notes),
+    )
+
+
+def _peaks(predicted: Measurement | None) -> PredictedPeak | None:
+    if predicted is None:
+        return None
+    return PredictedPeak(
+        predicted.peak_allocated_bytes, predicted.peak_reserved_bytes, predicted.peak_device_bytes
+    )
+
+
+def _differs(row: ProbeResult, checked: ProbeResult, attempts: list[Attempt]) -> tuple[str, ...]:
+    """What a reader has to know where the check came out differently."""
+    if row.outcome == "fits" and attempts[0].outcome == "oom":
+        size = attempts[0].config.micro_batch_size
+        return (f"predicted to fit at micro-batch {size}",)
+    if row.outcome != "fits" and checked.outcome == "fits":
+        return ("predicted not to fit",)
+    return ()

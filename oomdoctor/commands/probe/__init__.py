@@ -1,0 +1,1 @@
+"""`probe`: measure rungs in turn, learn from each, and go on."""

@@ -1,0 +1,215 @@
+"""What makes the rung of --from fit, or faster, in a probe: the best changes are measured.
+
+They come after the ladder. The simulator chooses which ones are worth a measurement. Without it,
+the cheapest are measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+
+from oomdoctor.analysis.changes.search import Answer
+from oomdoctor.analysis.changes.sets import ChangeSet, sets_in_order
+from oomdoctor.analysis.search.from_prediction import RungPrediction
+from oomdoctor.commands.devices.cards import room_for
+from oomdoctor.commands.events import Listener
+from oomdoctor.commands.jobs.launch import Stopped
+from oomdoctor.commands.ladder.your_changes import (
+    Simulation,
+    Sized,
+    Tried,
+    changed_rung,
+    fastest_first,
+    is_faster,
+    no_answer,
+    offered,
+    other_changes,
+    search_yours,
+    shown,
+    simulate_faster,
+    too_large,
+    unanswered,
+)
+from oomdoctor.commands.probe.knowledge import Knowledge, predict_rungs
+from oomdoctor.commands.probe.state import Ending, SurveyState
+from oomdoctor.commands.probe.walk import SurveyJobs, walk
+from oomdoctor.records.result import Attempt, ProbeResult
+from oomdoctor.records.user_training import YOURS, Aim, UserTraining, YourChange, YourRung
+
+_ENOUGH = 2  # changes that help
+_MOST_MEASURED = 3
+
+
+def unmeasured(state: SurveyState) -> YourRung | None:
+    """The answer about the rung of --from before a change of it is measured; None without one."""
+    rung = state.own_rung()
+    if rung is None:
+        return None
+    return unanswered(rung.config.key(), "no change of it was measured")
+
+
+def try_changes(
+    state: SurveyState,
+    jobs: SurveyJobs,
+    knowledge: Knowledge | None,
+    on_event: Listener,
+    ending: Ending,
+) -> None:
+    """Measure the changes that promise most, until some help or an end is requested."""
+    training, rung = state.request.user_training, state.own_rung()
+    if training is None or rung is None or ending.is_over():
+        return
+    row = state.row(rung)
+    reason = no_answer(row)
+    if reason is None and row.outcome == "fits":
+        reason = _not_comparable(state, row)
+    if reason is not None:
+        state.yours = unanswered(row.key, reason)
+        return
+    simulation, predicted = None, dict[str, RungPrediction]()
+    if knowledge is not None and row.key in state.predicted.rungs:
+        simulation = _simulation(state, knowledge, on_event, ending.is_over, predicted)
+    changes, ruled_out = _promising(state, training, row, simulation)
+    tried: list[Tried] = []
+    for one in changes:
+        if ending.is_over() or _is_enough(row, tried):
+            break
+        changed = changed_rung(one)
+        state.add_change(changed, predicted)
+        with suppress(Stopped):
+            walk(state, jobs, None, on_event, ending)
+        result = state.row(changed)
+        if _was_tried(one, row, result):
+            tried.append((one, result))
+            state.yours = _answer(training, row, tried, None)
+    if not ending.is_over():
+        state.yours = _answer(training, row, tried, ruled_out)
+
+
+def _simulation(
+    state: SurveyState,
+    knowledge: Knowledge,
+    on_event: Listener,
+    is_over: Callable[[], bool],
+    predicted: dict[str, RungPrediction],
+) -> Simulation:
+    """A judge on the device of the probe, with what earlier probes measured; fills `predicted`."""
+
+    def run(rungs: Sequence[Sized]) -> Iterator[tuple[Attempt, ...]]:
+        sizes = {rung.config.key(): sizes for rung, sizes in rungs}
+        asked = [rung for rung, _ in rungs]
+        learned = knowledge.learned
+        found = predict_rungs(state, asked, learned, sizes, on_event=on_event, stop=is_over)
+        predicted.update(found.rungs)
+        yield from found.attempts.values()
+
+    return Simulation(state.context, state.request, run, is_over=is_over)
+
+
+def _not_comparable(state: SurveyState, row: ProbeResult) -> str | None:
+    """Why nothing can be said to be faster than the rung; None if it can."""
+    if state.context.emulated:
+        return "it fits, and an emulated GPU has no speeds to compare"
+    if row.tokens_per_s is None or row.speed_state == "not_believable":
+        return "it fits, but its speed was not measured"
+    if row.speed_state == "not_settled":
+        return "it fits, but its step times did not settle"
+    return None
+
+
+def _promising(
+    state: SurveyState, training: UserTraining, row: ProbeResult, simulation: Simulation | None
+) -> tuple[Sequence[ChangeSet], tuple[tuple[str, ...], str] | None]:
+    """The changes that are worth a measurement, the best first.
+
+    Where none is, also the words of all that were simulated, and why they do not help.
+    """
+    if row.outcome in ("fits", "unsupported"):
+        changes = other_changes(training, row)
+        if simulation is None:
+            return changes, None
+        if row.outcome == "unsupported":
+            return [one for one, found in simulation.rows(changes) if found.surely_fits], None
+        own = state.context.predictions[row.key].rates.get(row.micro_batch_size or 0)
+        if own is None:  # no speeds are estimated for this device
+            fitting = [one for one, found in simulation.rows(changes) if found.surely_fits]
+            return fitting, None
+        better, tried = simulate_faster(changes, simulation.rows, own)
+        return [one for one, _ in better], (tried, "no single change is faster")
+    if simulation is None:
+        return tuple(sets_in_order(row.config, *offered(training, row.config))), None
+    answer = search_yours(training, row, simulation)
+    words = tuple(one.words for one, _ in answer.judged)
+    return [one for one, _ in answer.fitting], (words, _why_none(state, row, answer, simulation))
+
+
+def _why_none(state: SurveyState, row: ProbeResult, answer: Answer, simulation: Simulation) -> str:
+    """Why no change makes the rung fit, by simulation."""
+    context, headroom = state.context, state.request.headroom
+    own = context.compute_capability
+    card_for: Callable[[ProbeResult], str | None] = (
+        partial(room_for, own=own, headroom=headroom)
+        if context.device_type == "cuda"
+        else lambda row: None  # a probe on the CPU names no larger card
+    )
+    return too_large(row, answer, simulation, card_for)
+
+
+def _was_tried(one: ChangeSet, row: ProbeResult, result: ProbeResult) -> bool:
+    """Whether the change ran; a search over micro-batch sizes begins with the try of the rung."""
+    own = row.micro_batch_size if one.config.rung_key() == row.config.rung_key() else None
+    return any(each.micro_batch_size != own for each in result.tries)
+
+
+def _helps(row: ProbeResult, result: ProbeResult) -> bool:
+    """Whether a measured change makes the rung fit, or faster by more than both times spread."""
+    if row.outcome != "fits":
+        return result.outcome == "fits"
+    own = row.tokens_per_s
+    if own is None or result.speed_state != "settled":
+        return False
+    spread = math.hypot(row.tokens_per_s_spread or 0.0, result.tokens_per_s_spread or 0.0)
+    return is_faster(result, own) and (result.tokens_per_s or 0.0) > own * (1 + spread)
+
+
+def _is_enough(row: ProbeResult, tried: Sequence[Tried]) -> bool:
+    ran = [result for _, result in tried if result.outcome != "unsupported"]
+    return len(ran) >= _MOST_MEASURED or sum(_helps(row, result) for result in ran) >= _ENOUGH
+
+
+def _answer(
+    training: UserTraining,
+    row: ProbeResult,
+    tried: Sequence[Tried],
+    ruled_out: tuple[tuple[str, ...], str] | None,
+) -> YourRung:
+    """The answer from what was measured; `ruled_out` says why nothing was."""
+    words = tuple(one.words for one, result in tried if result.outcome != "unsupported")
+    found = [pair for pair in tried if _helps(row, pair[1])]
+    if row.outcome == "fits":
+        found = fastest_first(found)
+    changes = shown(training, row, found)
+    aim: Aim = "faster" if row.outcome == "fits" else "fits"
+    if row.outcome == "unsupported" and not changes:
+        return YourRung(row.key, YOURS, None, (), words, None)
+    return YourRung(row.key, YOURS, aim, changes, words, _reason(aim, words, ruled_out, changes))
+
+
+def _reason(
+    aim: Aim,
+    words: tuple[str, ...],
+    ruled_out: tuple[tuple[str, ...], str] | None,
+    changes: Sequence[YourChange],
+) -> str | None:
+    """Why no measured change helps; None if one does."""
+    if changes:
+        return None
+    if words:
+        any_of = ", or ".join(words)
+        return f"{any_of} is not faster" if aim == "faster" else f"not even with {any_of}"
+    if ruled_out is not None and ruled_out[0]:
+        return f"when simulated, {ruled_out[1]}"
+    return "no change can run here"

@@ -1,0 +1,247 @@
+"""Measure the rungs of a survey in turn, until all are settled or an end is requested.
+
+A survey has other jobs too: the inspection, the counting of rows, and the files in which rungs are
+recorded once they are measured, for `probe --snapshot` and `probe --trace`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+from oomdoctor.analysis.search.ladder import NextTry, SkipRung
+from oomdoctor.analysis.speed_verdict import may_teach
+from oomdoctor.commands.devices import device, startup_errors
+from oomdoctor.commands.events import EventKind, Listener, SurveyEvent
+from oomdoctor.commands.jobs.host import WorkerHost
+from oomdoctor.commands.jobs.launch import launch, on_one_gpu
+from oomdoctor.commands.probe.knowledge import Knowledge
+from oomdoctor.commands.probe.state import Ending, SurveySetup, SurveyState
+from oomdoctor.records.config import Rung, TrainConfig, taken_bytes
+from oomdoctor.records.report import RungFile, SurveyRequest
+from oomdoctor.records.result import (
+    Attempt,
+    FileKind,
+    Inspection,
+    ProbeJob,
+    ProbeResult,
+    RecordingRequest,
+    Reply,
+    refused,
+)
+from oomdoctor.records.rung.faults import cannot_run
+from oomdoctor.records.warnings import MEMORY_NOT_FREE, not_recorded
+from oomdoctor.system.store.run_folders import save_attempt
+
+_ENDINGS: dict[FileKind, str] = {"snapshot": "pickle", "trace": "json"}
+
+
+def walk(
+    state: SurveyState,
+    jobs: SurveyJobs,
+    knowledge: Knowledge | None,
+    on_event: Listener,
+    ending: Ending,
+) -> None:
+    """Take one step after the other. `knowledge` corrects the predictions, where there are any.
+
+    Raises:
+        Stopped: told to stop.
+    """
+    while not ending.is_over():
+        step = state.next_step()
+        if step is None:
+            return
+        if isinstance(step, SkipRung):
+            state.skip(step)
+            _tell(state, on_event, "skipped", step.rung, message=step.reason)
+            continue
+        attempt = _try(state, jobs, step, on_event)
+        state.keep(attempt)
+        if knowledge is not None:
+            known = state.context.predictions
+            trusted = may_teach(attempt, state.context)
+            state.correct_predictions(knowledge.learn(step.rung, attempt, known, trusted=trusted))
+        _tell(state, on_event, "tried", step.rung, step.micro_batch_size, attempt=attempt)
+        told = any(warning.code == MEMORY_NOT_FREE for warning in state.warnings)
+        if not told and state.request.emulate is None:
+            state.warn(device.not_given_back(state.setup.device))
+
+
+def _try(state: SurveyState, jobs: SurveyJobs, step: NextTry, on_event: Listener) -> Attempt:
+    """Try one micro-batch size of one rung in its own process."""
+    rung, size = step.rung, step.micro_batch_size
+    config = rung.config.with_micro_batch(size)
+    _tell(state, on_event, "trying", rung, size, message=step.why)
+    reason = cannot_run(config, state.context.compute_capability)
+    if reason is not None:
+        return refused(config, reason)
+    return jobs.measure(
+        rung.label,
+        config,
+        state.context.usable_bytes,
+        on_phase=lambda phase: _tell(state, on_event, "phase", rung, size, phase=phase),
+    )
+
+
+def _tell(
+    state: SurveyState,
+    on_event: Listener,
+    kind: EventKind,
+    rung: Rung,
+    size: int | None = None,
+    *,
+    phase: str | None = None,
+    attempt: Attempt | None = None,
+    message: str | None = None,
+) -> None:
+    rungs = state.all_rungs()
+    index, total = 1 + rungs.index(rung), len(rungs)
+    left = sum(one is not rung for one in state.still_to_try())
+    on_event(SurveyEvent(kind, rung, size, phase, attempt, index, total, message, left=left))
+
+
+def record_rungs(state: SurveyState, jobs: SurveyJobs, on_event: Listener, ending: Ending) -> None:
+    """Record the rungs that the request names, each in a separate process."""
+    asked = state.setup.request
+    kinds: tuple[tuple[FileKind, str | None], ...] = (
+        ("snapshot", asked.snapshot),
+        ("trace", asked.trace),
+    )
+    for kind, label in kinds:
+        if label is None or ending.is_over():
+            continue
+        # The label may have changed with the 16-bit type of the device.
+        place = [rung.label for rung in asked.recipe.rungs].index(label)
+        rung, row = state.rungs[place], state.results()[place]
+        size = _size_to_record(row)
+        if size is None:
+            state.warn([not_recorded(kind, rung.label, row.reason or "it did not run")])
+            continue
+        message = f"recording the {kind} of {rung.label} at micro-batch {size}"
+        on_event(SurveyEvent("waiting", message=message))
+        name = re.sub(r"[^\w.+-]+", "-", rung.label)
+        file = state.setup.folder.path / f"{kind}-{name}.{_ENDINGS[kind]}"
+        config = rung.config.with_micro_batch(size)
+        attempt = jobs.record(rung.label, config, state.context.usable_bytes, kind, str(file))
+        if attempt.outcome not in ("fits", "oom") or not file.is_file():
+            file.unlink(missing_ok=True)  # what a step that failed has left says nothing
+            state.warn([not_recorded(kind, rung.label, attempt.reason or attempt.outcome)])
+            continue
+        state.files += (RungFile(kind, rung.label, size, str(file)),)
+
+
+def _size_to_record(row: ProbeResult) -> int | None:
+    """The micro-batch size of the row; if none fits, the smallest that ran out of memory."""
+    if row.outcome == "fits":
+        return row.micro_batch_size
+    failed = [one.micro_batch_size for one in row.tries if one.outcome == "oom"]
+    return min(failed, default=None)
+
+
+def is_alone(request: SurveyRequest) -> bool:
+    """Whether one rank runs, and an emulated GPU stands in for the others."""
+    return request.emulate is not None and request.most_gpus() > 1 and not request.all_ranks
+
+
+class SurveyJobs:
+    """Runs one job at a time in the host; `stop` ends the one that runs, which raises `Stopped`."""
+
+    def __init__(self, setup: SurveySetup, host: WorkerHost, stop: Callable[[], bool]) -> None:
+        self._setup, self._host, self._stop = setup, host, stop
+
+    def inspect(self, config: TrainConfig) -> Inspection:
+        """What the worker says about the model and the machine.
+
+        Raises:
+            OomDoctorError: the worker cannot say (exit 4 or 5).
+        """
+        job = ProbeJob(
+            mode="inspect",
+            label="inspect",
+            model=self._setup.spec,
+            config=on_one_gpu(config),
+            device_type=self._setup.device.type,
+        )
+        attempt, reply = self._launched(job, "inspect", None)
+        if reply is not None and reply.inspection is not None:
+            return reply.inspection
+        raise startup_errors.inspection_error(attempt, self._setup.spec, self._setup.request.python)
+
+    def without_deadline(
+        self, job: ProbeJob, on_phase: Callable[[str], None]
+    ) -> tuple[Attempt, Reply | None]:
+        """Run a job that may take long, such as counting a large data file."""
+        return self._launched(job, job.label, None, on_phase, math.inf)
+
+    def measure(
+        self,
+        label: str,
+        config: TrainConfig,
+        usable_bytes: int,
+        *,
+        on_phase: Callable[[str], None],
+    ) -> Attempt:
+        """Try one micro-batch size of one rung in its own process."""
+        size = config.micro_batch_size
+        assert isinstance(size, int)
+        job = self._job(label, config, usable_bytes)
+        return self._launched(job, label, usable_bytes, on_phase, size=size)[0]
+
+    def record(
+        self, label: str, config: TrainConfig, usable_bytes: int, kind: FileKind, file: str
+    ) -> Attempt:
+        """Run a few steps of a rung and write a snapshot or a trace."""
+        job = replace(
+            self._job(label, config, usable_bytes),
+            mode="record",
+            recording=RecordingRequest(kind, file),
+        )
+        return self._launched(job, f"{kind}-{label}", usable_bytes)[0]
+
+    def _launched(
+        self,
+        job: ProbeJob,
+        name: str,
+        usable_bytes: int | None,
+        on_phase: Callable[[str], None] = lambda phase: None,
+        deadline_s: float | None = None,
+        size: int | None = None,
+    ) -> tuple[Attempt, Reply | None]:
+        """Run a job in the folder of that name; a try of a micro-batch size is kept there."""
+        folder = self._setup.folder.job_folder(name, size)
+        attempt, reply = launch(
+            self._host,
+            job,
+            folder,
+            usable_bytes=usable_bytes,
+            deadline_s=self._setup.request.rung_limit_s if deadline_s is None else deadline_s,
+            on_phase=on_phase,
+            stop=self._stop,
+        )
+        if size is not None:
+            save_attempt(folder, attempt)
+        return attempt, reply
+
+    def _job(self, label: str, config: TrainConfig, usable_bytes: int) -> ProbeJob:
+        request, gpu = self._setup.request, self._setup.device.gpu
+        return ProbeJob(
+            mode="measure",
+            label=label,
+            model=self._setup.spec,
+            config=config,
+            device_type=self._setup.device.type,
+            budget_bytes=usable_bytes,
+            device_id=self._setup.device_id,
+            weights=request.weights,
+            evaluate=request.evaluate,
+            eval_batch_size=request.eval_batch_size,
+            seed=request.seed,
+            timed=gpu is None or not gpu.emulated,
+            alone=config.world_size > 1 and is_alone(request),
+            nodes=request.nodes if config.world_size > 1 else 1,
+            vllm_bytes=taken_bytes(config, gpu.total_bytes) if gpu is not None else 0,
+            timing_limit_s=min(device.timing_limit_s(self._setup.device), request.rung_limit_s / 4),
+        )

@@ -1,0 +1,217 @@
+"""What only a run on emulated GPUs reports: the smallest card that would do, what to try next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from oomdoctor.analysis.allocator.caching import CachingAllocator
+from oomdoctor.analysis.allocator.records import OutOfDeviceMemory
+from oomdoctor.analysis.allocator.settings import AllocatorSettings, equal_blocks_of
+from oomdoctor.analysis.fit import MODERN, capability
+from oomdoctor.commands.devices import emulated
+from oomdoctor.commands.devices.cards import card_that_holds
+from oomdoctor.commands.devices.emulated import EmulatedGpus
+from oomdoctor.commands.run.diagnosis import about_a_value
+from oomdoctor.commands.run.processes import Events, Process, ran_out, read_events
+from oomdoctor.commands.run.session import WatchRequest, line_of
+from oomdoctor.records.inside.run import LargerBatch, RankMemory, SmallestGpu
+from oomdoctor.records.report import Report, Warn
+from oomdoctor.records.warnings import gpu_unused, not_steady, one_rank, unknown_values
+from oomdoctor.units import parse_size
+
+_FEW_STEPS = 3
+_ROOMY = "1TiB"  # more than any card has
+LEAST_STEPS = 2  # after the first the optimizer's states are there
+
+
+def with_cards(
+    report: Report,
+    request: WatchRequest,
+    folder: Path,
+    processes: Sequence[Process],
+    *,
+    failed: bool,
+) -> Report:
+    """The report of an emulated run, with the smallest card that would do."""
+    assert request.gpus is not None
+    events = [one for process in processes for one in read_events(folder, process)]
+    settings = _settings(processes)
+    built_for = [word for one in processes for word in one.record["architectures"]]
+    least = least_capability(request.gpus.card.capability, built_for)
+    smallest = smallest_gpu(
+        report.ranks,
+        events,
+        least,
+        settings,
+        finished=report.status == "ok",
+        together=_world(processes),
+    )
+    return replace(
+        report,
+        next_commands=_next(request, request.gpus, report.ranks, smallest, failed=failed),
+        warnings=tuple(_warnings(request, processes, report.ranks, failed=failed)),
+        smallest_gpu=smallest,
+    )
+
+
+def _next(
+    request: WatchRequest,
+    gpus: EmulatedGpus,
+    ranks: Sequence[RankMemory],
+    smallest: SmallestGpu | None,
+    *,
+    failed: bool,
+) -> tuple[str, ...]:
+    """The same command on the smallest card that would do.
+
+    If it ran out of memory, nobody knows what it needs: the same where there is room for it, which
+    tells. If it failed for another reason with one rank, the same with all of them.
+    """
+    if failed and gpus.alone and not ran_out(ranks):
+        return (line_of(request, gpus.card.name, alone=False),)
+    name = smallest.name if smallest is not None else None
+    if any(rank.oom is not None for rank in ranks):
+        name = _ROOMY if gpus.card.total_bytes < parse_size(_ROOMY) else None
+    if name is None or name == gpus.card.name:
+        return ()
+    return (line_of(request, name, alone=gpus.alone),)
+
+
+def _warnings(
+    request: WatchRequest,
+    processes: Sequence[Process],
+    ranks: Sequence[RankMemory],
+    *,
+    failed: bool,
+) -> list[Warn]:
+    gpus = request.gpus
+    assert gpus is not None
+    found = emulated.warnings(gpus) + emulated.value_warnings(str(request.python))
+    ranks_asked = _world(processes)
+    if gpus.alone and ranks_asked > 1:
+        found.append(one_rank(ranks_asked, failed=failed and not ran_out(ranks)))
+    if not ranks and not failed:
+        found.append(gpu_unused())
+    value = about_a_value(list(processes)) if failed else None
+    if value is not None:
+        found.append(unknown_values(value))
+    steps = max((rank.steps for rank in ranks), default=0)
+    ran_on = request.steps == "steady" and not any(rank.stopped for rank in ranks)
+    if ran_on and not failed and steps > _FEW_STEPS:
+        found.append(not_steady(steps))
+    return found
+
+
+def _world(processes: Sequence[Process]) -> int:
+    """How many ranks train together, by what the processes say."""
+    return max((int(one.record["world"]) for one in processes), default=1)
+
+
+def _settings(processes: Sequence[Process]) -> AllocatorSettings:
+    """The allocator's settings as the processes had them; the defaults if they cannot be read."""
+    text = next((str(one.record["allocator"] or "") for one in processes), "")
+    release = next((one.record["torch"] for one in processes), [2, 12])
+    major, minor = release[:2]
+    try:
+        parsed = AllocatorSettings.parse(text)
+    except ValueError:
+        parsed = AllocatorSettings()
+    return replace(parsed, equal_blocks=equal_blocks_of((major, minor)))
+
+
+def smallest_gpu(
+    ranks: Sequence[RankMemory],
+    events: Sequence[Events],
+    least: tuple[int, int],
+    settings: AllocatorSettings,
+    *,
+    finished: bool = True,
+    together: int = 1,
+) -> SmallestGpu | None:
+    """The NVIDIA card with the least memory that has room for every rank, each on its own GPU.
+
+    It leaves the headroom that a plan leaves. Cards with a compute capability below `least` are
+    left out. A card that has what each rank reserved at most has room for it: the run would be the
+    same. On a smaller one PyTorch would release cached memory and try again, which the replay finds
+    out. `together` ranks share the training.
+
+    None if the run broke off (not `finished`) before its second step ended: only then memory
+    repeats, because the first step allocates the states of the optimizer.
+    """
+    if not ranks or any(rank.oom is not None for rank in ranks):
+        return None
+    if not finished and any(rank.steps < LEAST_STEPS for rank in ranks):
+        return None
+    allocated = max(rank.peak_allocated_bytes for rank in ranks)
+    reserved = max(rank.peak_reserved_bytes for rank in ranks)
+    replayable = bool(events) and all(one.is_whole for one in events)
+
+    def holds(room: int) -> bool:
+        if room >= reserved:
+            return True
+        return room >= allocated and replayable and all(_fits(e, room, settings) for e in events)
+
+    card = card_that_holds(holds, least=least, ranks=together)
+    return None if card is None else SmallestGpu(card.name, card.total_bytes)
+
+
+def least_capability(card: str, architectures: Sequence[str]) -> tuple[int, int]:
+    """The lowest compute capability to choose from.
+
+    The build of torch needs kernels for it (`architectures`, such as sm_75). A run on a card with
+    bfloat16 and flash attention may use them, so a card without them would not do.
+    """
+    known = [int(word[3:].rstrip("af")) for word in architectures if word.startswith("sm_")]
+    oldest = divmod(min(known), 10) if known else (0, 0)
+    major, minor = capability(card)
+    return max(oldest, MODERN) if (major, minor) >= MODERN else oldest
+
+
+def _fits(events: Events, usable: int, settings: AllocatorSettings) -> bool:
+    """Replay on a card with so much room."""
+    allocator = CachingAllocator(usable, settings)
+    numbers = events.numbers
+    for i in range(0, len(numbers), 3):
+        block, size, stream = numbers[i : i + 3]
+        try:
+            if size < 0:
+                allocator.free(block)
+            else:
+                allocator.allocate(block, max(size, 1), stream)
+        except OutOfDeviceMemory:
+            return False
+    return True
+
+
+def larger_batch(ranks: Sequence[RankMemory], micro_batch_size: int | None) -> LargerBatch | None:
+    """The largest micro-batch size that should still fit, taken over all ranks.
+
+    What a rank reserved at most, minus what its steps leave allocated, holds all that depends on
+    the batch, and gradients and workspaces too. All of it is taken to grow with the micro-batch, so
+    the answer is cautious. None if it is not known, or no larger one fits.
+    """
+    sizes = [_of_rank(rank, micro_batch_size) for rank in ranks] if micro_batch_size else []
+    if micro_batch_size is None or not sizes:
+        return None
+    known = [size for size in sizes if size is not None]
+    if len(known) < len(sizes):
+        return None
+    largest, per_row = min(known)
+    if largest <= micro_batch_size:
+        return None
+    return LargerBatch(micro_batch_size, largest, per_row)
+
+
+def _of_rank(rank: RankMemory, rows: int | None) -> tuple[int, int] | None:
+    steps = [step for step in rank.steps_memory if step.step >= LEAST_STEPS]
+    if not rows or not steps or rank.headroom_bytes is None or rank.outcome != "fits":
+        return None
+    if rank.retries:  # it has already been as full as it can be
+        return rows, 0
+    left = min(step.allocated_bytes for step in steps)
+    per_row = -(-(rank.peak_reserved_bytes - left) // rows)
+    if per_row <= 0:
+        return None
+    return rows + rank.headroom_bytes // per_row, per_row

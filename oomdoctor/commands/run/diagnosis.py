@@ -1,0 +1,132 @@
+"""What the output of a failed command says: `explain`'s diagnosis, and values nobody computed.
+
+What the snapshot of a failed request adds to it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+
+from oomdoctor.commands.explain.explained import with_model
+from oomdoctor.commands.run.process.streams import Tail
+from oomdoctor.commands.run.processes import Process
+from oomdoctor.errors import OomDoctorError
+from oomdoctor.explain.diagnose import diagnose, diagnosis_of
+from oomdoctor.explain.evidence import SnapshotEvidence
+from oomdoctor.explain.reading.lines.stream import lines
+from oomdoctor.explain.reading.scan import scan
+from oomdoctor.explain.training.known import Given, setup_of
+from oomdoctor.records.diagnosis import Diagnosis
+from oomdoctor.records.inside.run import RankMemory
+from oomdoctor.records.inside.snapshot import SnapshotDevice
+from oomdoctor.snapshot.device_answer import device_of
+from oomdoctor.snapshot.history import history_of
+from oomdoctor.snapshot.reading.snapshot import read_snapshot
+
+SOURCE = "output"
+_ABOUT_VALUES = ("AssertionError", "FloatingPointError", "ZeroDivisionError", "OverflowError")
+_NOT_FINITE = re.compile(r"\b(?:nan|inf|infinite|finite|diverge[ds]?)\b", re.IGNORECASE)
+_MOST_MESSAGE = 160
+
+
+def diagnoses_of(
+    tail: Tail,
+    command: Sequence[str],
+    outside: Sequence[str] = (),
+    evidence: tuple[SnapshotEvidence, ...] = (),
+) -> tuple[Diagnosis, ...]:
+    """The diagnoses of what the command printed; empty if it says nothing about a failure.
+
+    `outside` are lines about what ended it that it could not print, `evidence` is what a snapshot
+    shows of a request that failed.
+
+    Options of the command, such as --per_device_train_batch_size 4, are settings of the training.
+    """
+    seen = [line.encode() + b"\n" for line in outside]
+    incidents, facts = scan(lines(chain(tail.chunks(), [b"\n"], seen)))
+    if not incidents:
+        return ()
+    given = Given(settings=_typed(command), settings_source="the command", snapshots=evidence)
+    return diagnose(SOURCE, incidents, facts, with_model(given, facts, "the output"))
+
+
+def micro_batch_of(command: Sequence[str]) -> int | None:
+    """The micro-batch size that an option of the command gives."""
+    given = Given(settings=_typed(command), settings_source="the command")
+    return setup_of(given, {}).micro_batch_size
+
+
+def about_a_value(processes: list[Process]) -> str | None:
+    """The message of an exception that a value led to; None if none did."""
+    for process in processes:
+        error = process.record["exception"]
+        if error is None or "OutOfMemory" in error["type"]:
+            continue
+        if error["type"] in _ABOUT_VALUES or _NOT_FINITE.search(error["message"]):
+            text = f"{error['type']}: {error['message']}".splitlines()[0].rstrip(": ")
+            return text[:_MOST_MESSAGE]
+    return None
+
+
+def _typed(command: Sequence[str]) -> dict[str, str | int | float | bool]:
+    """`--name value` and `--name=value` of a command line."""
+    found: dict[str, str | int | float | bool] = {}
+    for word, following in zip(command, [*command[1:], "--"], strict=True):
+        if not re.fullmatch(r"--[A-Za-z][\w-]*(?:=.*)?", word):
+            continue
+        name, sign, value = word[2:].partition("=")
+        if not sign:
+            value = "true" if following.startswith("--") else following
+        found[name.replace("-", "_")] = _value(value)
+    return found
+
+
+def _value(text: str) -> str | int | float | bool:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def snapshot_answer(path: Path, device: int) -> SnapshotDevice | None:
+    """What a snapshot says of a device; None if it cannot be read."""
+    try:
+        snapshot = read_snapshot(path)
+    except OomDoctorError:
+        return None
+    found = next((one for one in snapshot.devices if one.index == device), None)
+    return None if found is None else device_of(history_of(snapshot, found))
+
+
+def with_snapshot(rank: RankMemory, answer: SnapshotDevice) -> RankMemory:
+    """The rank with the phase and the line that its snapshot knows and the process did not."""
+    oom, failed = rank.oom, answer.oom
+    if oom is None or failed is None:
+        return rank
+    phase = failed.phase if oom.phase == "unknown" else oom.phase
+    where = oom.where or failed.where
+    rank = replace(rank, oom=replace(oom, phase=phase, where=where))
+    peak = answer.peak
+    if rank.peak_phase == "unknown" and peak is not None:
+        rank = replace(rank, peak_phase=peak.phase, where=rank.where or peak.where)
+    return rank
+
+
+def joined(
+    told: Sequence[Diagnosis], evidence: Sequence[SnapshotEvidence]
+) -> tuple[Diagnosis, ...]:
+    """The diagnoses of the output, with the snapshot's own first if they say nothing about it.
+
+    That is so where a launcher hides what its ranks print.
+    """
+    if any(one.is_oom and one.resource == "gpu" for one in told):
+        return tuple(told)
+    return (*map(diagnosis_of, evidence), *told)

@@ -1,0 +1,1 @@
+"""Runs the command: its process group, its signals, its terminal and its output."""

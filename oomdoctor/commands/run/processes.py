@@ -1,0 +1,175 @@
+"""The records that the watched processes left, and what they say about each rank."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from oomdoctor.commands.run.places import (
+    library_line,
+    phase_of_peak,
+    unknown_branches,
+    user_line,
+)
+from oomdoctor.records.inside.run import (
+    MemoryPoint,
+    RankMemory,
+    RankOom,
+    RankOutcome,
+    StepPeaks,
+)
+from oomdoctor.records.result import Evidence
+
+_MOST_POINTS = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """The allocations of one GPU of one process, for a replay.
+
+    Three numbers an event: the block, its size (or minus its size when it is freed), its stream.
+    """
+
+    rank: int
+    numbers: array[int]
+    is_whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """What one process left; `rank` is unique among the processes of the command."""
+
+    rank: int
+    record: dict[str, Any]
+
+
+def read_processes(folder: Path) -> list[Process]:
+    """The processes that used CUDA, by rank."""
+    records = []
+    for path in folder.glob("process-*.json"):
+        with suppress(OSError, ValueError):
+            record = json.loads(path.read_text(encoding="utf-8"))
+            if record["devices"]:
+                records.append(record)
+    records.sort(key=lambda one: (one["rank"] is None, one["rank"] or 0, one["written_at"]))
+    counts = Counter(record["rank"] for record in records)
+    if counts[None] or max(counts.values(), default=0) > 1:  # such as training and then evaluating
+        return [Process(number, record) for number, record in enumerate(records)]
+    return [Process(record["rank"], record) for record in records]
+
+
+def read_events(folder: Path, process: Process) -> list[Events]:
+    """The allocations of a process, for each of its GPUs."""
+    found = []
+    for device in process.record["devices"]:
+        path = folder / f"events-{process.record['pid']}-{device['device']}.bin"
+        numbers = array("q")
+        with suppress(OSError):
+            numbers.frombytes(path.read_bytes())
+        found.append(Events(process.rank, numbers, device["events_are_whole"]))
+    return found
+
+
+def rank_memory(
+    process: Process,
+    *,
+    failed: bool,
+    usable_bytes: Callable[[dict[str, Any]], int | None],
+    context_bytes: int | None,
+    evidence: Evidence = "emulated",
+) -> list[RankMemory]:
+    """What each GPU of a process needed; `failed` says whether the command failed.
+
+    `usable_bytes` of a device's record is what the process could reserve, `context_bytes` what its
+    context takes.
+    """
+    record = process.record
+    libraries = record["library_folders"]
+    found = []
+    for device in record["devices"]:
+        peak = device["peak"] or {"frames": [], "backward_frames": [], "phase": "unknown"}
+        oom = _oom(record, device, libraries)
+        reserved = device["peak_reserved_bytes"]
+        found.append(
+            RankMemory(
+                rank=process.rank,
+                pid=record["pid"],
+                device=device["device"],
+                outcome=_outcome(record, oom, failed),
+                evidence=evidence,
+                peak_allocated_bytes=device["peak_allocated_bytes"],
+                peak_reserved_bytes=reserved,
+                peak_device_bytes=None if context_bytes is None else reserved + context_bytes,
+                peak_phase=phase_of_peak(peak),
+                peak_module=peak.get("module"),
+                peak_step=peak.get("step"),
+                where=user_line(peak, libraries, record.get("script")),
+                library_where=library_line(peak, libraries),
+                headroom_bytes=_left(usable_bytes(device), reserved),
+                retries=device["retries"],
+                steps=record["step"],
+                stopped=record["stopped"],
+                oom=oom,
+                unknown_branches=unknown_branches(record["unknown_reads"]),
+                steps_memory=tuple(StepPeaks(**one) for one in device["steps"]),
+                memory=_points(device["curve"]),
+            )
+        )
+    return found
+
+
+def ran_out(ranks: Sequence[RankMemory]) -> bool:
+    """Whether a rank ran out of GPU memory."""
+    return any(rank.outcome == "oom" for rank in ranks)
+
+
+def _left(usable_bytes: int | None, used: int) -> int | None:
+    return None if usable_bytes is None else max(0, usable_bytes - used)
+
+
+def _outcome(record: dict[str, Any], oom: RankOom | None, failed: bool) -> RankOutcome:
+    if oom is not None and not oom.caught:
+        return "oom"
+    return "failed" if failed and (record["exception"] or not record["ended"]) else "fits"
+
+
+def _oom(record: dict[str, Any], device: dict[str, Any], libraries: list[str]) -> RankOom | None:
+    """The last request that failed on a device."""
+    failed = [one for one in record["ooms"] if one["device"] == device["device"]]
+    if not failed:
+        return None
+    last = failed[-1]
+    exception = record["exception"]
+    ended_by_it = exception is not None and "OutOfMemory" in exception["type"]
+    went_on = record["step"] >= last["step"] or (record["ended"] and exception is None)
+    return RankOom(
+        requested_bytes=last["requested_bytes"],
+        free_bytes=last["free_bytes"],
+        total_bytes=last["total_bytes"],
+        least_bytes=last["allocated_bytes"] + last["requested_bytes"],
+        phase=phase_of_peak(last),
+        module=last["module"],
+        where=user_line(last, libraries, record.get("script")),
+        step=last["step"],
+        caught=went_on and not ended_by_it,
+        snapshot=last.get("snapshot"),
+    )
+
+
+def _points(curve: list[list[int]]) -> tuple[MemoryPoint, ...]:
+    """Memory over time in few points; of each stretch the one with most memory."""
+    if not curve:
+        return ()
+    begin = curve[0][0]
+    size = -(-len(curve) // _MOST_POINTS)
+    parts = [curve[i : i + size] for i in range(0, len(curve), size)]
+    highest = [max(part, key=lambda point: point[2]) for part in parts]
+    return tuple(
+        MemoryPoint((us - begin) / 1e6, step, used, held) for us, step, used, held in highest
+    )

@@ -1,0 +1,268 @@
+"""The report of a watched command, from what its processes left and what it printed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from oomdoctor.commands.run.cards import larger_batch, with_cards
+from oomdoctor.commands.run.case import snapshot_name, write_case
+from oomdoctor.commands.run.diagnosis import (
+    diagnoses_of,
+    joined,
+    micro_batch_of,
+    snapshot_answer,
+    with_snapshot,
+)
+from oomdoctor.commands.run.outside import Samples, lines_from_outside, notes_from_outside
+from oomdoctor.commands.run.process.command import Ended
+from oomdoctor.commands.run.process.streams import Tail
+from oomdoctor.commands.run.processes import Process, ran_out, rank_memory, read_processes
+from oomdoctor.commands.run.real import device_of, machine_of, usable_bytes
+from oomdoctor.commands.run.session import WatchRequest
+from oomdoctor.errors import OomDoctorError
+from oomdoctor.explain.evidence import evidence_of
+from oomdoctor.records.diagnosis import Diagnosis
+from oomdoctor.records.inside.run import RankMemory, RunDevice
+from oomdoctor.records.inside.snapshot import SnapshotDevice
+from oomdoctor.records.machine import Gpu
+from oomdoctor.records.report import Fault, Report, Status, Warn, bare_report
+from oomdoctor.records.warnings import ended_from_outside, gpu_unused, other_processes
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was seen of a command: the folder that its processes shared, how it ended, what it
+    printed, samples from outside, and the real GPUs of this machine."""
+
+    folder: Path
+    ended: Ended
+    tail: Tail
+    samples: Samples
+    here: tuple[Gpu, ...] = ()
+
+
+def report_of(
+    request: WatchRequest,
+    seen: Seen,
+    started: datetime,
+    elapsed_s: float,
+    on_crash: Callable[[Exception], None],
+    rendered: Callable[[Report], str],
+) -> Report:
+    """The report. If memory ran out, a case is written; `rendered` makes its page.
+
+    If the report cannot be made, `on_crash` gets the error, and the report has it and the command's
+    exit code.
+    """
+    bare = _without_summary(request, seen, started, elapsed_s)
+    try:
+        processes = read_processes(seen.folder)
+        report = _with_summary(bare, request, seen, processes)
+        if report.status == "no":
+            return _with_case(report, request, seen, processes, rendered)
+        return report
+    except Exception as error:  # noqa: BLE001 - how the command ended must not be lost
+        on_crash(error)
+        return replace(bare, errors=(_crashed(error, seen.ended.exit_code),))
+    finally:
+        _remove_live_logs(seen.folder)
+
+
+def _with_case(
+    report: Report,
+    request: WatchRequest,
+    seen: Seen,
+    processes: Sequence[Process],
+    rendered: Callable[[Report], str],
+) -> Report:
+    try:
+        return write_case(report, seen.folder, processes, seen.tail, request.case, rendered)
+    except OomDoctorError as error:
+        fault = Fault(error.code, error.message, error.hint)
+        return replace(report, errors=(*report.errors, fault))
+
+
+def _remove_live_logs(folder: Path) -> None:
+    """Remove the logs that were written for `watch`; a script's own log is left alone."""
+    with suppress(Exception):  # a record may be damaged
+        for process in read_processes(folder):
+            log = process.record.get("live_log")
+            if log:
+                Path(log).unlink(missing_ok=True)
+
+
+def _crashed(error: Exception, exit_code: int) -> Fault:
+    first = (str(error).strip().splitlines() or ["no message"])[0]
+    return Fault(
+        "summary_failed",
+        f"the summary could not be made ({type(error).__name__}: {first}); the command ended with "
+        f"exit code {exit_code}",
+        "run it again with OOMDOCTOR_DEBUG=1 and report the traceback",
+    )
+
+
+def _without_summary(
+    request: WatchRequest, seen: Seen, started: datetime, elapsed_s: float
+) -> Report:
+    """The report of a command of which nothing is known but how it ended."""
+    ended = seen.ended
+    bare = bare_report("run", _status(ended, ran_out=False), ended.exit_code, started, elapsed_s)
+    return replace(
+        bare,
+        device=_device(request, seen, ()),
+        command_line=request.command,
+        exit_code_of_command=ended.exit_code,
+        host=seen.samples.host if request.gpus is None else None,
+    )
+
+
+def _device(request: WatchRequest, seen: Seen, processes: Sequence[Process]) -> RunDevice | None:
+    if request.gpus is None:
+        return device_of(processes, seen.here)
+    card, context = request.gpus.card, request.gpus.card.context.likely
+    return RunDevice(
+        kind="emulated",
+        gpu_name=card.facts.name if card.facts is not None else None,
+        gpus=request.gpus.count,
+        total_bytes=card.total_bytes,
+        compute_capability=card.capability,
+        context_bytes=context,
+        usable_bytes=card.total_bytes - context,
+    )
+
+
+def _with_summary(
+    bare: Report, request: WatchRequest, seen: Seen, processes: Sequence[Process]
+) -> Report:
+    """The report with what the processes left, and what the command printed."""
+    ended, device = seen.ended, _device(request, seen, processes)
+    failed = ended.exit_code != 0
+    ranks = _ranks(request, processes, device, failed=failed)
+    ranks, first, answer = _with_evidence(ranks, processes, seen.folder)
+    outside = lines_from_outside(ended, processes, bare.host)
+    on_gpu = ran_out(ranks)
+    source = first.oom.snapshot if answer is not None and first and first.oom else None
+    evidence = () if answer is None else evidence_of(source or "", (answer,))
+    told: tuple[Diagnosis, ...] = ()
+    if on_gpu or failed:
+        told = joined(diagnoses_of(seen.tail, request.command, outside, evidence), evidence)
+    for_memory = on_gpu or _ended_for_memory(told, outside)
+    report = replace(
+        bare,
+        status=_status(ended, ran_out=for_memory),
+        device=device,
+        diagnoses=told if for_memory or failed else (),
+        ranks=ranks,
+        source=source,
+        devices=() if answer is None else (answer,),
+        larger_batch=None if failed else larger_batch(ranks, _micro_batch(processes, request)),
+    )
+    if request.gpus is None:
+        machine = machine_of(processes, seen.samples.gpus) if for_memory else None
+        warnings = _real_warnings(seen, processes, bare, failed=failed, used=bool(ranks))
+        if machine is not None and machine.other_processes:
+            warnings.append(other_processes(machine.other_processes))
+        return replace(report, machine=machine, warnings=tuple(warnings))
+    return with_cards(report, request, seen.folder, processes, failed=failed)
+
+
+def _ranks(
+    request: WatchRequest,
+    processes: Sequence[Process],
+    device: RunDevice | None,
+    *,
+    failed: bool,
+) -> tuple[RankMemory, ...]:
+    real = request.gpus is None
+    context = device.context_bytes if device is not None else None
+
+    def usable(one: dict[str, Any]) -> int | None:
+        if real:
+            return usable_bytes(one)
+        assert device is not None and device.usable_bytes is not None and context is not None
+        # Other processes on the same GPU leave less than the context alone does.
+        return device.usable_bytes - max(0, int(one["outside_bytes"]) - context)
+
+    measured = real and device is not None and device.kind == "real"
+    return tuple(
+        memory
+        for process in processes
+        for memory in rank_memory(
+            process,
+            failed=failed,
+            usable_bytes=usable,
+            context_bytes=context,
+            evidence="measured" if measured else "emulated",
+        )
+    )
+
+
+def _with_evidence(
+    ranks: tuple[RankMemory, ...], processes: Sequence[Process], folder: Path
+) -> tuple[tuple[RankMemory, ...], RankMemory | None, SnapshotDevice | None]:
+    """The ranks with the names of their snapshots in the case, and what the first one shows.
+
+    The first rank that ran out is the one to look at: others may fail because of it.
+    """
+    at = {
+        (one.rank, failed["device"]): failed["at"]
+        for one in processes
+        for failed in one.record["ooms"]
+    }
+    failed = [rank for rank in ranks if rank.outcome == "oom"]
+    first = min(failed, key=lambda rank: at[rank.rank, rank.device], default=None)
+    answer: SnapshotDevice | None = None
+    found = []
+    for rank in ranks:
+        file = None if rank.oom is None else rank.oom.snapshot
+        if rank.oom is not None and file is not None:
+            if rank is first:
+                answer = snapshot_answer(folder / file, rank.device)
+            name = snapshot_name(rank.rank, rank.device) if rank in failed else None
+            changed = replace(rank, oom=replace(rank.oom, snapshot=name))
+            if rank is first and answer is not None:
+                first = changed = with_snapshot(changed, answer)
+            rank = changed
+        found.append(rank)
+    return tuple(found), first, answer
+
+
+def _ended_for_memory(told: Sequence[Diagnosis], outside: Sequence[str]) -> bool:
+    """Whether the output, or what was seen from outside, says that memory ended the command.
+
+    Signal 9 alone does not: anybody may have sent it.
+    """
+    if outside or not told:
+        return bool(outside)
+    first = told[0]
+    enough = ("high",) if first.resource == "host" else ("high", "medium")
+    sure = any(cause.confidence in enough for cause in first.causes)
+    return first.is_oom and not first.survived and sure
+
+
+def _micro_batch(processes: Sequence[Process], request: WatchRequest) -> int | None:
+    """The micro-batch size, as the Trainer says it, or an option of the command."""
+    told = {one.record.get("micro_batch_size") for one in processes}
+    (size,) = told if len(told) == 1 else (None,)
+    return size or micro_batch_of(request.command)
+
+
+def _real_warnings(
+    seen: Seen, processes: Sequence[Process], report: Report, *, failed: bool, used: bool
+) -> list[Warn]:
+    notes = notes_from_outside(seen.ended, processes, report.host)
+    found = [ended_from_outside(note) for note in notes]
+    return found if used or failed else [*found, gpu_unused()]
+
+
+def _status(ended: Ended, *, ran_out: bool) -> Status:
+    if ended.interrupted:
+        return "interrupted"
+    if ran_out:
+        return "no"
+    return "error" if ended.exit_code else "ok"

@@ -1,0 +1,133 @@
+"""Runs a command on real or emulated GPUs, watches it, and reports what it needed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from oomdoctor import __version__
+from oomdoctor.commands.devices.emulated import EmulatedGpus, check_possible, emulating
+from oomdoctor.commands.run.outside import sampled
+from oomdoctor.commands.run.process.command import run_command
+from oomdoctor.commands.run.process.guard import end_left_over, guarded
+from oomdoctor.commands.run.process.streams import Tail
+from oomdoctor.commands.run.real import gpus_here
+from oomdoctor.commands.run.report import Seen, report_of
+from oomdoctor.commands.run.session import (
+    WatchRequest,
+    line_of,
+    session_folder,
+    watching_environment,
+)
+from oomdoctor.emulator.variables import VALUES
+from oomdoctor.errors import machine_error
+from oomdoctor.records.machine import Gpu
+from oomdoctor.records.report import Report
+from oomdoctor.system.environment import command_environment
+from oomdoctor.system.machine.memory import available_memory
+from oomdoctor.system.machine.nvml import list_gpus
+from oomdoctor.units import GIB, format_bytes
+
+# Host memory of one process that trains on emulated GPUs: torch, transformers and their tables.
+RANK_HOST_BYTES = round(0.6 * GIB)
+
+
+def run_watched(
+    request: WatchRequest,
+    on_start: Callable[[str], None],
+    on_crash: Callable[[Exception], None],
+    rendered: Callable[[Report], str],
+) -> Report:
+    """Run the command to its end; `on_start` gets a line to show before its first output,
+    `on_crash` the error if the summary cannot be made. The command's exit code is kept then.
+    `rendered` makes the page of a report for a case.
+
+    Raises:
+        OomDoctorError: there is no GPU, or it cannot be emulated here, or the command cannot be
+            started.
+    """
+    clock, started = time.monotonic(), datetime.now(UTC)
+    here = _checked(request)
+    on_start(_first_line(request.gpus, here))
+    tail = Tail()
+    with session_folder() as folder, guarded(folder):
+        ask = list_gpus if request.gpus is None else tuple
+        with _devices(request, folder) as variables, sampled(folder, here, ask) as samples:
+            watching = watching_environment(
+                folder,
+                request.steps,
+                request.weights,
+                alone=request.gpus is not None and request.gpus.alone,
+                counted=request.gpus is None,
+            )
+            if request.path is not None:
+                watching["PATH"] = request.path
+            ended = run_command(request.command, command_environment(variables | watching), tail)
+            end_left_over(folder)
+        elapsed_s = time.monotonic() - clock
+        seen = Seen(folder, ended, tail, samples, here)
+        return report_of(request, seen, started, elapsed_s, on_crash, rendered)
+
+
+def _checked(request: WatchRequest) -> tuple[Gpu, ...]:
+    """The real GPUs, if the command shall run on them; checks that it can run where it shall."""
+    if request.gpus is None:
+        return gpus_here(request.command)
+    check_possible(str(request.python), "--emulate")
+    refuse_too_many(request, available_memory())
+    return ()
+
+
+@contextmanager
+def _devices(request: WatchRequest, folder: Path) -> Iterator[dict[str, str]]:
+    """The variables that let the command see its devices; none for real ones."""
+    if request.gpus is None:
+        yield {}
+        return
+    with emulating(request.gpus, str(request.python), folder) as variables:
+        values = {} if request.values is None else {VALUES: repr(request.values)}
+        yield variables | values
+
+
+def refuse_too_many(request: WatchRequest, available_bytes: int) -> None:
+    """Refuse GPUs whose processes would not fit into the memory of this machine.
+
+    Raises:
+        OomDoctorError: one process a GPU needs more host memory than is available (exit 5).
+    """
+    gpus = request.gpus
+    if gpus is None:
+        return
+    count, needed = gpus.count, gpus.count * RANK_HOST_BYTES
+    if count > 1 and not gpus.alone and needed > available_bytes:
+        raise machine_error(
+            "host_memory",
+            f"{count} GPUs need {count} processes with about {format_bytes(needed)} of host "
+            f"memory, and {format_bytes(available_bytes)} is available",
+            f"let one rank stand for all: {line_of(request, gpus.card.name, alone=True)}",
+        )
+
+
+def _first_line(gpus: EmulatedGpus | None, here: tuple[Gpu, ...]) -> str:
+    line = f"oomdoctor {__version__}: "
+    if gpus is None:
+        names = {gpu.name for gpu in here}
+        if len(names) != 1:
+            return f"{line}watching the command on {len(here) or 'the'} GPUs"
+        (name,) = names
+        size = format_bytes(here[0].total_bytes)
+        count = f"{len(here)} x " if len(here) > 1 else ""
+        return f"{line}watching the command on {count}{name} ({size})"
+    size = format_bytes(gpus.card.total_bytes)
+    sized = f"a GPU with {size}" if gpus.count == 1 else f"{gpus.count} GPUs with {size} each"
+    what = f"{gpus.name} ({size})" if gpus.card.facts is not None else sized
+    line += f"emulating {what}"
+    if gpus.count > 1 and gpus.alone:
+        line += "; one rank runs and stands for all"
+    elif gpus.count > 1:
+        host = format_bytes(gpus.count * RANK_HOST_BYTES)
+        line += f"; {gpus.count} processes need about {host} of host memory"
+    return line

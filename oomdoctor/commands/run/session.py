@@ -1,0 +1,120 @@
+"""The folder of one watched command: what its processes are asked, and where they answer.
+
+It is in the cache folder and removed at the end, so a run leaves nothing behind.
+
+What `run` is asked, and the same request as a line to type.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from oomdoctor.commands.devices.emulated import EmulatedGpus
+from oomdoctor.emulator.variables import ALONE
+from oomdoctor.errors import machine_error
+from oomdoctor.system.environment import WATCH_FOLDER, cache_dir, variable
+from oomdoctor.system.store.live_logs import is_alive
+
+Weights = Literal["real", "synthetic"]
+PATIENCE = 20  # steps after which ranks no longer wait for each other to find memory repeat
+_HOOK = Path("monitor", "inside", "entry", "sitecustomize.py")
+
+
+@contextmanager
+def session_folder() -> Iterator[Path]:
+    """A new folder that only this user can read; removed at the end.
+
+    Raises:
+        OomDoctorError: the cache folder cannot be written (exit 5).
+    """
+    base = cache_dir() / "sessions"
+    try:
+        base.mkdir(parents=True, exist_ok=True)
+        _remove_left_over(base)
+        folder = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=base))
+    except OSError as error:
+        raise machine_error(
+            "cache_unwritable",
+            f"cannot write to {base}: {error.strerror}",
+            "free some space, or set XDG_CACHE_HOME to a writable folder",
+        ) from None
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def watching_environment(
+    folder: Path,
+    steps: str | int,
+    weights: Weights = "real",
+    *,
+    alone: bool = False,
+    counted: bool = False,
+) -> dict[str, str]:
+    """The variables that make every Python process of a command watch itself.
+
+    `steps` is "steady", "all" or a number of optimizer steps. With `weights` "synthetic",
+    `from_pretrained` loads checkpoints without data. With `alone`, only the first rank runs. With
+    `counted`, memory is watched by the allocator's counters, which costs a training no time.
+    """
+    package = Path(__file__).resolve().parents[2]
+    library = folder / "lib"
+    library.mkdir()
+    (library / package.name).symlink_to(package, target_is_directory=True)
+    (library / _HOOK.name).symlink_to(package / _HOOK)
+    asked = {"steps": steps, "patience": PATIENCE, "weights": weights, "counted": counted}
+    (folder / "watch.json").write_text(json.dumps(asked))
+    path = os.pathsep.join(filter(None, (str(library), variable("PYTHONPATH"))))
+    found = {WATCH_FOLDER: str(folder), "PYTHONPATH": path}
+    return found | {ALONE: "1"} if alone else found
+
+
+def _remove_left_over(base: Path) -> None:
+    """Remove folders of runs that were killed."""
+    for folder in base.iterdir():
+        pid = folder.name.partition("-")[0]
+        if pid.isdigit() and not is_alive(int(pid)):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class WatchRequest:
+    """What to run, on which GPUs, with which interpreter.
+
+    Without `gpus` the command runs on those of this machine. `steps` is "steady" (stop once memory
+    repeats), "all" or a number of optimizer steps. With `weights` "synthetic", `from_pretrained`
+    needs no checkpoint. An unknown number that the command reads is `values`. `path` is the PATH of
+    the command; None: ours. `case` is the folder for what is kept if memory runs out; None: one in
+    the state folder.
+    """
+
+    command: tuple[str, ...]
+    gpus: EmulatedGpus | None
+    python: Path | None
+    steps: str | int
+    weights: Weights = "real"
+    values: float | None = None
+    path: str | None = None
+    case: Path | None = None
+
+
+def line_of(request: WatchRequest, card: str, *, alone: bool) -> str:
+    """The same request on another card, as a line to type; with `alone`, one rank runs."""
+    count = 1 if request.gpus is None else request.gpus.count
+    words = ["--emulate", card if count == 1 else f"{count}x{card}"]
+    words += ["--ranks", "1"] if alone else []
+    words += ["--steps", str(request.steps)] if request.steps != "steady" else []
+    words += ["--values", f"{request.values:g}"] if request.values is not None else []
+    words += ["--weights", request.weights] if request.weights != "real" else []
+    words += ["--python", str(request.python)] if request.path is not None else []
+    return shlex.join(["oomdoctor", "run", *words, "--", *request.command])

@@ -1,0 +1,230 @@
+"""Why many jobs died: each log read once, in as many processes as there are cores.
+
+A job is answered by `explain`'s own diagnosis; this adds one line to type, and counts.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from oomdoctor.commands.explain.explained import explained
+from oomdoctor.errors import ExitCode, OomDoctorError
+from oomdoctor.explain.reading.lines.clean import Line
+from oomdoctor.explain.reading.lines.stream import lines
+from oomdoctor.explain.training.known import Given
+from oomdoctor.records.diagnosis import Diagnosis, Remedy
+from oomdoctor.records.triage import Triage, TriagedJob, TriageGroup, TriageKey
+from oomdoctor.system.logs import read_chunks
+from oomdoctor.system.slurm.accounts import end_of
+from oomdoctor.system.slurm.site import SiteJob, jobs_with
+from oomdoctor.units import format_bytes
+
+_MOST_PROCESSES = 8  # a login node belongs to everybody
+_ALONE = 64  # logs that are read faster than processes start
+_AT_ONCE = 32
+_LIBRARIES = ("transformers", "trl", "pytorch", "accelerate", "slurm", "shell")
+_ID = re.compile(r"(?<![\d_.])(\d{1,10}(?:_\d{1,7})?)(?![\d_])")
+_REASONS = 3
+_KEPT = 8  # lines of a run of progress lines, at its start and at its end
+_NUMBERS = dict.fromkeys(map(ord, "0123456789.,+-e: |#█▏▎▍▌▋▊▉"))
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A log, and the job that wrote it if that is known. A job may have no log."""
+
+    source: str
+    files: tuple[Path, ...]
+    job: SiteJob | None = None
+
+
+def items_of(files: Sequence[Path]) -> list[Item]:
+    """The logs, each with its job if Slurm still knows one that wrote this file."""
+    ids = {path: _ID.findall(path.name) for path in files}
+    owners: dict[Path, SiteJob] = {}
+    for job in jobs_with(name for found in ids.values() for name in found):
+        for path in job.files:
+            owners[path.resolve()] = job
+    return [Item(str(path), (path,), owners.get(path.resolve())) for path in files]
+
+
+def triage(
+    items: Sequence[Item],
+    *,
+    since: str | None,
+    by: TriageKey | None,
+    on_progress: Callable[[int], None] = lambda done: None,
+) -> Triage:
+    """The answer about these logs and jobs, in their order; `on_progress` gets the count so far."""
+    found: list[TriagedJob] = []
+    for one in _all(items):
+        found.append(one)
+        on_progress(len(found))
+    counts = Counter(one.outcome for one in found)
+    return Triage(
+        since,
+        by,
+        tuple(found),
+        _groups(found, by) if by is not None else (),
+        *(counts[outcome] for outcome in ("oom", "other", "unknown", "ended")),
+    )
+
+
+def exit_of(found: Triage) -> ExitCode:
+    """0 if memory ran out in any job, 6 if not and a job does not say why it ended, else 3."""
+    if found.oom:
+        return ExitCode.OK
+    return ExitCode.INCONCLUSIVE if found.unknown else ExitCode.NO
+
+
+def triaged(item: Item) -> TriagedJob:
+    """One line about one log or job."""
+    head = item.job.head if item.job is not None else None
+    tail = item.job.lines if item.job is not None else ()
+    unread: list[str] = []
+    end = end_of(head) if head is not None else None
+    text = thinned(_lines(item.files, tail, unread))
+    answer = explained(item.source, text, Given(), end)[0]
+    one = _line_about(answer, item)
+    if head is None or item.job is None:
+        return replace(one, why=unread[0]) if unread and one.outcome == "unknown" else one
+    if one.outcome == "unknown" and head.word == "COMPLETED":
+        one = replace(one, outcome="ended", reason="completed")
+    elif one.outcome == "unknown" and head.alive:
+        one = replace(one, outcome="ended", reason=head.word.lower())
+    elif one.outcome == "unknown":
+        code, _, signal = (head.exit_code or "").partition(":")
+        reason = f"signal {signal}" if signal not in ("", "0") else f"exit code {code or '?'}"
+        unseen = "" if item.files else "; its output was not found"
+        one = replace(one, reason=reason, why=f"{one.why}{unseen}")
+    if one.cause == "host_memory" and head.requested_bytes and one.line and "--mem" in one.line:
+        asked = format_bytes(head.requested_bytes)
+        one = replace(one, line=f"#SBATCH --mem=SIZE  # it requested {asked}")
+    return replace(
+        one,
+        job=head.job,
+        name=item.job.name,
+        user=head.user,
+        partition=item.job.partition,
+        state=head.state,
+        exit_code=head.exit_code,
+        ended_at=item.job.ended_at,
+        requested_bytes=head.requested_bytes,
+        peak_bytes=head.peak_bytes,
+    )
+
+
+def _line_about(answer: Diagnosis, item: Item) -> TriagedJob:
+    cause = answer.causes[0] if answer.causes else None
+    remedy = answer.remedies[0] if answer.remedies else None
+    memory = answer.is_oom and not answer.survived
+    known = memory or answer.look_alike is not None
+    place = answer.where
+    word = cause.cause if memory and cause is not None else answer.look_alike
+    return TriagedJob(
+        source=item.source,
+        log=str(item.files[0]) if item.files else None,
+        outcome="oom" if memory else "other" if known else "unknown",
+        resource=answer.resource,
+        reason=(word or ("memory" if memory else "unknown")).replace("_", " "),
+        cause=cause.cause if cause is not None and memory else None,
+        confidence=cause.confidence if cause is not None and memory else None,
+        phase=answer.phase if memory and answer.phase != "unknown" else None,
+        why=answer.verdict,
+        where=None if place is None or place.line is None else f"{place.file}:{place.line}",
+        remedy=remedy.change if memory and remedy is not None else _todo(answer, item),
+        line=_to_type(answer, remedy) if memory and remedy is not None else None,
+    )
+
+
+def _todo(answer: Diagnosis, item: Item) -> str | None:
+    if answer.short_answer is None or item.job is None:
+        return answer.short_answer
+    return answer.short_answer.replace(" JOB ", f" {item.job.head.job} ")
+
+
+def _to_type(answer: Diagnosis, remedy: Remedy) -> str | None:
+    """What to type, for the library in the traceback if it has a line for it."""
+    for library in (answer.framework or "", *_LIBRARIES):
+        if library in remedy.lines:
+            return "; ".join(remedy.lines[library].splitlines())
+    return next(iter(remedy.lines.values()), None)
+
+
+def _lines(files: Sequence[Path], tail: Sequence[str], unread: list[str]) -> Iterator[Line]:
+    """The lines of all files, then Slurm's; a file that cannot be read adds a reason."""
+    number = 0
+    for path in files:
+        offset = number
+        try:
+            for line in lines(read_chunks(str(path))):
+                number = offset + line.number
+                yield Line(number, line.text)
+        except OomDoctorError as error:
+            unread.append(error.message)
+    for text in tail:
+        number += 1
+        yield Line(number, text)
+
+
+def thinned(text: Iterable[Line]) -> Iterator[Line]:
+    """The lines without the middle of each run of lines that differ in their numbers only.
+
+    Progress makes most of a log, and reading it takes most of the time.
+    """
+    shape: str | None = None
+    waiting: deque[Line] = deque(maxlen=_KEPT)
+    seen = 0
+    for line in text:
+        now = line.text.translate(_NUMBERS)
+        if now != shape:
+            yield from waiting
+            waiting.clear()
+            shape, seen = now, 0
+        seen += 1
+        if seen <= _KEPT:
+            yield line
+        else:
+            waiting.append(line)
+    yield from waiting
+
+
+def _all(items: Sequence[Item]) -> Iterator[TriagedJob]:
+    processes = min(_MOST_PROCESSES, len(os.sched_getaffinity(0)))
+    if len(items) < _ALONE or processes == 1:
+        yield from map(triaged, items)
+        return
+    with ProcessPoolExecutor(processes) as pool:
+        yield from pool.map(triaged, items, chunksize=_AT_ONCE)
+
+
+def _groups(found: Sequence[TriagedJob], by: TriageKey) -> tuple[TriageGroup, ...]:
+    """The groups, those with the most memory failures first."""
+    together: dict[str, list[TriagedJob]] = {}
+    for one in found:
+        key = one.reason if by == "cause" else getattr(one, by)
+        together.setdefault(key or "unknown", []).append(one)
+    groups = [_group(key, jobs) for key, jobs in together.items()]
+    return tuple(sorted(groups, key=lambda group: (-group.oom, -group.jobs, group.key)))
+
+
+def _group(key: str, jobs: Sequence[TriagedJob]) -> TriageGroup:
+    counts = Counter(one.outcome for one in jobs)
+    memory = [one for one in jobs if one.outcome == "oom"]
+    reasons = Counter(one.reason for one in memory or jobs).most_common(_REASONS)
+    remedies = Counter(one.remedy for one in memory or jobs if one.remedy).most_common(1)
+    return TriageGroup(
+        key,
+        len(jobs),
+        counts["oom"],
+        counts["other"],
+        counts["unknown"],
+        tuple(f"{reason} ({count:,})" for reason, count in reasons),
+        remedies[0][0] if remedies else None,
+    )

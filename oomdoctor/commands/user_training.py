@@ -1,0 +1,162 @@
+"""The training that `--from` describes: its files are read, checked, and put together.
+
+The libraries of the user's interpreter say what they make of the settings. Where a library is
+missing, the published names of its settings have to do. Of a script's library, only the release is
+asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from oomdoctor.commands.jobs.host import python_path
+from oomdoctor.errors import OomDoctorError, usage_error
+from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.model import ModelRef
+from oomdoctor.records.user_training import Document, UserTraining
+from oomdoctor.stacks.programs import BY_NAME
+from oomdoctor.stacks.reading.finish import Overrides, finished
+from oomdoctor.stacks.reading.merge import draft_of, recognized
+from oomdoctor.stacks.writing.patch import Written, written
+from oomdoctor.system.environment import worker_environment
+from oomdoctor.system.models import hub
+from oomdoctor.system.train_config import read_text
+from oomdoctor.system.training_files import read_document, read_documents
+
+_LIMIT_S = 120.0  # importing the libraries takes seconds, on a slow file system a minute
+_LONGEST = 160
+_DECIDE = frozenset({"trl"})  # libraries whose release decides what a script trains with
+
+
+def read_user_training(
+    texts: Sequence[str], model: ModelRef | None, overrides: Overrides, python: str | None
+) -> UserTraining:
+    """The training of the files; `model` is that of the command line, if it names one.
+
+    `python` is the interpreter that the user trains with: its libraries check the files.
+
+    Raises:
+        OomDoctorError: a file cannot be used, or they contradict each other (exit 2).
+    """
+    documents = tuple(recognized(one) for one in read_documents(texts))
+    draft = draft_of(documents if python is None else checked(documents, python))
+    asked = model
+    if asked is None and draft.model is not None:
+        asked = ModelRef(name=draft.model, revision=draft.values.get("revision"))
+    return finished(draft, lambda: _config_of(asked), overrides)
+
+
+def training_of_file(
+    path: Path, config: Mapping[str, Any], asked: Overrides
+) -> UserTraining | None:
+    """The training of one file with the published defaults of its program.
+
+    `config` is the model's config.json, empty if it is not known. Files that it names are not
+    opened. None if the file is no training, or does not say a whole one.
+    """
+    try:
+        draft = draft_of((recognized(read_document(str(path))),))
+        if draft.main.program.is_launcher:
+            return None
+        return finished(draft, lambda: config, asked)
+    except OomDoctorError:
+        return None
+
+
+def write_change(training: UserTraining, after: TrainConfig) -> Written:
+    """How the user's files say a changed training; scripts are read for it.
+
+    Raises:
+        NotPatchedError: a script cannot say it.
+    """
+    texts = {}
+    for file in training.files:
+        if file.path.endswith(".py"):
+            with suppress(OomDoctorError):  # it is gone; its lines are known
+                texts[file.path] = read_text(Path(file.path).expanduser(), "--from")
+    return written(training, after, texts)
+
+
+def _config_of(model: ModelRef | None) -> Mapping[str, Any]:
+    """The model's config.json; empty if it cannot be found, which the run itself reports."""
+    if model is None:
+        return {}
+    try:
+        return hub.resolve_with_notes(model)[0].config
+    except OomDoctorError:
+        return {}
+
+
+def checked(documents: Sequence[Document], python: str) -> tuple[Document, ...]:
+    """The documents with what their parsers say; unchanged where no parser answers.
+
+    Raises:
+        OomDoctorError: a library refuses a setting (exit 2).
+    """
+    asked = [one for one in documents if not _is_script(one) or one.asked in _DECIDE]
+    answers = _answers(asked, python) if asked else None
+    if answers is None:
+        return tuple(documents)
+    by_path = {one.path: _with(one, said) for one, said in zip(asked, answers, strict=True)}
+    return tuple(by_path.get(one.path, one) for one in documents)
+
+
+def _is_script(document: Document) -> bool:
+    """Whether it is Python, which no parser of settings reads."""
+    return document.path.endswith(".py")
+
+
+def _with(document: Document, answer: Mapping[str, Any]) -> Document:
+    if answer["parser"] is None:
+        return document
+    if _is_script(document):
+        return replace(document, library=answer["parser"])
+    if answer["fault"] is not None:
+        raise _refused(document, answer["parser"], answer["fault"])
+    return replace(document, effective=answer["values"], parser=answer["parser"])
+
+
+def _refused(document: Document, parser: str, fault: Mapping[str, str | None]) -> OomDoctorError:
+    name, message = fault["name"], str(fault["message"])
+    message = message if len(message) <= _LONGEST else f"{message[: _LONGEST - 3]}..."
+    line = document.lines.get(name or "")
+    place = document.path if line is None else f"{document.path}:{line}"
+    about = f"{name}: " if name and name not in message else ""
+    program = BY_NAME[document.asked].package if document.asked else "its program"
+    return usage_error(
+        "bad_config",
+        f"--from: {place}: {about}{message} ({parser})",
+        f"fix this setting; {program} itself would stop here",
+    )
+
+
+def _answers(documents: Sequence[Document], python: str) -> list[dict[str, Any]] | None:
+    """An answer for each document; None if the interpreter gives none."""
+    asked = [
+        {"format": one.asked, "values": None if _is_script(one) else one.values}
+        for one in documents
+    ]
+    with tempfile.TemporaryDirectory(prefix="oomdoctor-") as folder:
+        variables = worker_environment(None) | {"PYTHONPATH": python_path(Path(folder))}
+        try:
+            done = subprocess.run(
+                [python, "-m", "oomdoctor.worker", "--parse"],
+                input=json.dumps(asked, default=str),
+                env=variables,
+                capture_output=True,
+                text=True,
+                timeout=_LIMIT_S,
+                check=False,
+            )
+            lines = done.stdout.strip().splitlines()
+            found = json.loads(lines[-1]) if done.returncode == 0 and lines else None
+        except (OSError, subprocess.SubprocessError, ValueError):
+            return None
+    return found if isinstance(found, list) and len(found) == len(documents) else None

@@ -1,0 +1,154 @@
+"""The page of `oomdoctor env`: GPUs, capabilities, Slurm, settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from oomdoctor.render.blocks import Block, Column, Facts, Note, Section, table_of
+from oomdoctor.render.lists import Listing, listed
+from oomdoctor.units import DASH, format_bytes
+
+if TYPE_CHECKING:
+    from oomdoctor.records.machine import Capability, Gpu, Setting
+    from oomdoctor.system.environment import SlurmFacts
+    from oomdoctor.system.interpreters.kept import KeptEnvironment
+
+_STATES = {"ok": "yes", "missing": "missing", "unfit": "not supported"}
+
+
+@dataclass(frozen=True, slots=True)
+class Emulation:
+    """Whether `python` can run on an emulated GPU; if not, why, and what to type.
+
+    `without_values` says why values of small tensors would be unknown; None if they are known.
+    """
+
+    possible: bool
+    python: str
+    reason: str | None = None
+    hint: str | None = None
+    without_values: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What `oomdoctor env` says about this machine and this interpreter."""
+
+    gpus: tuple[Gpu, ...]
+    driver_version: str | None
+    versions: Mapping[str, str | None]
+    capabilities: tuple[Capability, ...]
+    slurm: SlurmFacts
+    settings: tuple[Setting, ...]
+    memory_available_bytes: int
+    environments: tuple[KeptEnvironment, ...] = ()
+    emulation: Emulation | None = None
+
+
+def environment_page(environment: Environment) -> Listing:
+    """GPUs and the processes on them, library versions and what they enable, Slurm, settings."""
+    able = listed(
+        environment.capabilities,
+        (
+            (Column("name"), lambda one: one.name),
+            (Column("version", 1, detail="version {}"), lambda one: one.version or DASH),
+            (Column("ready", tone=True), lambda one: _STATES[one.state]),
+            (Column("details", 2, wraps=True), lambda one: one.text),
+        ),
+    )
+    settings = listed(
+        environment.settings,
+        (
+            (Column("name"), lambda one: one.name),
+            (Column("value", 1), lambda one: one.value or DASH),
+            (Column("source", 2, detail="from {}"), lambda one: one.origin),
+        ),
+    )
+    page = (
+        Section("GPUs", tuple(_gpu_blocks(environment))),
+        Section("Capabilities", (able,)),
+        *_emulation(environment.emulation),
+        *_environments(environment.environments),
+        Section("Slurm", (_slurm(environment.slurm),)),
+        Section("Settings", (settings,)),
+    )
+    return Listing("env", {"environment": environment}, page)
+
+
+def _emulation(found: Emulation | None) -> tuple[Section, ...]:
+    if found is None:
+        return ()
+    use = 'oomdoctor probe MODEL --emulate "RTX 4090"'
+    notes = [f"possible with {found.python}: {use}"]
+    if found.without_values is not None:
+        notes.append(f"values of small tensors are unknown: {found.without_values}")
+    if not found.possible:
+        notes = [found.reason or "not possible here", *([found.hint] if found.hint else [])]
+    return (Section("Emulated GPU", tuple(Note(text, "normal") for text in notes)),)
+
+
+def _environments(kept: tuple[KeptEnvironment, ...]) -> tuple[Section, ...]:
+    if not kept:
+        return ()
+    table = table_of(
+        kept,
+        (
+            (Column("versions"), lambda one: ", ".join(one.versions)),
+            (Column("size", right=True), lambda one: format_bytes(one.size_bytes)),
+            (Column("folder", wraps=True), lambda one: one.path),
+        ),
+    )
+    return (Section("Environments of plan --with", (table,)),)
+
+
+def _gpu_blocks(environment: Environment) -> list[Block]:
+    driver = f"driver {environment.driver_version}" if environment.driver_version else "no driver"
+    memory = f"{format_bytes(environment.memory_available_bytes)} of host memory available"
+    blocks: list[Block] = [Note(f"{driver}; {memory}", "normal")]
+    if not environment.gpus:
+        return [*blocks, Note("no GPU; probe uses the CPU", "normal")]
+    capability = Column("capability", 2, right=True, detail="compute capability {}")
+    gpus = table_of(
+        environment.gpus,
+        (
+            (Column("#", right=True), lambda gpu: str(gpu.index)),
+            (Column("name"), lambda gpu: gpu.name),
+            (
+                Column("memory", 1, right=True, detail="memory {}"),
+                lambda gpu: format_bytes(gpu.total_bytes),
+            ),
+            (
+                Column("free", 1, right=True, detail="{} free"),
+                lambda gpu: format_bytes(gpu.free_bytes),
+            ),
+            (capability, lambda gpu: gpu.compute_capability or DASH),
+            (Column("uuid", 3), lambda gpu: gpu.uuid),
+        ),
+    )
+    held = table_of(
+        [(gpu.index, process) for gpu in environment.gpus for process in gpu.processes],
+        (
+            (Column("GPU", right=True), lambda one: str(one[0])),
+            (Column("pid", right=True), lambda one: str(one[1].pid)),
+            (Column("process"), lambda one: one[1].name or DASH),
+            (Column("memory", right=True), lambda one: format_bytes(one[1].used_bytes)),
+        ),
+    )
+    return [*blocks, gpus, *([held] if held.rows else [])]
+
+
+def _slurm(slurm: SlurmFacts) -> Block:
+    if slurm.job_id is None:
+        where = "login node: Slurm is installed, but this is not a job"
+        return Note(where if slurm.on_login_node else "not in a Slurm job", "normal")
+    return Facts(
+        (
+            ("job", slurm.job_id),
+            ("node", slurm.node or DASH),
+            ("partition", slurm.partition or DASH),
+            ("GPUs", slurm.gpus or DASH),
+            ("memory", format_bytes(slurm.memory_bytes)),
+        )
+    )

@@ -1,0 +1,1 @@
+"""The tables of rungs that `probe` and `plan` share."""

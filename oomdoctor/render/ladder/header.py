@@ -1,0 +1,406 @@
+"""The head of the page: the result in one sentence, the model, the device, the memory budget."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from oomdoctor.analysis.rank import ranked_by
+from oomdoctor.records.config import runs_itself, sequences_per_sample
+from oomdoctor.records.machine import Machine
+from oomdoctor.records.planned.plan import CardPlan, SweepLine
+from oomdoctor.records.planned.searched import FewestLine, SolveLine
+from oomdoctor.records.report import Budget, ModelFacts, Report, SurveyRequest
+from oomdoctor.records.result import Outcome, ProbeResult
+from oomdoctor.records.user_training import YOURS
+from oomdoctor.render.blocks import Block, Facts
+from oomdoctor.render.ladder.columns import needs, short_by
+from oomdoctor.render.words import SWEPT_WORDS, counted
+from oomdoctor.units import DASH, format_bytes, format_count, format_seconds
+
+_SOURCES = {
+    "local": "config from the local folder",
+    "cache": "config from the Hugging Face cache",
+    "hub": "config from the Hugging Face hub",
+    "catalogue": "config from the built-in catalogue",
+}
+_RANKED_BY = {
+    "throughput": "ranked by throughput",
+    "memory": "ranked by memory",
+    "micro-batch": "ranked by micro-batch size",
+}
+_EMULATED = (
+    "emulated: PyTorch's own allocator on a card that runs no kernels; exact memory, no speeds"
+)
+_ENGINES = "the engine itself ran on the emulated card, one rank for all GPUs"
+_UNSLOTH = "Unsloth itself ran on the emulated card"
+_ALONE = "; one rank stands for all"
+_SIMULATED = "simulated, not measured"
+_ESTIMATED = "; speeds (~) are estimated from the card's peak rates"
+
+
+def headline(report: Report) -> str:
+    """One sentence: how many rungs fit, how it ended, how long it took.
+
+    With --from the user's own rung comes first, since the exit code is about it.
+    """
+    name = f"{report.tool.name} {report.tool.version} {report.command}"
+    took = format_seconds(report.elapsed_s)
+    total = len(report.results)
+    if report.cards and not total:
+        if report.status == "interrupted":
+            return f"{name}: interrupted after {took}; so far {_across(report)}"
+        return f"{name}: {_across(report)} ({took})"
+    counts = _counts(report)
+    if report.status == "running":
+        return f"{name}: still running after {took}; so far {counts}"
+    if report.status == "interrupted":
+        return f"{name}: interrupted after {took}; so far {counts}"
+    if not total:
+        ended = "stopped by an error" if report.errors else "no rung was tried"
+        return f"{name}: {ended} after {took}"
+    return f"{name}: {counts} ({took})"
+
+
+def is_plan(report: Report) -> bool:
+    """Whether the report predicts instead of measuring."""
+    return report.command == "plan"
+
+
+def too_large(report: Report) -> tuple[Outcome, ...]:
+    """The outcomes of rungs that do not fit.
+
+    A simulation that got no host memory says nothing about the card.
+    """
+    return ("oom",) if is_plan(report) else ("oom", "host_oom")
+
+
+def own_result(report: Report) -> ProbeResult | None:
+    """The row of the rung of --from."""
+    key = report.yours.key if report.yours is not None else None
+    return next((result for result in report.results if result.key == key), None)
+
+
+def _own(report: Report) -> str:
+    """What became of the rung of --from, and with which change it fits; empty without one."""
+    own, yours = own_result(report), report.yours
+    if own is None or yours is None:
+        return ""
+    usable = report.budget.usable_bytes if report.budget is not None else None
+    if own.outcome == "fits" or own.borderline:
+        what = "is borderline" if own.borderline else "fits"
+        peak = own.deciding_peak_bytes()
+        if peak is None or usable is None:
+            return f"yours {what}"
+        return f"yours {what}: {format_bytes(peak)} of {format_bytes(usable)} usable"
+    if own.outcome not in too_large(report) and own.missed_by_bytes is None:
+        return f"yours was not {'simulated' if is_plan(report) else 'measured'}"
+    peak_text, short = needs(own, usable), short_by(own, usable)
+    said = [f"needs {peak_text}"] if peak_text else []
+    said += [f"short by {short}"] if short != DASH else []
+    text = "yours does not fit" + (f": {', '.join(said)}" if said else "")
+    if yours.aim == "fits" and yours.changes:
+        text += f"; fits with {yours.changes[0].change}"
+    return text
+
+
+def _counts(report: Report) -> str:
+    """The user's own rung, then the ladder; a ladder without other rungs is not counted."""
+    own = _own(report)
+    if not own:
+        return _ladder(report)
+    return own if len(report.results) == 1 else f"{own}; {_ladder(report)}"
+
+
+def _ladder(report: Report) -> str:
+    total = len(report.results)
+    fitting = sum(result.surely_fits for result in report.results)
+    near = sum(result.borderline for result in report.results)
+    missed = sum(r.outcome in too_large(report) and not r.borderline for r in report.results)
+    others = total - fitting - near - missed
+    counts = f"{fitting} of {counted(total, 'rung')} {'fits' if 1 in (fitting, total) else 'fit'}"
+    if near:
+        counts += f", {near} borderline"
+    if missed and not is_plan(report):  # in a plan, what does not fit is all the rest
+        counts += f", {missed} ran out of memory"
+    if others:
+        counts += f", {others} not {'simulated' if is_plan(report) else 'measured'}"
+    return counts
+
+
+def header(report: Report) -> list[Block]:
+    """Model, device, budget and training; nothing where the survey did not come that far."""
+    planned = is_plan(report) and bool(report.cards)
+    pairs = []
+    if report.model is not None:
+        pairs.append(("Model", _model(report.model)))
+    if report.machine is not None:
+        device = _targets(report, report.machine) if is_plan(report) else _device(report.machine)
+        pairs.append(("Device", device))
+    if report.budget is not None and report.machine is not None:
+        one_card = planned and len(report.cards) == 1
+        budget = (
+            _card(report.cards[0], report.machine)
+            if one_card
+            else _budget(report.budget, report.machine)
+        )
+        pairs.append(("Budget", budget))
+    if report.request is not None:
+        pairs.append(("Training", _training(report, report.request)))
+    if planned:
+        evidence = _engines(report) + _checked(report)
+        if _has_speeds(report):
+            evidence += _ESTIMATED + _calibrated(report)
+        pairs.append(("Evidence", evidence + _from_cache(report)))
+    elif report.machine is not None and report.machine.emulated:
+        asked = report.request
+        alone = report.machine.gpus > 1 and asked is not None and not asked.all_ranks
+        pairs.append(("Evidence", _EMULATED + _ALONE * alone))
+    if report.run_dir is not None:
+        pairs.append(("Run", report.run_dir))
+    return [Facts(tuple(pairs))] if pairs else []
+
+
+def _engines(report: Report) -> str:
+    """Which rungs their engines ran; the others are simulated."""
+    lines = report.fewest.lines if report.fewest is not None else ()
+    shown = [
+        *(one.evidence for one in report.results if one.measurement is not None),
+        *(line.evidence for line in lines if line.evidence is not None),
+    ]
+    sharded = report.machine is not None and report.machine.gpus > 1
+    ran = sum(evidence == "emulated" for evidence in shown) if sharded else 0
+    unsloth = sum(map(_ran_unsloth, report.results))
+    parts = [f"{counted(ran - unsloth, 'rung')}: {_ENGINES}"] if ran > unsloth else []
+    if unsloth:
+        parts.append(f"{counted(unsloth, 'rung')}: {_UNSLOTH}")
+    if not parts:
+        return _SIMULATED
+    rest = len(shown) - max(ran, unsloth)
+    return "; ".join(parts) + (f"; {rest} simulated" if rest else "")
+
+
+def _ran_unsloth(result: ProbeResult) -> bool:
+    """Whether Unsloth ran a rung of a plan."""
+    ran = result.evidence == "emulated" and result.measurement is not None
+    return ran and result.config.library == "unsloth"
+
+
+def _checked(report: Report) -> str:
+    """How many rungs ran on the emulated card."""
+    checked = sum(
+        result.evidence == "emulated" and not runs_itself(result.config)
+        for result in report.results
+    )
+    if not checked:
+        return ""
+    return f"; {checked} of {counted(len(report.results), 'rung')} checked on the emulated card"
+
+
+def _from_cache(report: Report) -> str:
+    """Since when the simulations are known, if an earlier run did some of them."""
+    if report.simulations is None or not report.simulations.from_cache:
+        return ""
+    known, total = report.simulations.from_cache, report.simulations.total
+    since = (report.simulations.oldest_at or "")[:10]
+    some = "" if known == total else f"{known} of {total} simulations "
+    return f"; {some}from cache of {since} (--fresh simulates again)"
+
+
+def _calibrated(report: Report) -> str:
+    """Which probes corrected the speeds, and on which cards if there are several."""
+    known = [(card, card.calibrated_by) for card in report.cards if card.calibrated_by]
+    if not known:
+        return ""
+    parts = []
+    for card, by in known:
+        run = f"run {by.run}" if by.run else "an earlier probe"
+        when = f" of {by.date[:10]}" if by.date else ""
+        cap = f", capped to {format_bytes(by.cap_bytes)}" if by.cap_bytes else ""
+        where = "this card" if len(report.cards) == 1 else card.name
+        parts.append(f"{run}{when} on {where}{cap}")
+    return f" and calibrated by {'; '.join(parts)}"
+
+
+def _has_speeds(report: Report) -> bool:
+    picks = [getattr(card.picks, name) for card in report.cards for name in ("full", "lora")]
+    picks += [card.picks.qlora for card in report.cards]
+    shown = [*report.results, *filter(None, picks)]
+    return any(one.tokens_per_s is not None for one in shown)
+
+
+def _model(model: ModelFacts) -> str:
+    revision = f" at revision {model.revision}" if model.revision else ""
+    known = model.parameters is not None
+    size = f", {format_count(model.parameters)} parameters" if known else ""
+    experts = ", mixture of experts" if model.mixture_of_experts else ""
+    return (
+        f"{model.id}{revision}: {model.architecture}{size}{experts}, {model.task}; "
+        f"{_SOURCES[model.source]}, {model.weights} weights"
+    )
+
+
+def _across(report: Report) -> str:
+    """The result of a plan for several cards, of a sweep, of --solve or of --min.
+
+    With --from the user's own rung comes first; a ladder without other rungs is not counted.
+    """
+    answer = report.sweep or report.fewest or report.solve
+    yours = report.request is not None and report.request.user_training is not None
+    own = [line for line in answer.lines if yours and line.label == YOURS] if answer else []
+    alone = answer is not None and len(own) == len(answer.lines)
+    return "; ".join(
+        filter(None, [_own_reach(report, own), "" if own and alone else _of_cards(report)])
+    )
+
+
+def _own_reach(report: Report, own: Sequence[SweepLine | SolveLine | FewestLine]) -> str:
+    """How far the user's own rung goes on the cards, or with how few GPUs; empty without one."""
+    if not own:
+        return ""
+    found = [value for line in own if (value := _reach(line)) is not None]
+    where = "" if len(own) == 1 else f" on {len(found)} of {counted(len(own), 'card')}"
+    if report.fewest is not None:
+        best = f"on {counted(min(found, default=0), 'GPU')}{where}"
+        none = f"on none of {report.fewest.low} to {report.fewest.high} GPUs"
+    else:
+        answer = report.sweep or report.solve
+        word = SWEPT_WORDS[answer.key] if answer is not None else ""
+        best = f"up to {word} {max(found, default=0):,}{where}"
+        values = f"none of {counted(len(report.sweep.values), 'value')} of " if report.sweep else ""
+        none = f"at {values or 'no '}{word}"
+    if not found and all(line.reason for line in own):
+        return "yours was not simulated"
+    return f"yours fits {best if found else none}"
+
+
+def _reach(line: SweepLine | SolveLine | FewestLine) -> int | None:
+    """The largest value with which a rung fits, or the fewest GPUs."""
+    if isinstance(line, SweepLine):
+        return line.largest_fitting if line.crossed_at is None else line.crossed_at
+    return line.largest if isinstance(line, SolveLine) else line.gpus
+
+
+def _of_cards(report: Report) -> str:
+    cards = counted(len(report.cards), "card")
+    if report.sweep is not None:
+        rungs = counted(len({line.key for line in report.sweep.lines}), "rung")
+        values = counted(len(report.sweep.values), "value")
+        return f"{rungs} at {values} of {SWEPT_WORDS[report.sweep.key]} on {cards}"
+    if report.fewest is not None:
+        rungs = counted(len({line.key for line in report.fewest.lines}), "rung")
+        return f"the fewest GPUs for {rungs} on {cards}"
+    if report.solve is not None:
+        rungs = counted(len({line.key for line in report.solve.lines}), "rung")
+        return f"the largest {SWEPT_WORDS[report.solve.key]} of {rungs} on {cards}"
+    fitting = sum(card.fitting > 0 for card in report.cards)
+    own = [card.yours.fits for card in report.cards if card.yours is not None]
+    if own:
+        more = f"; at least one rung fits on {fitting}" if report.cards[0].rungs > 1 else ""
+        return f"yours fits on {sum(own)} of {cards}{more}"
+    return f"at least one rung fits on {fitting} of {cards}"
+
+
+def _targets(report: Report, machine: Machine) -> str:
+    """The device of a plan; only the versions are this machine's."""
+    libraries = ", ".join(_libraries(machine))
+    simulated = f"simulated with {libraries}" if libraries else "not simulated"
+    times = _times(report, machine)
+    if len(report.cards) != 1:
+        each = f"{times}of each of " if times else ""
+        return f"{each}{counted(len(report.cards), 'card')}, {simulated}"
+    card = report.cards[0]
+    if not machine.gpu_name:  # only a size was given
+        return f"{times or 'a '}card{'s' * bool(times)} with {card.name}, {simulated}"
+    return f"{times}{card.name}{_size(card.total_bytes, card.compute_capability)}, {simulated}"
+
+
+def _times(report: Report, machine: Machine) -> str:
+    """How many GPUs there are: `8 x `; empty for one."""
+    if report.fewest is not None:
+        return f"{report.fewest.low} to {report.fewest.high} x "
+    return f"{machine.gpus} x " if machine.gpus > 1 else ""
+
+
+def _card(card: CardPlan, machine: Machine) -> str:
+    usable = f"{format_bytes(card.usable_bytes)} usable{_each(machine)}"
+    outside = "the CUDA context, NCCL" if machine.gpus > 1 else "the CUDA context"
+    return (
+        f"{usable} = {format_bytes(card.total_bytes)} ({card.total_source}) - "
+        f"{format_bytes(card.headroom_bytes)} headroom; {outside} and libraries take about "
+        f"{format_bytes(card.context.likely)} of it"
+    )
+
+
+def _libraries(machine: Machine) -> list[str]:
+    return [
+        f"{name} {machine.versions[name]}"
+        for name in ("torch", "transformers")
+        if machine.versions.get(name)
+    ]
+
+
+def _size(total_bytes: int, compute_capability: str | None) -> str:
+    capability = f", compute capability {compute_capability}" if compute_capability else ""
+    return f" ({format_bytes(total_bytes)}{capability})"
+
+
+def _device(machine: Machine) -> str:
+    versions = _libraries(machine)
+    if machine.device == "cuda":
+        driver = [f"driver {machine.driver_version}"] if machine.driver_version else []
+        size = _size(machine.total_bytes, machine.compute_capability)
+        times = f"{machine.gpus} x " if machine.gpus > 1 else ""
+        return ", ".join([f"{times}{machine.gpu_name or 'GPU'}{size}", *driver, *versions])
+    cpu = f"CPU ({machine.cpu_name or 'unknown model'}, {machine.cpu_count} cores)"
+    memory = f"{format_bytes(machine.memory_available_bytes)} of memory available"
+    ranks = [f"{machine.gpus} ranks"] if machine.gpus > 1 else []
+    return (
+        f"{', '.join([cpu, memory, *ranks, *versions])}; memory is tensor bytes, counted by a trace"
+    )
+
+
+def _each(machine: Machine) -> str:
+    """Whose the memory is, where there are several."""
+    if machine.gpus == 1:
+        return ""
+    return " per GPU" if machine.device == "cuda" else " per rank"
+
+
+def _budget(budget: Budget, machine: Machine) -> str:
+    free, cap = budget.free_bytes, budget.cap_bytes
+    where = "the card" if machine.device == "cuda" else "the host"
+    capped = cap is not None and cap <= free
+    origin = f"{format_bytes(cap)} cap (--vram)" if capped else f"{format_bytes(free)} free"
+    text = (
+        f"{format_bytes(budget.usable_bytes)} usable{_each(machine)} = {origin} - "
+        f"{format_bytes(budget.headroom_bytes)} headroom; {where} has "
+        f"{format_bytes(budget.total_bytes)}"
+    )
+    if capped:
+        text += f", {format_bytes(free)} of it free"
+        if machine.device == "cuda" and cap is not None and cap < budget.total_bytes:
+            text += "; the cap limits memory, not speed"
+    return text
+
+
+def _training(report: Report, request: SurveyRequest) -> str:
+    pairs = {sequences_per_sample(rung.config) for rung in request.recipe.rungs}
+    sequences = max(pairs) if len(pairs) == 1 else 1
+    tokens = request.sequence_length * request.effective_batch_size * sequences
+    gpus = " x GPUs" if request.most_gpus() > 1 else ""
+    batch = f"batch {request.effective_batch_size:,} (micro-batch x gradient accumulation{gpus})"
+    length = (
+        f"sequence length {request.sequence_length:,}, effective {batch}, "
+        f"{tokens:,} tokens per optimizer step"
+    )
+    if max(pairs, default=1) > 1:
+        length += ", two sequences a pair"
+    sweep = request.plan.sweep if request.plan is not None else None
+    if sweep is not None and sweep.key == "sequence_length":
+        length = f"sequence length {sweep.values[0]:,} to {sweep.values[-1]:,}, effective {batch}"
+    if request.plan is not None and request.plan.solve == "sequence_length":
+        length = f"effective {batch}"
+    ranked = ranked_by(report.results, request.rank_by)
+    evaluation = f", evaluation batch size {request.eval_batch_size}" * request.evaluate
+    ranks = f", {_RANKED_BY[ranked]}" if request.plan is None or request.plan.ranks else ""
+    return f"{length}{evaluation}; recipe {request.recipe.name}{ranks}"

@@ -1,0 +1,138 @@
+"""The page of `probe` and `plan`: its sections, their order, and their parts in a browser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from oomdoctor.records.machine import Machine
+from oomdoctor.records.report import Report
+from oomdoctor.render.blocks import (
+    Facts,
+    Look,
+    Note,
+    Part,
+    Section,
+    error_sections,
+    next_sections,
+    warning_sections,
+)
+from oomdoctor.render.ladder.bars import bar_sections
+from oomdoctor.render.ladder.details import detail_sections, version_sections
+from oomdoctor.render.ladder.header import header, headline, is_plan
+from oomdoctor.render.ladder.row_lengths import length_sections
+from oomdoctor.render.ladder.rungs import rung_sections
+from oomdoctor.render.ladder.yours import your_sections
+from oomdoctor.render.plan.sections import plan_sections
+from oomdoctor.units import format_bytes
+
+_OPENED_BY = {
+    "snapshot": "`oomdoctor snapshot` reads it",
+    "trace": "open it in Perfetto (ui.perfetto.dev) or chrome://tracing",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Sections of the page, and the part that they belong to in a browser.
+
+    Without `text` they are in that page only, without `part` they are not in it. Text has those
+    with `verbose` only if all is asked for.
+    """
+
+    make: Callable[[Report, Look], list[Section]]
+    part: str = ""
+    verbose: bool = False
+    text: bool = True
+
+
+def report_sections(report: Report, look: Look) -> list[Section]:
+    """The report as sections, in the order of text."""
+    entries = [one for one in ENTRIES if one.text and (look.verbose or not one.verbose)]
+    return [section for entry in entries for section in entry.make(report, look)]
+
+
+def report_parts(report: Report) -> list[Part]:
+    """The report in parts, in the order of a page for a browser: with everything, and charts."""
+    held: dict[str, list[Section]] = {part.name: [] for part in PARTS}
+    for entry in ENTRIES:
+        for section in entry.make(report, Look(verbose=True)) if entry.part else ():
+            held[section.part or entry.part].append(section)
+    return [replace(part, sections=tuple(held[part.name])) for part in PARTS]
+
+
+def _head(report: Report, _: Look) -> list[Section]:
+    return [Section("", (Note(headline(report), "strong"), *header(report)))]
+
+
+def _files(report: Report, _: Look) -> list[Section]:
+    """What was recorded, and what opens it."""
+    pairs = tuple(
+        (one.kind, f"{one.label} at micro-batch {one.micro_batch_size}: {one.path}; {opened}")
+        for one in report.files
+        for opened in (_OPENED_BY[one.kind],)
+    )
+    return [Section("Recorded", (Facts(pairs),))] if pairs else []
+
+
+def _environment(report: Report, _: Look) -> list[Section]:
+    """The hardware and the libraries, which text has at its head and with its details."""
+    if report.machine is None:
+        return []
+    machine = report.machine
+    known = {name: version for name, version in machine.versions.items() if version}
+    pairs = [*_devices(report, machine), *((name, version) for name, version in known.items())]
+    missing = sorted(name for name, version in machine.versions.items() if not version)
+    if missing:
+        pairs.append(("not installed", ", ".join(missing)))
+    return [Section("", (Facts(tuple(pairs)),))] if pairs else []
+
+
+def _devices(report: Report, machine: Machine) -> list[tuple[str, str]]:
+    """The hardware; of a plan it is another machine's, so only the libraries are known."""
+    if is_plan(report):
+        return []
+    cpu = f"{machine.cpu_name or 'unknown model'}, {machine.cpu_count} cores"
+    pairs = [("CPU", cpu), ("host memory", format_bytes(machine.memory_bytes))]
+    if machine.gpu_name:
+        pairs.insert(0, ("GPU", f"{machine.gpu_name}, {format_bytes(machine.total_bytes)}"))
+    if machine.driver_version:
+        pairs.insert(1, ("driver", machine.driver_version))
+    if machine.slurm_job_id:
+        pairs.append(("Slurm job", machine.slurm_job_id))
+    return pairs
+
+
+ENTRIES = (
+    Entry(_head, "summary"),
+    Entry(lambda report, _: error_sections(report), "errors"),
+    Entry(your_sections, "yours"),
+    Entry(rung_sections, "ranking"),
+    Entry(bar_sections),  # a browser has the chart
+    Entry(plan_sections, "plan"),
+    Entry(_files, "files"),
+    Entry(length_sections, "data"),
+    Entry(lambda report, _: warning_sections(report), "warnings"),
+    Entry(detail_sections, "details", verbose=True),
+    Entry(version_sections, verbose=True),
+    Entry(_environment, "environment", text=False),
+    Entry(lambda report, _: next_sections(report), "next"),
+)
+PARTS = (
+    Part("summary", ""),
+    Part("errors", "Errors"),
+    Part("yours", "Yours"),
+    Part("ranking", "Ranking"),
+    Part("memory", "Memory", charts=("memory",)),
+    Part("frontier", "Memory against throughput", charts=("frontier",)),
+    Part("step", "Memory over a step", charts=("step",)),
+    Part("predicted", "Predicted against measured", charts=("predicted",)),
+    Part("others", "What did not fit, and why"),
+    Part("plan", "Cards and questions", charts=("cards", "sweep")),
+    Part("data", "Your data"),
+    Part("files", "Recorded"),
+    Part("warnings", "Warnings"),
+    Part("next", "Next"),
+    Part("environment", "Environment"),
+    Part("details", "Every rung in detail", folded=True),
+)

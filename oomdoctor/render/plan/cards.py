@@ -1,0 +1,354 @@
+"""The cards of a plan: a row for each with the best rung of every method, and who fits nothing."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import groupby
+
+from oomdoctor.records.planned.plan import CardPick, CardPlan, PlanRequest
+from oomdoctor.records.report import Report
+from oomdoctor.render.blocks import Block, Column, Grid, Note, Section, Sized
+from oomdoctor.render.ladder.columns import own_data_note
+from oomdoctor.render.words import card_name, card_size, counted, money
+from oomdoctor.units import DASH, format_bytes, format_percent, format_rate, format_seconds
+
+METHODS = ("full", "lora", "qlora")
+
+
+class Detail(IntEnum):
+    """How much a table says, from everything to the least."""
+
+    LABEL = 0
+    """The whole label of each rung, and its batch."""
+    BATCH = 1
+    """How a label differs from the usual one of its column, and the micro-batch size."""
+    RUNG = 2
+    """The same without the micro-batch size and the card's price."""
+    SPEED = 3
+    """No rung."""
+    NAME = 4
+    """Neither the rung nor the card's memory."""
+
+
+def pick_of(card: CardPlan, method: str) -> CardPick | None:
+    """The pick of a method, by its name."""
+    pick: CardPick | None = getattr(card.picks, method)
+    return pick
+
+
+def own_time(pick: CardPick) -> str:
+    """The time for the user's own data: `~2 h 40 min`; empty if it is unknown or not asked for."""
+    own = pick.training_time
+    return "" if own is None or own.total_s is None else f"~{format_seconds(own.total_s)}"
+
+
+def planned_methods(cards: Sequence[CardPlan]) -> list[str]:
+    """The methods of which some card has a rung to show; all of them if none has."""
+    found = [name for name in METHODS if any(pick_of(card, name) for card in cards)]
+    return found or list(METHODS)
+
+
+class Cells:
+    """The cells of a table.
+
+    Invariant: `bases` are the usual labels without additions, one a method that fits somewhere.
+    """
+
+    def __init__(self, cards: Sequence[CardPlan], detail: Detail, currency: str) -> None:
+        self.detail, self._currency = detail, currency
+        fitting = {name: _fitting_picks(cards, name) for name in METHODS}
+        self.bases = {name: _base(picks) for name, picks in fitting.items() if picks}
+        self._planned = planned_methods(cards)
+
+    def cell(self, card: CardPlan, method: str) -> str:
+        """The best rung of a method, or the memory that the smallest is short by.
+
+        Empty if the plan has no rung of the method, so that its column is left out.
+        """
+        pick = pick_of(card, method)
+        if pick is None:
+            return DASH if method in self._planned else ""
+        if pick.borderline:
+            return f"borderline: {pick.label}" if self.detail is Detail.LABEL else "borderline"
+        if not pick.fits:
+            least = "at least " if self.detail is Detail.LABEL else "> "
+            bound = least if pick.by_formula else ""
+            short = f"short by {bound}{format_bytes(pick.missed_by_bytes)}"
+            change = _fits_with(card, method) if self.detail <= Detail.RUNG else None
+            return short if change is None else f"{short}; fits with {change}"
+        if self.detail is Detail.LABEL:
+            return self._whole(pick)
+        return " ".join(filter(None, self._parts(method, pick)))
+
+    def note(self, titles: Mapping[str, str]) -> str:
+        """How to read the cells of this table; empty if they say everything."""
+        if self.detail is Detail.LABEL:
+            return ""
+        if self.detail >= Detail.SPEED:
+            memory = ", and the card's memory" if self.detail is Detail.NAME else ""
+            return f"Not shown at this width: the rung of each cell{memory}; see --format csv."
+        bases = ", ".join(f"{base} ({titles[name]})" for name, base in self.bases.items())
+        text = [f"Rungs are {bases}; a cell names what differs."] if bases else []
+        if self.detail is Detail.BATCH:
+            text.append("xN is the micro-batch size.")
+        return " ".join(text)
+
+    def _whole(self, pick: CardPick) -> str:
+        rate = f"~{format_rate(pick.tokens_per_s)}/s" if pick.tokens_per_s is not None else ""
+        batch = f"{pick.micro_batch_size} x {pick.gradient_accumulation_steps}"
+        parts = (pick.label, batch, rate, own_time(pick), self._cost(pick))
+        return ", ".join(filter(None, parts))
+
+    def _parts(self, method: str, pick: CardPick) -> list[str]:
+        rate = f"~{format_rate(pick.tokens_per_s)}" if pick.tokens_per_s is not None else "fits"
+        rate = own_time(pick) or rate  # which says more, and there is no room for both
+        batch = f"x{pick.micro_batch_size}" if self.detail is Detail.BATCH else ""
+        tail = _addition(pick.label, self.bases[method]) if self.detail <= Detail.RUNG else ""
+        return [rate, self._cost(pick), batch, tail]
+
+    def _cost(self, pick: CardPick) -> str:
+        cost = pick.cost_per_million_tokens
+        return "" if cost is None else money(cost, self._currency)
+
+
+def _fits_with(card: CardPlan, method: str) -> str | None:
+    """The change with which a method was simulated to fit a card; None if there is none."""
+    found = (one for one in card.remedies if one.method == method and one.basis == "simulated")
+    return next((one.change for one in found), None)
+
+
+def _fitting_picks(cards: Sequence[CardPlan], method: str) -> list[CardPick]:
+    picks = (pick_of(card, method) for card in cards)
+    return [pick for pick in picks if pick is not None and pick.fits]
+
+
+def _base(picks: Sequence[CardPick]) -> str:
+    """The part of a label before its first addition that most picks share."""
+    return Counter(pick.label.partition("+")[0] for pick in picks).most_common(1)[0][0]
+
+
+def _addition(label: str, base: str) -> str:
+    """What a label adds to the usual one: `ckpt`; of another label, what differs: `fp16+ckpt`."""
+    head, plus, rest = label.partition("+")
+    if head == base:
+        return rest
+    words, known = head.split("-"), base.split("-")
+    while len(words) > 1 and known and words[0] == known[0]:
+        del words[0], known[0]
+    return "-".join(words) + plus + rest
+
+
+_TITLES = {"full": "full fine-tuning", "lora": "LoRA", "qlora": "QLoRA"}
+_SHORT = {"full": "full", "lora": "LoRA", "qlora": "QLoRA"}
+_ORDERS = {
+    "speed": ", fastest card first",
+    "memory": ", smallest card first",
+    "name": ", by name of the card",
+    "cost": ", cheapest card first",
+}
+_ONE_CARD = "`oomdoctor plan MODEL --gpu CARD` shows every rung of one card, and what makes one fit"
+
+
+# A table is read as a whole only if it is not longer than this.
+_MOST_ROWS = 58
+# How far the speeds of the cards of a row may differ; the first that saves enough rows.
+_TOLERANCES = (0.02, 0.05, 0.10, 0.15, 0.20, 0.30, 0.50)
+
+
+def card_sections(report: Report) -> list[Section]:
+    """The table of a plan for several cards, and what is left out of it in a line each."""
+    plan = report.request.plan if report.request is not None else None
+    shown, closing = _split(report.cards, plan)
+    blocks: list[Block] = []
+    if shown:
+        blocks += [_table(shown, plan), Note(_legend(shown, plan))]
+        own = own_data_note(report, [pick for card in shown for pick in _fitting(card)])
+        blocks += [Note(own)] if own else []
+    blocks += [Note(text, "normal") for text in closing]
+    order = _ORDERS.get(plan.sort or "", "") if plan is not None and len(shown) > 1 else ""
+    return [Section(f"Best rung of each method{order}", tuple(blocks))]
+
+
+def _split(cards: Sequence[CardPlan], plan: PlanRequest | None) -> tuple[list[CardPlan], list[str]]:
+    """The cards that get a row, as all named ones do, and sentences about the others."""
+    if plan is None or not plan.all_gpus:
+        return list(cards), []
+    priced = [card for card in cards if card.price_per_hour is not None]
+    asked = priced or list(cards)
+    shown = [card for card in asked if card.fitting]
+    misses = [card for card in asked if not card.fitting]
+    closing = []
+    if misses:
+        closing.append(f"Nothing fits on {counted(len(misses), 'card')}: {_names(misses)}.")
+        closing += _closest(misses)
+    others = [card for card in cards if card not in asked]
+    if others:
+        fitting = sum(card.fitting > 0 for card in others)
+        closing.append(
+            f"Without a price: {counted(len(others), 'card')}; something fits on {fitting:,}."
+        )
+    return shown, closing
+
+
+def _names(cards: Sequence[CardPlan]) -> str:
+    """The cards by size: `6 GiB: GTX 1060 6GB, RTX 2060; 8 GiB: RTX 4060`."""
+    ordered = sorted(cards, key=lambda card: card.memory_bytes)
+    return "; ".join(
+        f"{size}: {', '.join(sorted(card_name(card.name) for card in group))}"
+        for size, group in groupby(ordered, key=lambda card: card_size(card.memory_bytes))
+    )
+
+
+def _closest(cards: Sequence[CardPlan]) -> list[str]:
+    """The card that misses by the least, if no lower bound hides what it really needs."""
+    found = [
+        (pick.missed_by_bytes, pick.label, card)
+        for card in cards
+        for name in METHODS
+        if (pick := pick_of(card, name)) is not None
+        and pick.missed_by_bytes is not None
+        and not pick.by_formula
+    ]
+    if not found:
+        return []
+    missed, label, card = min(found, key=lambda one: one[0])
+    return [f"Closest: {card_name(card.name)}, short by {format_bytes(missed)} for {label}."]
+
+
+def _table(cards: Sequence[CardPlan], plan: PlanRequest | None) -> Sized:
+    groups, fold = few(cards)
+    currency = plan.prices.currency if plan is not None and plan.prices is not None else ""
+    drawn = []
+    for detail in (Detail.LABEL, Detail.BATCH, Detail.RUNG, Detail.SPEED, Detail.NAME):
+        cells = Cells(cards, detail, currency)
+        notes = [Note(text) for text in (cells.note(_SHORT), fold) if text]
+        drawn.append((_grid(groups, cells, currency, short=True), tuple(notes)))
+    single = [Group(card, ()) for card in cards]
+    return Sized(_grid(single, Cells(cards, Detail.LABEL, currency), currency), tuple(drawn))
+
+
+def _grid(groups: Sequence[Group], cells: Cells, currency: str, *, short: bool = False) -> Grid:
+    rows = tuple(
+        (
+            card_name(group.card.name) + (f" (+{len(group.others)})" if group.others else ""),
+            "" if cells.detail is Detail.NAME else card_size(group.card.memory_bytes),
+            _price(group.card, currency) if cells.detail <= Detail.BATCH else "",
+            *(cells.cell(group.card, name) for name in METHODS),
+        )
+        for group in groups
+    )
+    # Only the narrowest version may leave methods out of the table: they go below the row.
+    columns = (
+        Column("card"),
+        Column("memory", right=True),
+        Column("price/h", right=True),
+        *(
+            Column(
+                (_SHORT if short else _TITLES)[name], place, detail=_SHORT[name] + ": {}", tone=True
+            )
+            for place, name in enumerate(METHODS, 1)
+        ),
+    )
+    return Grid(columns, rows)
+
+
+def _price(card: CardPlan, currency: str) -> str:
+    return "" if card.price_per_hour is None else money(card.price_per_hour, currency)
+
+
+def _legend(cards: Sequence[CardPlan], plan: PlanRequest | None) -> str:
+    """What a cell means, and how far off its estimates are."""
+    picks = [pick for card in cards for pick in _fitting(card)]
+    spreads = [p.tokens_per_s_spread for p in picks if p.tokens_per_s_spread is not None]
+    parts = []
+    if any(own_time(pick) for pick in picks):
+        parts.append(f"~ is the estimated time for your data (/s: tokens/s){_off(spreads)}.")
+    elif any(pick.tokens_per_s is not None for pick in picks):
+        parts.append(f"~ is the estimated tokens/s{_off(spreads)}.")
+    if plan is not None and plan.prices is not None:
+        parts.append("The cost is for 1M tokens, with the same uncertainty.")
+    if any(pick.tokens_per_s is None for pick in picks):
+        parts.append("Without published rates, a card has no speed.")
+    if any(pick_of(card, name) is None for card in cards for name in planned_methods(cards)):
+        parts.append("A dash: not predicted.")
+    return " ".join([*parts, f"{_ONE_CARD}."])
+
+
+def _fitting(card: CardPlan) -> list[CardPick]:
+    picks = (pick_of(card, name) for name in METHODS)
+    return [pick for pick in picks if pick is not None and pick.fits]
+
+
+def _off(spreads: Sequence[float]) -> str:
+    """The uncertainty of the estimates: `, off by up to 16%`, or a range."""
+    if not spreads:
+        return ""
+    low, high = format_percent(min(spreads)), format_percent(max(spreads))
+    return f", off by up to {high}" if low == high else f", off by {low} to {high}"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The first card of a row, which the row shows, and the others that it stands for."""
+
+    card: CardPlan
+    others: tuple[CardPlan, ...]
+
+
+def few(cards: Sequence[CardPlan]) -> tuple[list[Group], str]:
+    """The rows for the cards, in their order, and a note that names the cards without a row."""
+    for tolerance in _TOLERANCES:
+        groups = _grouped(cards, tolerance)
+        if len(groups) <= _MOST_ROWS:
+            break
+    else:
+        tolerance, groups = math.inf, _grouped(cards, math.inf)
+    return groups, _note(groups, tolerance)
+
+
+def _grouped(cards: Sequence[CardPlan], tolerance: float) -> list[Group]:
+    groups: list[list[CardPlan]] = []
+    for card in cards:
+        home = next((group for group in groups if _alike(group[0], card, tolerance)), None)
+        if home is None:
+            groups.append([card])
+        else:
+            home.append(card)
+    return [Group(first, tuple(others)) for first, *others in groups]
+
+
+def _alike(first: CardPlan, card: CardPlan, tolerance: float) -> bool:
+    """Whether a row for the first card also answers for the other one."""
+    if (first.memory_bytes, first.price_per_hour) != (card.memory_bytes, card.price_per_hour):
+        return False
+    return all(_same(pick_of(first, name), pick_of(card, name), tolerance) for name in METHODS)
+
+
+def _same(one: CardPick | None, other: CardPick | None, tolerance: float) -> bool:
+    if one is None or other is None:
+        return one is other
+    if not one.fits or not other.fits:
+        return (one.fits, one.borderline) == (other.fits, other.borderline)
+    if one.tokens_per_s is None or other.tokens_per_s is None:
+        return one.tokens_per_s == other.tokens_per_s and one.label == other.label
+    if math.isinf(tolerance):
+        return True
+    low, high = sorted((one.tokens_per_s, other.tokens_per_s))
+    return one.label == other.label and high <= low * (1 + tolerance)
+
+
+def _note(groups: Sequence[Group], tolerance: float) -> str:
+    shared = [group for group in groups if group.others]
+    if not shared:
+        return ""
+    told = "; ".join(
+        f"{card_name(group.card.name)} = {', '.join(card_name(c.name) for c in group.others)}"
+        for group in shared
+    )
+    like = "and methods that fit" if math.isinf(tolerance) else "and rungs"
+    within = "" if math.isinf(tolerance) else f", and speeds within {format_percent(tolerance)}"
+    return f"(+N) stands for N more cards with the same memory {like}{within}: {told}."

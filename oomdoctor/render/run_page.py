@@ -1,0 +1,270 @@
+"""The summary of `run`: does it fit, where is the peak, what helps."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from pathlib import PurePath
+
+from oomdoctor.analysis.fit import USUAL_HEADROOM, headroom_bytes
+from oomdoctor.records.inside.run import LargerBatch, Place, RankMemory, RankOom, RunDevice
+from oomdoctor.records.machine import real_name
+from oomdoctor.records.report import Report
+from oomdoctor.records.result import OUTCOME_WORDS
+from oomdoctor.render.blocks import Block, Column, Facts, Grid, Look, Note, Section, Verbatim
+from oomdoctor.render.explain_page import answer_sections
+from oomdoctor.render.snapshot.snapshot_page import held_sections
+from oomdoctor.render.words import counted, curve
+from oomdoctor.units import DASH, format_bytes, format_percent
+
+_SHOWN_LINES = 5
+_NO_VALUES = (
+    "Emulated: memory is exact. No kernel ran, so losses and other values mean nothing, and "
+    "neither do times."
+)
+
+
+_WIDTH = 48
+
+
+_COLUMNS = (
+    Column("rank"),
+    Column("outcome", tone=True),
+    Column("allocated", 0, right=True),
+    Column("reserved", 0, right=True),
+    Column("on device", 3, right=True, detail="{} on the device"),
+    Column("left", 4, right=True, detail="{} left"),
+    Column("phase", 1, detail="in {}"),
+    Column("module", 2, detail="module {}"),
+    Column("line", 2, detail="line {}"),
+    Column("library line", 5, detail="in the library: {}"),
+)
+
+
+def run_sections(report: Report, look: Look) -> list[Section]:
+    """The verdict first, then the ranks, memory over time, and the diagnosis.
+
+    For a training on a real GPU that ended well, a line or two are enough.
+    """
+    verbose = look.verbose
+    sections = [Section("", tuple(_head(report)))]
+    worst = _worst(report.ranks)
+    real = report.device is not None and report.device.kind == "real"
+    if worst is not None and (verbose or not real or report.status != "ok"):
+        sections.append(Section("", (rank_grid(report.ranks, together=not verbose),)))
+        lines = curve_lines(worst, signs=look.signs)
+        if lines is not None:
+            sections.append(Section(_curve_title(report.ranks, worst), (lines,)))
+        if verbose and worst.steps_memory:
+            sections.append(Section("Steps", (step_grid(worst),)))
+    sections += _unknown(report.ranks)
+    if report.diagnoses:
+        sections += answer_sections(report.diagnoses, verbose=verbose, asks=False)
+    for device in report.devices:
+        title = f"What GPU {device.index} held when it ran out"
+        held = device.at_end if device.oom is None else device.oom.held
+        sections += held_sections(held, title, verbose=verbose)
+    return sections
+
+
+def _head(report: Report) -> list[Block]:
+    device, worst = report.device, _worst(report.ranks)
+    blocks: list[Block] = [Note(_verdict(report, device, worst), "strong")]
+    facts = [("Case", report.run_dir)] if report.run_dir is not None else []
+    if worst is None:
+        return [*blocks, Facts(tuple(facts))] if facts else blocks
+    facts.insert(0, ("Steps", _stopped(report.ranks)))
+    if worst.oom is not None:
+        facts += _ran_out(worst.oom, explained=bool(report.diagnoses))
+    if worst.headroom_bytes is not None and worst.outcome == "fits" and device is not None:
+        facts.append(("Left", _left(worst.headroom_bytes, device)))
+    if report.larger_batch is not None:
+        facts.append(("Batch", _larger(report.larger_batch)))
+    if report.smallest_gpu is not None:
+        card = report.smallest_gpu
+        facts.append(("Smallest", f"{card.name} ({format_bytes(card.total_bytes)}) would do"))
+    blocks += [Facts(tuple(facts))] if facts else []
+    if device is not None and device.kind == "emulated":
+        blocks.append(Note(_NO_VALUES))
+    return blocks
+
+
+def _verdict(report: Report, device: RunDevice | None, worst: RankMemory | None) -> str:
+    on = f" on {_device(device)}" if device is not None else ""
+    code = report.exit_code_of_command
+    ended = f"the command ended with exit code {code}"
+    on_host = report.status == "no" and (worst is None or worst.outcome != "oom")
+    if on_host:
+        what = "shared memory" if _resource(report) == "shm" else "host memory"
+        return f"Out of {what}: {ended}."
+    if worst is None:
+        return f"Nothing was measured{on}: {ended}."
+    peak = f"peak {format_bytes(worst.peak_reserved_bytes)} reserved"
+    if worst.outcome == "oom":
+        return f"Out of GPU memory{on}: {peak}; {ended}."
+    if report.status == "interrupted":
+        return f"Interrupted{on}: {peak} so far; {ended}."
+    if code:
+        return f"Failed{on}, but not for lack of GPU memory: {peak}; {ended}."
+    usable = device.usable_bytes if device is not None else None
+    of = f" of {format_bytes(usable)} for tensors" if usable else ""
+    return f"Fits{on}: {peak}{of}."
+
+
+def _resource(report: Report) -> str:
+    return report.diagnoses[0].resource if report.diagnoses else ""
+
+
+def _device(device: RunDevice) -> str:
+    size, count = format_bytes(device.total_bytes), device.gpus
+    if device.gpu_name is None:
+        name = f"a GPU with {size}" if count == 1 else f"{count} GPUs with {size} each"
+    else:
+        card = real_name(device.gpu_name)
+        name = card if count == 1 else f"{count} x {card}"
+    return f"{name} ({device.kind})" if device.kind == "emulated" else name
+
+
+def _left(left_bytes: int, device: RunDevice) -> str:
+    """What the fullest GPU has left, and whether a plan would call it too little."""
+    text = f"{format_bytes(left_bytes)} on the fullest GPU"
+    if left_bytes >= headroom_bytes(device.total_bytes, USUAL_HEADROOM):
+        return text
+    return f"{text}, less than the headroom of {format_percent(USUAL_HEADROOM)} that plan keeps"
+
+
+def _larger(found: LargerBatch) -> str:
+    return (
+        f"a micro-batch of {found.should_fit:,} instead of {found.micro_batch_size:,} should fit "
+        f"too: a row takes up to {format_bytes(found.bytes_per_row)}"
+    )
+
+
+def _stopped(ranks: tuple[RankMemory, ...]) -> str:
+    steps = max(rank.steps for rank in ranks)
+    if not steps:
+        return "no optimizer step"
+    reasons = {rank.stopped for rank in ranks}
+    if "steady" in reasons:
+        return f"stopped after step {steps}: memory repeats"
+    if "steps" in reasons:
+        return f"stopped after step {steps}, as asked"
+    return counted(steps, "optimizer step")
+
+
+def _ran_out(oom: RankOom, *, explained: bool) -> list[tuple[str, str]]:
+    """Where memory ran out; the numbers too, unless a diagnosis below has them."""
+    parts = [f"step {oom.step}", oom.phase if oom.phase != "unknown" else "", oom.module or ""]
+    parts.append(place(oom.where) if oom.where is not None else "")
+    facts = [("Ran out in", ", ".join(filter(None, parts)))]
+    if oom.caught:
+        facts.append(("", "the script caught the error and continued"))
+    if not explained:
+        asked, free = format_bytes(oom.requested_bytes), format_bytes(oom.free_bytes)
+        facts.append(("Request", f"{asked}, {free} was free"))
+    least = format_bytes(oom.least_bytes)
+    return [*facts, ("Needs", f"more than {least} for tensors; how much more is unknown")]
+
+
+def place(where: Place) -> str:
+    """`train.py:12 in main`."""
+    return f"{where.file}:{where.line} in {where.function}"
+
+
+def _unknown(ranks: tuple[RankMemory, ...]) -> list[Section]:
+    """The lines that read values which no kernel computed."""
+    counts: dict[tuple[str, int], int] = {}
+    for rank in ranks:
+        for one in rank.unknown_branches:
+            counts[one.file, one.line] = counts.get((one.file, one.line), 0) + one.count
+    if not counts:
+        return []
+    lines = [
+        Note(f"{file}:{line} ({counted(count, 'time')})", "normal")
+        for (file, line), count in sorted(counts.items(), key=lambda item: -item[1])
+    ]
+    note = Note("If one of these lines decides how much memory is used, the answer may differ.")
+    return [Section("Lines that read unknown values", (*lines[:_SHOWN_LINES], note))]
+
+
+def _curve_title(ranks: tuple[RankMemory, ...], worst: RankMemory) -> str:
+    return f"Memory of rank {worst.rank}" if len(ranks) > 1 else "Memory over time"
+
+
+def _worst(ranks: tuple[RankMemory, ...]) -> RankMemory | None:
+    """The rank that ran out of memory, else the one that reserved most."""
+    return max(
+        ranks, key=lambda rank: (rank.outcome == "oom", rank.peak_reserved_bytes), default=None
+    )
+
+
+def curve_lines(rank: RankMemory, *, signs: bool) -> Verbatim | None:
+    """Allocated memory from the first allocation to the last; None without any.
+
+    A column is the highest point of its stretch. Its full height is the peak.
+    """
+    points = rank.memory
+    if len(points) < 2:
+        return None
+    width = min(_WIDTH, len(points))
+    columns = [
+        points[i * len(points) // width : (i + 1) * len(points) // width] for i in range(width)
+    ]
+    heights = [max(point.allocated_bytes for point in part) for part in columns]
+    marks, seen = "", 0
+    for part in columns:
+        step = part[-1].step
+        marks += str(step % 10) if step > seen else " "
+        seen = max(seen, step)
+    below = [marks.rstrip() + "  ends of steps"] if marks.strip() else []
+    line = f"{curve(heights, signs=signs)}  peak {format_bytes(max(heights))} allocated"
+    return Verbatim((line, *below))
+
+
+def rank_grid(ranks: tuple[RankMemory, ...], *, together: bool) -> Grid:
+    """A row a rank, at its peak; with `together`, ranks with equal rows share one."""
+    several = len({rank.device for rank in ranks}) > 1 and len({rank.rank for rank in ranks}) == 1
+    cells = [(f"GPU {r.device}" if several else str(r.rank), _cells(r)) for r in ranks]
+    if not together:
+        return Grid(_COLUMNS, tuple((name, *row) for name, row in cells))
+    rows = []
+    for row, group in groupby(cells, key=lambda cell: cell[1]):
+        names = [name for name, _ in group]
+        rows.append((names[0] if len(names) == 1 else f"{names[0]}-{names[-1]}", *row))
+    return Grid(_COLUMNS, tuple(rows))
+
+
+def _cells(rank: RankMemory) -> tuple[str, ...]:
+    below = rank.library_where
+    return (
+        OUTCOME_WORDS[rank.outcome],
+        format_bytes(rank.peak_allocated_bytes),
+        format_bytes(rank.peak_reserved_bytes),
+        format_bytes(rank.peak_device_bytes),
+        format_bytes(rank.headroom_bytes),
+        rank.peak_phase if rank.peak_phase != "unknown" else DASH,
+        rank.peak_module or DASH,
+        f"{PurePath(rank.where.file).name}:{rank.where.line}" if rank.where else DASH,
+        f"{PurePath(below.file).name}:{below.line}" if below else "",
+    )
+
+
+def step_grid(rank: RankMemory) -> Grid:
+    """The peaks of each step of a rank, and what it left."""
+    columns = (
+        Column("step", right=True),
+        Column("peak allocated", right=True),
+        Column("peak reserved", right=True),
+        Column("allocated after", right=True),
+        Column("reserved after", right=True),
+    )
+    rows = tuple(
+        (
+            str(step.step),
+            format_bytes(step.peak_allocated_bytes),
+            format_bytes(step.peak_reserved_bytes),
+            format_bytes(step.allocated_bytes),
+            format_bytes(step.reserved_bytes),
+        )
+        for step in rank.steps_memory
+    )
+    return Grid(columns, rows)

@@ -1,0 +1,304 @@
+"""The timeline as a picture, drawn with matplotlib: an optional package, asked for by name.
+
+Its areas are moments as columns, and in them the bands and blocks with their heights. The scripts
+of the page draw the same; see `columns.js`.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from oomdoctor.records.inside.timeline import CATEGORIES, Timeline, TimelineDevice
+from oomdoctor.records.measurement import CATEGORY_WORDS
+from oomdoctor.render.charts.axes import tick_text
+from oomdoctor.render.charts.drawing import need_matplotlib
+from oomdoctor.render.snapshot.timeline_page import LIGHT, rgb
+from oomdoctor.units import format_bytes
+
+Outline = list[tuple[float, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Each column shows one moment: of all that fall on it, the one with the most bytes.
+
+    `edges` are places on the x axis, which counts events; there is one more than there are columns.
+    `places` has each moment, and the end.
+    """
+
+    moments: list[int]
+    edges: list[float]
+    reserved: list[int]
+    places: list[float]
+
+    def place(self, moment: int) -> float:
+        """Where a moment begins on the x axis."""
+        return self.places[moment]
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """A band of a category, or one block of it."""
+
+    category: int
+    block: int | None
+    outline: Outline
+
+
+def columns_of(device: TimelineDevice, most: int) -> Columns:
+    """At most `most` columns of the whole history."""
+    last = device.event[-1]
+    end = last + max(1.0, last / 100)
+    places = [*map(float, device.event), end]
+    moments: list[int] = []
+    edges: list[float] = []
+    reserved: list[int] = []
+    latest = -1
+    for moment, place in enumerate(places[:-1]):
+        column = int(place / end * most)
+        if column == latest:
+            if device.allocated[moment] > device.allocated[moments[-1]]:
+                moments[-1] = moment
+            reserved[-1] = max(reserved[-1], device.reserved[moment])
+            continue
+        moments.append(moment)
+        edges.append(place)
+        reserved.append(device.reserved[moment])
+        latest = column
+    return Columns(moments, [*edges, end], reserved, places)
+
+
+def areas(device: TimelineDevice, columns: Columns, least_bytes: float) -> list[Area]:
+    """The bands, and the blocks of at least `least_bytes`, from the bottom to the top."""
+    found: list[Area] = []
+    floor = [0] * len(columns.moments)
+    for category in range(len(CATEGORIES)):
+        lower = [f + r for f, r in zip(floor, _rest(device, columns, category), strict=True)]
+        blocks = []
+        for block in (n for n, c in enumerate(device.blocks.category) if c == category):
+            first = bisect_left(columns.moments, device.blocks.born[block])
+            after = bisect_left(columns.moments, device.blocks.died[block])
+            size = device.blocks.size[block]
+            if first < after and size >= least_bytes:
+                upper = [below + size for below in lower[first:after]]
+                outline = _outline(columns.edges[first : after + 1], lower[first:after], upper)
+                blocks.append(Area(category, block, outline))
+            for column in range(first, after):
+                lower[column] += size
+        if lower != floor:
+            found.append(Area(category, None, _outline(columns.edges, floor, lower)))
+            found += blocks
+        floor = lower
+    return found
+
+
+def _rest(device: TimelineDevice, columns: Columns, category: int) -> list[int]:
+    sums = device.rest.get(CATEGORIES[category])
+    return [0 if sums is None else sums[moment] for moment in columns.moments]
+
+
+def _outline(edges: list[float], lower: list[int], upper: list[int]) -> Outline:
+    backwards = list(_steps(edges, lower))[::-1]
+    return [*_steps(edges, upper), *backwards]
+
+
+def _steps(edges: list[float], heights: list[int]) -> Iterator[tuple[float, float]]:
+    """The corners of a line with steps, without those on a level line."""
+    for at, height in enumerate(heights):
+        if at == 0 or heights[at - 1] != height:
+            yield edges[at], height
+        if at + 1 == len(heights) or heights[at + 1] != height:
+            yield edges[at + 1], height
+
+
+_WIDTH, _HEIGHT, _DPI = 11.0, 4.6, 130  # inches, inches, dots per inch
+_COLUMNS = 1200
+_MOST_STEPS = 60  # more lines than that would hide the picture
+_TEXT, _FAINT, _LINE, _ALARM = "#1d2430", "#5c6673", "#3c4654", "#c2261c"
+_WITHOUT = "run `pip install matplotlib`, or write a page with --html timeline.html"
+_SHADES = (0.0, 0.08, -0.06, 0.14, -0.1)
+
+
+def need_picture() -> None:
+    """Check that the picture can be drawn.
+
+    Raises:
+        OomDoctorError: matplotlib is missing (exit 5).
+    """
+    need_matplotlib("--png", _WITHOUT)
+
+
+def png(timeline: Timeline) -> bytes:
+    """The picture of all devices, one below the other.
+
+    Raises:
+        OomDoctorError: matplotlib is missing (exit 5).
+    """
+    need_picture()
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    count = max(1, len(timeline.devices))
+    figure = Figure(figsize=(_WIDTH, _HEIGHT * count), dpi=_DPI, layout="constrained")
+    canvas = FigureCanvasAgg(figure)
+    for place, device in enumerate(timeline.devices, start=1):
+        _draw(figure.add_subplot(count, 1, place), timeline, device)
+    target = io.BytesIO()
+    # A font may not have all letters of a file name; they are drawn as boxes.
+    with warnings.catch_warnings(action="ignore"):
+        canvas.print_png(target)
+    return target.getvalue()
+
+
+def _draw(axes: Any, timeline: Timeline, device: TimelineDevice) -> None:
+    columns = columns_of(device, _COLUMNS)
+    top = _top(device)
+    _fill(axes, device, columns, top)
+    edges = columns.edges
+    axes.stairs(
+        columns.reserved, edges, baseline=None, color=_LINE, linewidth=1.2, label="reserved"
+    )
+    if device.limit_bytes is not None:
+        label = f"limit {format_bytes(device.limit_bytes)}"
+        axes.axhline(device.limit_bytes, color=_ALARM, linewidth=1.2, linestyle="--", label=label)
+    axes.set_xlim(edges[0], edges[-1])
+    axes.set_ylim(0, top * 1.1)
+    _mark(axes, device, columns, top)
+    _frame(axes, top)
+    name = timeline.source
+    name += f", GPU {device.index}" if len(timeline.devices) > 1 else ""
+    name += f" ({timeline.written_by})" if timeline.written_by is not None else ""
+    axes.set_title(
+        name,
+        loc="left",
+        fontsize=11,
+        color=_TEXT,
+        parse_math=False,
+        pad=18,
+    )
+    handles, names = axes.get_legend_handles_labels()
+    # In the order in which the bands lie.
+    axes.legend(
+        handles[::-1],
+        names[::-1],
+        loc="center left",
+        bbox_to_anchor=(1.0, 0.5),
+        frameon=False,
+        fontsize=9,
+        labelcolor=_TEXT,
+    )
+
+
+def _top(device: TimelineDevice) -> int:
+    top = max(max(device.allocated), max(device.reserved), 1)
+    limit = device.limit_bytes
+    return limit if limit is not None and top < limit <= 1.5 * top else top
+
+
+def _fill(axes: Any, device: TimelineDevice, columns: Columns, top: int) -> None:
+    """The bands, and in them the blocks that are high enough to see."""
+    from matplotlib.collections import PolyCollection
+
+    least = top / (_HEIGHT * _DPI * 0.8)
+    drawn = areas(device, columns, least)
+    for number, category in enumerate(CATEGORIES):
+        color = rgb(LIGHT[category])
+        bands = [area.outline for area in drawn if area.category == number and area.block is None]
+        if not bands:
+            continue
+        axes.add_collection(PolyCollection(bands, facecolors=[color], linewidths=0))
+        blocks = [area for area in drawn if area.category == number and area.block is not None]
+        numbers = [area.block for area in blocks if area.block is not None]
+        sizes = [device.blocks.size[block] for block in numbers]
+        axes.add_collection(
+            PolyCollection(
+                [area.outline for area in blocks],
+                facecolors=[_shaded(color, device.blocks.stack[block]) for block in numbers],
+                edgecolors=(1, 1, 1, 0.5),
+                linewidths=[0.4 if size > 4 * least else 0 for size in sizes],
+            )
+        )
+        axes.fill_between([], [], [], color=color, label=CATEGORY_WORDS[category])  # for the legend
+
+
+def _shaded(color: tuple[float, float, float], stack: int) -> tuple[float, ...]:
+    by = _SHADES[(stack + 1) % len(_SHADES)]
+    target = 1.0 if by > 0 else 0.0
+    return tuple(part + (target - part) * abs(by) for part in color)
+
+
+def _mark(axes: Any, device: TimelineDevice, columns: Columns, top: int) -> None:
+    """The peak, the optimizer steps and the requests that failed."""
+    if device.traced:
+        _mark_peak(axes, device, columns)
+    ends = [columns.place(after) for _, after in device.steps]
+    for number, (start, end) in enumerate(zip([columns.edges[0], *ends], ends, strict=False), 1):
+        if len(ends) > _MOST_STEPS:
+            break
+        axes.axvline(end, color=_FAINT, linewidth=0.6, alpha=0.6)
+        text = f"step {number}" if len(ends) < 9 else f"{number}"
+        axes.text(
+            (start + end) / 2,
+            1.01,
+            text,
+            transform=axes.get_xaxis_transform(),
+            ha="center",
+            va="bottom",
+            fontsize=8,
+            color=_FAINT,
+        )
+    for failure in device.failures:
+        axes.axvline(columns.place(failure.moment), color=_ALARM, linewidth=1.2)
+    if device.failures:
+        last = device.failures[-1]
+        place = columns.place(last.moment)
+        left = place > columns.edges[-1] / 2
+        axes.annotate(
+            f"out of memory: asked for {format_bytes(last.requested_bytes)}",
+            (place, top * 1.08),
+            (-4 if left else 4, 0),
+            textcoords="offset points",
+            ha="right" if left else "left",
+            va="top",
+            fontsize=9,
+            color=_ALARM,
+        )
+
+
+def _mark_peak(axes: Any, device: TimelineDevice, columns: Columns) -> None:
+    at, height = columns.place(device.peak), device.allocated[device.peak]
+    side = "right" if at > columns.edges[-1] * 0.85 else "center" if at else "left"
+    axes.annotate(
+        f"peak {format_bytes(height)}",
+        (at, height),
+        (0, 7),
+        textcoords="offset points",
+        ha=side,
+        fontsize=9,
+        color=_TEXT,
+        bbox={"fc": "white", "ec": "none", "alpha": 0.75, "pad": 1},
+    )
+    axes.plot([at], [height], marker="v", color=_TEXT, markersize=5, clip_on=False)
+
+
+def _frame(axes: Any, top: int) -> None:
+    from matplotlib.ticker import FuncFormatter, MultipleLocator
+
+    step = 1
+    while top / step > 7:
+        step *= 2
+    axes.yaxis.set_major_locator(MultipleLocator(step))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: tick_text(value)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{int(value):,}"))
+    axes.set_xlabel("events", fontsize=9, color=_FAINT)
+    axes.tick_params(labelsize=9, colors=_FAINT)
+    axes.grid(axis="y", color="#88888833", linewidth=0.6)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_color("#c5cbd3")

@@ -1,1 +1,0 @@
-"""Pictures of a timeline: a page to look around in, and a PNG."""

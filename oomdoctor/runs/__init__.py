@@ -1,1 +1,0 @@
-"""Use cases: run one job in a worker process, survey a ladder, plan one."""

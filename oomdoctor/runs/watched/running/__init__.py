@@ -1,1 +1,0 @@
-"""Runs a command: its process group, signals, terminal and output."""

@@ -1,0 +1,105 @@
+"""`plan --snapshot`, `probe --snapshot` and `probe --trace`: files that the viewer opens."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from analysis_make import request as survey_request
+from tiny_models import tiny_folder
+
+from oomdoctor.commands.plan.run_plan import run_plan
+from oomdoctor.commands.probe.run_survey import run_survey
+from oomdoctor.records.config import Recipe, Rung, TrainConfig
+from oomdoctor.records.inside.snapshot import SnapshotDevice
+from oomdoctor.records.model import ModelRef
+from oomdoctor.records.planned.plan import PlanRequest
+from oomdoctor.records.report import Report, SurveyRequest
+from oomdoctor.snapshot.device_answer import device_of
+from oomdoctor.snapshot.history import history_of
+from oomdoctor.snapshot.reading.snapshot import read_snapshot
+from oomdoctor.system.store import run_folders
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+CONFIG = TrainConfig(sequence_length=64, effective_batch_size=4)
+
+
+@pytest.fixture
+def ask(tmp_path: Path) -> Callable[..., SurveyRequest]:
+    model = tiny_folder(tmp_path / "model")
+
+    def request(**changes: Any) -> SurveyRequest:
+        return survey_request(
+            **{
+                "model": ModelRef(str(model)),
+                "recipe": Recipe("tiny", "", (Rung("full", CONFIG),), "command line"),
+                "sequence_length": 64,
+                "effective_batch_size": 4,
+                "micro_batch_size": 2,
+                "python": sys.executable,
+                **changes,
+            }
+        )
+
+    return request
+
+
+def read(path: str) -> SnapshotDevice:
+    snapshot = read_snapshot(Path(path))
+    (device,) = snapshot.devices
+    return device_of(history_of(snapshot, device))
+
+
+def planned(request: SurveyRequest) -> Report:
+    folder = run_folders.create("tiny")
+    return run_plan(request, folder, on_event=lambda event: None, stop=lambda: None)
+
+
+@pytest.mark.usefixtures("one_simulator")
+def test_a_plan_is_written_as_a_snapshot(ask: Callable[..., SurveyRequest]) -> None:
+    plan = PlanRequest(("L4",))
+    report = planned(ask(device="cuda", plan=plan, snapshot="full"))
+    (row,), (file,) = report.results, report.files
+    assert (file.kind, file.label, file.micro_batch_size) == ("snapshot", "full", 2)
+    assert report.next_commands[0] == f"oomdoctor snapshot {file.path}"
+    found = read(file.path)
+    assert found.peak_allocated_bytes == row.peak_allocated_bytes
+    assert found.peak_reserved_bytes == row.peak_reserved_bytes
+    assert found.steps >= 2 and found.peak is not None
+    # On a card that is too small, the request that failed is in it.
+    plan = PlanRequest(("3MiB",))
+    (file,) = planned(ask(device="cuda", plan=plan, snapshot="full", headroom=0.0)).files
+    assert read(file.path).oom is not None
+
+
+def test_a_probe_records_a_snapshot_and_a_trace(ask: Callable[..., SurveyRequest]) -> None:
+    request = ask(device="cpu", snapshot="full", trace="full", rung_limit_s=120.0)
+    folder = run_folders.create("tiny")
+    report = run_survey(request, folder, wait=False, on_event=lambda event: None, stop=lambda: None)
+    (row,), (snapshot, trace) = report.results, report.files
+    assert (snapshot.kind, trace.kind) == ("snapshot", "trace")
+    found = read(snapshot.path)
+    assert found.steps == 3 and row.peak_allocated_bytes is not None
+    assert found.peak_allocated_bytes == pytest.approx(row.peak_allocated_bytes, rel=0.05)
+    assert found.peak is not None and found.peak.categories.weights_bytes > 0
+    events = json.loads(Path(trace.path).read_text())["traceEvents"]
+    assert any("mm" in str(event.get("name")) for event in events)
+    assert all(one.code != "not_recorded" for one in report.warnings)
+
+
+@pytest.mark.usefixtures("one_simulator")
+def test_a_rung_that_does_not_run_is_said(ask: Callable[..., SurveyRequest]) -> None:
+    config = TrainConfig(
+        method="lora", lora_targets=("nowhere",), sequence_length=64, effective_batch_size=4
+    )
+    rungs = (Rung("no such module", config),)
+    recipe = Recipe("tiny", "", rungs, "command line")
+    request = ask(device="cpu", recipe=recipe, snapshot="no such module", rung_limit_s=120.0)
+    folder = run_folders.create("tiny")
+    report = run_survey(request, folder, wait=False, on_event=lambda event: None, stop=lambda: None)
+    assert report.files == ()
+    assert "not_recorded" in [one.code for one in report.warnings]

@@ -1,0 +1,88 @@
+"""The emulated GPUs that a request names, and that no driver is asked about them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from oomdoctor.commands.devices import emulated
+from oomdoctor.commands.devices.device import known_card
+from oomdoctor.errors import ExitCode, OomDoctorError
+from oomdoctor.system.catalogue import gpus
+from oomdoctor.units import GIB
+
+
+def test_a_card_has_its_published_facts() -> None:
+    gpus = emulated.emulated_gpus("4090")
+    devices, card = emulated.devices_of(gpus), gpus.card
+    assert card.facts is not None
+    assert (devices.count, devices.card.capability) == (1, (8, 9))
+    assert devices.card.total_bytes == card.total_bytes < devices.card.nvml_total_bytes
+    assert devices.card.nvml_total_bytes == card.facts.total_bytes
+    assert devices.card.context_bytes == card.context.likely
+    assert devices.card.multiprocessors == 128
+
+
+def test_a_size_is_a_card_without_a_name() -> None:
+    gpus = emulated.emulated_gpus("80GiB")
+    devices, card = emulated.devices_of(gpus), gpus.card
+    assert card.facts is None
+    assert devices.card.name == "GPU with 80.0 GiB"
+    assert devices.card.total_bytes == devices.card.nvml_total_bytes == 80 * GIB
+
+
+def test_several_cards_may_be_named() -> None:
+    assert emulated.emulated_gpus("8xL4").count == 8
+    assert emulated.emulated_gpus("2x 24GiB").count == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("RTX 4091", "did you mean"),
+        ("", "neither a known card nor a size"),
+        ("65xL4", "1 to 64"),
+        ("0xL4", "1 to 64"),
+        ("AMD Instinct MI300X", "not an NVIDIA card"),
+    ],
+)
+def test_what_cannot_be_emulated_says_why(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        emulated.emulated_gpus(text)
+
+
+def test_every_card_of_nvidia_can_be_emulated() -> None:
+    for facts in gpus():
+        if facts.vendor == "NVIDIA":
+            devices = emulated.devices_of(emulated.emulated_gpus(facts.name))
+            assert devices.card.total_bytes <= devices.card.nvml_total_bytes, facts.name
+
+
+def test_the_device_says_that_it_is_emulated_and_is_still_known() -> None:
+    gpus = emulated.emulated_gpus("RTX 4090")
+    gpu = emulated.device_of(gpus).gpu
+    assert gpu is not None
+    assert gpu.emulated
+    assert gpu.name.endswith(" (emulated)")
+    assert bytes.fromhex(gpu.uuid.removeprefix("GPU-").replace("-", "")).startswith(b"emulated")
+    assert known_card(gpu.name, gpu.total_bytes) == gpus.card.facts
+
+
+def test_an_emulation_inside_an_emulation_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("OOMDOCTOR_EMULATED", str(tmp_path))
+    with pytest.raises(OomDoctorError) as caught:
+        emulated.check_possible("python3", "--emulate")
+    assert caught.value.exit_code == ExitCode.USAGE
+
+
+def test_a_cpu_build_says_how_to_make_another(tmp_path: Path) -> None:
+    import sys
+
+    with pytest.raises(OomDoctorError) as caught:
+        emulated.check_possible(sys.executable, "--emulate")
+    assert caught.value.exit_code == ExitCode.MACHINE_UNFIT
+    assert "not a CUDA build" in caught.value.message
+    assert "pip install --no-deps torch==" in (caught.value.hint or "")

@@ -1,0 +1,83 @@
+"""Answers from memory are the same whoever computes them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+
+import pytest
+
+from oomdoctor.commands.jobs import simulators as module
+from oomdoctor.commands.jobs.remembered import Known, Memory
+from oomdoctor.commands.jobs.simulators import answers
+from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.model import ModelSpec
+from oomdoctor.records.result import ProbeJob, Reply
+
+HERE = os.getpid()
+
+
+class Remembers(Memory):
+    """Knows every other job, and says in its answer which process gave it."""
+
+    def __init__(self, dies_at: str = "") -> None:
+        super().__init__("python", {})
+        self.dies_at = dies_at
+
+    def keeps(self, job: ProbeJob) -> bool:
+        return True
+
+    def answer(self, job: ProbeJob) -> Known | None:
+        if job.label == self.dies_at and os.getpid() != HERE:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if int(job.label) % 2:
+            return None
+        return Known(Reply(status="predicted", reason=f"{job.label} by {os.getpid()}"), "now")
+
+
+@pytest.fixture
+def jobs() -> list[ProbeJob]:
+    spec = ModelSpec("m", "local", "M", "m", "causal-lm", {})
+    job = ProbeJob("simulate", "", spec, TrainConfig(), "cuda")
+    return [replace(job, label=str(number)) for number in range(12)]
+
+
+def said(memory: Memory, jobs: list[ProbeJob]) -> tuple[list[str | None], set[int]]:
+    """The label that each answer is for, None without one, and the processes that answered."""
+    messages = [a and a.reply and a.reply.reason for a in answers(memory, jobs)]
+    labels = [message and message.split()[0] for message in messages]
+    return labels, {int(message.split()[2]) for message in messages if message}
+
+
+EXPECTED = [str(number) if number % 2 == 0 else None for number in range(12)]
+
+
+def test_processes_share_the_work_and_answers_keep_their_order(
+    jobs: list[ProbeJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    labels, processes = said(Remembers(), jobs)
+    assert labels == EXPECTED
+    assert HERE not in processes
+
+
+def test_one_core_answers_in_this_process(
+    jobs: list[ProbeJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    assert said(Remembers(), jobs) == (EXPECTED, {HERE})
+
+
+def test_few_jobs_start_no_process(jobs: list[ProbeJob], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    assert said(Remembers(), jobs[: module._FEWEST_JOBS - 1])[1] == {HERE}
+
+
+def test_what_a_killed_process_did_not_answer_is_answered_here(
+    jobs: list[ProbeJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    labels, processes = said(Remembers(dies_at="6"), jobs)
+    assert labels == EXPECTED
+    assert HERE in processes

@@ -1,0 +1,49 @@
+"""The output of a command is kept in bounded form."""
+
+from __future__ import annotations
+
+from oomdoctor.commands.run.diagnosis import diagnoses_of
+from oomdoctor.commands.run.process import streams
+from oomdoctor.commands.run.process.streams import Tail
+
+OOM = (
+    b"Traceback (most recent call last):\n"
+    b'  File "train.py", line 7, in <module>\n'
+    b"    loss = model(x)\n"
+    b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total "
+    b"capacity of 16.00 GiB of which 1.00 GiB is free. Including non-PyTorch memory, this process "
+    b"has 15.00 GiB memory in use. Of the allocated memory 14.00 GiB is allocated by PyTorch, and "
+    b"100.00 MiB is reserved by PyTorch but unallocated.\n"
+)
+
+
+def _tail(*chunks: bytes) -> Tail:
+    kept = Tail()
+    for chunk in chunks:
+        kept.add(chunk)
+    return kept
+
+
+def test_short_output_is_kept_whole() -> None:
+    assert _tail(b"one\n", b"two").text() == "one\ntwo"
+
+
+def test_the_start_and_the_end_of_long_output_are_kept(monkeypatch) -> None:
+    monkeypatch.setattr(streams, "_HEAD_BYTES", 100)
+    monkeypatch.setattr(streams, "_TAIL_BYTES", 200)
+    kept = _tail(*(f"line {i}\n".encode() for i in range(10_000))).text()
+    assert kept.startswith("line 0\n") and kept.endswith("line 9999\n")
+    assert len(kept) < 400
+
+
+def test_a_failure_is_explained_with_the_settings_of_the_command() -> None:
+    command = ("python", "train.py", "--per_device_train_batch_size", "8", "--bf16")
+    (found,) = diagnoses_of(_tail(b"starting\n", OOM), command)
+    assert found.is_oom and found.source == "output"
+    assert found.where is not None and (found.where.file, found.where.line) == ("train.py", 7)
+    changes = " ".join(line for remedy in found.remedies for line in remedy.lines.values())
+    assert "per_device_train_batch_size=4" in changes
+
+
+def test_output_without_a_failure_has_no_diagnosis() -> None:
+    assert diagnoses_of(_tail(b"step 1\n"), ("true",)) == ()
