@@ -36,7 +36,7 @@ from docs_reference import PARTS
 from docs_slurm import slurm_reports
 
 from oomdoctor.records.codec import loads
-from oomdoctor.records.report import Report
+from oomdoctor.records.report.report import Report
 from oomdoctor.render import render_report
 
 ROOT = Path(__file__).parents[1]

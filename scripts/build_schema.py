@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from oomdoctor.records.codec import to_json
-from oomdoctor.records.report import SCHEMA, Report
+from oomdoctor.records.report.report import SCHEMA, Report
 
 TARGET = Path(__file__).parents[1] / "oomdoctor" / "data" / "report.schema.json"
 PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}

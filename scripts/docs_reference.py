@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import json
 import math
@@ -22,12 +21,12 @@ from build_schema import SUFFIXES, build, field_docs
 from oomdoctor.cli.main import app
 from oomdoctor.errors import ExitCode
 from oomdoctor.package_data import data_of
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.configuration.keys import KEYS, Group
+from oomdoctor.records.configuration.unsupported import unsupported_rows
 from oomdoctor.records.facts.interconnects import interconnects as known_interconnects
 from oomdoctor.records.facts.optimizers import OPTIMIZERS, Optimizer
-from oomdoctor.records.rung.keys import KEYS, Group
-from oomdoctor.records.rung.unsupported import unsupported_rows
-from oomdoctor.records.warnings import codes
+from oomdoctor.records.report.warnings import codes
 from oomdoctor.stacks.programs import PROGRAMS
 from oomdoctor.system import catalogue, environment
 
@@ -35,7 +34,6 @@ sys.path.append(str(Path(__file__).parent / "evaluation"))
 from claims import page as claims_page
 from claims.every import CLAIMS, KEPT
 
-PACKAGE = Path(__file__).parents[1] / "oomdoctor"
 PUBLISHED_MANY = Path(__file__).parents[1] / "tests" / "data" / "emulated" / "published_many.json"
 _UNITS = {said for suffix, said in SUFFIXES if suffix in ("_bytes", "_s", "_per_s")}
 
@@ -333,21 +331,7 @@ def claims() -> str:
     return f"{table(claims_page.HEAD, rows)}\n\nRun with {claims_page.versions(kept)}."
 
 
-def layout() -> str:
-    """The folders of the package as a tree, each with the first sentence of its docstring."""
-    lines = ["```"]
-    for folder in sorted(PACKAGE.rglob("__init__.py"), key=lambda file: file.parent.parts):
-        parts = folder.parent.relative_to(PACKAGE).parts
-        if not parts:
-            continue
-        said = ast.get_docstring(ast.parse(folder.read_text(encoding="utf-8"))) or ""
-        name = "  " * (len(parts) - 1) + parts[-1] + "/"
-        lines.append(f"{name:22} {said.split(chr(10))[0].removesuffix('.')}")
-    return "\n".join([*lines, "```"])
-
-
 PARTS: dict[str, Callable[..., str]] = {
-    "layout": layout,
     "options": options,
     "rung-keys": rung_keys,
     "optimizers": optimizers,

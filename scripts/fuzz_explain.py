@@ -27,7 +27,7 @@ from oomdoctor.explain.reading.lines.stream import lines
 from oomdoctor.explain.reading.scan import scan
 from oomdoctor.explain.training.known import Given
 from oomdoctor.records.codec import dumps
-from oomdoctor.records.model import ModelRef
+from oomdoctor.records.job.model import ModelRef
 from oomdoctor.system import catalogue
 from oomdoctor.system.models.hub import resolve
 

@@ -19,7 +19,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.render.formats.csv_rows import csv_cell
 
 WIDTH = 100

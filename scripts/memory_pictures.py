@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from oomdoctor.records.codec import loads
-from oomdoctor.records.report import Report
+from oomdoctor.records.report.report import Report
 from oomdoctor.render.charts import Chart
 from oomdoctor.render.charts.choose import chart_named
 from oomdoctor.render.charts.drawing import png

@@ -16,7 +16,7 @@ from pathlib import Path
 from PIL import Image
 
 from oomdoctor.records.codec import loads
-from oomdoctor.records.report import Report
+from oomdoctor.records.report.report import Report
 from oomdoctor.render import render_report
 from oomdoctor.render.charts.choose import chart_named
 from oomdoctor.render.charts.drawing import png

@@ -10,12 +10,12 @@ from oomdoctor.analysis.changes.table import TABLE
 from oomdoctor.analysis.command_line import command_line, sweeps_length
 from oomdoctor.analysis.rank import best
 from oomdoctor.errors import ExitCode
-from oomdoctor.records.config import Recipe, Rung
+from oomdoctor.records.configuration.config import Recipe, Rung
 from oomdoctor.records.facts.choices import AUTO
-from oomdoctor.records.planned.plan import PlanRemedy, PlanRequest
-from oomdoctor.records.report import Status, SurveyRequest
-from oomdoctor.records.result import ProbeResult
-from oomdoctor.records.user_training import YOURS, YourRung
+from oomdoctor.records.job.result import ProbeResult
+from oomdoctor.records.report.plan import PlanRemedy, PlanRequest
+from oomdoctor.records.report.report import Status, SurveyRequest
+from oomdoctor.records.report.user_training import YOURS, YourRung
 
 _ANSWERED = ("oom", "unsupported", "skipped")
 

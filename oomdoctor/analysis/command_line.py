@@ -13,13 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 
 from oomdoctor.analysis.fit import USUAL_HEADROOM
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.dataset import LengthsRequest, TrainingRequest
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.configuration.keys import usual_autocast
 from oomdoctor.records.facts.choices import AUTO
-from oomdoctor.records.planned.plan import PlanRequest, Sweep
-from oomdoctor.records.report import SurveyRequest
-from oomdoctor.records.rung.keys import usual_autocast
-from oomdoctor.records.user_training import YOURS
+from oomdoctor.records.job.dataset import LengthsRequest, TrainingRequest
+from oomdoctor.records.report.plan import PlanRequest, Sweep
+from oomdoctor.records.report.report import SurveyRequest
+from oomdoctor.records.report.user_training import YOURS
 from oomdoctor.units import GIB, MIB
 
 _USUAL_TOKENS, _USUAL_EVAL_BATCH = 10**6, 8

@@ -18,8 +18,8 @@ from oomdoctor.analysis.memory.overhead import (
     with_nccl,
 )
 from oomdoctor.records.facts.choices import Method
-from oomdoctor.records.machine import ByteRange, GpuFacts
-from oomdoctor.records.simulation import PeakError, PeakErrorRecord, PeakMetric
+from oomdoctor.records.job.machine import ByteRange, GpuFacts
+from oomdoctor.records.job.simulation import PeakError, PeakErrorRecord, PeakMetric
 from oomdoctor.units import format_bytes, format_percent
 
 _ENOUGH = 5  # with fewer, a 95th percentile is just the largest of a few

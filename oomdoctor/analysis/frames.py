@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 
 from oomdoctor.package_data import data_of
-from oomdoctor.records.diagnosis import Frame, ReadPhase
+from oomdoctor.records.report.diagnosis import Frame, ReadPhase
 
 # A phase -> the outer phases that it belongs to, if it runs inside one of them.
 _AROUND: dict[str, tuple[ReadPhase, ...]] = {

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from oomdoctor.analysis.speed.trust import UNRANKED
-from oomdoctor.records.config import uses_host
-from oomdoctor.records.report import Picks, RankBy, Ranking
-from oomdoctor.records.result import ProbeResult
+from oomdoctor.records.configuration.config import uses_host
+from oomdoctor.records.job.result import ProbeResult
+from oomdoctor.records.report.report import Picks, RankBy, Ranking
 from oomdoctor.units import format_bytes, format_rate
 
 

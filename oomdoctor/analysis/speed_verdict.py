@@ -17,12 +17,12 @@ from oomdoctor.analysis.speed.throughput import (
 )
 from oomdoctor.analysis.speed.training_time import training_time
 from oomdoctor.analysis.speed.trust import disturbance, disturbed, settled, timing_notes
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.dataset import TrainingTime
-from oomdoctor.records.measurement import Measurement, Timing
-from oomdoctor.records.report import SurveyRequest, Warn
-from oomdoctor.records.result import Attempt, ProbeResult, SpeedState
-from oomdoctor.records.warnings import emulated_device, foreign_load, time_not_believable
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.job.dataset import TrainingTime
+from oomdoctor.records.job.measurement import Measurement, Timing
+from oomdoctor.records.job.result import Attempt, ProbeResult, SpeedState
+from oomdoctor.records.report.report import SurveyRequest, Warn
+from oomdoctor.records.report.warnings import emulated_device, foreign_load, time_not_believable
 from oomdoctor.units import format_percent
 
 

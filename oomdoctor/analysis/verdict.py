@@ -7,10 +7,9 @@ from oomdoctor.analysis.search.from_prediction import open_sizes
 from oomdoctor.analysis.search.ladder import Context, SkipRung, fixed_size
 from oomdoctor.analysis.search.micro_batch import MAX_TRIES, Sample, chosen, sample_of, untried
 from oomdoctor.analysis.speed_verdict import speed_of, speed_state
-from oomdoctor.records.config import Rung, TrainConfig
-from oomdoctor.records.measurement import Measurement, OomEvent
-from oomdoctor.records.report import SurveyRequest
-from oomdoctor.records.result import (
+from oomdoctor.records.configuration.config import Rung, TrainConfig
+from oomdoctor.records.job.measurement import Measurement, OomEvent
+from oomdoctor.records.job.result import (
     OUTCOME_WORDS,
     Attempt,
     Evidence,
@@ -19,6 +18,7 @@ from oomdoctor.records.result import (
     ProbeResult,
     Try,
 )
+from oomdoctor.records.report.report import SurveyRequest
 from oomdoctor.units import format_bytes
 
 _BEFORE_THE_STEP = ("init", "load")

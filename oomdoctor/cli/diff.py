@@ -13,8 +13,8 @@ from oomdoctor.cli.streams.output import Started, publish_report
 from oomdoctor.errors import ExitCode
 
 if TYPE_CHECKING:
-    from oomdoctor.records.earlier_runs import DiffAnswer
-    from oomdoctor.records.report import Status
+    from oomdoctor.records.report.earlier_runs import DiffAnswer
+    from oomdoctor.records.report.report import Status
 
 
 @dataclass(frozen=True, slots=True)

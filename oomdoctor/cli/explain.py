@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from oomdoctor.cli.explain_sources import Source
     from oomdoctor.commands.explain.exact import Checked
     from oomdoctor.explain.training.known import Given
-    from oomdoctor.records.diagnosis import Diagnosis
-    from oomdoctor.records.report import Status, Warn
+    from oomdoctor.records.report.diagnosis import Diagnosis
+    from oomdoctor.records.report.report import Status, Warn
 
 
 @flatten
@@ -54,7 +54,7 @@ def explain(options: ExplainOptions) -> None:
     from oomdoctor.cli.explain_sources import STDIN, missing
     from oomdoctor.cli.option_reader import Reader, chosen_format
     from oomdoctor.explain.diagnose import exit_of
-    from oomdoctor.records.warnings import not_exact, quoted, snapshot_unused
+    from oomdoctor.records.report.warnings import not_exact, quoted, snapshot_unused
 
     started = Started()
     chosen = chosen_format("explain", options.answer)
@@ -114,7 +114,7 @@ def _read_all(names: list[str], given: Given, *, quiet: bool) -> tuple[list[Diag
         OomDoctorError: nothing can be read; this is the first reason.
     """
     from oomdoctor.cli.explain_sources import named
-    from oomdoctor.records.warnings import not_read, quoted
+    from oomdoctor.records.report.warnings import not_read, quoted
 
     found: list[Diagnosis] = []
     warnings: list[Warn] = []

@@ -18,9 +18,9 @@ from oomdoctor.units import GIB
 
 if TYPE_CHECKING:
     from oomdoctor.explain.training.known import Given
-    from oomdoctor.records.diagnosis import Diagnosis
-    from oomdoctor.records.model import ModelRef, ModelSpec, SourceChoice
-    from oomdoctor.records.user_training import AppliedRemedy
+    from oomdoctor.records.job.model import ModelRef, ModelSpec, SourceChoice
+    from oomdoctor.records.report.diagnosis import Diagnosis
+    from oomdoctor.records.report.user_training import AppliedRemedy
 
 _USUAL_BATCH = 16
 # Errors of a model that is not on this machine.
@@ -125,7 +125,7 @@ def _resolve(name: str) -> tuple[ModelSpec, tuple[str, ...]]:
     spec = None if Path(name).exists() else built_in(name)
     if spec is not None:
         return spec, ()
-    from oomdoctor.records.model import ModelRef
+    from oomdoctor.records.job.model import ModelRef
     from oomdoctor.system.models.hub import resolve_with_notes
 
     return resolve_with_notes(ModelRef(name=name))
@@ -137,7 +137,7 @@ def model_of(name: str, given: Given, options: ExplainOptions) -> ModelRef:
     A name from a log or a configuration file is only looked up in the built-in facts: a text must
     not make us open a path or contact a server.
     """
-    from oomdoctor.records.model import ModelRef
+    from oomdoctor.records.job.model import ModelRef
 
     if options.model is None or given.model is None or given.model.source == "catalogue":
         return ModelRef(name=name, source="catalogue")

@@ -13,7 +13,7 @@ from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.stacks.export import target_names
 
 if TYPE_CHECKING:
-    from oomdoctor.records.report import Report
+    from oomdoctor.records.report.report import Report
     from oomdoctor.stacks.rung import StackRung
 
 _HELP = "run `oomdoctor export --help`"

@@ -12,11 +12,11 @@ from oomdoctor.cli.option_reader import Reader, hub_id
 from oomdoctor.cli.options.ladder import LadderOptions
 from oomdoctor.cli.streams.output import say
 from oomdoctor.emulator.card import split_count
-from oomdoctor.records.dataset import LengthsRequest, TrainingRequest
-from oomdoctor.records.rung.faults import MOST_GPUS
+from oomdoctor.records.configuration.faults import MOST_GPUS
+from oomdoctor.records.job.dataset import LengthsRequest, TrainingRequest
 
 if TYPE_CHECKING:
-    from oomdoctor.records.user_training import UserTraining
+    from oomdoctor.records.report.user_training import UserTraining
 
 
 def with_files(
@@ -30,7 +30,7 @@ def with_files(
     if not ladder.from_:
         return ladder, None
     from oomdoctor.commands.user_training import read_user_training
-    from oomdoctor.records.model import ModelRef
+    from oomdoctor.records.job.model import ModelRef
     from oomdoctor.stacks.reading.finish import Overrides
 
     overrides = Overrides(

@@ -24,13 +24,13 @@ from oomdoctor.cli.streams.output import say
 from oomdoctor.commands.devices.cards import card_named
 from oomdoctor.commands.devices.device import USUAL_CPU_SHAPE
 from oomdoctor.errors import OomDoctorError, usage_error
-from oomdoctor.records.config import Recipe, Rung
-from oomdoctor.records.model import ModelRef, SourceChoice, TaskChoice
-from oomdoctor.records.planned.plan import PlanRequest
-from oomdoctor.records.planned.searched import GpuRange
-from oomdoctor.records.report import RankBy, SurveyRequest
-from oomdoctor.records.rung.faults import MOST_GPUS
-from oomdoctor.records.user_training import YOURS, UserTraining
+from oomdoctor.records.configuration.config import Recipe, Rung
+from oomdoctor.records.configuration.faults import MOST_GPUS
+from oomdoctor.records.job.model import ModelRef, SourceChoice, TaskChoice
+from oomdoctor.records.report.plan import PlanRequest
+from oomdoctor.records.report.report import RankBy, SurveyRequest
+from oomdoctor.records.report.searched import GpuRange
+from oomdoctor.records.report.user_training import YOURS, UserTraining
 from oomdoctor.system.interpreters.kept import interpreter_with
 from oomdoctor.system.recipes.recipes import Sizes, load_recipe, parse_rung
 

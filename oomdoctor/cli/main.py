@@ -40,7 +40,7 @@ from oomdoctor.cli.streams.running import stop_on_signals
 from oomdoctor.errors import ExitCode, OomDoctorError
 
 if TYPE_CHECKING:
-    from oomdoctor.records.report import Status
+    from oomdoctor.records.report.report import Status
 
 _VERBS: tuple[Callable[..., None], ...] = (
     probe.probe,
@@ -198,7 +198,7 @@ def _internal_error(error: Exception) -> OomDoctorError:
 
 
 def _print_envelope(arguments: list[str], error: OomDoctorError, started: output.Started) -> int:
-    from oomdoctor.records.report import Fault
+    from oomdoctor.records.report.report import Fault
     from oomdoctor.render.formats.json_document import to_json
 
     report = started.report(

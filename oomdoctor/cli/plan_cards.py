@@ -10,7 +10,7 @@ from oomdoctor.cli.options.ladder import PlanOptions
 from oomdoctor.commands.devices.cards import card_named, cards_of
 from oomdoctor.commands.plan.picks import price_list
 from oomdoctor.errors import OomDoctorError
-from oomdoctor.records.planned.plan import (
+from oomdoctor.records.report.plan import (
     CardOrder,
     PlanRequest,
     PriceList,

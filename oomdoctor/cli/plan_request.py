@@ -27,14 +27,14 @@ from oomdoctor.cli.plan_cards import (
 from oomdoctor.commands.devices.cards import card_named
 from oomdoctor.commands.devices.emulated import check_vendor
 from oomdoctor.errors import usage_error
-from oomdoctor.records.planned.plan import (
+from oomdoctor.records.report.plan import (
     Interconnect,
     PlanRequest,
     Sweep,
     SweptKey,
 )
-from oomdoctor.records.planned.searched import GpuRange, SolvedKey
-from oomdoctor.records.report import SurveyRequest
+from oomdoctor.records.report.report import SurveyRequest
+from oomdoctor.records.report.searched import GpuRange, SolvedKey
 from oomdoctor.system.interpreters.asked import parse_versions, untested
 from oomdoctor.system.machine.capabilities import minimum_versions
 

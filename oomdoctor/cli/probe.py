@@ -13,7 +13,7 @@ from oomdoctor.cli.streams.output import publish_report
 from oomdoctor.cli.streams.running import carry_out, delete_old_runs
 
 if TYPE_CHECKING:
-    from oomdoctor.records.report import SurveyRequest
+    from oomdoctor.records.report.report import SurveyRequest
     from oomdoctor.system.store.run_folders import RunFolder
 
 

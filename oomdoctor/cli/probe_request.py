@@ -22,11 +22,11 @@ from oomdoctor.cli.options.ladder import ProbeOptions
 from oomdoctor.commands.devices.emulated import emulated_gpus
 from oomdoctor.emulator.card import MAX_DEVICES, split_count
 from oomdoctor.errors import OomDoctorError, usage_error
-from oomdoctor.records.dataset import TrainingRequest
-from oomdoctor.records.planned.searched import GpuRange
-from oomdoctor.records.report import RankBy, SurveyRequest
-from oomdoctor.records.result import WeightsChoice
-from oomdoctor.records.rung.faults import MOST_GPUS
+from oomdoctor.records.configuration.faults import MOST_GPUS
+from oomdoctor.records.job.dataset import TrainingRequest
+from oomdoctor.records.job.result import WeightsChoice
+from oomdoctor.records.report.report import RankBy, SurveyRequest
+from oomdoctor.records.report.searched import GpuRange
 from oomdoctor.system.environment import slurm
 from oomdoctor.system.machine.devices import choose_device, list_gpus
 from oomdoctor.units import size_note

@@ -14,7 +14,7 @@ from oomdoctor.cli.streams import output
 from oomdoctor.errors import usage_error
 
 if TYPE_CHECKING:
-    from oomdoctor.records.config import Recipe
+    from oomdoctor.records.configuration.config import Recipe
 
 T = TypeVar("T")
 _NEXT = "Next: `oomdoctor probe gpt2 --recipe mine.toml`\n"

@@ -15,7 +15,7 @@ from oomdoctor.cli.streams.running import delete_old_runs
 from oomdoctor.errors import OomDoctorError
 
 if TYPE_CHECKING:
-    from oomdoctor.records.report import Report
+    from oomdoctor.records.report.report import Report
 
 
 @flatten

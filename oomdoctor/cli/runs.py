@@ -17,7 +17,7 @@ from oomdoctor.errors import ExitCode, usage_error
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from oomdoctor.records.earlier_runs import StoredRun
+    from oomdoctor.records.report.earlier_runs import StoredRun
 
 
 @flatten

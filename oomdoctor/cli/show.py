@@ -10,7 +10,7 @@ from oomdoctor.cli.streams import output
 from oomdoctor.cli.streams.output import Started, publish_report
 
 if TYPE_CHECKING:
-    from oomdoctor.records.report import Report
+    from oomdoctor.records.report.report import Report
 
 
 def _gathered(name: str) -> Report | None:

@@ -20,7 +20,7 @@ from oomdoctor.errors import ExitCode, OomDoctorError, usage_error
 if TYPE_CHECKING:
     from oomdoctor.cli.option_reader import Reader
     from oomdoctor.commands.triage import Item
-    from oomdoctor.records.report import Status
+    from oomdoctor.records.report.report import Status
 
 _PACE_S = 2.0  # between lines of progress
 
@@ -55,7 +55,7 @@ def triage(options: TriageOptions) -> None:
     """
     from oomdoctor.cli.option_reader import Reader, chosen_format
     from oomdoctor.commands import triage as runs
-    from oomdoctor.records.triage import TRIAGE_KEYS
+    from oomdoctor.records.report.triage import TRIAGE_KEYS
 
     started = Started()
     chosen = chosen_format("triage", options.answer)

@@ -17,7 +17,7 @@ from oomdoctor.errors import ExitCode, OomDoctorError, usage_error
 
 if TYPE_CHECKING:
     from oomdoctor.commands.watch import Asked, Watcher
-    from oomdoctor.records.report import Report
+    from oomdoctor.records.report.report import Report
 
 _INTERVAL_S = 1.0
 

@@ -10,8 +10,8 @@ from oomdoctor.analysis.differences.rows import rows_of
 from oomdoctor.analysis.fit import PeakErrors
 from oomdoctor.commands.ladder.unfinished import stored_report
 from oomdoctor.errors import OomDoctorError, usage_error
-from oomdoctor.records.earlier_runs import DiffAnswer, StoredRun
-from oomdoctor.records.report import Report
+from oomdoctor.records.report.earlier_runs import DiffAnswer, StoredRun
+from oomdoctor.records.report.report import Report
 from oomdoctor.system.catalogue import peak_errors
 from oomdoctor.system.store import cases, run_list
 from oomdoctor.system.store.record_files import read_record

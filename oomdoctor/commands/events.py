@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from oomdoctor.records.config import Rung
-from oomdoctor.records.result import Attempt
+from oomdoctor.records.configuration.config import Rung
+from oomdoctor.records.job.result import Attempt
 
 EventKind = Literal[
     "note",

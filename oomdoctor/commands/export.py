@@ -9,11 +9,11 @@ from typing import Any, cast
 from oomdoctor import __version__
 from oomdoctor.commands.user_training import read_user_training
 from oomdoctor.errors import OomDoctorError, usage_error
+from oomdoctor.records.configuration.label import label_of
 from oomdoctor.records.facts.choices import AUTO, FormatName
-from oomdoctor.records.report import Report
-from oomdoctor.records.result import ProbeResult
-from oomdoctor.records.rung.label import label_of
-from oomdoctor.records.user_training import YOURS, UserTraining
+from oomdoctor.records.job.result import ProbeResult
+from oomdoctor.records.report.report import Report
+from oomdoctor.records.report.user_training import YOURS, UserTraining
 from oomdoctor.stacks.carried import beside_of, not_carried
 from oomdoctor.stacks.export import export
 from oomdoctor.stacks.programs import BY_NAME

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from oomdoctor.records.earlier_runs import StoredRun
+from oomdoctor.records.report.earlier_runs import StoredRun
 from oomdoctor.system.environment import runs_limit
 from oomdoctor.system.store.run_list import remove, remove_leftovers
 from oomdoctor.system.store.stored import stored_runs

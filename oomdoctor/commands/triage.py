@@ -18,8 +18,8 @@ from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.explain.reading.lines.clean import Line
 from oomdoctor.explain.reading.lines.stream import lines
 from oomdoctor.explain.training.known import Given
-from oomdoctor.records.diagnosis import Diagnosis, Remedy
-from oomdoctor.records.triage import Triage, TriagedJob, TriageGroup, TriageKey
+from oomdoctor.records.report.diagnosis import Diagnosis, Remedy
+from oomdoctor.records.report.triage import Triage, TriagedJob, TriageGroup, TriageKey
 from oomdoctor.system.logs import read_chunks
 from oomdoctor.system.slurm.accounts import end_of
 from oomdoctor.system.slurm.site import SiteJob, jobs_with

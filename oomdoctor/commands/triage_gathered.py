@@ -11,8 +11,8 @@ from oomdoctor.explain.reading.lines.clean import Line
 from oomdoctor.explain.reading.lines.stream import lines
 from oomdoctor.explain.training.known import Given
 from oomdoctor.records.codec import CodecError, loads
-from oomdoctor.records.report import Report
-from oomdoctor.records.triage import GatheredJob
+from oomdoctor.records.report.report import Report
+from oomdoctor.records.report.triage import GatheredJob
 from oomdoctor.system.logs import read_chunks
 from oomdoctor.system.slurm.jobs import find_jobs
 from oomdoctor.system.store.run_list import open_run

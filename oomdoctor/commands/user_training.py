@@ -18,9 +18,9 @@ from typing import Any
 
 from oomdoctor.commands.jobs.host import python_path
 from oomdoctor.errors import OomDoctorError, usage_error
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.model import ModelRef
-from oomdoctor.records.user_training import Document, UserTraining
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.job.model import ModelRef
+from oomdoctor.records.report.user_training import Document, UserTraining
 from oomdoctor.stacks.programs import BY_NAME
 from oomdoctor.stacks.reading.finish import Overrides, finished
 from oomdoctor.stacks.reading.merge import draft_of, recognized

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from oomdoctor.analysis.memory.trend import Growth, Trend
 from oomdoctor.errors import ExitCode, OomDoctorError, machine_error
-from oomdoctor.records.inside.live import (
+from oomdoctor.records.job.machine import Gpu
+from oomdoctor.records.report.live import (
     LiveGpu,
     LiveMessage,
     LivePoint,
@@ -20,7 +21,6 @@ from oomdoctor.records.inside.live import (
     WatchedProcess,
     WatchedTraining,
 )
-from oomdoctor.records.machine import Gpu
 from oomdoctor.system.machine.nvml import list_gpus, why_no_driver
 from oomdoctor.system.store.live_logs import LiveRecord, family, is_alive, log_files, read_log
 

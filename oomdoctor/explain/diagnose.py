@@ -22,8 +22,8 @@ from oomdoctor.explain.remedies.sets import choices
 from oomdoctor.explain.remedies.table import TABLE
 from oomdoctor.explain.training.assumed import NO_CHECKPOINTING, Training, training_of
 from oomdoctor.explain.training.known import PROGRAM, Given, Setup, setup_of
-from oomdoctor.records.diagnosis import Diagnosis, Frame, Incident, LogFacts, Numbers
-from oomdoctor.records.measurement import OomEvent
+from oomdoctor.records.job.measurement import OomEvent
+from oomdoctor.records.report.diagnosis import Diagnosis, Frame, Incident, LogFacts, Numbers
 from oomdoctor.units import format_bytes
 
 _OUTPUT = r"lm_head|logits|loss_utils"  # what follows the layers of the forward pass

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from oomdoctor.analysis.allocator.sizes import round_size, segment_size
-from oomdoctor.records.diagnosis import Incident, ReadPhase
-from oomdoctor.records.inside.run import Place
-from oomdoctor.records.inside.snapshot import SnapshotDevice, SnapshotGrowth, SnapshotOom
-from oomdoctor.records.measurement import CATEGORY_WORDS, BlockCategory, CategoryBytes
+from oomdoctor.records.job.measurement import CATEGORY_WORDS, BlockCategory, CategoryBytes
+from oomdoctor.records.report.diagnosis import Incident, ReadPhase
+from oomdoctor.records.report.run import Place
+from oomdoctor.records.report.snapshot import SnapshotDevice, SnapshotGrowth, SnapshotOom
 from oomdoctor.units import format_bytes
 
 # Messages print two decimals: 1.01 GiB may be 5 MiB less.

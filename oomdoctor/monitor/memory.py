@@ -28,7 +28,7 @@ from oomdoctor.monitor.readings import (
     why_not,
 )
 from oomdoctor.monitor.shared_folder import rank_and_world
-from oomdoctor.records.inside.live import LiveEventKind, LiveStep
+from oomdoctor.records.report.live import LiveEventKind, LiveStep
 from oomdoctor.units import GIB, format_bytes
 
 _LOG = logging.getLogger("oomdoctor.monitor")

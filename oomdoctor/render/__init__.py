@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from oomdoctor.render.formats import FORMATS, Style
 
 if TYPE_CHECKING:
-    from oomdoctor.records.report import Report
+    from oomdoctor.records.report.report import Report
 
 
 def render_report(

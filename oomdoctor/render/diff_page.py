@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from oomdoctor.records.earlier_runs import (
+from oomdoctor.records.job.result import OUTCOME_WORDS
+from oomdoctor.records.report.earlier_runs import (
     DiffAnswer,
     DiffSide,
     QuantityChange,
     RungDiff,
     ValueChange,
 )
-from oomdoctor.records.report import Report
-from oomdoctor.records.result import OUTCOME_WORDS
+from oomdoctor.records.report.report import Report
 from oomdoctor.render.blocks import Block, Column, Facts, Grid, Look, Note, Section
 from oomdoctor.render.formats.csv_rows import named, record_rows
 from oomdoctor.render.text import one_line

@@ -11,7 +11,7 @@ from oomdoctor.render.lists import Listing, listed
 from oomdoctor.units import DASH, format_bytes
 
 if TYPE_CHECKING:
-    from oomdoctor.records.machine import Capability, Gpu, Setting
+    from oomdoctor.records.job.machine import Capability, Gpu, Setting
     from oomdoctor.system.environment import SlurmFacts
     from oomdoctor.system.interpreters.kept import KeptEnvironment
 

@@ -11,8 +11,8 @@ from pathlib import PurePath
 from typing import Any
 
 from oomdoctor.explain.evidence import held_text
-from oomdoctor.records.diagnosis import RESOURCE_WORDS, Cause, Diagnosis, Numbers, Remedy
-from oomdoctor.records.report import Report
+from oomdoctor.records.report.diagnosis import RESOURCE_WORDS, Cause, Diagnosis, Numbers, Remedy
+from oomdoctor.records.report.report import Report
 from oomdoctor.render.blocks import Block, Column, Facts, Grid, Look, Note, Section, Verbatim
 from oomdoctor.render.formats.csv_rows import named, record_rows
 from oomdoctor.render.words import counted

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from oomdoctor.records.machine import Machine
-from oomdoctor.records.report import Report
+from oomdoctor.records.job.machine import Machine
+from oomdoctor.records.report.report import Report
 from oomdoctor.render.blocks import (
     Facts,
     Look,

@@ -12,8 +12,8 @@ from oomdoctor.render.formats.table import to_plain, to_terminal
 from oomdoctor.units import DASH, format_bytes, format_count, format_rate
 
 if TYPE_CHECKING:
-    from oomdoctor.records.config import Recipe, Rung, TrainConfig
-    from oomdoctor.records.machine import GpuFacts
+    from oomdoctor.records.configuration.config import Recipe, Rung, TrainConfig
+    from oomdoctor.records.job.machine import GpuFacts
     from oomdoctor.system.catalogue import CatalogueModel
 
 _RUNG_COLUMNS = {
@@ -39,7 +39,7 @@ class Listing:
     ) -> str:
         """The list in a format; a table is drawn for a terminal, or has plain rows for a pipe."""
         if format == "json":
-            from oomdoctor.records.report import SCHEMA
+            from oomdoctor.records.report.report import SCHEMA
             from oomdoctor.render.formats.json_document import to_json
 
             return to_json({"schema": SCHEMA, "command": self.command, **self.content})

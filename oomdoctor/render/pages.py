@@ -21,7 +21,7 @@ from oomdoctor.render.blocks import (
 )
 
 if TYPE_CHECKING:
-    from oomdoctor.records.report import Report
+    from oomdoctor.records.report.report import Report
 
 _RESULTS = "plan.csv_rows:result_rows"
 

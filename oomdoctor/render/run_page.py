@@ -6,10 +6,10 @@ from itertools import groupby
 from pathlib import PurePath
 
 from oomdoctor.analysis.fit import USUAL_HEADROOM, headroom_bytes
-from oomdoctor.records.inside.run import LargerBatch, Place, RankMemory, RankOom, RunDevice
-from oomdoctor.records.machine import real_name
-from oomdoctor.records.report import Report
-from oomdoctor.records.result import OUTCOME_WORDS
+from oomdoctor.records.job.machine import real_name
+from oomdoctor.records.job.result import OUTCOME_WORDS
+from oomdoctor.records.report.report import Report
+from oomdoctor.records.report.run import LargerBatch, Place, RankMemory, RankOom, RunDevice
 from oomdoctor.render.blocks import Block, Column, Facts, Grid, Look, Note, Section, Verbatim
 from oomdoctor.render.explain_page import answer_sections
 from oomdoctor.render.snapshot.snapshot_page import held_sections

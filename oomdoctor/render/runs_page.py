@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import Any
 
 from oomdoctor.records.codec import to_json
-from oomdoctor.records.earlier_runs import StoredRun
+from oomdoctor.records.report.earlier_runs import StoredRun
 from oomdoctor.render.blocks import Block, Column, Note, Section, table_of
 from oomdoctor.render.formats.csv_rows import CsvColumn, record_rows
 from oomdoctor.render.lists import Listing

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
-from oomdoctor.records.diagnosis import RESOURCE_WORDS
-from oomdoctor.records.report import Report
-from oomdoctor.records.result import OUTCOME_WORDS, ProbeResult
-from oomdoctor.records.triage import GatheredJob, Triage, TriagedJob, TriageGroup
+from oomdoctor.records.job.result import OUTCOME_WORDS, ProbeResult
+from oomdoctor.records.report.diagnosis import RESOURCE_WORDS
+from oomdoctor.records.report.report import Report
+from oomdoctor.records.report.triage import GatheredJob, Triage, TriagedJob, TriageGroup
 from oomdoctor.render.blocks import Block, Column, Grid, Look, Note, Section
 from oomdoctor.render.formats.csv_rows import named, record_rows
 from oomdoctor.render.words import batch, counted

@@ -6,8 +6,8 @@ import math
 import re
 from collections.abc import Sequence
 
-from oomdoctor.records.report import Report
-from oomdoctor.records.result import ProbeResult
+from oomdoctor.records.job.result import ProbeResult
+from oomdoctor.records.report.report import Report
 from oomdoctor.units import DASH, GIB, format_bytes, format_count, format_percent, format_rate
 
 _EMPTY_WORDS = re.compile(r" (?:Generation|Edition)\b|(?<=RTX PRO \d{4}) Blackwell\b")

@@ -17,17 +17,17 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import NamedTuple
 
-from oomdoctor.records.diagnosis import Confidence
 from oomdoctor.records.facts.phases import FORWARD
-from oomdoctor.records.inside.run import Place
-from oomdoctor.records.inside.snapshot import (
+from oomdoctor.records.job.measurement import BlockCategory
+from oomdoctor.records.report.diagnosis import Confidence
+from oomdoctor.records.report.run import Place
+from oomdoctor.records.report.snapshot import (
     ReplayedRun,
     SnapshotChange,
     SnapshotDevice,
     SnapshotFit,
     SnapshotGrowth,
 )
-from oomdoctor.records.measurement import BlockCategory
 from oomdoctor.snapshot.history import History, place
 from oomdoctor.snapshot.replays import Order, Runs, order_of
 from oomdoctor.units import MIB

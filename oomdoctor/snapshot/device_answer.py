@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
-from oomdoctor.records.diagnosis import Confidence
-from oomdoctor.records.inside.run import Place
-from oomdoctor.records.inside.snapshot import (
+from oomdoctor.records.job.measurement import BlockCategory, CategoryBytes
+from oomdoctor.records.report.diagnosis import Confidence
+from oomdoctor.records.report.run import Place
+from oomdoctor.records.report.snapshot import (
     HeldBlocks,
     SnapshotDevice,
     SnapshotDifference,
@@ -23,7 +24,6 @@ from oomdoctor.records.inside.snapshot import (
     SnapshotPeak,
     SnapshotRetries,
 )
-from oomdoctor.records.measurement import BlockCategory, CategoryBytes
 from oomdoctor.snapshot.blocks import BEFORE, Lives
 from oomdoctor.snapshot.growth.growth_answer import growth_of
 from oomdoctor.snapshot.history import History, place

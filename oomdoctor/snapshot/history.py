@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from oomdoctor.analysis.allocator.settings import AllocatorSettings
-from oomdoctor.records.diagnosis import Confidence, ReadPhase
 from oomdoctor.records.facts.phases import FORWARD
-from oomdoctor.records.inside.run import Place
-from oomdoctor.records.measurement import BlockCategory
+from oomdoctor.records.job.measurement import BlockCategory
+from oomdoctor.records.report.diagnosis import Confidence, ReadPhase
+from oomdoctor.records.report.run import Place
 from oomdoctor.snapshot.blocks import BEFORE, Lives, lives_of
 from oomdoctor.snapshot.phases import Meanings, optimizer_steps
 from oomdoctor.snapshot.reading.events import Frame

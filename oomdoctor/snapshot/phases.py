@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import NamedTuple, get_args
 
 from oomdoctor.analysis.frames import phase_of
-from oomdoctor.records import diagnosis
-from oomdoctor.records.diagnosis import ReadPhase
-from oomdoctor.records.measurement import BlockCategory
+from oomdoctor.records.job.measurement import BlockCategory
+from oomdoctor.records.report import diagnosis
+from oomdoctor.records.report.diagnosis import ReadPhase
 from oomdoctor.snapshot.reading.events import ALLOC, NO_STACK, Events, Frame, Stacks
 from oomdoctor.snapshot.reading.snapshot import DeviceSnapshot
 

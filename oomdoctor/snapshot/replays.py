@@ -14,7 +14,7 @@ from oomdoctor.analysis.allocator.caching import CachingAllocator
 from oomdoctor.analysis.allocator.records import Mark, Replay
 from oomdoctor.analysis.allocator.replay import replay, replay_order
 from oomdoctor.analysis.allocator.settings import AllocatorSettings, EqualBlocks
-from oomdoctor.records.inside.snapshot import ReplayedRun
+from oomdoctor.records.report.snapshot import ReplayedRun
 from oomdoctor.snapshot.blocks import Lives
 from oomdoctor.snapshot.history import History
 from oomdoctor.snapshot.reading.events import (

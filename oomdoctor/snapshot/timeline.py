@@ -15,8 +15,9 @@ from dataclasses import replace
 from heapq import nlargest
 from itertools import accumulate
 
-from oomdoctor.records.diagnosis import ReadPhase
-from oomdoctor.records.inside.timeline import (
+from oomdoctor.records.job.measurement import BlockCategory
+from oomdoctor.records.report.diagnosis import ReadPhase
+from oomdoctor.records.report.timeline import (
     CATEGORIES,
     CONFIDENCES,
     PHASES,
@@ -28,7 +29,6 @@ from oomdoctor.records.inside.timeline import (
     TimelineFrame,
     TimelineStack,
 )
-from oomdoctor.records.measurement import BlockCategory
 from oomdoctor.snapshot.blocks import BEFORE, Lives
 from oomdoctor.snapshot.history import History
 from oomdoctor.snapshot.reading.events import ALLOC, NO_STACK, OOM, Events, Frame

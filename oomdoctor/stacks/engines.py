@@ -5,7 +5,7 @@ The worker trains with them and `export` writes them, so both are the same.
 
 from __future__ import annotations
 
-from oomdoctor.records.config import TrainConfig, is_fsdp, is_zero
+from oomdoctor.records.configuration.config import TrainConfig, is_fsdp, is_zero
 
 _MIB = 1 << 20
 _STRATEGIES = {"fsdp": "full_shard", "fsdp_grad_op": "shard_grad_op", "hybrid": "hybrid_shard"}

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from oomdoctor.errors import ExitCode, OomDoctorError
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.machine import DeviceType
-from oomdoctor.records.model import Task
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.job.machine import DeviceType
+from oomdoctor.records.job.model import Task
 
 
 @dataclass(frozen=True, slots=True)

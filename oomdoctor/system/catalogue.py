@@ -17,8 +17,8 @@ from typing import Any
 
 from oomdoctor.package_data import data_of
 from oomdoctor.records.codec import from_json
-from oomdoctor.records.machine import GpuFacts
-from oomdoctor.records.simulation import PeakErrorRecord, SpeedErrorRecord
+from oomdoctor.records.job.machine import GpuFacts
+from oomdoctor.records.job.simulation import PeakErrorRecord, SpeedErrorRecord
 
 # Names that are less similar than this are not worth suggesting.
 _ALIKE = 0.5

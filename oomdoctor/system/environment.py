@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from oomdoctor.package_data import data_of
-from oomdoctor.records.machine import Setting
+from oomdoctor.records.job.machine import Setting
 from oomdoctor.units import MIB, parse_size
 
 HIDDEN = "(hidden)"

@@ -16,7 +16,7 @@ from typing import Any, get_args
 
 from oomdoctor.errors import usage_error
 from oomdoctor.records.facts.choices import FormatName
-from oomdoctor.records.user_training import Document
+from oomdoctor.records.report.user_training import Document
 from oomdoctor.stacks.reading.script import read_script
 from oomdoctor.system.train_config import read_text, read_with_text
 

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from oomdoctor.records.codec import dumps, loads
-from oomdoctor.records.result import ProbeJob
+from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.worker.answer import answer
 from oomdoctor.worker.protocol import PhaseFile, phase_file
 

@@ -7,7 +7,7 @@ import traceback
 from pathlib import Path
 
 from oomdoctor.explain.reading.parse import parse_oom
-from oomdoctor.records.result import Failure, ProbeJob, Reply
+from oomdoctor.records.job.result import Failure, ProbeJob, Reply
 from oomdoctor.worker.protocol import PhaseFile, UnsupportedError
 
 

@@ -34,9 +34,9 @@ from typing import Any
 
 from oomdoctor.commands.jobs.host import WorkerHost
 from oomdoctor.records.codec import dumps, loads
-from oomdoctor.records.config import Rung
-from oomdoctor.records.model import ModelRef, ModelSpec
-from oomdoctor.records.result import ProbeJob, Reply
+from oomdoctor.records.configuration.config import Rung
+from oomdoctor.records.job.model import ModelRef, ModelSpec
+from oomdoctor.records.job.result import ProbeJob, Reply
 from oomdoctor.system.environment import worker_environment
 from oomdoctor.system.machine.devices import Device, choose_device, list_gpus
 from oomdoctor.system.models.hub import resolve

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from oomdoctor.records.model import ModelRef
+from oomdoctor.records.job.model import ModelRef
 from oomdoctor.system.environment import worker_environment
 from oomdoctor.system.machine.devices import Device, choose_device, list_gpus
 from oomdoctor.system.models.hub import resolve

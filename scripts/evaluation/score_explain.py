@@ -35,7 +35,7 @@ from oomdoctor.explain.diagnose import diagnose
 from oomdoctor.explain.reading.lines.stream import lines
 from oomdoctor.explain.reading.scan import scan
 from oomdoctor.explain.training.known import Given
-from oomdoctor.records.diagnosis import Incident, LogFacts, Remedy
+from oomdoctor.records.report.diagnosis import Incident, LogFacts, Remedy
 
 MIB, GIB = 1024**2, 1024**3
 KINDS = {

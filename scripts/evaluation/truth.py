@@ -33,10 +33,10 @@ from typing import Any
 from oomdoctor.analysis.speed.throughput import tokens_per_s, tokens_per_s_spread
 from oomdoctor.commands.jobs.host import WorkerHost
 from oomdoctor.commands.jobs.launch import launch
-from oomdoctor.records.config import Rung, TrainConfig
-from oomdoctor.records.measurement import Measurement
-from oomdoctor.records.model import ModelRef, ModelSpec
-from oomdoctor.records.result import Attempt, ProbeJob
+from oomdoctor.records.configuration.config import Rung, TrainConfig
+from oomdoctor.records.job.measurement import Measurement
+from oomdoctor.records.job.model import ModelRef, ModelSpec
+from oomdoctor.records.job.result import Attempt, ProbeJob
 from oomdoctor.system.environment import worker_environment
 from oomdoctor.system.machine.devices import Device, choose_device, list_gpus
 from oomdoctor.system.models.hub import resolve

@@ -13,7 +13,7 @@ from example_pages import EVIL, PAGES
 from example_plans import cards_report, sweep_report
 from example_runs import ran_out
 
-from oomdoctor.records.report import Report
+from oomdoctor.records.report.report import Report
 from oomdoctor.render import render_report
 
 ROOT = Path(__file__).parents[2]

@@ -17,7 +17,7 @@ from example_reports import REPORTS
 from oomdoctor.cli.main import run
 from oomdoctor.commands.events import SurveyEvent
 from oomdoctor.records.codec import dumps, loads
-from oomdoctor.records.report import Report, SurveyRequest
+from oomdoctor.records.report.report import Report, SurveyRequest
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,10 +11,10 @@ from typing import get_args
 import pytest
 
 from oomdoctor.cli.options import completion
-from oomdoctor.records.model import SourceChoice
-from oomdoctor.records.planned.plan import CardOrder, PlanRequest
-from oomdoctor.records.report import RankBy
-from oomdoctor.records.triage import TRIAGE_KEYS
+from oomdoctor.records.job.model import SourceChoice
+from oomdoctor.records.report.plan import CardOrder, PlanRequest
+from oomdoctor.records.report.report import RankBy
+from oomdoctor.records.report.triage import TRIAGE_KEYS
 from oomdoctor.render.charts import CHARTS
 from oomdoctor.render.formats import format_names
 from oomdoctor.system import catalogue

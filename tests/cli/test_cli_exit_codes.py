@@ -14,7 +14,7 @@ import pytest
 
 from oomdoctor.errors import ExitCode, OomDoctorError, machine_error, model_error, usage_error
 from oomdoctor.records.codec import loads
-from oomdoctor.records.report import Report
+from oomdoctor.records.report.report import Report
 
 # A process whose survey is replaced by the code in {}; `request`, `folder` and hooks are there.
 SURVEY = """

@@ -21,7 +21,7 @@ from snapshots import training
 
 from oomdoctor.cli.main import run
 from oomdoctor.commands.user_training import read_user_training
-from oomdoctor.records.user_training import by_reason
+from oomdoctor.records.report.user_training import by_reason
 from oomdoctor.stacks.reading.finish import Overrides
 from oomdoctor.units import MIB
 

@@ -21,8 +21,8 @@ from tiny_models import tiny_folder
 
 from oomdoctor.commands.explain import exact
 from oomdoctor.commands.explain.exact import Checked
-from oomdoctor.records.diagnosis import Diagnosis
-from oomdoctor.records.model import ModelRef
+from oomdoctor.records.job.model import ModelRef
+from oomdoctor.records.report.diagnosis import Diagnosis
 from oomdoctor.system.store.run_folders import RunFolder
 from oomdoctor.system.store.stored import stored_runs
 

@@ -10,9 +10,9 @@ import pytest
 from tiny_models import tiny_folder
 
 from oomdoctor.records.codec import loads
-from oomdoctor.records.report import Report
-from oomdoctor.records.rung.label import label_of
-from oomdoctor.records.user_training import (
+from oomdoctor.records.configuration.label import label_of
+from oomdoctor.records.report.report import Report
+from oomdoctor.records.report.user_training import (
     AddedCode,
     ChangedLine,
     UserTraining,

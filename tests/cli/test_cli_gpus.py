@@ -6,8 +6,8 @@ import pytest
 
 from oomdoctor.analysis.command_line import command_line
 from oomdoctor.errors import ExitCode
-from oomdoctor.records.planned.searched import GpuRange
-from oomdoctor.records.report import SurveyRequest
+from oomdoctor.records.report.report import SurveyRequest
+from oomdoctor.records.report.searched import GpuRange
 
 
 @pytest.fixture

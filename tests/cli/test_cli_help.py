@@ -21,9 +21,9 @@ from oomdoctor.cli.options.flatten import declared_types, leaves
 from oomdoctor.cli.options.ladder import LadderOptions, PlanOptions, ProbeOptions
 from oomdoctor.cli.options.verbs import ExplainOptions, ShowOptions
 from oomdoctor.records.codec import dumps
-from oomdoctor.records.model import SourceChoice, TaskChoice
-from oomdoctor.records.report import RankBy
-from oomdoctor.records.result import WeightsChoice
+from oomdoctor.records.job.model import SourceChoice, TaskChoice
+from oomdoctor.records.job.result import WeightsChoice
+from oomdoctor.records.report.report import RankBy
 
 COMMANDS = [
     ("--help",),
@@ -73,20 +73,15 @@ OURS = {
     "oomdoctor",
     "oomdoctor.cli",
     "oomdoctor.cli.help",
-    "oomdoctor.cli.verbs",
-    *(f"oomdoctor.cli.verbs.{'facts' if verb in ('gpus', 'models') else verb}" for verb in VERBS),
+    *(f"oomdoctor.cli.{verb}" for verb in VERBS if verb not in ("gpus", "models")),
+    "oomdoctor.cli.gpus_and_models",
     "oomdoctor.cli.main",
     "oomdoctor.cli.options",
     "oomdoctor.cli.options.answer",
     "oomdoctor.cli.options.completion",
-    "oomdoctor.cli.export",
-    "oomdoctor.cli.diff",
     "oomdoctor.cli.options.verbs",
     "oomdoctor.cli.options.flatten",
     "oomdoctor.cli.options.ladder",
-    "oomdoctor.cli.snapshot",
-    "oomdoctor.cli.triage",
-    "oomdoctor.cli.watch",
     "oomdoctor.cli.streams",
     "oomdoctor.cli.streams.output",
     "oomdoctor.cli.streams.running",
@@ -112,7 +107,7 @@ LISTING = "from oomdoctor.cli.main import run; run('gpus H200 {}'.split())"
 ERROR = dumps(error_report()).replace("{", "{{").replace("}", "}}")
 ERROR_AS = f"""
 from oomdoctor.records.codec import loads
-from oomdoctor.records.report import Report
+from oomdoctor.records.report.report import Report
 from oomdoctor.render import render_report
 report = loads(Report, {ERROR!r})
 render_report(report, "{{}}", terminal=False, width=80, color=False, verbose=False)
@@ -191,9 +186,7 @@ def sections(page: str) -> dict[str, list[str]]:
 
 
 def test_every_row_of_options_is_a_field_of_its_class() -> None:
-    places = [
-        importlib.import_module(name) for name in OURS if "options" in name or "verbs" in name
-    ]
+    places = [importlib.import_module(name) for name in OURS if ".cli." in name]
     classes = {
         name.removesuffix("Options").lower(): kind
         for place in places
@@ -248,7 +241,7 @@ def test_a_renderer_is_loaded_for_its_format_only(code, renderers):
 
 
 def test_a_listing_knows_nothing_of_reports():
-    assert "oomdoctor.records.report" not in loaded(LISTING.format(""))
+    assert "oomdoctor.records.report.report" not in loaded(LISTING.format(""))
 
 
 def loaded(code: str) -> set[str]:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from oomdoctor.analysis.dataset.distribution import Tally
+from oomdoctor.analysis.dataset_distribution import Tally
 from oomdoctor.commands.events import SurveyEvent
 from oomdoctor.errors import ExitCode
-from oomdoctor.records.dataset import (
+from oomdoctor.records.job.dataset import (
     LengthLimit,
     LengthLine,
     LengthPeak,

@@ -10,10 +10,10 @@ import pytest
 
 from oomdoctor.commands.events import SurveyEvent
 from oomdoctor.errors import ExitCode, OomDoctorError
-from oomdoctor.records.config import Rung
-from oomdoctor.records.machine import Gpu
-from oomdoctor.records.planned.plan import CardPrice, PlanRequest, Sweep
-from oomdoctor.records.report import SurveyRequest
+from oomdoctor.records.configuration.config import Rung
+from oomdoctor.records.job.machine import Gpu
+from oomdoctor.records.report.plan import CardPrice, PlanRequest, Sweep
+from oomdoctor.records.report.report import SurveyRequest
 from oomdoctor.system.store import run_folders, run_list
 
 

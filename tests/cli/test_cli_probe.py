@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from oomdoctor.errors import model_error
-from oomdoctor.records.dataset import TrainingRequest
-from oomdoctor.records.machine import Gpu
-from oomdoctor.records.model import ModelRef
+from oomdoctor.records.job.dataset import TrainingRequest
+from oomdoctor.records.job.machine import Gpu
+from oomdoctor.records.job.model import ModelRef
 from oomdoctor.system.store import run_folders, run_list
 from oomdoctor.system.store.stored import stored_runs
 

@@ -13,9 +13,9 @@ from oomdoctor.cli.streams import output
 from oomdoctor.cli.streams.moving_line import MovingLine, Status, columns, line_of
 from oomdoctor.cli.streams.progress import Progress
 from oomdoctor.commands.events import SurveyEvent
-from oomdoctor.records.config import Rung, TrainConfig
-from oomdoctor.records.measurement import Measurement
-from oomdoctor.records.result import Attempt, Failure
+from oomdoctor.records.configuration.config import Rung, TrainConfig
+from oomdoctor.records.job.measurement import Measurement
+from oomdoctor.records.job.result import Attempt, Failure
 
 FULL = Rung("full-bf16", TrainConfig())
 LORA = Rung("lora-r16", TrainConfig(method="lora"))

@@ -19,7 +19,7 @@ import pytest
 
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.codec import loads
-from oomdoctor.records.report import Report
+from oomdoctor.records.report.report import Report
 
 SCHEMA = json.loads(
     (Path(__file__).parents[2] / "oomdoctor" / "data" / "report.schema.json").read_text()
@@ -50,7 +50,7 @@ REAL = """
 import sys
 from itertools import count
 from oomdoctor.cli.main import run
-from oomdoctor.records.machine import Gpu
+from oomdoctor.records.job.machine import Gpu
 from oomdoctor.commands.run import outside
 from oomdoctor.commands.run import real
 from oomdoctor.commands.run import run_watched as watched

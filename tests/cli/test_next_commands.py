@@ -18,7 +18,7 @@ from tiny_models import tiny_folder
 from oomdoctor.analysis.advice import measuring_commands, next_commands
 from oomdoctor.analysis.command_line import command_line
 from oomdoctor.analysis.verdict import NOT_REACHED
-from oomdoctor.records.report import SurveyRequest
+from oomdoctor.records.report.report import SurveyRequest
 
 SHARED = (
     [],

@@ -15,7 +15,7 @@ import jsonschema
 import pytest
 
 from oomdoctor.records.codec import loads
-from oomdoctor.records.report import Report
+from oomdoctor.records.report.report import Report
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]

@@ -24,11 +24,11 @@ from oomdoctor.explain.reading.lines.stream import lines
 from oomdoctor.explain.reading.scan import scan
 from oomdoctor.explain.remedies.table import TABLE
 from oomdoctor.explain.training.known import Given
-from oomdoctor.records.config import Rung, TrainConfig
-from oomdoctor.records.diagnosis import Diagnosis, Remedy
-from oomdoctor.records.model import ModelRef
-from oomdoctor.records.report import Report, SurveyRequest, bare_report
-from oomdoctor.records.result import ProbeResult
+from oomdoctor.records.configuration.config import Rung, TrainConfig
+from oomdoctor.records.job.model import ModelRef
+from oomdoctor.records.job.result import ProbeResult
+from oomdoctor.records.report.diagnosis import Diagnosis, Remedy
+from oomdoctor.records.report.report import Report, SurveyRequest, bare_report
 from oomdoctor.system.models.hub import resolve
 from oomdoctor.system.store.run_folders import RunFolder
 from oomdoctor.system.store.stored import stored_runs

@@ -18,7 +18,7 @@ from oomdoctor.commands.jobs import launch as launching
 from oomdoctor.commands.jobs.host import WorkerHost
 from oomdoctor.commands.jobs.launch import Stopped, launch
 from oomdoctor.errors import ExitCode, OomDoctorError
-from oomdoctor.records.result import Attempt
+from oomdoctor.records.job.result import Attempt
 from oomdoctor.system.machine.limits import HostLimit
 from oomdoctor.worker import host as host_module
 from oomdoctor.worker.host import cuda_was_touched

@@ -17,12 +17,12 @@ from oomdoctor.commands.jobs import simulators
 from oomdoctor.commands.plan.run_plan import run_plan
 from oomdoctor.commands.probe.run_survey import run_survey
 from oomdoctor.records.codec import to_json
-from oomdoctor.records.config import Recipe, Rung, TrainConfig
-from oomdoctor.records.model import ModelRef
-from oomdoctor.records.planned.plan import PlanRequest, Sweep
-from oomdoctor.records.report import Report, SurveyRequest
-from oomdoctor.records.result import ProbeJob
-from oomdoctor.records.simulation import SimulationRequest
+from oomdoctor.records.configuration.config import Recipe, Rung, TrainConfig
+from oomdoctor.records.job.model import ModelRef
+from oomdoctor.records.job.result import ProbeJob
+from oomdoctor.records.job.simulation import SimulationRequest
+from oomdoctor.records.report.plan import PlanRequest, Sweep
+from oomdoctor.records.report.report import Report, SurveyRequest
 from oomdoctor.system.environment import cache_dir
 from oomdoctor.system.store import run_folders
 

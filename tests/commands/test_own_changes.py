@@ -15,10 +15,10 @@ from oomdoctor.commands.events import SurveyEvent
 from oomdoctor.commands.probe.run_survey import run_survey
 from oomdoctor.errors import ExitCode
 from oomdoctor.records.codec import loads
-from oomdoctor.records.config import Recipe, Rung, TrainConfig
-from oomdoctor.records.model import ModelRef
-from oomdoctor.records.report import Report, SurveyRequest
-from oomdoctor.records.user_training import UserTraining, YourRung
+from oomdoctor.records.configuration.config import Recipe, Rung, TrainConfig
+from oomdoctor.records.job.model import ModelRef
+from oomdoctor.records.report.report import Report, SurveyRequest
+from oomdoctor.records.report.user_training import UserTraining, YourRung
 from oomdoctor.system.store import run_folders
 from oomdoctor.system.store.run_folders import RunFolder
 

@@ -8,7 +8,7 @@ import pytest
 
 from oomdoctor.commands.user_training import checked
 from oomdoctor.errors import OomDoctorError
-from oomdoctor.records.user_training import Document
+from oomdoctor.records.report.user_training import Document
 from oomdoctor.stacks.reading.finish import finished
 from oomdoctor.stacks.reading.merge import draft_of
 

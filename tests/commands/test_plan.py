@@ -16,11 +16,11 @@ from oomdoctor.commands.events import SurveyEvent
 from oomdoctor.commands.plan.run_plan import run_plan
 from oomdoctor.errors import ExitCode
 from oomdoctor.records.codec import loads
-from oomdoctor.records.config import Recipe, Rung, TrainConfig
-from oomdoctor.records.model import ModelRef
-from oomdoctor.records.planned.plan import PlanRequest, Sweep, SweptKey
-from oomdoctor.records.report import Report, SurveyRequest
-from oomdoctor.records.user_training import UserTraining
+from oomdoctor.records.configuration.config import Recipe, Rung, TrainConfig
+from oomdoctor.records.job.model import ModelRef
+from oomdoctor.records.report.plan import PlanRequest, Sweep, SweptKey
+from oomdoctor.records.report.report import Report, SurveyRequest
+from oomdoctor.records.report.user_training import UserTraining
 from oomdoctor.system import catalogue
 from oomdoctor.system.store import run_folders
 

@@ -14,11 +14,11 @@ from tiny_models import tiny_folder
 
 from oomdoctor.commands.plan.run_plan import run_plan
 from oomdoctor.commands.probe.run_survey import run_survey
-from oomdoctor.records.config import Recipe, Rung, TrainConfig
-from oomdoctor.records.inside.snapshot import SnapshotDevice
-from oomdoctor.records.model import ModelRef
-from oomdoctor.records.planned.plan import PlanRequest
-from oomdoctor.records.report import Report, SurveyRequest
+from oomdoctor.records.configuration.config import Recipe, Rung, TrainConfig
+from oomdoctor.records.job.model import ModelRef
+from oomdoctor.records.report.plan import PlanRequest
+from oomdoctor.records.report.report import Report, SurveyRequest
+from oomdoctor.records.report.snapshot import SnapshotDevice
 from oomdoctor.snapshot.device_answer import device_of
 from oomdoctor.snapshot.history import history_of
 from oomdoctor.snapshot.reading.snapshot import read_snapshot

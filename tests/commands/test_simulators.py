@@ -14,8 +14,8 @@ from tiny_models import tiny_job
 
 from oomdoctor.commands.jobs.host import WorkerHost
 from oomdoctor.commands.jobs.launch import launch
-from oomdoctor.records.result import Attempt, ProbeJob, Reply
-from oomdoctor.records.simulation import SimulationRequest
+from oomdoctor.records.job.result import Attempt, ProbeJob, Reply
+from oomdoctor.records.job.simulation import SimulationRequest
 from oomdoctor.system.environment import worker_environment
 from oomdoctor.worker.host import run_here
 from oomdoctor.worker.simulating.clean_slate import clean_slate

@@ -14,9 +14,9 @@ from tiny_models import tiny_folder
 from oomdoctor.commands.events import SurveyEvent
 from oomdoctor.commands.probe.run_survey import run_survey
 from oomdoctor.errors import ExitCode, OomDoctorError
-from oomdoctor.records.config import Recipe, Rung, TrainConfig
-from oomdoctor.records.model import ModelRef
-from oomdoctor.records.report import Report, SurveyRequest
+from oomdoctor.records.configuration.config import Recipe, Rung, TrainConfig
+from oomdoctor.records.job.model import ModelRef
+from oomdoctor.records.report.report import Report, SurveyRequest
 from oomdoctor.system.machine.lock import device_lock
 from oomdoctor.system.store import run_folders
 from oomdoctor.system.store.run_folders import RunFolder
@@ -291,7 +291,7 @@ def test_the_budget_is_that_of_the_moment_the_device_is_ours(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from oomdoctor.commands.devices import device
-    from oomdoctor.records.machine import Gpu
+    from oomdoctor.records.job.machine import Gpu
     from oomdoctor.system.machine.devices import Device
 
     def card(free: int) -> Gpu:

@@ -14,7 +14,7 @@ from emulated_run import Watched, torchrun
 from tiny_rows import ending, pairs_file, texts_file
 from tiny_text import trainable_folder, words_file
 
-from oomdoctor.records.config import TrainConfig, scored_tokens
+from oomdoctor.records.configuration.config import TrainConfig, scored_tokens
 from oomdoctor.stacks.export import export
 from oomdoctor.stacks.rung import StackRung
 

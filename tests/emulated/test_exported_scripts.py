@@ -13,7 +13,7 @@ import pytest
 from emulated_run import Watched
 from tiny_text import trainable_folder, words_file
 
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.stacks.export import export
 from oomdoctor.stacks.rung import StackRung
 

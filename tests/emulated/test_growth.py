@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from emulated_run import Watched
 
-from oomdoctor.records.inside.snapshot import GrowthKind, SnapshotDevice
+from oomdoctor.records.report.snapshot import GrowthKind, SnapshotDevice
 from oomdoctor.snapshot.device_answer import device_of
 from oomdoctor.snapshot.history import history_of
 from oomdoctor.snapshot.reading.snapshot import read_snapshot

@@ -11,7 +11,7 @@ from worker_process import launched
 
 from oomdoctor.commands.devices.emulated import EmulatedGpus, emulated_gpus, emulating
 from oomdoctor.commands.jobs.host import WorkerHost
-from oomdoctor.records.measurement import Measurement
+from oomdoctor.records.job.measurement import Measurement
 from oomdoctor.system.environment import worker_environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

@@ -14,7 +14,7 @@ import pytest
 from emulated_run import RANKS, Watched, loop, torchrun
 
 from oomdoctor.records.codec import loads
-from oomdoctor.records.report import Report
+from oomdoctor.records.report.report import Report
 from oomdoctor.units import MIB
 
 TRAINER = """

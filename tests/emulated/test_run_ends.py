@@ -8,7 +8,7 @@ import pytest
 from emulated_run import Watched, torchrun
 
 from oomdoctor.records.codec import loads
-from oomdoctor.records.report import Report
+from oomdoctor.records.report.report import Report
 
 DEAD = """
 import os, signal, sys, torch, torch.distributed as dist

@@ -14,7 +14,7 @@ import pytest
 from emulated_run import RUN, Watched
 
 from oomdoctor.records.codec import loads
-from oomdoctor.records.report import Report
+from oomdoctor.records.report.report import Report
 
 # A training, a process of a session of its own that trains too, as torchrun starts ranks, and one
 # that does not use the GPU.

@@ -12,9 +12,9 @@ from worker_process import launched
 
 from oomdoctor.commands.devices.emulated import emulated_gpus, emulating
 from oomdoctor.commands.jobs.host import WorkerHost
-from oomdoctor.records.measurement import Measurement
-from oomdoctor.records.result import ProbeJob, Reply
-from oomdoctor.records.simulation import SimulationRequest, Target
+from oomdoctor.records.job.measurement import Measurement
+from oomdoctor.records.job.result import ProbeJob, Reply
+from oomdoctor.records.job.simulation import SimulationRequest, Target
 from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.system.environment import worker_environment
 from oomdoctor.units import GIB

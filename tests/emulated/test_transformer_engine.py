@@ -10,7 +10,7 @@ from card_reports import larger, report
 from emulated_run import Watched
 from tiny_text import words_file
 
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.stacks.export import export
 from oomdoctor.stacks.rung import StackRung
 

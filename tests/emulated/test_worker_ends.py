@@ -16,7 +16,7 @@ from oomdoctor.commands.devices.emulated import UUID
 from oomdoctor.commands.jobs.host import WorkerHost
 from oomdoctor.emulator.card import Devices
 from oomdoctor.emulator.enter import Session, entered
-from oomdoctor.records.result import Attempt
+from oomdoctor.records.job.result import Attempt
 from oomdoctor.system.environment import worker_environment
 from oomdoctor.units import GIB
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from oomdoctor.records.config import Recipe, Rung, TrainConfig
-from oomdoctor.records.machine import GpuFacts
-from oomdoctor.records.measurement import Measurement, OomEvent, Timing
-from oomdoctor.records.model import ModelRef, ParameterCounts
-from oomdoctor.records.report import SurveyRequest
-from oomdoctor.records.result import Attempt, Failure, ProbeResult
-from oomdoctor.records.rung.label import label_of
+from oomdoctor.records.configuration.config import Recipe, Rung, TrainConfig
+from oomdoctor.records.configuration.label import label_of
+from oomdoctor.records.job.machine import GpuFacts
+from oomdoctor.records.job.measurement import Measurement, OomEvent, Timing
+from oomdoctor.records.job.model import ModelRef, ParameterCounts
+from oomdoctor.records.job.result import Attempt, Failure, ProbeResult
+from oomdoctor.records.report.report import SurveyRequest
 
 GIB = 1024**3
 COUNTS = ParameterCounts(

@@ -7,9 +7,9 @@ from dataclasses import replace
 import torch
 from plain_steps import step_loss
 
-from oomdoctor.records.measurement import Measurement
-from oomdoctor.records.result import ProbeJob
-from oomdoctor.records.simulation import Prediction, SimulationRequest
+from oomdoctor.records.job.measurement import Measurement
+from oomdoctor.records.job.result import ProbeJob
+from oomdoctor.records.job.simulation import Prediction, SimulationRequest
 from oomdoctor.worker.measuring.measure import measure
 from oomdoctor.worker.protocol import PhaseFile
 from oomdoctor.worker.simulating.clean_slate import clean_slate

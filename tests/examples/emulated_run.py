@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from oomdoctor.records.codec import loads
-from oomdoctor.records.report import Report
+from oomdoctor.records.report.report import Report
 
 MODEL = """
 import torch

@@ -7,9 +7,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from oomdoctor.records.diagnosis import Cause, Diagnosis, Frame, Numbers, Remedy, Tensor
-from oomdoctor.records.report import Fault, Report, Tool, bare_report
-from oomdoctor.records.warnings import not_read, quoted
+from oomdoctor.records.report.diagnosis import Cause, Diagnosis, Frame, Numbers, Remedy, Tensor
+from oomdoctor.records.report.report import Fault, Report, Tool, bare_report
+from oomdoctor.records.report.warnings import not_read, quoted
 from oomdoctor.units import GIB, MIB
 
 _MESSAGE = (

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from example_parts import VERSIONS, config, fits, measurement, request, result
 
-from oomdoctor.records.machine import GpuProcess, Machine
-from oomdoctor.records.measurement import OomEvent, Timing
-from oomdoctor.records.report import (
+from oomdoctor.records.job.machine import GpuProcess, Machine
+from oomdoctor.records.job.measurement import OomEvent, Timing
+from oomdoctor.records.job.result import Failure, PredictedPeak, Try
+from oomdoctor.records.report.report import (
     SCHEMA,
     Budget,
     ModelFacts,
@@ -16,8 +17,7 @@ from oomdoctor.records.report import (
     Report,
     Tool,
 )
-from oomdoctor.records.result import Failure, PredictedPeak, Try
-from oomdoctor.records.warnings import memory_not_free
+from oomdoctor.records.report.warnings import memory_not_free
 from oomdoctor.units import GIB, MIB
 
 _OOM_TEXT = (

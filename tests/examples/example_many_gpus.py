@@ -7,11 +7,11 @@ from dataclasses import replace
 from example_parts import config, measurement, result
 from example_plans import card, plan_report
 
-from oomdoctor.records.measurement import RankPeak
-from oomdoctor.records.planned.plan import CardPicks, PlanRequest
-from oomdoctor.records.planned.searched import FewestAnswer, FewestLine, GpuRange, GpuTry
-from oomdoctor.records.report import Budget, Picks, Report
-from oomdoctor.records.result import ProbeResult
+from oomdoctor.records.job.measurement import RankPeak
+from oomdoctor.records.job.result import ProbeResult
+from oomdoctor.records.report.plan import CardPicks, PlanRequest
+from oomdoctor.records.report.report import Budget, Picks, Report
+from oomdoctor.records.report.searched import FewestAnswer, FewestLine, GpuRange, GpuTry
 from oomdoctor.units import GIB
 
 _CARD = "NVIDIA H100 80GB HBM3"

@@ -8,9 +8,9 @@ from example_gpu import gpu_report
 from example_plans import plan_report
 
 from oomdoctor.analysis.memory.curve import memory_curve, stretches
-from oomdoctor.records.measurement import Breakdown, MemoryCurve
-from oomdoctor.records.report import Report
-from oomdoctor.records.result import PredictedPeak, ProbeResult, Try
+from oomdoctor.records.job.measurement import Breakdown, MemoryCurve
+from oomdoctor.records.job.result import PredictedPeak, ProbeResult, Try
+from oomdoctor.records.report.report import Report
 from oomdoctor.units import GIB, MIB
 
 EVIL = "<img src=x onerror=document.title='ran'><script>document.title='ran'</script>&\ud800$x_1$"

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 from analysis_make import request as survey_request
 
-from oomdoctor.records.config import Recipe, Rung, TrainConfig
-from oomdoctor.records.measurement import Breakdown, Measurement, PhaseMemory, Timing
-from oomdoctor.records.model import ModelRef
-from oomdoctor.records.report import (
+from oomdoctor.records.configuration.config import Recipe, Rung, TrainConfig
+from oomdoctor.records.configuration.keys import usual_autocast
+from oomdoctor.records.configuration.label import label_of
+from oomdoctor.records.job.measurement import Breakdown, Measurement, PhaseMemory, Timing
+from oomdoctor.records.job.model import ModelRef
+from oomdoctor.records.job.result import ProbeResult, Try
+from oomdoctor.records.report.report import (
     SurveyRequest,
 )
-from oomdoctor.records.result import ProbeResult, Try
-from oomdoctor.records.rung.keys import usual_autocast
-from oomdoctor.records.rung.label import label_of
 from oomdoctor.units import GIB, MIB
 
 VERSIONS = {

@@ -8,8 +8,10 @@ from example_gpu import gpu_report
 from example_parts import config, fits, measurement, request, result
 
 from oomdoctor.commands.plan.picks import pick, price_of, with_costs
-from oomdoctor.records.measurement import OomEvent, Timing
-from oomdoctor.records.planned.plan import (
+from oomdoctor.records.job.measurement import OomEvent, Timing
+from oomdoctor.records.job.result import PredictedPeak, ProbeResult, Try
+from oomdoctor.records.job.simulation import Allocation, PhasePeak
+from oomdoctor.records.report.plan import (
     ByteRange,
     CardPicks,
     CardPlan,
@@ -25,11 +27,9 @@ from oomdoctor.records.planned.plan import (
     SweptPeak,
     Why,
 )
-from oomdoctor.records.planned.searched import SolveAnswer, SolveLine
-from oomdoctor.records.report import Budget, Picks, Report, SurveyRequest
-from oomdoctor.records.result import PredictedPeak, ProbeResult, Try
-from oomdoctor.records.simulation import Allocation, PhasePeak
-from oomdoctor.records.warnings import not_a_card, prices_unknown
+from oomdoctor.records.report.report import Budget, Picks, Report, SurveyRequest
+from oomdoctor.records.report.searched import SolveAnswer, SolveLine
+from oomdoctor.records.report.warnings import not_a_card, prices_unknown
 from oomdoctor.units import GIB, KIB, MIB
 
 _MODEL = "meta-llama/Llama-3.1-8B"

@@ -7,9 +7,9 @@ from dataclasses import replace
 from example_gpu import gpu_report
 from example_parts import fits, measurement, request, result
 
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.measurement import OomEvent, PhaseMemory
-from oomdoctor.records.report import (
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.job.measurement import OomEvent, PhaseMemory
+from oomdoctor.records.report.report import (
     Budget,
     Fault,
     Picks,

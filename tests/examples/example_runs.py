@@ -13,7 +13,8 @@ from oomdoctor.commands.run.process.command import Ended
 from oomdoctor.explain.diagnose import diagnose
 from oomdoctor.explain.reading.scan import scan
 from oomdoctor.explain.training.known import Given
-from oomdoctor.records.inside.run import (
+from oomdoctor.records.report.report import Report, Tool, bare_report
+from oomdoctor.records.report.run import (
     HostMemory,
     LargerBatch,
     MemoryPoint,
@@ -25,8 +26,7 @@ from oomdoctor.records.inside.run import (
     StepPeaks,
     UnknownBranch,
 )
-from oomdoctor.records.report import Report, Tool, bare_report
-from oomdoctor.records.warnings import smallest_variant
+from oomdoctor.records.report.warnings import smallest_variant
 from oomdoctor.units import GIB, MIB
 
 _PEAK = 61 * GIB + 300 * MIB

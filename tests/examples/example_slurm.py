@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 from example_parts import config, result
 
-from oomdoctor.records.report import Report, bare_report
-from oomdoctor.records.triage import GatheredJob, Triage, TriagedJob, TriageGroup
+from oomdoctor.records.report.report import Report, bare_report
+from oomdoctor.records.report.triage import GatheredJob, Triage, TriagedJob, TriageGroup
 from oomdoctor.units import GIB, MIB
 
 _STARTED = datetime(2026, 11, 23, 6, 0, tzinfo=UTC)

@@ -11,7 +11,7 @@ from snapshots import Writer, large_blocks, training
 
 from oomdoctor.explain.diagnose import diagnosis_of
 from oomdoctor.explain.evidence import evidence_of
-from oomdoctor.records.report import Report
+from oomdoctor.records.report.report import Report
 from oomdoctor.snapshot.changes import Room, with_replays
 from oomdoctor.snapshot.device_answer import device_of
 from oomdoctor.snapshot.history import history_of

@@ -6,9 +6,9 @@ from typing import Any
 
 from oomdoctor.explain.diagnose import diagnose
 from oomdoctor.explain.training.known import Given
-from oomdoctor.records.diagnosis import Diagnosis, Frame, Incident, LogFacts, MemorySample
-from oomdoctor.records.measurement import OomEvent
-from oomdoctor.records.model import ModelSpec
+from oomdoctor.records.job.measurement import OomEvent
+from oomdoctor.records.job.model import ModelSpec
+from oomdoctor.records.report.diagnosis import Diagnosis, Frame, Incident, LogFacts, MemorySample
 from oomdoctor.units import GIB, MIB
 
 LLAMA_8B: dict[str, Any] = {

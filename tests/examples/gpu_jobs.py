@@ -10,10 +10,10 @@ from typing import Any
 
 from oomdoctor.commands.jobs.host import WorkerHost
 from oomdoctor.commands.jobs.launch import launch
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.measurement import Measurement
-from oomdoctor.records.model import ModelSpec
-from oomdoctor.records.result import Attempt, ProbeJob
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.job.measurement import Measurement
+from oomdoctor.records.job.model import ModelSpec
+from oomdoctor.records.job.result import Attempt, ProbeJob
 from oomdoctor.units import GIB
 
 UNLIMITED = 1 << 62

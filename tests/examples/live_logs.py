@@ -8,8 +8,8 @@ from dataclasses import asdict
 from json import dumps
 from pathlib import Path
 
-from oomdoctor.records.inside.live import LiveEvent, LiveGpu, LiveHeader, LiveStep
-from oomdoctor.records.machine import Gpu, GpuProcess
+from oomdoctor.records.job.machine import Gpu, GpuProcess
+from oomdoctor.records.report.live import LiveEvent, LiveGpu, LiveHeader, LiveStep
 from oomdoctor.system.store.live_logs import live_folder
 from oomdoctor.units import GIB, MIB
 

@@ -16,9 +16,9 @@ import time
 from pathlib import Path
 
 from oomdoctor.records.codec import dumps, loads
-from oomdoctor.records.measurement import Measurement, OomEvent, PhaseMemory, Timing
-from oomdoctor.records.model import ParameterCounts
-from oomdoctor.records.result import Failure, Inspection, ProbeJob, Reply
+from oomdoctor.records.job.measurement import Measurement, OomEvent, PhaseMemory, Timing
+from oomdoctor.records.job.model import ParameterCounts
+from oomdoctor.records.job.result import Failure, Inspection, ProbeJob, Reply
 from oomdoctor.worker import host
 from oomdoctor.worker.protocol import PhaseFile, phase_file
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomdoctor.records.measurement import Measurement
+from oomdoctor.records.job.measurement import Measurement
 
 
 def measured(device: int, kept: int = 0) -> Measurement:

@@ -19,7 +19,7 @@ from typing import Any
 
 from oomdoctor.records.codec import loads
 from oomdoctor.records.facts.categories import WEIGHTS
-from oomdoctor.records.result import ProbeJob
+from oomdoctor.records.job.result import ProbeJob
 
 
 def main(cases: Path, answers: Path) -> None:

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from oomdoctor.analysis.simulator.playback import RecordedRung, phase_peak_positions
-from oomdoctor.records.config import held_micro_batches
-from oomdoctor.records.result import ProbeJob
-from oomdoctor.records.simulation import SimulationRequest
+from oomdoctor.records.configuration.config import held_micro_batches
+from oomdoctor.records.job.result import ProbeJob
+from oomdoctor.records.job.simulation import SimulationRequest
 from oomdoctor.worker.measuring.measure import measure
 from oomdoctor.worker.protocol import PhaseFile
 from oomdoctor.worker.simulating.clean_slate import clean_slate

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomdoctor.records.simulation import Target
+from oomdoctor.records.job.simulation import Target
 from oomdoctor.system.catalogue import find_gpu
 
 GIB = 1 << 30

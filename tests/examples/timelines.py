@@ -6,7 +6,7 @@ import random
 from array import array
 from itertools import accumulate
 
-from oomdoctor.records.inside.timeline import (
+from oomdoctor.records.report.timeline import (
     Timeline,
     TimelineBlocks,
     TimelineDevice,

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.model import ModelSpec, Task
-from oomdoctor.records.result import ProbeJob
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.job.model import ModelSpec, Task
+from oomdoctor.records.job.result import ProbeJob
 
 _DECODER: dict[str, Any] = {
     "hidden_size": 64,

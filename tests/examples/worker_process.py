@@ -10,7 +10,7 @@ from pathlib import Path
 from oomdoctor.commands.jobs.host import WorkerHost
 from oomdoctor.commands.jobs.launch import launch
 from oomdoctor.records.codec import dumps, loads
-from oomdoctor.records.result import Attempt, ProbeJob, Reply
+from oomdoctor.records.job.result import Attempt, ProbeJob, Reply
 
 ROOT = Path(__file__).parents[2]
 

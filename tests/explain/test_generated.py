@@ -19,7 +19,7 @@ from oomdoctor.explain.diagnose import diagnose, exit_of
 from oomdoctor.explain.reading.lines.stream import lines
 from oomdoctor.explain.reading.scan import scan
 from oomdoctor.explain.training.known import Given
-from oomdoctor.records.diagnosis import Diagnosis
+from oomdoctor.records.report.diagnosis import Diagnosis
 from oomdoctor.units import GIB
 
 _DEFAULTS = {

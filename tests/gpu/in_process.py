@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from oomdoctor.records.codec import loads
-from oomdoctor.records.result import ProbeJob
+from oomdoctor.records.job.result import ProbeJob
 
 LOOPS = 20
 

@@ -24,8 +24,8 @@ from gpu_jobs import EMULATED, LARGE, SMALL, UNGROUPED, capped, gib, job, measur
 
 from oomdoctor.commands.jobs.host import WorkerHost
 from oomdoctor.records.codec import dumps
-from oomdoctor.records.machine import Gpu
-from oomdoctor.records.result import ProbeJob
+from oomdoctor.records.job.machine import Gpu
+from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.system.environment import worker_environment
 from oomdoctor.system.machine.devices import choose_device, list_gpus
 from oomdoctor.units import GIB, MIB

@@ -68,7 +68,7 @@ def test_a_key_of_a_rung_is_at_most_ten_files_and_no_golden(tmp_path: Path) -> N
     assert not [file for file in changed if file.startswith("tests/data/")]
     assert len(changed) <= 9, changed  # and CHANGELOG.md
     tests = ("-m", "pytest", "-q", "-x", "-n0", "-p", "no:cacheprovider")
-    _run(tmp_path, *tests, "tests/unit/records/rung")
+    _run(tmp_path, *tests, "tests/unit/records/configuration")
     simulated = "tests/worker/training/techniques/test_methods.py"
     _run(tmp_path, *tests, "-k", "byte and noise", simulated)
 
@@ -100,8 +100,8 @@ train: {micro_batch_size: 2, global_batch_size: 8, max_seq_length: 1024}
 """
 _BOTH_WAYS = f"""
 import yaml
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.user_training import Document
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.report.user_training import Document
 from oomdoctor.stacks.export import export, target_names
 from oomdoctor.stacks.reading.finish import finished
 from oomdoctor.stacks.reading.merge import draft_of

@@ -10,6 +10,10 @@ from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import typer
+
+from oomdoctor.cli.main import app
+
 PACKAGE = Path(__file__).parents[2] / "oomdoctor"
 
 
@@ -68,3 +72,49 @@ def _names(node: ast.stmt) -> list[str]:
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     return [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+
+
+# Each has a reason to stand alone: what runs in another process, is compiled, or is data.
+_BOUNDARIES = {"monitor/inside/entry", "emulator/native", "emulator/native/cuda_names"}
+# What belongs to no single command. `ladder` is what `probe` and `plan` share.
+_SHARED = {"ladder", "jobs", "devices", "events", "user_training"}
+
+
+def _folders() -> list[Path]:
+    """The folders with code, data left out."""
+    return [
+        folder
+        for folder in PACKAGE.rglob("*")
+        if folder.is_dir() and not {"__pycache__", "data"} & {*folder.relative_to(PACKAGE).parts}
+    ]
+
+
+def test_folders_are_few_shallow_and_worth_it() -> None:
+    folders = {str(folder.relative_to(PACKAGE)): folder for folder in _folders()}
+    assert len(folders) <= 85
+    assert all(name.count("/") <= 2 for name in folders)  # oomdoctor/a/b/c
+    assert {name for name, folder in folders.items() if _parts(folder) < 3} <= _BOUNDARIES
+
+
+def _parts(folder: Path) -> int:
+    """How many modules and packages a folder has."""
+    packages = [each for each in folder.iterdir() if (each / "__init__.py").exists()]
+    return len(packages) + len([*folder.glob("[!_]*.py")])
+
+
+def test_each_package_says_what_it_is() -> None:
+    files = list(PACKAGE.rglob("__init__.py"))
+    silent = [file for file in files if not ast.get_docstring(ast.parse(file.read_text("utf-8")))]
+    assert not silent
+
+
+def test_what_a_command_has_is_named_for_it_on_every_layer() -> None:
+    """Each module of `commands` and each page begins with the word of a command."""
+    words = {*typer.main.get_command(app).commands}  # type: ignore[attr-defined]
+    assert {f"{word}.py" for word in words - {"gpus", "models"}} <= {
+        file.name for file in (PACKAGE / "cli").iterdir()
+    }
+    commands = {path.stem for path in (PACKAGE / "commands").glob("[!_]*")} - _SHARED
+    pages = {path.stem.removesuffix("_page") for path in (PACKAGE / "render").glob("*_page.py")}
+    for name in commands | pages - {"ladder"}:
+        assert name.split("_")[0] in words, name

@@ -70,7 +70,7 @@ WIDTH = 110
 MODULES = sorted((ROOT / "oomdoctor").rglob("*.py"))
 # By file: words that are not ours, because a log, a library or a name has them.
 QUOTED = {
-    "oomdoctor/records/costs.py": '"quantised"',
+    "oomdoctor/records/job/costs.py": '"quantised"',
     "oomdoctor/data/look_alikes.toml": 'name = "cancelled"',
 }
 

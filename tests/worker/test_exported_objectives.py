@@ -15,7 +15,7 @@ from tiny_rows import ending, pairs_file, texts_file, whole_pairs
 from tiny_text import trainable_folder, words_file
 
 from oomdoctor.records.codec import dumps
-from oomdoctor.records.config import TrainConfig, scored_tokens
+from oomdoctor.records.configuration.config import TrainConfig, scored_tokens
 from oomdoctor.stacks.export import export
 from oomdoctor.stacks.rung import StackRung
 

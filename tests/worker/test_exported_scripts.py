@@ -19,7 +19,7 @@ from tiny_models import CONFIGS, tiny_job
 from tiny_text import trainable_folder, words_file
 
 from oomdoctor.records.codec import dumps
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.stacks.export import export
 from oomdoctor.stacks.rung import StackRung
 

@@ -1,0 +1,1 @@
+"""What makes a rung fit or faster: one table of changes, and a search over sets of them."""

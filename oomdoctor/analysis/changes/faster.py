@@ -8,10 +8,10 @@ from typing import Any
 
 from oomdoctor.analysis.changes.sets import ChangeSet
 from oomdoctor.analysis.changes.table import BY_KEY, Change, Tier
-from oomdoctor.records.config import TrainConfig, joins_rows
+from oomdoctor.records.configuration.config import TrainConfig, joins_rows
+from oomdoctor.records.configuration.faults import config_faults
 from oomdoctor.records.facts.choices import AUTO
 from oomdoctor.records.facts.optimizers import OPTIMIZERS
-from oomdoctor.records.rung.faults import config_faults
 
 
 def to_run(config: TrainConfig) -> tuple[ChangeSet, ...]:

@@ -14,10 +14,10 @@ from typing import Literal, Protocol
 
 from oomdoctor.analysis.changes.sets import ChangeSet, Lattice, listed
 from oomdoctor.analysis.changes.table import Change, Part, Tier
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.choices import AUTO
-from oomdoctor.records.measurement import Breakdown
-from oomdoctor.records.result import ProbeResult
+from oomdoctor.records.job.measurement import Breakdown
+from oomdoctor.records.job.result import ProbeResult
 from oomdoctor.units import format_bytes
 
 Outcome = Literal["fits", "borderline", "short", "unsupported"]

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from oomdoctor.analysis.changes.table import TABLE, Change, Tier
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.rung.faults import config_faults
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.configuration.faults import config_faults
 
 Option = tuple[Change, int]
 """A change, and which of its steps."""

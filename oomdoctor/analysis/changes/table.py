@@ -12,7 +12,7 @@ from enum import IntEnum
 from functools import lru_cache
 from typing import Any, Literal
 
-from oomdoctor.records.config import TrainConfig, steps_in_backward
+from oomdoctor.records.configuration.config import TrainConfig, steps_in_backward
 from oomdoctor.records.facts.choices import AUTO
 from oomdoctor.records.facts.optimizers import OPTIMIZERS, is_paged
 

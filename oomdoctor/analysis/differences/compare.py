@@ -18,9 +18,9 @@ from oomdoctor.analysis.differences.surroundings import (
     model_of,
     setting_changes,
 )
-from oomdoctor.records.earlier_runs import DiffAnswer, DiffSide, DiffVerdict, RungDiff
-from oomdoctor.records.report import Report
-from oomdoctor.records.user_training import YOURS
+from oomdoctor.records.report.earlier_runs import DiffAnswer, DiffSide, DiffVerdict, RungDiff
+from oomdoctor.records.report.report import Report
+from oomdoctor.records.report.user_training import YOURS
 
 # What a command line sets for every rung at once, so that all rungs of two runs may differ in it.
 _RUN_WIDE = frozenset({"sequence_length", "effective_batch_size", "world_size", "gpus_per_node"})

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from oomdoctor.analysis.differences.rows import PEAKS, Row
 from oomdoctor.analysis.fit import PeakErrors
-from oomdoctor.records.earlier_runs import (
+from oomdoctor.records.job.simulation import PeakMetric
+from oomdoctor.records.report.earlier_runs import (
     CategoryChange,
     DiffVerdict,
     Quantity,
@@ -21,7 +22,6 @@ from oomdoctor.records.earlier_runs import (
     RungDiff,
     ValueChange,
 )
-from oomdoctor.records.simulation import PeakMetric
 
 # Memory is reserved in segments of at least this, for requests from 1 MiB on: kLargeBuffer in
 # c10/cuda/CUDACachingAllocator. Which requests share one may change from run to run.

@@ -11,14 +11,14 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, TypeAlias, TypeVar, get_args
 
 from oomdoctor.analysis.search.precision import ladder_for
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.earlier_runs import Quantity
+from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.choices import Method
-from oomdoctor.records.inside.run import RankMemory
-from oomdoctor.records.planned.plan import CardPick, SweepLine, SweptPeak
-from oomdoctor.records.planned.searched import FewestLine, SolveLine
-from oomdoctor.records.report import Report
-from oomdoctor.records.result import Evidence, ProbeResult
+from oomdoctor.records.job.result import Evidence, ProbeResult
+from oomdoctor.records.report.earlier_runs import Quantity
+from oomdoctor.records.report.plan import CardPick, SweepLine, SweptPeak
+from oomdoctor.records.report.report import Report
+from oomdoctor.records.report.run import RankMemory
+from oomdoctor.records.report.searched import FewestLine, SolveLine
 
 Settings = dict[str, Any]
 _Line: TypeAlias = SweepLine | SolveLine | FewestLine

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
-from oomdoctor.records.earlier_runs import ChangedPart, ValueChange
-from oomdoctor.records.machine import real_name
-from oomdoctor.records.report import Report, SurveyRequest
+from oomdoctor.records.job.machine import real_name
+from oomdoctor.records.report.earlier_runs import ChangedPart, ValueChange
+from oomdoctor.records.report.report import Report, SurveyRequest
 from oomdoctor.units import format_bytes
 
 # What does not shape a rung, or is shown elsewhere: the model and the device.

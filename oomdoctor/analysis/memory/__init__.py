@@ -1,0 +1,1 @@
+"""What a rung needs by formula: weights, states, activations, ZeRO's partitions."""

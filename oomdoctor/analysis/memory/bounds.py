@@ -14,9 +14,13 @@ from oomdoctor.analysis.memory.closed_form import (
     quantized_terms,
     state_width,
 )
-from oomdoctor.records.config import TrainConfig, has_reference_model, steps_in_backward
+from oomdoctor.records.configuration.config import (
+    TrainConfig,
+    has_reference_model,
+    steps_in_backward,
+)
 from oomdoctor.records.facts.dtypes import dtype_bytes
-from oomdoctor.records.model import ParameterCounts
+from oomdoctor.records.job.model import ParameterCounts
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.configuration.adapters import kept_dtype
+from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.dtypes import FLOAT32_BYTES, dtype_bytes
 from oomdoctor.records.facts.optimizers import OPTIMIZERS, optimizer_named
-from oomdoctor.records.rung.adapters import kept_dtype
 from oomdoctor.units import format_bytes
 
 # peft keeps trainable adapters in float32 (autocast_adapter_dtype).

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from oomdoctor.records.measurement import CurvePhase, MemoryCurve
+from oomdoctor.records.job.measurement import CurvePhase, MemoryCurve
 
 MOMENTS = 120
 """At most about so many moments are kept; reports hold many curves."""

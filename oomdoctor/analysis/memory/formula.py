@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from oomdoctor.analysis.memory.bounds import weights_bytes
 from oomdoctor.analysis.memory.closed_form import state_width, trained_bytes_of
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.configuration.adapters import saved_dtype
+from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.categories import ACTIVATIONS, INPUTS, LOGITS, TEMPORARY
 from oomdoctor.records.facts.dtypes import dtype_bytes
-from oomdoctor.records.measurement import Measurement
-from oomdoctor.records.model import ParameterCounts
-from oomdoctor.records.planned.plan import FormulaTerm, FormulaView
-from oomdoctor.records.rung.adapters import saved_dtype
-from oomdoctor.records.simulation import PhasePeak
+from oomdoctor.records.job.measurement import Measurement
+from oomdoctor.records.job.model import ParameterCounts
+from oomdoctor.records.job.simulation import PhasePeak
+from oomdoctor.records.report.plan import FormulaTerm, FormulaView
 from oomdoctor.units import format_bytes, format_count
 
 RULE_BYTES = 16  # per parameter

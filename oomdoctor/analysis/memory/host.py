@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 from oomdoctor.analysis.memory.bounds import shards_of, weights_bytes
 from oomdoctor.analysis.memory.closed_form import state_width, trained_bytes_of
-from oomdoctor.records.config import TrainConfig, is_fsdp, is_zero, uses_host
+from oomdoctor.records.configuration.adapters import compute_dtype
+from oomdoctor.records.configuration.config import TrainConfig, is_fsdp, is_zero, uses_host
 from oomdoctor.records.facts.choices import AUTO
 from oomdoctor.records.facts.dtypes import FLOAT32_BYTES, dtype_bytes
-from oomdoctor.records.model import ParameterCounts
-from oomdoctor.records.rung.adapters import compute_dtype
+from oomdoctor.records.job.model import ParameterCounts
 from oomdoctor.units import format_bytes
 
 # One rank that has imported torch, transformers, peft, bitsandbytes and DeepSpeed and touched the

@@ -8,7 +8,7 @@ If facts are missing, the figures err towards "does not fit": a wrong "fits" cos
 
 from __future__ import annotations
 
-from oomdoctor.records.machine import ByteRange, GpuFacts
+from oomdoctor.records.job.machine import ByteRange, GpuFacts
 
 _MIB = 1 << 20
 # Bytes of the context per resident thread, and a constant part: the middle of the 24 runs in

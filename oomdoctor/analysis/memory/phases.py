@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from oomdoctor.records.facts.categories import BREAKDOWN, OTHER, TABLE
-from oomdoctor.records.measurement import Breakdown, PhaseMemory, PhaseName
+from oomdoctor.records.job.measurement import Breakdown, PhaseMemory, PhaseName
 
 Window = tuple[str, str]  # step, phase
 

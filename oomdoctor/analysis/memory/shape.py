@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from oomdoctor.records.facts.architectures import SIZE_NAMES, TOWERS
-from oomdoctor.records.model import ParameterCounts
+from oomdoctor.records.job.model import ParameterCounts
 
 
 @dataclass(frozen=True, slots=True)

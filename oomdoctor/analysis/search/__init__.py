@@ -1,0 +1,1 @@
+"""What to try next: ladders, micro-batch sizes, the largest value, the fewest GPUs."""

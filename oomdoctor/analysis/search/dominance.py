@@ -16,19 +16,19 @@ from typing import Any
 from oomdoctor.analysis.memory.bounds import keeps_all_gradients, state_bytes, weights_bytes
 from oomdoctor.analysis.memory.closed_form import state_ceiling
 from oomdoctor.analysis.memory.shape import shape_of
-from oomdoctor.records.config import (
+from oomdoctor.records.configuration.adapters import compute_dtype
+from oomdoctor.records.configuration.config import (
     TrainConfig,
     has_reference_model,
     masks_pairs,
     trains_with_trl,
 )
+from oomdoctor.records.configuration.keys import KEYS, Order, settled
 from oomdoctor.records.facts.attention import ATTENTIONS
 from oomdoctor.records.facts.dtypes import dtype_bytes
 from oomdoctor.records.facts.optimizers import OPTIMIZERS, canonical
-from oomdoctor.records.machine import DeviceType
-from oomdoctor.records.model import ParameterCounts
-from oomdoctor.records.rung.adapters import compute_dtype
-from oomdoctor.records.rung.keys import KEYS, Order, settled
+from oomdoctor.records.job.machine import DeviceType
+from oomdoctor.records.job.model import ParameterCounts
 
 _FOLLOW = ("weights_dtype", "autocast_dtype")
 _CHECKPOINTING = ("activation_checkpointing", "checkpoint_every")

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from oomdoctor.records.planned.searched import GpuTry
+from oomdoctor.records.report.searched import GpuTry
 
 _MOST_TRIES = 8
 

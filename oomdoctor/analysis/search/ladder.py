@@ -15,12 +15,12 @@ from oomdoctor.analysis.memory.shape import shape_of
 from oomdoctor.analysis.search.dominance import Setting, needs_more
 from oomdoctor.analysis.search.from_prediction import RungPrediction, next_predicted, out_of_reach
 from oomdoctor.analysis.search.micro_batch import NextSize, Sample, next_size, sample_of
-from oomdoctor.records.config import Rung, TrainConfig
-from oomdoctor.records.dataset import TrainingData
+from oomdoctor.records.configuration.config import Rung, TrainConfig
 from oomdoctor.records.facts.choices import AUTO
-from oomdoctor.records.machine import DeviceType, GpuFacts
-from oomdoctor.records.model import ParameterCounts, Task
-from oomdoctor.records.result import Attempt
+from oomdoctor.records.job.dataset import TrainingData
+from oomdoctor.records.job.machine import DeviceType, GpuFacts
+from oomdoctor.records.job.model import ParameterCounts, Task
+from oomdoctor.records.job.result import Attempt
 from oomdoctor.units import format_bytes
 
 

@@ -10,9 +10,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from oomdoctor.analysis.dataset.distribution import STEP_TOKENS
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.planned.searched import SolvedKey
+from oomdoctor.analysis.dataset_distribution import STEP_TOKENS
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.report.searched import SolvedKey
 
 _MOST_TOKENS = 1 << 20
 _MOST_ROWS = 4096

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from oomdoctor.analysis.memory.closed_form import trained_bytes_of
 from oomdoctor.analysis.speed.throughput import tokens_per_s
-from oomdoctor.records.result import Attempt, Outcome
+from oomdoctor.records.job.result import Attempt, Outcome
 from oomdoctor.units import format_bytes
 
 MAX_TRIES = 6

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import count
 
-from oomdoctor.records.config import Rung, TrainConfig, steps_in_backward
+from oomdoctor.records.configuration.config import Rung, TrainConfig, steps_in_backward
+from oomdoctor.records.configuration.label import label_of
 from oomdoctor.records.facts.dtypes import has_bfloat16
-from oomdoctor.records.rung.label import label_of
 
 
 def ladder_for(rungs: Sequence[Rung], capability: str | None) -> tuple[Rung, ...]:

@@ -1,0 +1,1 @@
+"""From recordings of a step to its peak at any size, depth and card, without torch."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from oomdoctor.records.simulation import Target
+from oomdoctor.records.job.simulation import Target
 
 MIB = 1024**2
 WORKSPACES = ("cublas", "cublas of the autograd thread")  # forward pass, backward pass

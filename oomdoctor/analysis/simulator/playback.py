@@ -36,7 +36,7 @@ from oomdoctor.analysis.simulator.tape import (
     same_structure,
     sizes_between,
 )
-from oomdoctor.records.measurement import MemoryCurve, PhaseMemory
+from oomdoctor.records.job.measurement import MemoryCurve, PhaseMemory
 
 A100: Capability = (8, 0)
 

@@ -18,10 +18,10 @@ from oomdoctor.analysis.simulator.recordings import Record, Recordings
 from oomdoctor.analysis.simulator.sizes import Sizes
 from oomdoctor.analysis.simulator.zero import ZeroSizes
 from oomdoctor.analysis.speed.throughput import tokens_per_s
-from oomdoctor.records.config import TrainConfig, is_zero, joins_rows
-from oomdoctor.records.measurement import OomEvent
-from oomdoctor.records.result import Outcome
-from oomdoctor.records.simulation import (
+from oomdoctor.records.configuration.config import TrainConfig, is_zero, joins_rows
+from oomdoctor.records.job.measurement import OomEvent
+from oomdoctor.records.job.result import Outcome
+from oomdoctor.records.job.simulation import (
     DevicePrediction,
     PredictedSize,
     Prediction,

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from oomdoctor.analysis.fit import borderline_note
 from oomdoctor.analysis.search.micro_batch import divisors
-from oomdoctor.records.config import TrainConfig, is_zero
-from oomdoctor.records.result import Attempt
-from oomdoctor.records.simulation import DevicePrediction, PredictedSize, Prediction, Target
+from oomdoctor.records.configuration.config import TrainConfig, is_zero
+from oomdoctor.records.job.result import Attempt
+from oomdoctor.records.job.simulation import DevicePrediction, PredictedSize, Prediction, Target
 from oomdoctor.units import format_bytes
 
 # More sizes are not worth their replays: those between two doublings differ by little.

@@ -14,8 +14,8 @@ from typing import NamedTuple, TypeVar, cast
 from oomdoctor.analysis.allocator.records import OutOfMemory
 from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.analysis.simulator.tape import Region, Tape
-from oomdoctor.records.costs import OpCost
-from oomdoctor.records.measurement import MemoryCurve
+from oomdoctor.records.job.costs import OpCost
+from oomdoctor.records.job.measurement import MemoryCurve
 
 
 class Cost(NamedTuple):

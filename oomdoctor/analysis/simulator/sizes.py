@@ -15,11 +15,11 @@ from oomdoctor.analysis.simulator.recordings import Recordings
 from oomdoctor.analysis.simulator.timing import Work, costs_between, estimated_timing, work_of
 from oomdoctor.analysis.speed.communication import has_estimate, with_communication
 from oomdoctor.analysis.speed.traffic import at_most_packed
-from oomdoctor.records.config import TrainConfig, held_micro_batches
+from oomdoctor.records.configuration.config import TrainConfig, held_micro_batches
 from oomdoctor.records.facts.attention import attention_kernel
 from oomdoctor.records.facts.categories import CATEGORIES
-from oomdoctor.records.measurement import Measurement, MemoryCurve, PhaseMemory, Timing
-from oomdoctor.records.simulation import Allocation, PhasePeak, SpeedErrorRecord, Target
+from oomdoctor.records.job.measurement import Measurement, MemoryCurve, PhaseMemory, Timing
+from oomdoctor.records.job.simulation import Allocation, PhasePeak, SpeedErrorRecord, Target
 
 _LARGEST = 15  # allocations to name at a peak
 

@@ -16,10 +16,10 @@ from typing import get_args
 from oomdoctor.analysis.simulator.recorded import Cost, times
 from oomdoctor.analysis.simulator.tape import Region
 from oomdoctor.analysis.speed.roofline import efficiency_of, estimate
-from oomdoctor.records.costs import Bound, Calibration, EstimatedTime, OpCost
-from oomdoctor.records.machine import GpuFacts
-from oomdoctor.records.measurement import Timing
-from oomdoctor.records.simulation import Origin, Slower, SpeedErrorRecord
+from oomdoctor.records.job.costs import Bound, Calibration, EstimatedTime, OpCost
+from oomdoctor.records.job.machine import GpuFacts
+from oomdoctor.records.job.measurement import Timing
+from oomdoctor.records.job.simulation import Origin, Slower, SpeedErrorRecord
 
 _MAKE_STATES = ("zeros_like", "zeros", "full", "ones")  # they create optimizer states in step one
 _OVER_LISTS = ("_foreach_", "_fused_")

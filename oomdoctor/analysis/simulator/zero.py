@@ -16,12 +16,12 @@ from oomdoctor.analysis.simulator.playback import Layout
 from oomdoctor.analysis.simulator.recorded import Played, RungFacts, Store
 from oomdoctor.analysis.simulator.recordings import Recordings
 from oomdoctor.analysis.simulator.sizes import Sizes
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.configuration.adapters import casts_all, compute_dtype
+from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.categories import CATEGORIES, GRADIENTS, OPTIMIZER, WEIGHTS
 from oomdoctor.records.facts.choices import Dtype
-from oomdoctor.records.measurement import Measurement, MemoryCurve, PhaseMemory, Timing
-from oomdoctor.records.rung.adapters import casts_all, compute_dtype
-from oomdoctor.records.simulation import PhasePeak, SpeedErrorRecord, Target
+from oomdoctor.records.job.measurement import Measurement, MemoryCurve, PhaseMemory, Timing
+from oomdoctor.records.job.simulation import PhasePeak, SpeedErrorRecord, Target
 
 NOTE = (
     "from a model of DeepSpeed's buffers, not from its code; what the allocator reserves beyond "

@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 from oomdoctor.analysis.memory.bounds import shards_of
 from oomdoctor.analysis.speed.links import Links, links_of
 from oomdoctor.analysis.speed.traffic import Transfer, host_updates, traffic_of
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.interconnects import AUTO_LINK, HOST_ADAM_PER_S
-from oomdoctor.records.machine import GpuFacts
-from oomdoctor.records.measurement import Timing
-from oomdoctor.records.model import ParameterCounts
+from oomdoctor.records.job.machine import GpuFacts
+from oomdoctor.records.job.measurement import Timing
+from oomdoctor.records.job.model import ParameterCounts
 
 # The backward pass computes two gradients for each product of the forward pass.
 _BACKWARD = 2 / 3

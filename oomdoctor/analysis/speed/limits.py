@@ -24,13 +24,13 @@ from oomdoctor.analysis.speed.throughput import (
     step_seconds,
     tokens_per_s,
 )
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.costs import Calibration
+from oomdoctor.records.configuration.adapters import compute_dtype, saved_dtype
+from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.dtypes import dtype_bytes
-from oomdoctor.records.machine import GpuFacts
-from oomdoctor.records.measurement import Timing
-from oomdoctor.records.model import ParameterCounts, Task
-from oomdoctor.records.rung.adapters import compute_dtype, saved_dtype
+from oomdoctor.records.job.costs import Calibration
+from oomdoctor.records.job.machine import GpuFacts
+from oomdoctor.records.job.measurement import Timing
+from oomdoctor.records.job.model import ParameterCounts, Task
 
 MOST_OF_PEAK = 0.95  # no training step comes closer to a published peak
 

@@ -17,7 +17,7 @@ from oomdoctor.records.facts.interconnects import (
     interconnect_named,
     interconnects,
 )
-from oomdoctor.records.machine import GpuFacts
+from oomdoctor.records.job.machine import GpuFacts
 
 _LANES = 16
 # The generation of PCIe by the major compute capability, for cards whose facts do not give it.

@@ -20,8 +20,8 @@ from functools import cache
 
 from oomdoctor.analysis.speed.links import host_link
 from oomdoctor.package_data import data_of
-from oomdoctor.records.costs import Bound, Calibration, EstimatedTime, OpCost
-from oomdoctor.records.machine import GpuFacts
+from oomdoctor.records.job.costs import Bound, Calibration, EstimatedTime, OpCost
+from oomdoctor.records.job.machine import GpuFacts
 
 # Seconds in which a kernel fills the card and drains, on top of its work. From copies of 34 and
 # 235 MB in 12.1 and 42.9 us on a GB200 (github pytorch/ao#4247: 7 us and 6.5 TB/s) and products of

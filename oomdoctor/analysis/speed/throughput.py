@@ -11,16 +11,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from oomdoctor.analysis.memory.shape import Shape, shape_of, text_part
-from oomdoctor.records.config import (
+from oomdoctor.records.configuration.adapters import compute_dtype
+from oomdoctor.records.configuration.config import (
     TrainConfig,
     has_reference_pass,
     scored_tokens,
     sequences_per_sample,
 )
-from oomdoctor.records.machine import GpuFacts
-from oomdoctor.records.measurement import Timing
-from oomdoctor.records.model import ParameterCounts, Task
-from oomdoctor.records.rung.adapters import compute_dtype
+from oomdoctor.records.job.machine import GpuFacts
+from oomdoctor.records.job.measurement import Timing
+from oomdoctor.records.job.model import ParameterCounts, Task
 
 _WITHOUT_SCORES = ("linear_attention", "mamba", "recurrent", "conv")
 _WITH_WINDOW = ("sliding_attention", "chunked_attention")

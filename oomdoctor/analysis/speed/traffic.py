@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from oomdoctor.analysis.memory.closed_form import ADAPTER_BYTES, constant_bytes, packed_bytes
-from oomdoctor.records.config import TrainConfig, is_fsdp, is_zero
+from oomdoctor.records.configuration.adapters import compute_dtype
+from oomdoctor.records.configuration.config import TrainConfig, is_fsdp, is_zero
 from oomdoctor.records.facts.dtypes import dtype_bytes
-from oomdoctor.records.model import ParameterCounts
-from oomdoctor.records.rung.adapters import compute_dtype
+from oomdoctor.records.job.model import ParameterCounts
 
 Reach = Literal["ring", "within", "between", "host"]
 When = Literal["micro_step", "last_micro_step", "optimizer_step"]

@@ -13,8 +13,8 @@ import math
 from collections.abc import Iterable
 
 from oomdoctor.analysis.speed.throughput import tokens_per_s_spread
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.dataset import (
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.job.dataset import (
     CountedRows,
     LengthBin,
     LengthsRequest,
@@ -22,7 +22,7 @@ from oomdoctor.records.dataset import (
     TrainingRequest,
     TrainingTime,
 )
-from oomdoctor.records.measurement import Timing
+from oomdoctor.records.job.measurement import Timing
 
 
 def training_data(

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from oomdoctor.analysis.speed.throughput import tokens_per_s_spread
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.measurement import Load, Timing
-from oomdoctor.records.result import ProbeResult, SpeedState
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.job.measurement import Load, Timing
+from oomdoctor.records.job.result import ProbeResult, SpeedState
 from oomdoctor.units import format_percent
 
 # Rungs whose speeds differ by less than this are alike for most purposes. The spread of a shared

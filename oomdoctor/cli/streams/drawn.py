@@ -12,7 +12,7 @@ from oomdoctor.errors import usage_error
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from oomdoctor.records.report import Report
+    from oomdoctor.records.report.report import Report
     from oomdoctor.snapshot.history import History
 
 STDOUT = Path("-")

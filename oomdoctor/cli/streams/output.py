@@ -27,7 +27,7 @@ from oomdoctor.render.formats import format_of_file
 INDENT = " " * 7  # aligns continuation lines with the text after `error: ` and `hint:  `
 
 if TYPE_CHECKING:
-    from oomdoctor.records.report import Report, Status
+    from oomdoctor.records.report.report import Report, Status
     from oomdoctor.render.lists import Listing
 
 PAGE_WIDTH = 120
@@ -97,7 +97,7 @@ class Started:
 
     def report(self, command: str, status: Status, code: int, **found: Any) -> Report:
         """The report of the command until now, with the fields that it `found`."""
-        from oomdoctor.records.report import bare_report
+        from oomdoctor.records.report.report import bare_report
 
         bare = bare_report(command, status, code, self._at, time.monotonic() - self._clock)
         return replace(bare, **found)

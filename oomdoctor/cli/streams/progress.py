@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Self
 
 from oomdoctor.cli.streams.moving_line import Status, line_of
 from oomdoctor.cli.streams.output import say_progress, screen
-from oomdoctor.records.result import OUTCOME_WORDS
+from oomdoctor.records.job.result import OUTCOME_WORDS
 from oomdoctor.render.words import counted
 from oomdoctor.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from oomdoctor.cli.streams.moving_line import MovingLine
     from oomdoctor.commands.events import SurveyEvent
-    from oomdoctor.records.result import Attempt
+    from oomdoctor.records.job.result import Attempt
 
 
 # Fewer finished pieces say too little about the others.

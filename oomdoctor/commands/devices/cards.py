@@ -25,12 +25,12 @@ from oomdoctor.analysis.memory.overhead import (
 )
 from oomdoctor.analysis.speed.limits import can_be_true
 from oomdoctor.commands.ladder.assemble import SIZE_SOURCE
-from oomdoctor.records.costs import CalibratedBy, Calibration
 from oomdoctor.records.facts.interconnects import AUTO_LINK
-from oomdoctor.records.machine import ByteRange, GpuFacts
-from oomdoctor.records.planned.plan import PlanRequest
-from oomdoctor.records.result import ProbeResult
-from oomdoctor.records.simulation import PeakError, Target
+from oomdoctor.records.job.costs import CalibratedBy, Calibration
+from oomdoctor.records.job.machine import ByteRange, GpuFacts
+from oomdoctor.records.job.result import ProbeResult
+from oomdoctor.records.job.simulation import PeakError, Target
+from oomdoctor.records.report.plan import PlanRequest
 from oomdoctor.system import catalogue
 from oomdoctor.system.catalogue import peak_errors
 from oomdoctor.system.store.calibration import Learned, newest

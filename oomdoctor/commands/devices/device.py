@@ -12,13 +12,13 @@ from oomdoctor.analysis.fit import headroom_bytes
 from oomdoctor.analysis.memory.host import host_memory, is_known
 from oomdoctor.analysis.search.micro_batch import MAX_TRIES, divisors
 from oomdoctor.errors import OomDoctorError, machine_error
-from oomdoctor.records.config import Rung, TrainConfig
-from oomdoctor.records.machine import GpuFacts, real_name
-from oomdoctor.records.model import ModelSpec, ParameterCounts
-from oomdoctor.records.planned.plan import PlanRequest
-from oomdoctor.records.report import Budget, SurveyRequest, Warn
-from oomdoctor.records.result import Inspection
-from oomdoctor.records.warnings import (
+from oomdoctor.records.configuration.config import Rung, TrainConfig
+from oomdoctor.records.job.machine import GpuFacts, real_name
+from oomdoctor.records.job.model import ModelSpec, ParameterCounts
+from oomdoctor.records.job.result import Inspection
+from oomdoctor.records.report.plan import PlanRequest
+from oomdoctor.records.report.report import Budget, SurveyRequest, Warn
+from oomdoctor.records.report.warnings import (
     cap_above_free,
     host_memory_short,
     memory_not_free,

@@ -20,9 +20,9 @@ from oomdoctor.emulator.enter import entered
 from oomdoctor.emulator.interpreter import ask
 from oomdoctor.emulator.possible import find_compiler, lacks_cuda_libraries, reason_against
 from oomdoctor.errors import OomDoctorError, usage_error
-from oomdoctor.records.machine import EMULATED, Gpu
-from oomdoctor.records.report import Warn
-from oomdoctor.records.warnings import no_values, smallest_variant
+from oomdoctor.records.job.machine import EMULATED, Gpu
+from oomdoctor.records.report.report import Warn
+from oomdoctor.records.report.warnings import no_values, smallest_variant
 from oomdoctor.system.environment import cache_dir, is_emulating, variable
 from oomdoctor.system.machine.devices import Device
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from oomdoctor.analysis.command_line import command_line
 from oomdoctor.errors import OomDoctorError, machine_error, model_error
-from oomdoctor.records.model import ModelSpec
-from oomdoctor.records.report import SurveyRequest, Warn
-from oomdoctor.records.result import Attempt
-from oomdoctor.records.warnings import few_addresses
+from oomdoctor.records.job.model import ModelSpec
+from oomdoctor.records.job.result import Attempt
+from oomdoctor.records.report.report import SurveyRequest, Warn
+from oomdoctor.records.report.warnings import few_addresses
 from oomdoctor.system import catalogue
 from oomdoctor.system.environment import slurm
 from oomdoctor.system.machine.limits import HostLimit, Kind, host_limits, tightest

@@ -11,11 +11,16 @@ from typing import Any
 
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.explain.remedies.table import TABLE
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.diagnosis import Diagnosis, Remedy
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.configuration.faults import config_faults
 from oomdoctor.records.facts.choices import AUTO
-from oomdoctor.records.rung.faults import config_faults
-from oomdoctor.records.user_training import AppliedRemedy, ChangedLine, Document, UserTraining
+from oomdoctor.records.report.diagnosis import Diagnosis, Remedy
+from oomdoctor.records.report.user_training import (
+    AppliedRemedy,
+    ChangedLine,
+    Document,
+    UserTraining,
+)
 from oomdoctor.stacks.names.row import shown
 from oomdoctor.stacks.reading.finish import Overrides, finished
 from oomdoctor.stacks.reading.merge import draft_of

@@ -20,13 +20,13 @@ from oomdoctor.explain.remedies.closing import told
 from oomdoctor.explain.remedies.row import alloc_conf, fill
 from oomdoctor.explain.remedies.sets import OF_SOME_PROGRAMS, of_simulation, with_autocast
 from oomdoctor.explain.remedies.table import TABLE
-from oomdoctor.records.config import Recipe, Rung, TrainConfig, changed_keys
-from oomdoctor.records.diagnosis import Diagnosis, Remedy
-from oomdoctor.records.model import ModelRef
-from oomdoctor.records.planned.plan import PlanRequest
-from oomdoctor.records.report import Report, SurveyRequest
-from oomdoctor.records.result import ProbeResult
-from oomdoctor.records.rung.faults import config_faults
+from oomdoctor.records.configuration.config import Recipe, Rung, TrainConfig, changed_keys
+from oomdoctor.records.configuration.faults import config_faults
+from oomdoctor.records.job.model import ModelRef
+from oomdoctor.records.job.result import ProbeResult
+from oomdoctor.records.report.diagnosis import Diagnosis, Remedy
+from oomdoctor.records.report.plan import PlanRequest
+from oomdoctor.records.report.report import Report, SurveyRequest
 from oomdoctor.system.store.run_folders import RunFolder
 from oomdoctor.units import format_bytes
 

@@ -9,8 +9,8 @@ from oomdoctor.explain.diagnose import diagnose, with_end
 from oomdoctor.explain.reading.lines.clean import Line
 from oomdoctor.explain.reading.scan import scan
 from oomdoctor.explain.training.known import Given, setup_of
-from oomdoctor.records.diagnosis import Diagnosis, LogFacts
-from oomdoctor.records.model import ModelRef, ModelSpec
+from oomdoctor.records.job.model import ModelRef, ModelSpec
+from oomdoctor.records.report.diagnosis import Diagnosis, LogFacts
 from oomdoctor.system.slurm.accounts import JobEnd
 
 

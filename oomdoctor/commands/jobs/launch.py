@@ -16,8 +16,8 @@ from oomdoctor.analysis.verdict import fits
 from oomdoctor.commands.jobs.host import ChildEnd, WorkerHost
 from oomdoctor.explain.reading.parse import parse_oom
 from oomdoctor.records.codec import CodecError, dumps, loads
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.result import Attempt, Failure, Outcome, ProbeJob, Reply
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.job.result import Attempt, Failure, Outcome, ProbeJob, Reply
 from oomdoctor.system.machine.limits import host_limits, tightest
 from oomdoctor.system.machine.memory import oom_kills
 

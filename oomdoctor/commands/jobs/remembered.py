@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from oomdoctor.analysis.simulator.kept.packed import Pack, opened, packed
+from oomdoctor.analysis.simulator.kept import Pack, opened, packed
 from oomdoctor.analysis.simulator.orders.depth import IrregularError
 from oomdoctor.analysis.simulator.playback import NewStructureError
 from oomdoctor.analysis.simulator.predict import Knowledge, predictions
@@ -24,11 +24,11 @@ from oomdoctor.analysis.simulator.recordings import not_recorded
 from oomdoctor.analysis.simulator.zero import alone_config
 from oomdoctor.explain.reading.parse import parse_oom
 from oomdoctor.records import codec
-from oomdoctor.records.config import TrainConfig, is_zero
+from oomdoctor.records.configuration.config import TrainConfig, is_zero
 from oomdoctor.records.facts.choices import AUTO
-from oomdoctor.records.model import ModelSpec
-from oomdoctor.records.result import ProbeJob, Reply
-from oomdoctor.records.simulation import OtherLength
+from oomdoctor.records.job.model import ModelSpec
+from oomdoctor.records.job.result import ProbeJob, Reply
+from oomdoctor.records.job.simulation import OtherLength
 from oomdoctor.system.catalogue import speed_errors
 from oomdoctor.system.environment import shaping_variables, simulations_limit
 from oomdoctor.system.machine.libraries import versions_of

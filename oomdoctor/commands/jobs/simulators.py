@@ -28,7 +28,7 @@ from oomdoctor.commands.jobs.host import WorkerHost
 from oomdoctor.commands.jobs.launch import attempt_of, launch
 from oomdoctor.commands.jobs.remembered import Memory
 from oomdoctor.records.codec import dumps
-from oomdoctor.records.result import Attempt, ProbeJob, Reply
+from oomdoctor.records.job.result import Attempt, ProbeJob, Reply
 from oomdoctor.system.environment import worker_environment
 from oomdoctor.system.machine.memory import available_memory
 from oomdoctor.system.store.run_folders import RunFolder

@@ -12,9 +12,10 @@ from oomdoctor.analysis.rank import rank
 from oomdoctor.commands.export import export_line
 from oomdoctor.commands.ladder.ledger import Ledger
 from oomdoctor.errors import ExitCode
-from oomdoctor.records.machine import Machine, real_name
-from oomdoctor.records.planned.plan import CardPlan
-from oomdoctor.records.report import (
+from oomdoctor.records.job.machine import Machine, real_name
+from oomdoctor.records.job.result import ProbeResult
+from oomdoctor.records.report.plan import CardPlan
+from oomdoctor.records.report.report import (
     SCHEMA,
     Budget,
     ModelFacts,
@@ -24,8 +25,7 @@ from oomdoctor.records.report import (
     Tool,
     Warn,
 )
-from oomdoctor.records.result import ProbeResult
-from oomdoctor.records.user_training import YourRung
+from oomdoctor.records.report.user_training import YourRung
 from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.system.machine.nvml import list_gpus
 from oomdoctor.system.store.run_folders import RunFolder

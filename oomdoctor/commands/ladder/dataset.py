@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from oomdoctor.analysis.dataset.verdict import best_of, verdict
+from oomdoctor.analysis.dataset_verdict import best_of, verdict
 from oomdoctor.commands.events import Listener, SurveyEvent
 from oomdoctor.errors import OomDoctorError, machine_error, model_error, usage_error
-from oomdoctor.records.config import Rung
-from oomdoctor.records.dataset import CountedRows, LengthsAnswer, LengthShape
-from oomdoctor.records.model import ModelSpec
-from oomdoctor.records.report import SurveyRequest
-from oomdoctor.records.result import Attempt, ProbeJob, ProbeResult, Reply
+from oomdoctor.records.configuration.config import Rung
+from oomdoctor.records.job.dataset import CountedRows, LengthsAnswer, LengthShape
+from oomdoctor.records.job.model import ModelSpec
+from oomdoctor.records.job.result import Attempt, ProbeJob, ProbeResult, Reply
+from oomdoctor.records.report.report import SurveyRequest
 
 
 def count_rows(

@@ -13,14 +13,14 @@ from oomdoctor.analysis.search.ladder import Context, bound_of, too_big
 from oomdoctor.analysis.search.precision import emulated, ladder_for
 from oomdoctor.commands.ladder.dataset import at_rows
 from oomdoctor.errors import OomDoctorError
-from oomdoctor.records.config import Rung
-from oomdoctor.records.dataset import CountedRows
-from oomdoctor.records.model import ModelSpec, ParameterCounts
-from oomdoctor.records.planned.plan import PlanRequest
-from oomdoctor.records.report import Fault, Report, RungFile, SurveyRequest, Warn
-from oomdoctor.records.result import Inspection, ProbeResult
-from oomdoctor.records.user_training import YOURS, YourRung
-from oomdoctor.records.warnings import (
+from oomdoctor.records.configuration.config import Rung
+from oomdoctor.records.job.dataset import CountedRows
+from oomdoctor.records.job.model import ModelSpec, ParameterCounts
+from oomdoctor.records.job.result import Inspection, ProbeResult
+from oomdoctor.records.report.plan import PlanRequest
+from oomdoctor.records.report.report import Fault, Report, RungFile, SurveyRequest, Warn
+from oomdoctor.records.report.user_training import YOURS, YourRung
+from oomdoctor.records.report.warnings import (
     bfloat16_emulated,
     float16_rungs,
     sequence_lowered,

@@ -14,8 +14,8 @@ from dataclasses import replace
 from oomdoctor.analysis.command_line import command_line
 from oomdoctor.commands.events import Listener, SurveyEvent
 from oomdoctor.errors import ExitCode, OomDoctorError
-from oomdoctor.records.report import Report, SurveyRequest
-from oomdoctor.records.result import ProbeResult
+from oomdoctor.records.job.result import ProbeResult
+from oomdoctor.records.report.report import Report, SurveyRequest
 from oomdoctor.system.store.run_folders import RunFolder
 
 # Events after which a report has more to say.

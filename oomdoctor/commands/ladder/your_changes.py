@@ -31,12 +31,12 @@ from oomdoctor.analysis.search.ladder import (
 from oomdoctor.analysis.simulator.predicted_attempts import sizes_to_predict
 from oomdoctor.analysis.verdict import conclude
 from oomdoctor.commands.user_training import write_change
-from oomdoctor.records.config import Rung, TrainConfig
+from oomdoctor.records.configuration.config import Rung, TrainConfig
+from oomdoctor.records.configuration.faults import cannot_run
 from oomdoctor.records.facts.choices import AUTO
-from oomdoctor.records.report import SurveyRequest
-from oomdoctor.records.result import Attempt, ProbeResult, refused
-from oomdoctor.records.rung.faults import cannot_run
-from oomdoctor.records.user_training import (
+from oomdoctor.records.job.result import Attempt, ProbeResult, refused
+from oomdoctor.records.report.report import SurveyRequest
+from oomdoctor.records.report.user_training import (
     YOURS,
     AddedCode,
     ChangedLine,

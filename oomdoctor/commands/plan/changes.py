@@ -36,9 +36,9 @@ from oomdoctor.commands.plan.engines import runs_on_card_only
 from oomdoctor.commands.plan.findings import Findings
 from oomdoctor.commands.plan.picks import METHODS, nearest
 from oomdoctor.commands.plan.tasks import Task
-from oomdoctor.records.planned.plan import PlanRemedy
-from oomdoctor.records.result import Attempt, ProbeResult
-from oomdoctor.records.user_training import YOURS, UserTraining, YourRung
+from oomdoctor.records.job.result import Attempt, ProbeResult
+from oomdoctor.records.report.plan import PlanRemedy
+from oomdoctor.records.report.user_training import YOURS, UserTraining, YourRung
 
 _MOST_CARDS = 4  # for which changes are simulated
 

@@ -28,11 +28,11 @@ from oomdoctor.commands.plan.engines import (
 )
 from oomdoctor.commands.plan.findings import Findings
 from oomdoctor.commands.plan.tasks import Task
-from oomdoctor.records.config import Rung
+from oomdoctor.records.configuration.config import Rung
+from oomdoctor.records.configuration.faults import cannot_run
 from oomdoctor.records.facts.dtypes import dtype_bytes
-from oomdoctor.records.measurement import Measurement
-from oomdoctor.records.result import Attempt, refused
-from oomdoctor.records.rung.faults import cannot_run
+from oomdoctor.records.job.measurement import Measurement
+from oomdoctor.records.job.result import Attempt, refused
 
 
 @dataclass(slots=True)

@@ -30,10 +30,10 @@ from oomdoctor.commands.jobs.host import WorkerHost
 from oomdoctor.commands.jobs.launch import launch
 from oomdoctor.commands.jobs.simulators import COMPILES_NOTHING, ONE_THREAD, as_they_end
 from oomdoctor.commands.plan.findings import Findings
-from oomdoctor.records.config import Rung, TrainConfig
-from oomdoctor.records.report import Warn
-from oomdoctor.records.result import Attempt
-from oomdoctor.records.warnings import engines_not_run
+from oomdoctor.records.configuration.config import Rung, TrainConfig
+from oomdoctor.records.job.result import Attempt
+from oomdoctor.records.report.report import Warn
+from oomdoctor.records.report.warnings import engines_not_run
 from oomdoctor.system.environment import is_emulating, worker_environment
 from oomdoctor.system.store.run_folders import RunFolder, save_attempt
 

@@ -19,11 +19,11 @@ from oomdoctor.commands.plan.engine_ladder import keep
 from oomdoctor.commands.plan.engines import Engines, is_sharded, was_stopped_by_host
 from oomdoctor.commands.plan.findings import Findings
 from oomdoctor.commands.plan.tasks import Task
-from oomdoctor.records.config import Rung, TrainConfig
-from oomdoctor.records.planned.searched import FewestAnswer, FewestLine, GpuRange, GpuTry
-from oomdoctor.records.report import SurveyRequest
-from oomdoctor.records.result import Evidence
-from oomdoctor.records.rung.faults import cannot_run
+from oomdoctor.records.configuration.config import Rung, TrainConfig
+from oomdoctor.records.configuration.faults import cannot_run
+from oomdoctor.records.job.result import Evidence
+from oomdoctor.records.report.report import SurveyRequest
+from oomdoctor.records.report.searched import FewestAnswer, FewestLine, GpuRange, GpuTry
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from oomdoctor.analysis.dataset.distribution import shapes_of
+from oomdoctor.analysis.dataset_distribution import shapes_of
 from oomdoctor.analysis.fit import PeakErrors, peak_error
 from oomdoctor.analysis.search.ladder import Context, SkipRung, bound_of, too_big
 from oomdoctor.analysis.simulator.predicted_attempts import (
@@ -19,15 +19,15 @@ from oomdoctor.commands.devices.cards import Card
 from oomdoctor.commands.jobs.simulators import Ended, Simulators
 from oomdoctor.commands.ladder.ledger import Ledger, sweep_within_limits, with_bound, within_limits
 from oomdoctor.commands.plan.tasks import Task, context_of, swept
-from oomdoctor.records.config import Rung, TrainConfig, taken_bytes
-from oomdoctor.records.dataset import CountedRows, LengthLimit, LengthShape
-from oomdoctor.records.model import ModelSpec
-from oomdoctor.records.planned.plan import PlanRemedy, PlanRequest
-from oomdoctor.records.planned.searched import FewestAnswer, SolveAnswer
-from oomdoctor.records.report import SurveyRequest, Warn
-from oomdoctor.records.result import Attempt, Inspection, ProbeJob, ProbeResult, refused
-from oomdoctor.records.rung.faults import cannot_run
-from oomdoctor.records.simulation import Prediction, SimulationRequest, Target
+from oomdoctor.records.configuration.config import Rung, TrainConfig, taken_bytes
+from oomdoctor.records.configuration.faults import cannot_run
+from oomdoctor.records.job.dataset import CountedRows, LengthLimit, LengthShape
+from oomdoctor.records.job.model import ModelSpec
+from oomdoctor.records.job.result import Attempt, Inspection, ProbeJob, ProbeResult, refused
+from oomdoctor.records.job.simulation import Prediction, SimulationRequest, Target
+from oomdoctor.records.report.plan import PlanRemedy, PlanRequest
+from oomdoctor.records.report.report import SurveyRequest, Warn
+from oomdoctor.records.report.searched import FewestAnswer, SolveAnswer
 from oomdoctor.system.catalogue import peak_errors
 from oomdoctor.units import format_bytes
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from oomdoctor.analysis.dataset.distribution import STEP_TOKENS, rows_above
-from oomdoctor.analysis.dataset.verdict import best_of, cards_verdict, verdict
+from oomdoctor.analysis.dataset_distribution import STEP_TOKENS, rows_above
+from oomdoctor.analysis.dataset_verdict import best_of, cards_verdict, verdict
 from oomdoctor.analysis.rank import rank
 from oomdoctor.analysis.search.largest_value import Bracket, next_value
 from oomdoctor.commands.devices.cards import Card
@@ -17,8 +17,8 @@ from oomdoctor.commands.jobs.simulators import Simulators
 from oomdoctor.commands.ladder.dataset import at_length
 from oomdoctor.commands.plan.findings import Findings
 from oomdoctor.commands.plan.tasks import Task
-from oomdoctor.records.config import Rung
-from oomdoctor.records.dataset import (
+from oomdoctor.records.configuration.config import Rung
+from oomdoctor.records.job.dataset import (
     LengthLimit,
     LengthLine,
     LengthPeak,
@@ -27,7 +27,7 @@ from oomdoctor.records.dataset import (
     RowsAbove,
     ShapeName,
 )
-from oomdoctor.records.result import Attempt, ProbeResult
+from oomdoctor.records.job.result import Attempt, ProbeResult
 
 _MOST_ROUNDS = 16  # enough for any model; most searches end after four
 

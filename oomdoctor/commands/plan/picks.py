@@ -8,7 +8,8 @@ from pathlib import Path
 from oomdoctor.analysis.rank import rank
 from oomdoctor.commands.devices.cards import Card, card_named
 from oomdoctor.records.facts.choices import Method
-from oomdoctor.records.planned.plan import (
+from oomdoctor.records.job.result import ProbeResult
+from oomdoctor.records.report.plan import (
     CardPick,
     CardPicks,
     CardPlan,
@@ -16,9 +17,8 @@ from oomdoctor.records.planned.plan import (
     PlanRemedy,
     PriceList,
 )
-from oomdoctor.records.report import SurveyRequest
-from oomdoctor.records.result import ProbeResult
-from oomdoctor.records.user_training import YOURS
+from oomdoctor.records.report.report import SurveyRequest
+from oomdoctor.records.report.user_training import YOURS
 from oomdoctor.system.price_file import read_prices
 
 METHODS: tuple[Method, ...] = ("full", "lora", "qlora")

@@ -14,10 +14,13 @@ from oomdoctor.commands.ladder import assemble
 from oomdoctor.commands.plan.findings import Findings
 from oomdoctor.commands.plan.picks import card_plan
 from oomdoctor.errors import ExitCode
-from oomdoctor.records.config import Rung
-from oomdoctor.records.dataset import LengthsAnswer
-from oomdoctor.records.machine import Machine
-from oomdoctor.records.planned.plan import (
+from oomdoctor.records.configuration.adapters import compute_dtype
+from oomdoctor.records.configuration.config import Rung
+from oomdoctor.records.job.dataset import LengthsAnswer
+from oomdoctor.records.job.machine import Machine
+from oomdoctor.records.job.result import Attempt, Inspection, ProbeResult
+from oomdoctor.records.job.simulation import Prediction
+from oomdoctor.records.report.plan import (
     CardOrder,
     CardPick,
     CardPlan,
@@ -28,11 +31,8 @@ from oomdoctor.records.planned.plan import (
     SweptPeak,
     Why,
 )
-from oomdoctor.records.report import Budget, Report, Simulations, Warn
-from oomdoctor.records.result import Attempt, Inspection, ProbeResult
-from oomdoctor.records.rung.adapters import compute_dtype
-from oomdoctor.records.simulation import Prediction
-from oomdoctor.records.warnings import host_memory_short, speed_unknown
+from oomdoctor.records.report.report import Budget, Report, Simulations, Warn
+from oomdoctor.records.report.warnings import host_memory_short, speed_unknown
 from oomdoctor.system.machine.devices import Device, describe, installed_versions
 from oomdoctor.system.store.run_folders import RunFolder
 

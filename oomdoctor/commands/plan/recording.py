@@ -13,10 +13,10 @@ from oomdoctor.analysis.simulator.sizes import Sizes
 from oomdoctor.commands.jobs.simulators import Simulators
 from oomdoctor.commands.plan.findings import Findings
 from oomdoctor.commands.plan.tasks import Task
-from oomdoctor.records.config import is_zero
-from oomdoctor.records.report import RungFile
-from oomdoctor.records.result import ProbeJob
-from oomdoctor.records.warnings import not_recorded as nothing_recorded
+from oomdoctor.records.configuration.config import is_zero
+from oomdoctor.records.job.result import ProbeJob
+from oomdoctor.records.report.report import RungFile
+from oomdoctor.records.report.warnings import not_recorded as nothing_recorded
 from oomdoctor.snapshot.phases import own_frames
 from oomdoctor.snapshot.reading.events import Frame
 from oomdoctor.snapshot.writing import Allocations, Stretch, write_snapshot

@@ -39,9 +39,9 @@ from oomdoctor.commands.plan.solve import find_crossings, solve
 from oomdoctor.commands.plan.tasks import shown, tasks_of
 from oomdoctor.commands.plan.verify import Checker, verify
 from oomdoctor.errors import ExitCode, OomDoctorError
-from oomdoctor.records.report import Report, SurveyRequest, Warn
-from oomdoctor.records.result import Attempt, Inspection, ProbeJob
-from oomdoctor.records.warnings import (
+from oomdoctor.records.job.result import Attempt, Inspection, ProbeJob
+from oomdoctor.records.report.report import Report, SurveyRequest, Warn
+from oomdoctor.records.report.warnings import (
     calibration_ignored,
     not_a_card,
     not_kept,

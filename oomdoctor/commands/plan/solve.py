@@ -19,11 +19,11 @@ from oomdoctor.commands.events import Listener, SurveyEvent, starting
 from oomdoctor.commands.jobs.simulators import Simulators
 from oomdoctor.commands.plan.findings import Findings
 from oomdoctor.commands.plan.tasks import Task
-from oomdoctor.records.config import Rung
-from oomdoctor.records.measurement import Measurement
-from oomdoctor.records.planned.searched import SolveAnswer, SolvedKey, SolveLine
-from oomdoctor.records.result import Attempt, ProbeResult
-from oomdoctor.records.rung.faults import cannot_run
+from oomdoctor.records.configuration.config import Rung
+from oomdoctor.records.configuration.faults import cannot_run
+from oomdoctor.records.job.measurement import Measurement
+from oomdoctor.records.job.result import Attempt, ProbeResult
+from oomdoctor.records.report.searched import SolveAnswer, SolvedKey, SolveLine
 
 _MOST_CROSSINGS = 32
 _SHOWN = {

@@ -9,11 +9,11 @@ from oomdoctor.analysis.search.ladder import Context, bound_of, fixed_size
 from oomdoctor.analysis.simulator.predicted_attempts import sizes_to_predict
 from oomdoctor.commands.devices.cards import Card
 from oomdoctor.commands.ladder.ledger import counts_from_config
-from oomdoctor.records.config import Rung
-from oomdoctor.records.model import ModelSpec
-from oomdoctor.records.planned.plan import PlanRequest
-from oomdoctor.records.report import SurveyRequest
-from oomdoctor.records.result import Inspection
+from oomdoctor.records.configuration.config import Rung
+from oomdoctor.records.job.model import ModelSpec
+from oomdoctor.records.job.result import Inspection
+from oomdoctor.records.report.plan import PlanRequest
+from oomdoctor.records.report.report import SurveyRequest
 
 
 @dataclass(frozen=True, slots=True)

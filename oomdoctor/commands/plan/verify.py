@@ -19,10 +19,10 @@ from oomdoctor.commands.jobs.host import WorkerHost
 from oomdoctor.commands.jobs.launch import launch
 from oomdoctor.commands.plan.engine_ladder import with_times
 from oomdoctor.commands.plan.findings import Findings
-from oomdoctor.records.config import Rung
-from oomdoctor.records.measurement import Measurement
-from oomdoctor.records.result import Attempt, PredictedPeak, ProbeResult
-from oomdoctor.records.warnings import not_checked
+from oomdoctor.records.configuration.config import Rung
+from oomdoctor.records.job.measurement import Measurement
+from oomdoctor.records.job.result import Attempt, PredictedPeak, ProbeResult
+from oomdoctor.records.report.warnings import not_checked
 from oomdoctor.system.store.run_folders import RunFolder, save_attempt
 
 _MOST_SIZES = 3

@@ -31,14 +31,14 @@ from oomdoctor.commands.jobs.launch import Stopped
 from oomdoctor.commands.jobs.simulators import Simulators
 from oomdoctor.commands.probe.state import LadderPrediction, SurveyState
 from oomdoctor.errors import OomDoctorError
-from oomdoctor.records.config import Rung, taken_bytes
-from oomdoctor.records.costs import Calibration
-from oomdoctor.records.machine import GpuFacts
-from oomdoctor.records.report import Warn
-from oomdoctor.records.result import Attempt, ProbeJob
-from oomdoctor.records.rung.faults import cannot_run
-from oomdoctor.records.simulation import SimulationRequest, Target
-from oomdoctor.records.warnings import calibration_ignored, not_kept
+from oomdoctor.records.configuration.config import Rung, taken_bytes
+from oomdoctor.records.configuration.faults import cannot_run
+from oomdoctor.records.job.costs import Calibration
+from oomdoctor.records.job.machine import GpuFacts
+from oomdoctor.records.job.result import Attempt, ProbeJob
+from oomdoctor.records.job.simulation import SimulationRequest, Target
+from oomdoctor.records.report.report import Warn
+from oomdoctor.records.report.warnings import calibration_ignored, not_kept
 from oomdoctor.system.machine.devices import Device, driver_version
 from oomdoctor.system.store.calibration import Learned, device_name, recall, remember
 

@@ -36,8 +36,8 @@ from oomdoctor.commands.ladder.your_changes import (
 from oomdoctor.commands.probe.knowledge import Knowledge, predict_rungs
 from oomdoctor.commands.probe.state import Ending, SurveyState
 from oomdoctor.commands.probe.walk import SurveyJobs, walk
-from oomdoctor.records.result import Attempt, ProbeResult
-from oomdoctor.records.user_training import YOURS, Aim, UserTraining, YourChange, YourRung
+from oomdoctor.records.job.result import Attempt, ProbeResult
+from oomdoctor.records.report.user_training import YOURS, Aim, UserTraining, YourChange, YourRung
 
 _ENOUGH = 2  # changes that help
 _MOST_MEASURED = 3

@@ -26,8 +26,8 @@ from oomdoctor.commands.probe.own_changes import try_changes, unmeasured
 from oomdoctor.commands.probe.state import Ending, Stop, SurveySetup, SurveyState
 from oomdoctor.commands.probe.walk import SurveyJobs, is_alone, record_rungs, walk
 from oomdoctor.errors import OomDoctorError
-from oomdoctor.records.report import Report, SurveyRequest, Warn
-from oomdoctor.records.warnings import quoted, time_limit, unusual_sizes
+from oomdoctor.records.report.report import Report, SurveyRequest, Warn
+from oomdoctor.records.report.warnings import quoted, time_limit, unusual_sizes
 from oomdoctor.system.environment import worker_environment
 from oomdoctor.system.machine.devices import (
     Device,

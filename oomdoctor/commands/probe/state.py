@@ -22,12 +22,11 @@ from oomdoctor.analysis.verdict import conclude
 from oomdoctor.commands.devices import device
 from oomdoctor.commands.ladder.ledger import Ledger, counts_from_config, with_bound, within_limits
 from oomdoctor.errors import ExitCode
-from oomdoctor.records.config import Rung
-from oomdoctor.records.machine import DeviceType
-from oomdoctor.records.measurement import Measurement
-from oomdoctor.records.model import ModelSpec
-from oomdoctor.records.report import Budget, SurveyRequest, Warn
-from oomdoctor.records.result import (
+from oomdoctor.records.configuration.config import Rung
+from oomdoctor.records.job.machine import DeviceType
+from oomdoctor.records.job.measurement import Measurement
+from oomdoctor.records.job.model import ModelSpec
+from oomdoctor.records.job.result import (
     Attempt,
     Evidence,
     Inspection,
@@ -35,6 +34,7 @@ from oomdoctor.records.result import (
     PredictedPeak,
     ProbeResult,
 )
+from oomdoctor.records.report.report import Budget, SurveyRequest, Warn
 from oomdoctor.system.machine.devices import Device
 from oomdoctor.system.store.run_folders import RunFolder
 

@@ -19,9 +19,9 @@ from oomdoctor.commands.jobs.host import WorkerHost
 from oomdoctor.commands.jobs.launch import launch, on_one_gpu
 from oomdoctor.commands.probe.knowledge import Knowledge
 from oomdoctor.commands.probe.state import Ending, SurveySetup, SurveyState
-from oomdoctor.records.config import Rung, TrainConfig, taken_bytes
-from oomdoctor.records.report import RungFile, SurveyRequest
-from oomdoctor.records.result import (
+from oomdoctor.records.configuration.config import Rung, TrainConfig, taken_bytes
+from oomdoctor.records.configuration.faults import cannot_run
+from oomdoctor.records.job.result import (
     Attempt,
     FileKind,
     Inspection,
@@ -31,8 +31,8 @@ from oomdoctor.records.result import (
     Reply,
     refused,
 )
-from oomdoctor.records.rung.faults import cannot_run
-from oomdoctor.records.warnings import MEMORY_NOT_FREE, not_recorded
+from oomdoctor.records.report.report import RungFile, SurveyRequest
+from oomdoctor.records.report.warnings import MEMORY_NOT_FREE, not_recorded
 from oomdoctor.system.store.run_folders import save_attempt
 
 _ENDINGS: dict[FileKind, str] = {"snapshot": "pickle", "trace": "json"}

@@ -16,9 +16,9 @@ from oomdoctor.commands.devices.emulated import EmulatedGpus
 from oomdoctor.commands.run.diagnosis import about_a_value
 from oomdoctor.commands.run.processes import Events, Process, ran_out, read_events
 from oomdoctor.commands.run.session import WatchRequest, line_of
-from oomdoctor.records.inside.run import LargerBatch, RankMemory, SmallestGpu
-from oomdoctor.records.report import Report, Warn
-from oomdoctor.records.warnings import gpu_unused, not_steady, one_rank, unknown_values
+from oomdoctor.records.report.report import Report, Warn
+from oomdoctor.records.report.run import LargerBatch, RankMemory, SmallestGpu
+from oomdoctor.records.report.warnings import gpu_unused, not_steady, one_rank, unknown_values
 from oomdoctor.units import parse_size
 
 _FEW_STEPS = 3

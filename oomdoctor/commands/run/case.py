@@ -32,7 +32,7 @@ from oomdoctor.analysis.secrets import HIDDEN, text_without_secrets, without_sec
 from oomdoctor.commands.run.process.streams import Tail
 from oomdoctor.commands.run.processes import Process
 from oomdoctor.records.codec import dumps
-from oomdoctor.records.report import Report
+from oomdoctor.records.report.report import Report
 from oomdoctor.system.environment import all_variables, case_variables, hf_home, home
 from oomdoctor.system.store.cases import CASE, PAGE, new_case
 from oomdoctor.system.store.record_files import writing

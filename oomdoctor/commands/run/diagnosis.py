@@ -20,9 +20,9 @@ from oomdoctor.explain.evidence import SnapshotEvidence
 from oomdoctor.explain.reading.lines.stream import lines
 from oomdoctor.explain.reading.scan import scan
 from oomdoctor.explain.training.known import Given, setup_of
-from oomdoctor.records.diagnosis import Diagnosis
-from oomdoctor.records.inside.run import RankMemory
-from oomdoctor.records.inside.snapshot import SnapshotDevice
+from oomdoctor.records.report.diagnosis import Diagnosis
+from oomdoctor.records.report.run import RankMemory
+from oomdoctor.records.report.snapshot import SnapshotDevice
 from oomdoctor.snapshot.device_answer import device_of
 from oomdoctor.snapshot.history import history_of
 from oomdoctor.snapshot.reading.snapshot import read_snapshot

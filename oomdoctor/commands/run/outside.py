@@ -21,8 +21,8 @@ from pathlib import Path
 from oomdoctor.commands.run.process.command import Ended
 from oomdoctor.commands.run.processes import Process
 from oomdoctor.errors import OomDoctorError
-from oomdoctor.records.inside.run import HostMemory
-from oomdoctor.records.machine import Gpu
+from oomdoctor.records.job.machine import Gpu
+from oomdoctor.records.report.run import HostMemory
 from oomdoctor.system.environment import variable
 from oomdoctor.system.machine.memory import available_memory, oom_kills_here, total_memory
 from oomdoctor.units import MIB, format_bytes

@@ -14,8 +14,8 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from oomdoctor.analysis.frames import phase_of
-from oomdoctor.records.diagnosis import Frame, ReadPhase
-from oomdoctor.records.inside.run import Place, UnknownBranch
+from oomdoctor.records.report.diagnosis import Frame, ReadPhase
+from oomdoctor.records.report.run import Place, UnknownBranch
 
 _OURS = "oomdoctor/monitor/"
 _PHASES: dict[str, ReadPhase] = {

@@ -17,14 +17,14 @@ from oomdoctor.commands.run.places import (
     unknown_branches,
     user_line,
 )
-from oomdoctor.records.inside.run import (
+from oomdoctor.records.job.result import Evidence
+from oomdoctor.records.report.run import (
     MemoryPoint,
     RankMemory,
     RankOom,
     RankOutcome,
     StepPeaks,
 )
-from oomdoctor.records.result import Evidence
 
 _MOST_POINTS = 120
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from oomdoctor.commands.run.processes import Process
 from oomdoctor.errors import OomDoctorError, machine_error
-from oomdoctor.records.inside.run import RunDevice
-from oomdoctor.records.machine import Gpu, Machine
+from oomdoctor.records.job.machine import Gpu, Machine
+from oomdoctor.records.report.run import RunDevice
 from oomdoctor.system.environment import slurm
 from oomdoctor.system.machine.devices import Device, describe
 from oomdoctor.system.machine.nvml import list_gpus, may_have_gpu, why_no_driver

@@ -26,12 +26,12 @@ from oomdoctor.commands.run.real import device_of, machine_of, usable_bytes
 from oomdoctor.commands.run.session import WatchRequest
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.explain.evidence import evidence_of
-from oomdoctor.records.diagnosis import Diagnosis
-from oomdoctor.records.inside.run import RankMemory, RunDevice
-from oomdoctor.records.inside.snapshot import SnapshotDevice
-from oomdoctor.records.machine import Gpu
-from oomdoctor.records.report import Fault, Report, Status, Warn, bare_report
-from oomdoctor.records.warnings import ended_from_outside, gpu_unused, other_processes
+from oomdoctor.records.job.machine import Gpu
+from oomdoctor.records.report.diagnosis import Diagnosis
+from oomdoctor.records.report.report import Fault, Report, Status, Warn, bare_report
+from oomdoctor.records.report.run import RankMemory, RunDevice
+from oomdoctor.records.report.snapshot import SnapshotDevice
+from oomdoctor.records.report.warnings import ended_from_outside, gpu_unused, other_processes
 
 
 @dataclass(frozen=True, slots=True)

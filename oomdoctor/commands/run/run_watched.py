@@ -24,8 +24,8 @@ from oomdoctor.commands.run.session import (
 )
 from oomdoctor.emulator.variables import VALUES
 from oomdoctor.errors import machine_error
-from oomdoctor.records.machine import Gpu
-from oomdoctor.records.report import Report
+from oomdoctor.records.job.machine import Gpu
+from oomdoctor.records.report.report import Report
 from oomdoctor.system.environment import command_environment
 from oomdoctor.system.machine.memory import available_memory
 from oomdoctor.system.machine.nvml import list_gpus

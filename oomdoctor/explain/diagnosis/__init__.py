@@ -1,0 +1,1 @@
+"""Why memory ran out, and which tensor did not fit."""

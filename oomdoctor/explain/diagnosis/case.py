@@ -18,8 +18,9 @@ from oomdoctor.explain.memory.model_sizes import Sizes
 from oomdoctor.explain.memory.moments import Moment, at_phase, peak, serving
 from oomdoctor.explain.training.assumed import Training
 from oomdoctor.explain.training.known import Setup
-from oomdoctor.records.config import TrainConfig, changed_keys
-from oomdoctor.records.diagnosis import (
+from oomdoctor.records.configuration.config import TrainConfig, changed_keys
+from oomdoctor.records.facts.phases import OF_A_STEP
+from oomdoctor.records.report.diagnosis import (
     Frame,
     Incident,
     LogFacts,
@@ -27,7 +28,6 @@ from oomdoctor.records.diagnosis import (
     SettingValue,
     Tensor,
 )
-from oomdoctor.records.facts.phases import OF_A_STEP
 from oomdoctor.system.catalogue import find_gpu
 
 _SERVERS = frozenset({"vllm", "llamacpp"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from oomdoctor.records.diagnosis import Frame, Incident
+from oomdoctor.records.report.diagnosis import Frame, Incident
 
 _FRAMEWORKS = (
     ("trl", r"/trl/|\btrl\."),

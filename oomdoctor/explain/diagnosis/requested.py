@@ -16,7 +16,7 @@ from oomdoctor.explain.memory.model_sizes import Sizes
 from oomdoctor.explain.memory.states import trainable
 from oomdoctor.explain.training.assumed import training_of
 from oomdoctor.explain.training.known import Setup
-from oomdoctor.records.diagnosis import Confidence, Frame, Tensor
+from oomdoctor.records.report.diagnosis import Confidence, Frame, Tensor
 from oomdoctor.units import GIB, KIB, MIB, format_bytes
 
 # These allocators print the segment they requested, not the tensor. get_allocation_size in

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomdoctor.records.measurement import OomEvent
+from oomdoctor.records.job.measurement import OomEvent
 from oomdoctor.units import GIB
 
 # Dialects of devices that several processes and a display can share.

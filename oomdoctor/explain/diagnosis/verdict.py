@@ -9,8 +9,8 @@ from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.diagnosis.requested import is_pool_segment
 from oomdoctor.explain.diagnosis.usage import UNDERFLOW
 from oomdoctor.package_data import data_of
-from oomdoctor.records.diagnosis import RESOURCE_WORDS
 from oomdoctor.records.facts.phases import OF_A_STEP, PHASES
+from oomdoctor.records.report.diagnosis import RESOURCE_WORDS
 from oomdoctor.units import MIB, format_bytes
 
 # Messages whose "allocated" counts what PyTorch gave to tensors.

@@ -1,0 +1,1 @@
+"""What a training needs at each moment, by formula."""

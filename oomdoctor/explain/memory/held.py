@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from oomdoctor.records.diagnosis import Basis
 from oomdoctor.records.facts.optimizers import optimizer_named
-from oomdoctor.records.measurement import CATEGORY_WORDS, BlockCategory, CategoryBytes
+from oomdoctor.records.job.measurement import CATEGORY_WORDS, BlockCategory, CategoryBytes
+from oomdoctor.records.report.diagnosis import Basis
 from oomdoctor.units import format_bytes
 
 # Rules of thumb. Checkpointing keeps the input of each layer: what it frees depends on the model.

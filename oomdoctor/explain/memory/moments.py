@@ -27,7 +27,7 @@ from oomdoctor.explain.memory.states import (
     weights,
 )
 from oomdoctor.explain.training.assumed import Training
-from oomdoctor.records.config import steps_in_backward
+from oomdoctor.records.configuration.config import steps_in_backward
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from oomdoctor.analysis.memory.closed_form import (
 )
 from oomdoctor.explain.memory.model_sizes import Sizes
 from oomdoctor.explain.training.assumed import Training
-from oomdoctor.records.config import steps_in_backward
+from oomdoctor.records.configuration.config import steps_in_backward
 from oomdoctor.records.facts.dtypes import dtype_bytes
 from oomdoctor.records.facts.optimizers import optimizer_named
 

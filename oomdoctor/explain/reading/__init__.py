@@ -1,0 +1,1 @@
+"""What a log says, from bytes to incidents: messages, look-alikes, figures."""

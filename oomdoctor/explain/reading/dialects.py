@@ -9,7 +9,7 @@ from typing import Any
 
 from oomdoctor.explain.reading.printed_sizes import SHORT_SIZE, SIZE
 from oomdoctor.package_data import data_of
-from oomdoctor.records.diagnosis import Frame, ReadPhase, Resource
+from oomdoctor.records.report.diagnosis import Frame, ReadPhase, Resource
 
 _INNER = 6  # frames
 

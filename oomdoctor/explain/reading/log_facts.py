@@ -12,7 +12,7 @@ from typing import NamedTuple
 from oomdoctor.explain.reading.failures.going_on import LONGEST_QUOTE, GoingOn, Report
 from oomdoctor.explain.reading.logged_settings import SettingsReader
 from oomdoctor.explain.reading.printed_sizes import size_bytes
-from oomdoctor.records.diagnosis import LogFacts, MemorySample
+from oomdoctor.records.report.diagnosis import LogFacts, MemorySample
 
 _TQDM = re.compile(r"\d+%\|.{0,80}?\| ?(\d+)/(\d+) \[")
 _QUIET_BARS = re.compile(

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 
 from oomdoctor.explain.reading.lines.prefixes import split_line
-from oomdoctor.records.diagnosis import SettingValue
+from oomdoctor.records.report.diagnosis import SettingValue
 
 # The banner that transformers' Trainer prints at the start.
 _BANNERS = {

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from oomdoctor.explain.reading.lines.window import Reading
 from oomdoctor.explain.reading.parse import Message, read_message
-from oomdoctor.records.diagnosis import Frame, Numbers, Resource
+from oomdoctor.records.report.diagnosis import Frame, Numbers, Resource
 
 _PINNED = re.compile(r"pin_memory|allocate_cpu_cache|cudaHostAlloc|cudaMallocHost|pinned")
 

@@ -14,9 +14,9 @@ from math import prod
 
 from oomdoctor.explain.reading.dialects import DIALECTS, SENTENCES, Dialect, any_hint
 from oomdoctor.explain.reading.printed_sizes import SIZE, rounding_bytes, size_bytes
-from oomdoctor.records.diagnosis import ListedProcess, Resource
 from oomdoctor.records.facts.dtypes import SIZES
-from oomdoctor.records.measurement import OomEvent
+from oomdoctor.records.job.measurement import OomEvent
+from oomdoctor.records.report.diagnosis import ListedProcess, Resource
 
 # A line without a match cannot open a message.
 MAY_OPEN = any_hint(dialect.hints for dialect in DIALECTS)

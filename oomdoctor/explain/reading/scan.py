@@ -36,8 +36,8 @@ from oomdoctor.explain.reading.lines.window import AHEAD, Window
 from oomdoctor.explain.reading.log_facts import FactReader, Progress
 from oomdoctor.explain.reading.message import Read, best, dialect_and_resource
 from oomdoctor.explain.reading.parse import MAY_OPEN, Message
-from oomdoctor.records.diagnosis import Frame, Incident, LogFacts
-from oomdoctor.records.measurement import OomEvent
+from oomdoctor.records.job.measurement import OomEvent
+from oomdoctor.records.report.diagnosis import Frame, Incident, LogFacts
 
 _MOST_READ = 400  # failures read in full; beyond that, only the last ones
 _MOST_TRIED = 1500

@@ -1,0 +1,1 @@
+"""What helps: each change with what it frees, in the order of its cost."""

@@ -13,7 +13,7 @@ from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.remedies.closing import closing
 from oomdoctor.explain.remedies.row import Effect, Row, alloc_conf, fill, next_batch
 from oomdoctor.explain.remedies.sets import COMPUTED, Choice
-from oomdoctor.records.diagnosis import Remedy
+from oomdoctor.records.report.diagnosis import Remedy
 from oomdoctor.units import format_bytes
 
 

@@ -18,8 +18,8 @@ from oomdoctor.analysis.memory.overhead import device_total_bytes
 from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.remedies.row import Row, fill, parts_text
 from oomdoctor.explain.remedies.sets import Choice, fits, rank, smallest, tight
-from oomdoctor.records.diagnosis import Remedy
-from oomdoctor.records.machine import GpuFacts
+from oomdoctor.records.job.machine import GpuFacts
+from oomdoctor.records.report.diagnosis import Remedy
 from oomdoctor.system import catalogue
 from oomdoctor.units import format_bytes
 

@@ -12,7 +12,7 @@ from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.memory.held import Saving, halved, saving
 from oomdoctor.explain.memory.moments import Moment
 from oomdoctor.explain.training.assumed import Training
-from oomdoctor.records.diagnosis import Basis
+from oomdoctor.records.report.diagnosis import Basis
 from oomdoctor.stacks.writing.changed_lines import said_in_calls
 from oomdoctor.units import MIB, format_bytes
 

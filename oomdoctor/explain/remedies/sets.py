@@ -15,7 +15,7 @@ from oomdoctor.analysis.changes.table import TABLE, Change, Tier
 from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.remedies.conditions import trl_computes_loss
 from oomdoctor.explain.training.assumed import Training
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.architectures import LIGER_FAMILIES
 from oomdoctor.records.facts.optimizers import is_paged, optimizer_named
 

@@ -9,13 +9,13 @@ from typing import Any
 from oomdoctor.analysis.memory.shape import size_in, text_part
 from oomdoctor.explain.training.known import OF_MODEL, PROGRAM, Given, Setup
 from oomdoctor.explain.training.told import roles_of
-from oomdoctor.records.config import TrainConfig, is_fsdp
+from oomdoctor.records.configuration.config import TrainConfig, is_fsdp
+from oomdoctor.records.configuration.faults import config_faults
 from oomdoctor.records.facts.architectures import EXPERTS_STACKED_SINCE, ROLES, experts_stacked
 from oomdoctor.records.facts.choices import AUTO
 from oomdoctor.records.facts.dtypes import TRAINED, dtype_bytes
 from oomdoctor.records.facts.optimizers import DEFAULT_OPTIMIZER, canonical, optimizer_named
-from oomdoctor.records.rung.faults import config_faults
-from oomdoctor.records.user_training import by_reason
+from oomdoctor.records.report.user_training import by_reason
 
 NO_CHECKPOINTING = "no activation checkpointing"
 

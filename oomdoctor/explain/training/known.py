@@ -14,7 +14,6 @@ from typing import Any
 
 from oomdoctor.explain.evidence import SnapshotEvidence
 from oomdoctor.explain.training.told import told_by_file, told_by_log
-from oomdoctor.records.diagnosis import Frame, SettingValue
 from oomdoctor.records.facts.choices import (
     AllocatorSetting,
     Attention,
@@ -28,8 +27,9 @@ from oomdoctor.records.facts.choices import (
     Quantization,
     Sharding,
 )
-from oomdoctor.records.model import ModelSpec
-from oomdoctor.records.user_training import UserTraining
+from oomdoctor.records.job.model import ModelSpec
+from oomdoctor.records.report.diagnosis import Frame, SettingValue
+from oomdoctor.records.report.user_training import UserTraining
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from oomdoctor.explain.reading.parse import flatten, read_message
 from oomdoctor.explain.reading.scan import scan
 from oomdoctor.explain.training.known import Given
 from oomdoctor.monitor.pinned import drop_copies, is_copied
-from oomdoctor.records.diagnosis import Diagnosis
+from oomdoctor.records.report.diagnosis import Diagnosis
 from oomdoctor.units import format_bytes
 
 _REMEDIES = 4

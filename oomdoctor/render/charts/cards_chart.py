@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from oomdoctor.records.planned.plan import CardPick, CardPlan
-from oomdoctor.records.report import Report
+from oomdoctor.records.report.plan import CardPick, CardPlan
+from oomdoctor.records.report.report import Report
 from oomdoctor.render.blocks import Column, Grid
 from oomdoctor.render.charts import WIDTHS, Chart, Size
 from oomdoctor.render.charts.axes import SMALL, TEXT, elided, frame, ink, legend

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from oomdoctor.errors import ExitCode, OomDoctorError
-from oomdoctor.records.report import Report
+from oomdoctor.records.report.report import Report
 from oomdoctor.render.charts import Chart
 from oomdoctor.render.charts.cards_chart import cards_chart
 from oomdoctor.render.charts.frontier_chart import frontier_chart

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from oomdoctor.records.report import Budget, Report
+from oomdoctor.records.report.report import Budget, Report
 from oomdoctor.render.blocks import Column, Grid
 from oomdoctor.render.charts import WIDTHS, Chart, Size
 from oomdoctor.render.charts.axes import (

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from oomdoctor.records.facts.categories import BREAKDOWN, TABLE
-from oomdoctor.records.report import Report
-from oomdoctor.records.result import ProbeResult
+from oomdoctor.records.job.result import ProbeResult
+from oomdoctor.records.report.report import Report
 from oomdoctor.render.charts.axes import Role
 from oomdoctor.render.text import one_line
 from oomdoctor.render.words import ranked_results

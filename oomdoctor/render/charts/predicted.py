@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from oomdoctor.records.report import Report
-from oomdoctor.records.result import ProbeResult
+from oomdoctor.records.job.result import ProbeResult
+from oomdoctor.records.report.report import Report
 from oomdoctor.render.blocks import Column, Grid
 from oomdoctor.render.charts import WIDTHS, Chart, Size
 from oomdoctor.render.charts.axes import (

@@ -10,9 +10,9 @@ from typing import Any
 
 from oomdoctor.records.facts.categories import OTHER, STACKED
 from oomdoctor.records.facts.phases import PHASES, STEPS
-from oomdoctor.records.measurement import MemoryCurve
-from oomdoctor.records.report import Report
-from oomdoctor.records.result import ProbeResult
+from oomdoctor.records.job.measurement import MemoryCurve
+from oomdoctor.records.job.result import ProbeResult
+from oomdoctor.records.report.report import Report
 from oomdoctor.render.blocks import Column, Grid
 from oomdoctor.render.charts import WIDTHS, Chart, Size
 from oomdoctor.render.charts.axes import (

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from oomdoctor.records.planned.plan import CardPlan, SweepAnswer, SweepLine, SweptPeak
-from oomdoctor.records.report import Report
+from oomdoctor.records.report.plan import CardPlan, SweepAnswer, SweepLine, SweptPeak
+from oomdoctor.records.report.report import Report
 from oomdoctor.render.blocks import Column, Grid
 from oomdoctor.render.charts import WIDTHS, Chart, Size
 from oomdoctor.render.charts.axes import (

@@ -11,7 +11,7 @@ from oomdoctor.render.pages import rows_of
 from oomdoctor.render.text import one_line
 
 if TYPE_CHECKING:
-    from oomdoctor.records.report import Report
+    from oomdoctor.records.report.report import Report
     from oomdoctor.render.formats import Style
 
 

@@ -13,7 +13,7 @@ from hashlib import sha256
 
 from oomdoctor.errors import machine_error
 from oomdoctor.package_data import page_parts
-from oomdoctor.records.report import Report
+from oomdoctor.records.report.report import Report
 from oomdoctor.render import pages
 from oomdoctor.render.blocks import Block, Facts, Grid, Note, Part, Section, Sized, Verbatim
 from oomdoctor.render.charts import Chart

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from oomdoctor.records import codec
 
 if TYPE_CHECKING:
-    from oomdoctor.records.report import Report
+    from oomdoctor.records.report.report import Report
     from oomdoctor.render.formats import Style
 
 # JSON escapes C0 controls itself. DEL, C1 controls, invisible and bidirectional characters and lone

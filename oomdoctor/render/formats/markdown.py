@@ -11,7 +11,7 @@ from oomdoctor.render.pages import sections_of
 from oomdoctor.render.text import escape, one_line
 
 if TYPE_CHECKING:
-    from oomdoctor.records.report import Report
+    from oomdoctor.records.report.report import Report
     from oomdoctor.render.formats import Style
 
 _MARKUP = re.compile(r"([\\`*\[\]|~]|(?<!\w)_|_(?!\w)|\A[#+-](?=\s)|\A>)")

@@ -19,7 +19,7 @@ from oomdoctor.units import DASH
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from oomdoctor.records.report import Report
+    from oomdoctor.records.report.report import Report
     from oomdoctor.render.formats import Style
 
 _GAP = "  "

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from oomdoctor.records.facts.categories import BREAKDOWN, TABLE
-from oomdoctor.records.report import Report
+from oomdoctor.records.report.report import Report
 from oomdoctor.render.blocks import Column, Grid, Look, Note, Section, Sized
 from oomdoctor.render.charts.axes import Role
 from oomdoctor.render.charts.parts import PART_WORDS, Peak, parts_in, peaks_of

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from oomdoctor.records.planned.plan import CardPick
-from oomdoctor.records.report import Report
-from oomdoctor.records.result import OUTCOME_WORDS, ProbeResult
+from oomdoctor.records.job.result import OUTCOME_WORDS, ProbeResult
+from oomdoctor.records.report.plan import CardPick
+from oomdoctor.records.report.report import Report
 from oomdoctor.render.blocks import Column, Grid
 from oomdoctor.render.words import batch, speed
 from oomdoctor.units import DASH, format_bytes, format_percent, format_rate, format_seconds

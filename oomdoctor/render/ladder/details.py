@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields
 
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.categories import TABLE
-from oomdoctor.records.measurement import Breakdown, Measurement, Timing
-from oomdoctor.records.report import Report
-from oomdoctor.records.result import OUTCOME_WORDS, PredictedPeak, ProbeResult
+from oomdoctor.records.job.measurement import Breakdown, Measurement, Timing
+from oomdoctor.records.job.result import OUTCOME_WORDS, PredictedPeak, ProbeResult
+from oomdoctor.records.report.report import Report
 from oomdoctor.render.blocks import Block, Column, Facts, Grid, Look, Note, Section, Verbatim
 from oomdoctor.render.text import log_lines
 from oomdoctor.render.words import estimate

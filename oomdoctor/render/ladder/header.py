@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from oomdoctor.analysis.rank import ranked_by
-from oomdoctor.records.config import runs_itself, sequences_per_sample
-from oomdoctor.records.machine import Machine
-from oomdoctor.records.planned.plan import CardPlan, SweepLine
-from oomdoctor.records.planned.searched import FewestLine, SolveLine
-from oomdoctor.records.report import Budget, ModelFacts, Report, SurveyRequest
-from oomdoctor.records.result import Outcome, ProbeResult
-from oomdoctor.records.user_training import YOURS
+from oomdoctor.records.configuration.config import runs_itself, sequences_per_sample
+from oomdoctor.records.job.machine import Machine
+from oomdoctor.records.job.result import Outcome, ProbeResult
+from oomdoctor.records.report.plan import CardPlan, SweepLine
+from oomdoctor.records.report.report import Budget, ModelFacts, Report, SurveyRequest
+from oomdoctor.records.report.searched import FewestLine, SolveLine
+from oomdoctor.records.report.user_training import YOURS
 from oomdoctor.render.blocks import Block, Facts
 from oomdoctor.render.ladder.columns import needs, short_by
 from oomdoctor.render.words import SWEPT_WORDS, counted

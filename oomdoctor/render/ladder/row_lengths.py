@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from oomdoctor.records.dataset import LengthDistribution, LengthPeak, LengthsAnswer, LengthShape
-from oomdoctor.records.report import Report
+from oomdoctor.records.job.dataset import LengthDistribution, LengthPeak, LengthsAnswer, LengthShape
+from oomdoctor.records.report.report import Report
 from oomdoctor.render.blocks import Block, Column, Facts, Grid, Look, Note, Section
 from oomdoctor.render.words import counted
 from oomdoctor.units import DASH, format_bytes, format_count, format_percent, format_rate

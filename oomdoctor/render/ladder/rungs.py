@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from oomdoctor.analysis.rank import ranked_by, ties
-from oomdoctor.records.planned.plan import PlanRemedy
-from oomdoctor.records.report import Report
-from oomdoctor.records.result import ProbeResult
+from oomdoctor.records.job.result import ProbeResult
+from oomdoctor.records.report.plan import PlanRemedy
+from oomdoctor.records.report.report import Report
 from oomdoctor.render.blocks import Block, Facts, Look, Note, Section
 from oomdoctor.render.ladder.columns import (
     DID_NOT_FIT,

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import PurePath
 
-from oomdoctor.records.config import TrainConfig, sequences_per_sample
+from oomdoctor.records.configuration.config import TrainConfig, sequences_per_sample
+from oomdoctor.records.configuration.faults import config_faults
+from oomdoctor.records.configuration.label import label_of
 from oomdoctor.records.facts.dtypes import dtype_bytes
-from oomdoctor.records.report import Report
-from oomdoctor.records.result import ProbeResult
-from oomdoctor.records.rung.faults import config_faults
-from oomdoctor.records.rung.label import label_of
-from oomdoctor.records.user_training import (
+from oomdoctor.records.job.result import ProbeResult
+from oomdoctor.records.report.report import Report
+from oomdoctor.records.report.user_training import (
     YOURS,
     ChangedLine,
     NotTaken,

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from itertools import groupby
 
-from oomdoctor.records.planned.plan import CardPick, CardPlan, PlanRequest
-from oomdoctor.records.report import Report
+from oomdoctor.records.report.plan import CardPick, CardPlan, PlanRequest
+from oomdoctor.records.report.report import Report
 from oomdoctor.render.blocks import Block, Column, Grid, Note, Section, Sized
 from oomdoctor.render.ladder.columns import own_data_note
 from oomdoctor.render.words import card_name, card_size, counted, money

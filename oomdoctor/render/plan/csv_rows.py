@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.phases import MEASURED
-from oomdoctor.records.measurement import Breakdown, OomEvent, PhaseMemory
-from oomdoctor.records.planned.plan import CardPick
-from oomdoctor.records.planned.searched import FewestLine, SolveLine
-from oomdoctor.records.report import Report
-from oomdoctor.records.result import Failure, ProbeResult
+from oomdoctor.records.job.measurement import Breakdown, OomEvent, PhaseMemory
+from oomdoctor.records.job.result import Failure, ProbeResult
+from oomdoctor.records.report.plan import CardPick
+from oomdoctor.records.report.report import Report
+from oomdoctor.records.report.searched import FewestLine, SolveLine
 from oomdoctor.render.formats.csv_rows import named, record_rows
 
 _METHODS = ("full", "lora", "qlora")

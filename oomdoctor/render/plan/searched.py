@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from oomdoctor.records.planned.plan import CardPlan, SweepAnswer, SweepLine, SweptPeak
-from oomdoctor.records.planned.searched import FewestAnswer, FewestLine, SolveAnswer, SolveLine
+from oomdoctor.records.report.plan import CardPlan, SweepAnswer, SweepLine, SweptPeak
+from oomdoctor.records.report.searched import FewestAnswer, FewestLine, SolveAnswer, SolveLine
 from oomdoctor.render.blocks import Column, Grid, Note, Section
 from oomdoctor.render.words import SWEPT_WORDS, card_name
 from oomdoctor.units import DASH, format_bytes

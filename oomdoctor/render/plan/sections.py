@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from oomdoctor.records.config import runs_itself
+from oomdoctor.records.configuration.config import runs_itself
 from oomdoctor.records.facts.categories import CATEGORIES, TABLE
 from oomdoctor.records.facts.phases import STEPS
-from oomdoctor.records.planned.plan import FormulaView, Why
-from oomdoctor.records.report import Report
-from oomdoctor.records.result import OUTCOME_WORDS, ProbeResult
-from oomdoctor.records.simulation import PhasePeak
+from oomdoctor.records.job.result import OUTCOME_WORDS, ProbeResult
+from oomdoctor.records.job.simulation import PhasePeak
+from oomdoctor.records.report.plan import FormulaView, Why
+from oomdoctor.records.report.report import Report
 from oomdoctor.render.blocks import Block, Column, Facts, Grid, Look, Note, Section
 from oomdoctor.render.plan.cards import card_sections
 from oomdoctor.render.plan.searched import fewest_sections, solve_sections, sweep_sections

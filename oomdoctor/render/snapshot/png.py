@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from oomdoctor.records.inside.timeline import CATEGORIES, Timeline, TimelineDevice
-from oomdoctor.records.measurement import CATEGORY_WORDS
+from oomdoctor.records.job.measurement import CATEGORY_WORDS
+from oomdoctor.records.report.timeline import CATEGORIES, Timeline, TimelineDevice
 from oomdoctor.render.charts.axes import tick_text
 from oomdoctor.render.charts.drawing import need_matplotlib
 from oomdoctor.render.snapshot.timeline_page import LIGHT, rgb

@@ -12,8 +12,10 @@ from typing import Any
 
 from oomdoctor.package_data import data_of
 from oomdoctor.records.facts.phases import PHASES
-from oomdoctor.records.inside.run import Place
-from oomdoctor.records.inside.snapshot import (
+from oomdoctor.records.job.measurement import CATEGORY_WORDS, CategoryBytes
+from oomdoctor.records.report.report import Report
+from oomdoctor.records.report.run import Place
+from oomdoctor.records.report.snapshot import (
     HeldBlocks,
     ReplayedRun,
     SnapshotChange,
@@ -22,8 +24,6 @@ from oomdoctor.records.inside.snapshot import (
     SnapshotGrowth,
     SnapshotPeak,
 )
-from oomdoctor.records.measurement import CATEGORY_WORDS, CategoryBytes
-from oomdoctor.records.report import Report
 from oomdoctor.render.blocks import Block, Column, Facts, Grid, Look, Note, Section
 from oomdoctor.render.explain_page import answer_sections
 from oomdoctor.render.formats.csv_rows import named, record_rows

@@ -25,14 +25,14 @@ from itertools import pairwise
 from string import Template
 
 from oomdoctor.records.facts.categories import TABLE
-from oomdoctor.records.inside.timeline import (
+from oomdoctor.records.job.measurement import CATEGORY_WORDS, BlockCategory
+from oomdoctor.records.report.timeline import (
     CATEGORIES,
     CONFIDENCES,
     PHASES,
     Timeline,
     TimelineDevice,
 )
-from oomdoctor.records.measurement import CATEGORY_WORDS, BlockCategory
 
 _ALIGNED = 8
 _TYPES = (("b", 2**7), ("h", 2**15), ("i", 2**31))

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
-from oomdoctor.records.diagnosis import Confidence
-from oomdoctor.records.inside.snapshot import HeldBlocks, SnapshotGrowth
+from oomdoctor.records.report.diagnosis import Confidence
+from oomdoctor.records.report.snapshot import HeldBlocks, SnapshotGrowth
 from oomdoctor.snapshot.growth.kinds import calls, is_larger_input, kind_of
 from oomdoctor.snapshot.growth.levels import (
     LEAST_RISES,

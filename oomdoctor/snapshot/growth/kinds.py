@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate, takewhile
 
 from oomdoctor.analysis.frames import is_own
-from oomdoctor.records.diagnosis import ReadPhase
 from oomdoctor.records.facts.phases import FORWARD
-from oomdoctor.records.inside.run import Place
-from oomdoctor.records.inside.snapshot import GrowthKind
+from oomdoctor.records.report.diagnosis import ReadPhase
+from oomdoctor.records.report.run import Place
+from oomdoctor.records.report.snapshot import GrowthKind
 from oomdoctor.snapshot.growth.levels import Levels, Line, Moments
 from oomdoctor.snapshot.history import History
 from oomdoctor.snapshot.phases import Meaning

@@ -22,7 +22,7 @@ from itertools import accumulate, pairwise
 from statistics import fmean, median, pstdev
 from typing import NamedTuple
 
-from oomdoctor.records.inside.snapshot import GrowthUnit
+from oomdoctor.records.report.snapshot import GrowthUnit
 from oomdoctor.snapshot.history import History
 from oomdoctor.snapshot.phases import Meaning
 from oomdoctor.snapshot.reading.events import ALLOC, OOM

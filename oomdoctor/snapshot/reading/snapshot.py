@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from oomdoctor.errors import OomDoctorError, usage_error
-from oomdoctor.records.diagnosis import SettingValue
+from oomdoctor.records.report.diagnosis import SettingValue
 from oomdoctor.snapshot.reading.events import NO_STACK, Events, Stacks, Traces
 from oomdoctor.snapshot.reading.instructions import PickleError
 from oomdoctor.snapshot.reading.plain_pickle import load

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomdoctor.records.config import TrainConfig, is_fsdp
+from oomdoctor.records.configuration.config import TrainConfig, is_fsdp
 from oomdoctor.stacks.engines import fsdp_settings, fsdp_word
 from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Read, Row, Write
 from oomdoctor.stacks.names.values import flag, if_on, integer, switched

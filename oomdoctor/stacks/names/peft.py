@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row
 from oomdoctor.stacks.names.values import (
     among,

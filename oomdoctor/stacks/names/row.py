@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from oomdoctor.package_data import data_of
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.stacks.partial_config import PartialConfig
 
 Read = Callable[[object], PartialConfig]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from oomdoctor.records.rung.keys import low_rank
+from oomdoctor.records.configuration.keys import low_rank
 from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row, Write
 from oomdoctor.stacks.names.values import among, flag, integer, on_if, switched
 from oomdoctor.stacks.partial_config import PartialConfig

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from re import _parser  # type: ignore[attr-defined]  # no public parser of expressions exists
 from typing import Any
 
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.optimizers import optimizer_named
 from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Read, Row, Write
 from oomdoctor.stacks.partial_config import PartialConfig, only

@@ -5,7 +5,7 @@ Names are those of accelerate 1.15.
 
 from __future__ import annotations
 
-from oomdoctor.records.config import TrainConfig, is_fsdp, is_zero
+from oomdoctor.records.configuration.config import TrainConfig, is_fsdp, is_zero
 from oomdoctor.stacks.names.fsdp import NEUTRAL, rows
 from oomdoctor.stacks.names.row import LEFT_OUT, Row, Settings, table
 from oomdoctor.stacks.names.techniques import backend_row

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from oomdoctor.records.config import TrainConfig, is_zero
+from oomdoctor.records.configuration.config import TrainConfig, is_zero
 from oomdoctor.records.facts.attention import ATTENTION_NAMES
 from oomdoctor.stacks.engines import engine_settings
 from oomdoctor.stacks.names.fsdp import FSDP_CONFIG, FSDP_WORD

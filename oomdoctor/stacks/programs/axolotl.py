@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from oomdoctor.records.config import TrainConfig, is_fsdp, is_zero, scored_tokens
+from oomdoctor.records.configuration.config import TrainConfig, is_fsdp, is_zero, scored_tokens
 from oomdoctor.stacks.names.fsdp import NEUTRAL, rows
 from oomdoctor.stacks.names.peft import (
     BITS,

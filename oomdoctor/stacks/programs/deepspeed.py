@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from oomdoctor.records.config import TrainConfig, is_zero
+from oomdoctor.records.configuration.config import TrainConfig, is_zero
 from oomdoctor.stacks.engines import zero_settings
 from oomdoctor.stacks.names.row import (
     LEFT_OUT,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from oomdoctor.records.config import TrainConfig, is_zero
+from oomdoctor.records.configuration.config import TrainConfig, is_zero
 from oomdoctor.stacks.names.peft import (
     adapted,
     in_four_bits,

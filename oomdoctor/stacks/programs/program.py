@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.choices import FormatName
 from oomdoctor.stacks.names.beside import Beside
 from oomdoctor.stacks.names.row import Settings, Table, listed, settings_data

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from oomdoctor.records.config import TrainConfig, is_fsdp
+from oomdoctor.records.configuration.config import TrainConfig, is_fsdp
 from oomdoctor.stacks.names.peft import adapted, lora_rows, variants
 from oomdoctor.stacks.names.row import (
     LEFT_OUT,

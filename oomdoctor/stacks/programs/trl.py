@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.user_training import Document
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.report.user_training import Document
 from oomdoctor.stacks.names.peft import (
     BITS,
     STORAGE,

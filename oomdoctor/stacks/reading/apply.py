@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from oomdoctor.errors import OomDoctorError, usage_error
-from oomdoctor.records.user_training import Document, NotTaken, Said
+from oomdoctor.records.report.user_training import Document, NotTaken, Said
 from oomdoctor.stacks.names.row import NotTakenError, Table, flat, in_names, shown
 from oomdoctor.stacks.names.values import is_auto
 from oomdoctor.stacks.partial_config import PartialConfig

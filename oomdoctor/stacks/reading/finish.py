@@ -10,11 +10,17 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from oomdoctor.errors import usage_error
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.rung.adapters import without_usual_dtype
-from oomdoctor.records.rung.faults import config_faults, unsloth_faults
-from oomdoctor.records.rung.keys import KEYS, dropped_faults, settled
-from oomdoctor.records.user_training import Assumed, NotTaken, Said, TrainingFile, UserTraining
+from oomdoctor.records.configuration.adapters import without_usual_dtype
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.configuration.faults import config_faults, unsloth_faults
+from oomdoctor.records.configuration.keys import KEYS, dropped_faults, settled
+from oomdoctor.records.report.user_training import (
+    Assumed,
+    NotTaken,
+    Said,
+    TrainingFile,
+    UserTraining,
+)
 from oomdoctor.stacks.names.row import by_name, settings_data, shown
 from oomdoctor.stacks.partial_config import PartialConfig, RungKeys, only, without
 from oomdoctor.stacks.programs.program import OF_WEIGHTS

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from oomdoctor.errors import usage_error
 from oomdoctor.records.facts.choices import FormatName
-from oomdoctor.records.user_training import Document, NotTaken, Said
+from oomdoctor.records.report.user_training import Document, NotTaken, Said
 from oomdoctor.stacks.partial_config import PartialConfig, only
 from oomdoctor.stacks.programs import BY_NAME, PROGRAMS, recognize, table_of
 from oomdoctor.stacks.reading.apply import Taken, apply

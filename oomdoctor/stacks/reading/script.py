@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from oomdoctor.errors import usage_error
 from oomdoctor.records.facts.choices import FormatName
-from oomdoctor.records.user_training import Document, NotTaken
+from oomdoctor.records.report.user_training import Document, NotTaken
 from oomdoctor.stacks.programs import PROGRAMS
 from oomdoctor.stacks.programs.trl import CONFIGS
 from oomdoctor.stacks.programs.unsloth import CLASSES as UNSLOTH_CLASSES

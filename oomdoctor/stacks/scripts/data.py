@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.stacks.scripts.code import NOTHING, Part, function, lines, together
 
 _CHAT = {"what": "a text or chat messages", "kinds": "str | list"}

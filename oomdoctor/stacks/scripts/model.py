@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.architectures import LAYER_PARTS
 from oomdoctor.records.facts.optimizers import canonical
 from oomdoctor.stacks.rung import StackRung, not_in

@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 
-from oomdoctor.records.config import TrainConfig, scored_tokens
-from oomdoctor.records.rung.keys import KEYS, settled
+from oomdoctor.records.configuration.config import TrainConfig, scored_tokens
+from oomdoctor.records.configuration.keys import KEYS, settled
 from oomdoctor.stacks.rung import StackRung, learning_rate, not_in
 from oomdoctor.stacks.scripts.code import (
     WIDTH,

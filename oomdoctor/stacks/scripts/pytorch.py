@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.stacks.rung import StackRung, not_in
 from oomdoctor.stacks.scripts import model as models
 from oomdoctor.stacks.scripts.code import Part, call, function, lines, literal

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from oomdoctor.records.config import TrainConfig, has_reference_model, is_fsdp, is_zero
+from oomdoctor.records.configuration.config import (
+    TrainConfig,
+    has_reference_model,
+    is_fsdp,
+    is_zero,
+)
+from oomdoctor.records.configuration.keys import low_rank
 from oomdoctor.records.facts.dtypes import dtype_bytes
-from oomdoctor.records.rung.keys import low_rank
 from oomdoctor.stacks.carried import carried
 from oomdoctor.stacks.engines import engine_settings
 from oomdoctor.stacks.rung import StackRung, not_in

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.rung.adapters import kept_dtype, saved_dtype
+from oomdoctor.records.configuration.adapters import kept_dtype, saved_dtype
+from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.stacks.rung import StackRung
 from oomdoctor.stacks.scripts import model as models
 from oomdoctor.stacks.scripts.code import Part, call, function, lines

@@ -5,8 +5,8 @@ Unsloth needs a GPU even to be imported; the emulated one is enough.
 
 from __future__ import annotations
 
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.rung.faults import UNSLOTH_CHECKPOINTING, UNSLOTH_CHOICES
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.configuration.faults import UNSLOTH_CHECKPOINTING, UNSLOTH_CHOICES
 from oomdoctor.stacks.rung import StackRung, not_in
 from oomdoctor.stacks.scripts.code import Part, call, literal
 from oomdoctor.stacks.scripts.data import TEXT

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.rung.keys import KEYS
-from oomdoctor.records.user_training import ChangedLine, Said, TrainingFile, UserTraining
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.configuration.keys import KEYS
+from oomdoctor.records.report.user_training import ChangedLine, Said, TrainingFile, UserTraining
 from oomdoctor.stacks.names.row import LEFT_OUT, Row, listed, nested, written
 from oomdoctor.stacks.programs import BY_NAME, table_of
 from oomdoctor.stacks.programs.arguments import ARGUMENTS

@@ -9,11 +9,11 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from oomdoctor.errors import OomDoctorError
-from oomdoctor.records.config import TrainConfig, is_zero, scored_tokens
+from oomdoctor.records.configuration.adapters import without_usual_dtype
+from oomdoctor.records.configuration.config import TrainConfig, is_zero, scored_tokens
+from oomdoctor.records.configuration.keys import KEYS, settled
 from oomdoctor.records.facts.choices import FormatName
-from oomdoctor.records.rung.adapters import without_usual_dtype
-from oomdoctor.records.rung.keys import KEYS, settled
-from oomdoctor.records.user_training import Document
+from oomdoctor.records.report.user_training import Document
 from oomdoctor.stacks.carried import with_carried
 from oomdoctor.stacks.names.row import Settings, nested, written
 from oomdoctor.stacks.programs import BY_NAME

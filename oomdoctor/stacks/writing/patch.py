@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.user_training import AddedCode, ChangedLine, UserTraining
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.report.user_training import AddedCode, ChangedLine, UserTraining
 from oomdoctor.stacks.names.row import table_at
 from oomdoctor.stacks.reading.script import parse
 from oomdoctor.stacks.writing.changed_lines import changed_lines, unsaid

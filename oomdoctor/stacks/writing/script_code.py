@@ -6,10 +6,10 @@ import ast
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.choices import FormatName
 from oomdoctor.records.facts.optimizers import canonical
-from oomdoctor.records.user_training import AddedCode
+from oomdoctor.records.report.user_training import AddedCode
 from oomdoctor.stacks.reading.python_values import name_of
 from oomdoctor.stacks.reading.script_calls import LOADED_BY_TRL, Script
 from oomdoctor.stacks.scripts import model as models

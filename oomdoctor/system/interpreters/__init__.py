@@ -1,0 +1,1 @@
+"""The Python that the user trains with: asked, or made for `--with`."""

@@ -1,0 +1,1 @@
+"""This machine: its GPUs by the driver, its memory, its limits, its libraries."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from importlib import metadata
 
 from oomdoctor.records.facts.attention import OF_PACKAGE
-from oomdoctor.records.machine import Capability, Gpu
+from oomdoctor.records.job.machine import Capability, Gpu
 from oomdoctor.system.machine.libraries import versions
 
 PACKAGES = (

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from oomdoctor.errors import OomDoctorError, machine_error, usage_error
-from oomdoctor.records.machine import DeviceType, Gpu, Machine
+from oomdoctor.records.job.machine import DeviceType, Gpu, Machine
 from oomdoctor.system.environment import slurm, variable
 from oomdoctor.system.machine.capabilities import capabilities, installed_versions
 from oomdoctor.system.machine.memory import available_memory, total_memory

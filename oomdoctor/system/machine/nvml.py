@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from oomdoctor.records.machine import Gpu, GpuProcess
+from oomdoctor.records.job.machine import Gpu, GpuProcess
 from oomdoctor.system.environment import is_emulating
 from oomdoctor.system.machine.memory import total_memory
 

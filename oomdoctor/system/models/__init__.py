@@ -1,0 +1,1 @@
+"""A model by name: from a folder, the cache, the hub or the built-in catalogue."""

@@ -15,7 +15,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from oomdoctor.errors import OomDoctorError, model_error
-from oomdoctor.records.model import ModelRef
+from oomdoctor.records.job.model import ModelRef
 from oomdoctor.system.catalogue import find_model, nearest_models
 from oomdoctor.system.environment import hf_home, is_true, variable
 from oomdoctor.system.models.checkpoint import missing_config

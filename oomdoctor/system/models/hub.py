@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from oomdoctor.errors import OomDoctorError, model_error
-from oomdoctor.records.model import ModelRef, ModelSource, ModelSpec
+from oomdoctor.records.job.model import ModelRef, ModelSource, ModelSpec
 from oomdoctor.system.catalogue import CatalogueModel, find_model, model_types
 from oomdoctor.system.models import fetch
 from oomdoctor.system.models.checkpoint import config_beside, read_config

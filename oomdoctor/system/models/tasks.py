@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from oomdoctor.errors import OomDoctorError, model_error
-from oomdoctor.records.model import Task, TaskChoice
+from oomdoctor.records.job.model import Task, TaskChoice
 from oomdoctor.system.catalogue import causal_architectures, model_types
 
 # The endings of pretrained model classes, by task. `task_of` decides about bare encoders and

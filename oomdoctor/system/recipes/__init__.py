@@ -1,0 +1,1 @@
+"""Recipes: the built-in ladders, and those in files of the user."""

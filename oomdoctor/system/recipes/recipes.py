@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, NotRequired, TypedDict, Unpack
 
 from oomdoctor.errors import OomDoctorError, usage_error
-from oomdoctor.records.config import Recipe, Rung, TrainConfig
-from oomdoctor.records.rung.keys import MEANS_NOTHING
-from oomdoctor.records.user_training import YOURS
+from oomdoctor.records.configuration.config import Recipe, Rung, TrainConfig
+from oomdoctor.records.configuration.keys import MEANS_NOTHING
+from oomdoctor.records.report.user_training import YOURS
 from oomdoctor.system.recipes.rungs import (
     LABEL,
     KeyFault,

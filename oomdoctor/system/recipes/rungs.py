@@ -13,14 +13,14 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
-from oomdoctor.records.config import Rung, TrainConfig, steps_in_backward
+from oomdoctor.records.configuration.config import Rung, TrainConfig, steps_in_backward
+from oomdoctor.records.configuration.faults import config_faults
+from oomdoctor.records.configuration.keys import KEYS, dropped_faults, settled, usual_autocast
+from oomdoctor.records.configuration.label import label_of
 from oomdoctor.records.facts.attention import ATTENTIONS
 from oomdoctor.records.facts.choices import AUTO
 from oomdoctor.records.facts.dtypes import TRAINED_NAMES
 from oomdoctor.records.facts.optimizers import RECIPE_NAMES, optimizer_named
-from oomdoctor.records.rung.faults import config_faults
-from oomdoctor.records.rung.keys import KEYS, dropped_faults, settled, usual_autocast
-from oomdoctor.records.rung.label import label_of
 
 KeyFault: TypeAlias = tuple[str, str]
 

@@ -1,0 +1,1 @@
+"""Jobs of Slurm: their states, outputs and nodes."""

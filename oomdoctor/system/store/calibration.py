@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from oomdoctor.errors import OomDoctorError
-from oomdoctor.records.costs import CalibratedBy, Calibration
-from oomdoctor.records.machine import Gpu
+from oomdoctor.records.job.costs import CalibratedBy, Calibration
+from oomdoctor.records.job.machine import Gpu
 from oomdoctor.system.environment import state_dir
 from oomdoctor.system.store.record_files import read_record, write_record
 from oomdoctor.units import format_bytes

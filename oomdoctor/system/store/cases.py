@@ -13,7 +13,7 @@ from pathlib import Path, PurePath
 
 from oomdoctor.errors import OomDoctorError, machine_error, usage_error
 from oomdoctor.records import codec
-from oomdoctor.records.report import Report
+from oomdoctor.records.report.report import Report
 from oomdoctor.system.environment import state_dir
 from oomdoctor.system.store.record_files import read_record, whole_or_not, writing
 from oomdoctor.system.store.run_folders import exists, folders, new_folder, slug

@@ -19,8 +19,8 @@ from datetime import datetime
 from pathlib import Path
 
 from oomdoctor.errors import OomDoctorError, machine_error
-from oomdoctor.records.report import Report, SurveyRequest
-from oomdoctor.records.result import Attempt, ProbeJob
+from oomdoctor.records.job.result import Attempt, ProbeJob
+from oomdoctor.records.report.report import Report, SurveyRequest
 from oomdoctor.system.environment import state_dir
 from oomdoctor.system.machine.lock import is_marked, mark
 from oomdoctor.system.store.record_files import read_record, write_record, writing

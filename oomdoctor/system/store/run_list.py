@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from oomdoctor.errors import OomDoctorError, usage_error
-from oomdoctor.records.earlier_runs import StoredRun
-from oomdoctor.records.report import SurveyRequest
+from oomdoctor.records.report.earlier_runs import StoredRun
+from oomdoctor.records.report.report import SurveyRequest
 from oomdoctor.system.machine.lock import take_lock
 from oomdoctor.system.store.cases import CASE, cases_dir
 from oomdoctor.system.store.record_files import read_record

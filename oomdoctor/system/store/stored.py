@@ -16,9 +16,9 @@ from pathlib import Path
 from textwrap import shorten
 
 from oomdoctor.errors import OomDoctorError
-from oomdoctor.records.diagnosis import RESOURCE_WORDS
-from oomdoctor.records.earlier_runs import StoredRun
-from oomdoctor.records.report import Report, SurveyRequest
+from oomdoctor.records.report.diagnosis import RESOURCE_WORDS
+from oomdoctor.records.report.earlier_runs import StoredRun
+from oomdoctor.records.report.report import Report, SurveyRequest
 from oomdoctor.system.machine.lock import is_marked
 from oomdoctor.system.store.cases import CASE, cases_dir
 from oomdoctor.system.store.record_files import read_record

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oomdoctor.analysis.dataset.distribution import Tally
-from oomdoctor.records.dataset import CountedRows, LengthsRequest
-from oomdoctor.records.model import ModelSpec
-from oomdoctor.records.result import ProbeJob
+from oomdoctor.analysis.dataset_distribution import Tally
+from oomdoctor.records.job.dataset import CountedRows, LengthsRequest
+from oomdoctor.records.job.model import ModelSpec
+from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.system.environment import set_variables
 from oomdoctor.worker.dataset.files import Row, open_rows
 from oomdoctor.worker.dataset.text import Messages, NoTextError, RowText, Template, text_of

@@ -1,0 +1,1 @@
+"""Runs a step on a device: its peaks and times."""

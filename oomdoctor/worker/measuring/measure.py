@@ -18,11 +18,11 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 
 from oomdoctor.analysis.memory.curve import Stretch
-from oomdoctor.records.config import TrainConfig, is_zero, uses_host
+from oomdoctor.records.configuration.config import TrainConfig, is_zero, uses_host
 from oomdoctor.records.facts.categories import GRADIENTS, INPUTS, OPTIMIZER, WEIGHTS
 from oomdoctor.records.facts.optimizers import compiles_its_step
-from oomdoctor.records.measurement import Measurement
-from oomdoctor.records.result import ProbeJob
+from oomdoctor.records.job.measurement import Measurement
+from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.worker.measuring import meters, nvml
 from oomdoctor.worker.measuring.summary import summarise
 from oomdoctor.worker.measuring.timing import time_steps

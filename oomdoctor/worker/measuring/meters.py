@@ -16,8 +16,8 @@ from typing import Protocol
 import torch
 
 from oomdoctor.analysis.memory.phases import Window
-from oomdoctor.records.measurement import PhaseMemory
-from oomdoctor.records.result import ProbeJob
+from oomdoctor.records.job.measurement import PhaseMemory
+from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.worker.measuring import nvml
 from oomdoctor.worker.protocol import own_device, own_uuid
 from oomdoctor.worker.tracing.trace import AllocationTrace

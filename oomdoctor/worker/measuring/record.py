@@ -13,7 +13,7 @@ import torch
 from oomdoctor.analysis.allocator.settings import AllocatorSettings
 from oomdoctor.analysis.simulator.tape import Tape
 from oomdoctor.records.facts.categories import GRADIENTS, INPUTS, OPTIMIZER, WEIGHTS
-from oomdoctor.records.result import ProbeJob, RecordingRequest
+from oomdoctor.records.job.result import ProbeJob, RecordingRequest
 from oomdoctor.snapshot.phases import own_frames
 from oomdoctor.snapshot.writing import Allocations, Stretch, write_snapshot
 from oomdoctor.worker.measuring import meters

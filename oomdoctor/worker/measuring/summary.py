@@ -6,7 +6,7 @@ import math
 
 from oomdoctor.analysis.memory.phases import Window, breakdown, peak_phase, worst_by_phase
 from oomdoctor.records.facts.attention import attention_kernel
-from oomdoctor.records.measurement import (
+from oomdoctor.records.job.measurement import (
     Breakdown,
     Measurement,
     MemoryCurve,

@@ -26,8 +26,8 @@ from typing import Literal, TypeAlias
 
 import torch
 
-from oomdoctor.records.measurement import Load, Timing
-from oomdoctor.records.result import ProbeJob
+from oomdoctor.records.job.measurement import Load, Timing
+from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.worker.measuring import nvml
 from oomdoctor.worker.protocol import Marks, own_uuid
 from oomdoctor.worker.training.batch import Batch

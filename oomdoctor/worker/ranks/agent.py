@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from oomdoctor.records.codec import dumps
-from oomdoctor.records.result import ProbeJob, Reply
+from oomdoctor.records.job.result import ProbeJob, Reply
 from oomdoctor.system.environment import launched_number
 from oomdoctor.worker.protocol import PhaseFile, phase_file
 

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from oomdoctor.records.config import is_fsdp, uses_host
-from oomdoctor.records.result import ProbeJob, Reply
+from oomdoctor.records.configuration.config import is_fsdp, uses_host
+from oomdoctor.records.job.result import ProbeJob, Reply
 from oomdoctor.system.environment import set_variables
 from oomdoctor.worker.protocol import PhaseFile
 from oomdoctor.worker.ranks.agent import AnswerOne
@@ -36,7 +36,7 @@ def answer_alone(job: ProbeJob, progress: PhaseFile, answer: AnswerOne) -> Reply
     import torch.distributed.fsdp._optim_utils
     import torch.distributed.rendezvous  # noqa: F401
 
-    from oomdoctor.emulator.alone import ranks
+    from oomdoctor.emulator import alone_ranks as ranks
 
     ranks.answer_rendezvous()
     ranks.answer_collectives()

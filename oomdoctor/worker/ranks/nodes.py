@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from oomdoctor.records.codec import dumps, loads
-from oomdoctor.records.result import ProbeJob
+from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.system.environment import variable
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.ranks.agent import AnswerOne, FirstFailure, Meeting, run_ranks

@@ -14,8 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from oomdoctor.records.codec import loads
-from oomdoctor.records.measurement import Measurement, RankPeak
-from oomdoctor.records.result import Failure, ProbeJob, Reply
+from oomdoctor.records.job.measurement import Measurement, RankPeak
+from oomdoctor.records.job.result import Failure, ProbeJob, Reply
 from oomdoctor.worker.protocol import PhaseFile, phase_file
 from oomdoctor.worker.ranks.agent import AnswerOne, Meeting, reply_file, run_ranks
 from oomdoctor.worker.ranks.nodes import run_on_nodes

@@ -15,7 +15,7 @@ import torch
 from torch._C import Argument
 from torch._ops import OpOverload
 
-from oomdoctor.records.costs import OpCost, OpKind
+from oomdoctor.records.job.costs import OpCost, OpKind
 from oomdoctor.worker.simulating.flops import (
     CONVOLUTIONS,
     FOUR_BIT_PRODUCTS,

@@ -9,11 +9,11 @@ import torch
 
 from oomdoctor.analysis.simulator.card import card_of, card_of_capability
 from oomdoctor.analysis.simulator.tape import Region, Tape
-from oomdoctor.records.config import TrainConfig, has_reference_model, is_fsdp
+from oomdoctor.records.configuration.config import TrainConfig, has_reference_model, is_fsdp
 from oomdoctor.records.facts.categories import WEIGHTS
-from oomdoctor.records.model import LayerStack
-from oomdoctor.records.result import ProbeJob
-from oomdoctor.records.simulation import SimulationRequest
+from oomdoctor.records.job.model import LayerStack
+from oomdoctor.records.job.result import ProbeJob
+from oomdoctor.records.job.simulation import SimulationRequest
 from oomdoctor.system.catalogue import gpus
 from oomdoctor.worker.protocol import Marks, PhaseFile
 from oomdoctor.worker.simulating.cuda.choices import Choices

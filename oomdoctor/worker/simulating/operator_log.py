@@ -7,11 +7,11 @@ from collections.abc import Hashable, Sequence
 
 from oomdoctor.analysis.simulator.recorded import Cost
 from oomdoctor.analysis.simulator.tape import Region
-from oomdoctor.records.costs import OpCost
+from oomdoctor.records.job.costs import OpCost
 from oomdoctor.worker.simulating.costs import cost_of
 from oomdoctor.worker.simulating.cuda.choices import Choices
-from oomdoctor.worker.simulating.cuda.kernels.reductions import norm_entries
-from oomdoctor.worker.simulating.cuda.kernels.rules import differs_by_card
+from oomdoctor.worker.simulating.cuda.kernel_reductions import norm_entries
+from oomdoctor.worker.simulating.cuda.kernel_rules import differs_by_card
 from oomdoctor.worker.tracing.calls import OperatorCall
 from oomdoctor.worker.tracing.steps import Lasting, Step, with_workspaces
 from oomdoctor.worker.tracing.tensors import tensors_in

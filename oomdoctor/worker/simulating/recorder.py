@@ -16,10 +16,10 @@ from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.analysis.simulator.orders.depth import IrregularError
 from oomdoctor.analysis.simulator.recorded import Cost, Recorded, RungFacts
 from oomdoctor.analysis.simulator.tape import Region, Tape, TapeBlock
-from oomdoctor.records.config import documents_of, padded_rows
-from oomdoctor.records.costs import OpCost
+from oomdoctor.records.configuration.config import documents_of, padded_rows
 from oomdoctor.records.facts.categories import GRADIENTS, INPUTS, OPTIMIZER
-from oomdoctor.records.result import ProbeJob
+from oomdoctor.records.job.costs import OpCost
+from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.worker.simulating.cuda.workspaces import workspace_setting
 from oomdoctor.worker.simulating.device import answers, image_grids
 from oomdoctor.worker.simulating.device.answers import scored, several_in_a_row

@@ -18,7 +18,7 @@ import torch
 
 from oomdoctor.analysis.simulator.recorded import times
 from oomdoctor.analysis.simulator.tape import TapeBlock
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.categories import TEMPORARY
 from oomdoctor.units import MIB
 from oomdoctor.worker.replacing import replaced

@@ -13,7 +13,7 @@ from torch.nn import Module
 
 from oomdoctor.analysis.simulator.recorded import ParameterGroup, times
 from oomdoctor.analysis.simulator.tape import Region
-from oomdoctor.records.model import LayerStack
+from oomdoctor.records.job.model import LayerStack
 from oomdoctor.worker.tracing.tensors import local_part, logical_numel
 from oomdoctor.worker.training.layers import INDICES, UNITS, kept_layers, part_of, stacks_of
 from oomdoctor.worker.training.objectives.images import is_in_tower

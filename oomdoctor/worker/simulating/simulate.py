@@ -15,15 +15,15 @@ from pathlib import Path
 
 from oomdoctor.analysis.memory.zero.setting import setting_of
 from oomdoctor.analysis.simulator.card import Card
-from oomdoctor.analysis.simulator.kept.packed import Pack, packed, unpacked
+from oomdoctor.analysis.simulator.kept import Pack, packed, unpacked
 from oomdoctor.analysis.simulator.orders.depth import IrregularError
 from oomdoctor.analysis.simulator.predict import Knowledge, predictions
 from oomdoctor.analysis.simulator.recorded import Recorded, RungFacts
 from oomdoctor.analysis.simulator.zero import alone_config
 from oomdoctor.explain.reading.parse import parse_oom
-from oomdoctor.records.config import TrainConfig, is_zero, trains_with_trl
-from oomdoctor.records.result import ProbeJob
-from oomdoctor.records.simulation import Prediction
+from oomdoctor.records.configuration.config import TrainConfig, is_zero, trains_with_trl
+from oomdoctor.records.job.result import ProbeJob
+from oomdoctor.records.job.simulation import Prediction
 from oomdoctor.system.catalogue import speed_errors
 from oomdoctor.worker.protocol import PhaseFile, UnsupportedError
 from oomdoctor.worker.simulating.cuda import flash_package

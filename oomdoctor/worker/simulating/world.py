@@ -16,7 +16,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.system.environment import kept_variables
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.replacing import replaced

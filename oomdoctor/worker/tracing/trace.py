@@ -20,7 +20,7 @@ from oomdoctor.analysis.allocator.records import format_size
 from oomdoctor.analysis.memory.curve import Stretch, memory_curve, stretches
 from oomdoctor.analysis.simulator.tape import Region, Tape, TapeBlock
 from oomdoctor.records.facts.categories import CATEGORIES, TEMPORARY, WEIGHTS
-from oomdoctor.records.measurement import MemoryCurve
+from oomdoctor.records.job.measurement import MemoryCurve
 from oomdoctor.worker.tracing.calls import OperatorCall, Recording, resized_storages
 from oomdoctor.worker.tracing.categories import OptimizerWalk, category_of, gathered
 from oomdoctor.worker.tracing.steps import OTHERS, Freed, Lasting, OnHost, Passing, Result, Step

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from oomdoctor.records.config import (
+from oomdoctor.records.configuration.config import (
     TrainConfig,
     held_micro_batches,
     sequences_per_sample,
     trains_with_trl,
 )
-from oomdoctor.records.model import Task
+from oomdoctor.records.job.model import Task
 from oomdoctor.worker.training.objectives.completions import (
     completions_of,
     pairs_of,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from oomdoctor.records.config import (
+from oomdoctor.records.configuration.config import (
     TrainConfig,
     is_fsdp,
     is_zero,
@@ -26,8 +26,8 @@ from oomdoctor.records.config import (
 )
 from oomdoctor.records.facts.dtypes import dtype_bytes
 from oomdoctor.records.facts.optimizers import compiles_its_step
-from oomdoctor.records.model import Task
-from oomdoctor.records.result import ProbeJob
+from oomdoctor.records.job.model import Task
+from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.worker.protocol import OnHost, UnsupportedError
 from oomdoctor.worker.training import optimizers, unsloth
 from oomdoctor.worker.training.loading import load_model, quantization_notes

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from oomdoctor.records.facts.architectures import SIZE_NAMES, family_of
-from oomdoctor.records.model import ParameterCounts
-from oomdoctor.records.result import Inspection, ProbeJob
+from oomdoctor.records.job.model import ParameterCounts
+from oomdoctor.records.job.result import Inspection, ProbeJob
 from oomdoctor.worker.training.layers import stacks_of
 from oomdoctor.worker.training.model_config import auto_class, load_config
 

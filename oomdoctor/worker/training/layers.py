@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn import Module, ModuleList
 
-from oomdoctor.records.model import LayerStack
+from oomdoctor.records.job.model import LayerStack
 from oomdoctor.worker.training.objectives.images import is_in_tower
 
 if TYPE_CHECKING:

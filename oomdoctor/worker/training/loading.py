@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from oomdoctor.records.config import TrainConfig, is_fsdp
-from oomdoctor.records.result import ProbeJob
+from oomdoctor.records.configuration.config import TrainConfig, is_fsdp
+from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.worker.protocol import OnHost, UnsupportedError
 from oomdoctor.worker.tracing.tensors import logical_numel
 from oomdoctor.worker.training import synthetic

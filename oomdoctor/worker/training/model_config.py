@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oomdoctor.records.model import ModelSpec, Task
+from oomdoctor.records.job.model import ModelSpec, Task
 from oomdoctor.worker.protocol import UnsupportedError
 
 if TYPE_CHECKING:

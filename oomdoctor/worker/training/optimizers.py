@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.optim import Optimizer
 
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.optimizers import is_paged, optimizer_named
 from oomdoctor.worker.protocol import OnHost, UnsupportedError
 from oomdoctor.worker.tracing.tensors import inner_tensors

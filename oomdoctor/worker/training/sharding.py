@@ -22,7 +22,7 @@ import torch
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from oomdoctor.records.config import TrainConfig, is_fsdp, is_zero
+from oomdoctor.records.configuration.config import TrainConfig, is_fsdp, is_zero
 from oomdoctor.stacks.engines import engine_settings
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.replacing import replaced

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import torch
 
-from oomdoctor.records.config import (
+from oomdoctor.records.configuration.config import (
     TrainConfig,
     is_fsdp,
     is_zero,
     steps_in_backward,
 )
+from oomdoctor.records.configuration.faults import card_lacks
+from oomdoctor.records.configuration.unsupported import Where, unsupported
 from oomdoctor.records.facts.attention import ATTENTIONS
 from oomdoctor.records.facts.optimizers import OPTIMIZERS
-from oomdoctor.records.rung.faults import card_lacks
-from oomdoctor.records.rung.unsupported import Where, unsupported
 from oomdoctor.system.environment import is_emulating
 from oomdoctor.worker.protocol import UnsupportedError
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn import Module
 
-from oomdoctor.records.config import (
+from oomdoctor.records.configuration.config import (
     TrainConfig,
     has_reference_model,
     is_fsdp,

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn import Module
 
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.result import ProbeJob
-from oomdoctor.records.rung.faults import UNSLOTH_CHECKPOINTING
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.configuration.faults import UNSLOTH_CHECKPOINTING
+from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.system.environment import set_variables, variable
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.training.model_config import auto_class

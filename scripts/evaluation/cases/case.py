@@ -17,10 +17,10 @@ from typing import Literal
 from cases.each_case import Fault, run_each
 from cases.row_lengths import Lengths
 from oomdoctor.analysis.memory.overhead import context_bytes, device_total_bytes
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.model import ModelSpec
-from oomdoctor.records.result import ProbeJob
-from oomdoctor.records.simulation import PhasePeak, Prediction, SimulationRequest, Target
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.job.model import ModelSpec
+from oomdoctor.records.job.result import ProbeJob
+from oomdoctor.records.job.simulation import PhasePeak, Prediction, SimulationRequest, Target
 from oomdoctor.system.catalogue import find_gpu
 
 Metric = Literal["allocated", "reserved", "device"]

@@ -23,7 +23,7 @@ from oomdoctor.analysis.simulator.orders.depth import IrregularError
 from oomdoctor.analysis.simulator.playback import Layout, RecordedRung
 from oomdoctor.analysis.simulator.reductions import Capability, scratch_bytes
 from oomdoctor.analysis.simulator.tape import TapeBlock
-from oomdoctor.records.result import ProbeJob
+from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.worker.protocol import PhaseFile, UnsupportedError
 from oomdoctor.worker.simulating.recorder import Recorder
 from oomdoctor.worker.simulating.shallow import IrregularLayersError

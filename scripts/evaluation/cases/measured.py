@@ -14,8 +14,8 @@ from typing import Any
 
 from cases.case import Case, Reading
 from oomdoctor.records.codec import from_json, to_json
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.model import ModelRef, ModelSpec
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.job.model import ModelRef, ModelSpec
 from oomdoctor.system.models.hub import resolve
 
 FOLDER = Path(__file__).parents[3] / "tests" / "data" / "measured"

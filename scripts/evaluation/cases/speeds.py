@@ -18,11 +18,11 @@ from cases.case import NO_LIMIT, Case, LeftOut, simulated
 from cases.each_case import Fault, run_each
 from cases.measured import FOLDER, measured_cases
 from oomdoctor.analysis.speed.throughput import tokens_per_s
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.costs import Calibration
-from oomdoctor.records.measurement import Timing
-from oomdoctor.records.model import ModelRef, ModelSpec
-from oomdoctor.records.simulation import Slower, Target
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.job.costs import Calibration
+from oomdoctor.records.job.measurement import Timing
+from oomdoctor.records.job.model import ModelRef, ModelSpec
+from oomdoctor.records.job.simulation import Slower, Target
 from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.system.models.hub import resolve
 

@@ -28,12 +28,12 @@ from oomdoctor.analysis.simulator.predicted_attempts import (
 )
 from oomdoctor.analysis.verdict import conclude
 from oomdoctor.commands.devices.cards import Card
-from oomdoctor.records.config import Recipe, Rung
-from oomdoctor.records.machine import ByteRange
-from oomdoctor.records.model import ModelRef
-from oomdoctor.records.report import SurveyRequest
-from oomdoctor.records.result import Attempt
-from oomdoctor.records.simulation import Prediction, Target
+from oomdoctor.records.configuration.config import Recipe, Rung
+from oomdoctor.records.job.machine import ByteRange
+from oomdoctor.records.job.model import ModelRef
+from oomdoctor.records.job.result import Attempt
+from oomdoctor.records.job.simulation import Prediction, Target
+from oomdoctor.records.report.report import SurveyRequest
 from oomdoctor.system.catalogue import find_gpu, peak_errors
 
 HEADROOM = USUAL_HEADROOM

@@ -52,7 +52,7 @@ def write_gptq(folder: Path, config) -> None:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from oomdoctor.monitor.inside.weights.checkpoint import write_shards
+    from oomdoctor.monitor.inside.checkpoint import write_shards
 
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)

@@ -19,9 +19,9 @@ from oomdoctor.commands.jobs.host import WorkerHost
 from oomdoctor.commands.jobs.launch import launch
 from oomdoctor.emulator.card import Card, Devices
 from oomdoctor.emulator.enter import entered
-from oomdoctor.records.model import LayerStack, ModelRef, ModelSpec
-from oomdoctor.records.result import ProbeJob, Reply
-from oomdoctor.records.simulation import SimulationRequest, Target
+from oomdoctor.records.job.model import LayerStack, ModelRef, ModelSpec
+from oomdoctor.records.job.result import ProbeJob, Reply
+from oomdoctor.records.job.simulation import SimulationRequest, Target
 from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.system.environment import variable, worker_environment
 from oomdoctor.system.models.hub import resolve

@@ -87,7 +87,7 @@ def _checkpoint(row: dict, config, dtype, folder: Path) -> str:
     """The folder of the model's checkpoint without data; it is written if it is not there."""
     from transformers import AutoModelForCausalLM
 
-    from oomdoctor.monitor.inside.weights.checkpoint import write_checkpoint
+    from oomdoctor.monitor.inside.checkpoint import write_checkpoint
 
     shape = f"{config.model_type}-{config.hidden_size}-{config.num_hidden_layers}"
     checkpoint = folder / f"{shape}-{row['quant']['type']}"

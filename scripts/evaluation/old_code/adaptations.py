@@ -16,7 +16,7 @@ from unittest import mock
 
 from old_code import lit_gpt
 from oomdoctor.analysis.allocator.settings import EqualBlocks, equal_blocks_of
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from unittest import mock
 
 from old_code import lit_gpt, recomputing
 from old_code.adaptations import ADAPTATIONS, Adaptation
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig
 
 _USUAL_TOKENS = 256
 _SUB_GROUP = 100_000_000  # elements that DeepSpeed has twice on the host while it makes them

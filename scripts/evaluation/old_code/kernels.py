@@ -12,7 +12,7 @@ from typing import Any
 from unittest import mock
 
 from old_code.adaptations import ADAPTATIONS, Adaptation
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig
 
 _CHUNK = 128  # tokens of a chunk of the head and of the loss
 

@@ -8,7 +8,7 @@ from functools import wraps
 from typing import Any
 from unittest import mock
 
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig
 
 
 @contextlib.contextmanager

@@ -9,7 +9,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, get_args
 
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.configuration.faults import config_faults
 from oomdoctor.records.facts.choices import (
     Attention,
     AutocastDtype,
@@ -20,7 +21,6 @@ from oomdoctor.records.facts.choices import (
     Quantization,
 )
 from oomdoctor.records.facts.dtypes import TRAINED_NAMES
-from oomdoctor.records.rung.faults import config_faults
 from published.code import NotExpressibleError, Row, is_qwen_1, keeps_gradients, release_of
 
 Word = TypeVar("Word")

@@ -19,8 +19,8 @@ from cases.case import Case, LeftOut, Metric, Reading
 from cases.row_lengths import lengths_of
 
 from oomdoctor.analysis.memory.overhead import context_bytes, device_total_bytes
-from oomdoctor.records.machine import GpuFacts
-from oomdoctor.records.model import ModelSpec, Task
+from oomdoctor.records.job.machine import GpuFacts
+from oomdoctor.records.job.model import ModelSpec, Task
 from oomdoctor.system.catalogue import find_gpu, gpus
 from published.code import NotExpressibleError, Row, adaptations, check_code
 from published.config import train_config

@@ -21,7 +21,7 @@ from published.rows import published_cases
 from oomdoctor.analysis.allocator.caching import CachingAllocator
 from oomdoctor.analysis.allocator.settings import AllocatorSettings
 from oomdoctor.analysis.simulator import sizes
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.worker.training.inspection import torch_release
 
 LLAMA = {

@@ -17,8 +17,8 @@ from emulated.both import Peaks, emulated_card, target_of
 from emulated.rungs import EmulatedRung, rungs
 from emulated.table import Row, allocated, reserved, summary
 
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.rung.faults import config_faults
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.configuration.faults import config_faults
 
 SCRIPT = Path(simulated_emulated.__file__)
 A_RUNG = EmulatedRung(

@@ -14,7 +14,7 @@ from cases.case import LeftOut
 from figures.speed_rest import with_rest
 from peft.tuners import tuners_utils
 
-from oomdoctor.records.measurement import Timing
+from oomdoctor.records.job.measurement import Timing
 
 METHODS = ("full", "lora", "qlora")
 TIMING = Timing(1.0, 0.1, 0.5, 0.1, 1.5, 0, 0, "estimated")

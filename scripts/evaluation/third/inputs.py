@@ -119,7 +119,7 @@ def _deepspeed(stage: int) -> dict[str, Any]:
 
 
 def _gpt2(folder: Path) -> None:
-    from oomdoctor.monitor.inside.weights.checkpoint import write_tokenizer
+    from oomdoctor.monitor.inside.checkpoint import write_tokenizer
 
     config = {
         "architectures": ["GPT2LMHeadModel"],
@@ -134,7 +134,7 @@ def _gpt2(folder: Path) -> None:
 
 
 def _llama(folder: Path) -> None:
-    from oomdoctor.monitor.inside.weights.checkpoint import write_shards
+    from oomdoctor.monitor.inside.checkpoint import write_shards
 
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(LLAMA))

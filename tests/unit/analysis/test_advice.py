@@ -13,11 +13,11 @@ from oomdoctor.analysis.advice import deciding, exit_of, measuring_commands, nex
 from oomdoctor.analysis.verdict import NOT_REACHED
 from oomdoctor.errors import ExitCode
 from oomdoctor.records.codec import loads
-from oomdoctor.records.config import Recipe
-from oomdoctor.records.dataset import TrainingRequest
-from oomdoctor.records.model import ModelRef
-from oomdoctor.records.planned.plan import PlanRequest, Sweep
-from oomdoctor.records.user_training import YOURS, UserTraining, YourChange, YourRung
+from oomdoctor.records.configuration.config import Recipe
+from oomdoctor.records.job.dataset import TrainingRequest
+from oomdoctor.records.job.model import ModelRef
+from oomdoctor.records.report.plan import PlanRequest, Sweep
+from oomdoctor.records.report.user_training import YOURS, UserTraining, YourChange, YourRung
 
 DATA = Path(__file__).parents[2] / "data"
 FITS, OOM = result("a", "fits"), result("b", "oom", missed_by_bytes=GIB)

@@ -16,8 +16,8 @@ from oomdoctor.analysis.fit import (
     usable_bytes,
 )
 from oomdoctor.commands.devices.cards import card_named, card_that_holds
-from oomdoctor.records.machine import ByteRange
-from oomdoctor.records.simulation import PeakError, PeakErrorRecord
+from oomdoctor.records.job.machine import ByteRange
+from oomdoctor.records.job.simulation import PeakError, PeakErrorRecord
 from oomdoctor.system import catalogue
 from oomdoctor.units import GIB, MIB
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from oomdoctor.analysis.fit import PeakErrors
-from oomdoctor.records.simulation import PeakErrorRecord
+from oomdoctor.records.job.simulation import PeakErrorRecord
 
 
 def record(**values: Any) -> PeakErrorRecord:

@@ -10,8 +10,8 @@ import pytest
 from analysis_make import GIB, result
 
 from oomdoctor.analysis.rank import best, rank, ranked_by, ties, without_speed
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.report import Picks
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.report.report import Picks
 
 FAST = result("fast", tokens_per_s=1000.0, peak_device_bytes=20 * GIB, max_micro_batch_size=4)
 LEAN = result(

@@ -24,8 +24,8 @@ from oomdoctor.analysis.search.ladder import Context, SkipRung
 from oomdoctor.analysis.speed_verdict import speed_warnings
 from oomdoctor.analysis.verdict import conclude, fits, missed_by
 from oomdoctor.records.codec import from_json, to_json
-from oomdoctor.records.measurement import Load
-from oomdoctor.records.result import Attempt, ProbeResult
+from oomdoctor.records.job.measurement import Load
+from oomdoctor.records.job.result import Attempt, ProbeResult
 
 RUNG = rung("bf16", sequence_length=1000)
 CONTEXT = Context(

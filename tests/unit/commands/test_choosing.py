@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oomdoctor.commands.runs_choosing import Limits, Wanted, chosen, over_limit, parse_limits
-from oomdoctor.records.earlier_runs import StoredRun
+from oomdoctor.records.report.earlier_runs import StoredRun
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 DAY = 86400.0

@@ -13,7 +13,7 @@ from oomdoctor.commands.triage import Item, exit_of, thinned, triage, triaged
 from oomdoctor.errors import ExitCode
 from oomdoctor.explain.reading.lines.clean import Line
 from oomdoctor.explain.training.known import Given
-from oomdoctor.records.triage import TriageKey
+from oomdoctor.records.report.triage import TriageKey
 from oomdoctor.system.slurm.records import JobRecord
 from oomdoctor.system.slurm.site import SiteJob
 from oomdoctor.units import MIB

@@ -13,9 +13,9 @@ from oomdoctor.analysis.command_line import command_line
 from oomdoctor.commands.events import SurveyEvent
 from oomdoctor.commands.ladder.unfinished import keeping, stored_report
 from oomdoctor.errors import ExitCode, OomDoctorError
-from oomdoctor.records.planned.plan import PlanRequest
-from oomdoctor.records.report import Report
-from oomdoctor.records.result import Failure
+from oomdoctor.records.job.result import Failure
+from oomdoctor.records.report.plan import PlanRequest
+from oomdoctor.records.report.report import Report
 from oomdoctor.system.store import run_folders
 from oomdoctor.system.store.run_folders import RunFolder
 from oomdoctor.system.store.stored import stored_runs

@@ -13,8 +13,8 @@ from live_logs import UUID, gpu, live_log
 
 from oomdoctor.commands.watch import Asked, Watcher
 from oomdoctor.errors import ExitCode, OomDoctorError
-from oomdoctor.records.inside.live import LiveEvent, WatchAnswer
-from oomdoctor.records.machine import Gpu
+from oomdoctor.records.job.machine import Gpu
+from oomdoctor.records.report.live import LiveEvent, WatchAnswer
 from oomdoctor.system.store.live_logs import family
 from oomdoctor.units import GIB, MIB
 

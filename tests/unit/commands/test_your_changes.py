@@ -27,11 +27,11 @@ from oomdoctor.commands.ladder.your_changes import (
 )
 from oomdoctor.commands.plan.changes import answer_fits, answer_runs
 from oomdoctor.records.codec import loads
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.configuration.faults import config_faults
 from oomdoctor.records.facts.choices import AUTO
-from oomdoctor.records.result import Failure, ProbeResult
-from oomdoctor.records.rung.faults import config_faults
-from oomdoctor.records.user_training import UserTraining
+from oomdoctor.records.job.result import Failure, ProbeResult
+from oomdoctor.records.report.user_training import UserTraining
 
 TRAINING = Path(__file__).parents[2] / "data" / "stacks" / "user_training.json"
 OWN = TrainConfig(micro_batch_size=4, sequence_length=512)

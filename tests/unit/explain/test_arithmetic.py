@@ -22,8 +22,8 @@ from oomdoctor.explain.reading.scan import scan
 from oomdoctor.explain.remedies import sets
 from oomdoctor.explain.remedies.row import smaller_batches
 from oomdoctor.explain.training.known import Given
-from oomdoctor.records.diagnosis import Diagnosis, Incident, LogFacts
-from oomdoctor.records.model import ModelRef
+from oomdoctor.records.job.model import ModelRef
+from oomdoctor.records.report.diagnosis import Diagnosis, Incident, LogFacts
 from oomdoctor.system.models.hub import resolve
 from oomdoctor.units import format_bytes
 

@@ -12,7 +12,7 @@ from oomdoctor.explain.diagnose import NOTHING_FOUND, diagnose, exit_of
 from oomdoctor.explain.diagnosis.verdict import ANSWERS, short_answer
 from oomdoctor.explain.training.known import Given
 from oomdoctor.records import codec
-from oomdoctor.records.diagnosis import Diagnosis, Incident, LogFacts
+from oomdoctor.records.report.diagnosis import Diagnosis, Incident, LogFacts
 from oomdoctor.units import MIB
 
 

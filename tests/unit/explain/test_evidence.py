@@ -13,8 +13,8 @@ from oomdoctor.explain.memory.held import saving
 from oomdoctor.explain.reading.lines.stream import lines
 from oomdoctor.explain.reading.scan import scan
 from oomdoctor.explain.training.known import Given
-from oomdoctor.records.diagnosis import Diagnosis
-from oomdoctor.records.measurement import CategoryBytes
+from oomdoctor.records.job.measurement import CategoryBytes
+from oomdoctor.records.report.diagnosis import Diagnosis
 from oomdoctor.snapshot.device_answer import device_of
 from oomdoctor.snapshot.history import history_of
 from oomdoctor.snapshot.reading.snapshot import read_snapshot

@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from oomdoctor.emulator.alone.ranks import answer_rendezvous, is_another_rank
+from oomdoctor.emulator.alone_ranks import answer_rendezvous, is_another_rank
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ from dataclasses import fields
 from typing import get_args
 
 from oomdoctor.analysis.memory.phases import breakdown
-from oomdoctor.records.diagnosis import ReadPhase
 from oomdoctor.records.facts.categories import BREAKDOWN, CATEGORIES, STACKED, TABLE
 from oomdoctor.records.facts.phases import MEASURED, PHASES
-from oomdoctor.records.measurement import BlockCategory, Breakdown, CategoryBytes, PhaseName
+from oomdoctor.records.job.measurement import BlockCategory, Breakdown, CategoryBytes, PhaseName
+from oomdoctor.records.report.diagnosis import ReadPhase
 
 
 def test_records_have_the_categories_of_the_table():

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from oomdoctor.records.codec import CodecError, dumps, from_json, loads, to_json
-from oomdoctor.records.measurement import MemoryCurve
-from oomdoctor.records.report import Report
+from oomdoctor.records.job.measurement import MemoryCurve
+from oomdoctor.records.report.report import Report
 from oomdoctor.render import render_report
 
 # Reports as earlier versions wrote them: before `explain`, before `plan`, and the first cases.

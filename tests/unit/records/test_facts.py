@@ -10,7 +10,9 @@ import pytest
 from oomdoctor.analysis.memory.bounds import state_bytes
 from oomdoctor.analysis.memory.closed_form import state_ceiling, state_width
 from oomdoctor.analysis.memory.shape import size_in
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.configuration.label import label_of
+from oomdoctor.records.configuration.unsupported import Unsupported, unsupported, unsupported_rows
 from oomdoctor.records.facts.architectures import (
     FAMILIES,
     ROLES,
@@ -30,9 +32,7 @@ from oomdoctor.records.facts.optimizers import (
     is_paged,
     optimizer_named,
 )
-from oomdoctor.records.model import ParameterCounts
-from oomdoctor.records.rung.label import label_of
-from oomdoctor.records.rung.unsupported import Unsupported, unsupported, unsupported_rows
+from oomdoctor.records.job.model import ParameterCounts
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.training.support import check_supported
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.simulation import Target
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.job.simulation import Target
 from oomdoctor.units import GIB
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from oomdoctor.errors import OomDoctorError
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.rung.faults import config_faults
-from oomdoctor.records.rung.label import label_of
-from oomdoctor.records.rung.unsupported import unsupported
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.configuration.faults import config_faults
+from oomdoctor.records.configuration.label import label_of
+from oomdoctor.records.configuration.unsupported import unsupported
 from oomdoctor.stacks.export import export
 from oomdoctor.stacks.reading.finish import finished
 from oomdoctor.stacks.reading.merge import draft_of

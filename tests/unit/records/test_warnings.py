@@ -10,12 +10,12 @@ from typing import get_args
 import pytest
 
 import oomdoctor
-from oomdoctor.records import warnings
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.diagnosis import RESOURCE_WORDS, Resource
-from oomdoctor.records.machine import GpuProcess
-from oomdoctor.records.report import Warn
-from oomdoctor.records.result import OUTCOME_WORDS, Outcome
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.job.machine import GpuProcess
+from oomdoctor.records.job.result import OUTCOME_WORDS, Outcome
+from oomdoctor.records.report import warnings
+from oomdoctor.records.report.diagnosis import RESOURCE_WORDS, Resource
+from oomdoctor.records.report.report import Warn
 
 PACKAGE = Path(oomdoctor.__file__).parent
 GIB = 1 << 30

@@ -13,8 +13,8 @@ import jsonschema
 import pytest
 from example_diagnoses import GPU, explained
 
-from oomdoctor.records.diagnosis import Cause, Diagnosis, Frame, Numbers, Remedy, Tensor
-from oomdoctor.records.report import Fault, Report, Warn
+from oomdoctor.records.report.diagnosis import Cause, Diagnosis, Frame, Numbers, Remedy, Tensor
+from oomdoctor.records.report.report import Fault, Report, Warn
 from oomdoctor.render import render_report
 from oomdoctor.render.formats import format_names
 from oomdoctor.units import GIB

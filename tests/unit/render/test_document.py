@@ -21,8 +21,8 @@ from example_plans import PLANS
 from example_reports import REPORTS
 
 from oomdoctor.records import codec
-from oomdoctor.records.measurement import Breakdown
-from oomdoctor.records.report import Report
+from oomdoctor.records.job.measurement import Breakdown
+from oomdoctor.records.report.report import Report
 from oomdoctor.render import render_report
 
 ROOT = Path(__file__).parents[3]

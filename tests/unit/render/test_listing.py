@@ -8,8 +8,8 @@ import re
 import pytest
 from example_gpu import gpu_report
 
-from oomdoctor.records.config import Recipe
-from oomdoctor.records.machine import Capability, Gpu, GpuFacts, GpuProcess, Setting
+from oomdoctor.records.configuration.config import Recipe
+from oomdoctor.records.job.machine import Capability, Gpu, GpuFacts, GpuProcess, Setting
 from oomdoctor.render import lists as listing
 from oomdoctor.render.env_page import Environment, environment_page
 from oomdoctor.system.catalogue import CatalogueModel

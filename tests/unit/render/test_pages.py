@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from example_gpu import gpu_report
 
-from oomdoctor.records.report import Report
+from oomdoctor.records.report.report import Report
 from oomdoctor.render import pages
 from oomdoctor.render.blocks import Look
 from oomdoctor.render.ladder_page import ENTRIES, PARTS
@@ -55,7 +55,7 @@ def test_nothing_but_the_table_asks_for_the_command() -> None:
         if re.search(r"report\.command (==|in|not in|!=)|title\.startswith", line)
     }
     assert asked == {
-        'report/header.py: return report.command == "plan"',
+        'ladder/header.py: return report.command == "plan"',
         "pages.py: if report.command in page.commands and (not page.needs or getattr(report, "
         "page.needs)):",
     }

@@ -16,12 +16,12 @@ from example_plans import PLANS
 from example_reports import REPORTS, cpu_report, interrupted_report
 from example_runs import RUNS
 
-from oomdoctor.records.costs import CalibratedBy, Calibration
-from oomdoctor.records.dataset import LengthsRequest, TrainingTime
-from oomdoctor.records.machine import GpuProcess
-from oomdoctor.records.model import ModelRef
-from oomdoctor.records.report import Fault, Picks, Report, Warn
-from oomdoctor.records.result import Failure
+from oomdoctor.records.job.costs import CalibratedBy, Calibration
+from oomdoctor.records.job.dataset import LengthsRequest, TrainingTime
+from oomdoctor.records.job.machine import GpuProcess
+from oomdoctor.records.job.model import ModelRef
+from oomdoctor.records.job.result import Failure
+from oomdoctor.records.report.report import Fault, Picks, Report, Warn
 from oomdoctor.render import render_report
 from oomdoctor.render.formats import format_names
 from oomdoctor.render.tones import tone

@@ -10,7 +10,7 @@ import pytest
 from snapshots import BASE, Writer, training
 
 from oomdoctor.errors import OomDoctorError
-from oomdoctor.records.inside.snapshot import SnapshotDevice
+from oomdoctor.records.report.snapshot import SnapshotDevice
 from oomdoctor.snapshot.device_answer import device_of, difference_of
 from oomdoctor.snapshot.history import History, history_of
 from oomdoctor.snapshot.reading.snapshot import read_snapshot

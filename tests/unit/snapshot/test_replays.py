@@ -8,7 +8,7 @@ import pytest
 from growth import grows_no_faster
 from snapshots import Writer, large_blocks, training
 
-from oomdoctor.records.inside.snapshot import SnapshotChange, SnapshotDevice
+from oomdoctor.records.report.snapshot import SnapshotChange, SnapshotDevice
 from oomdoctor.snapshot import replays as runs_module
 from oomdoctor.snapshot.changes import Room, half_sizes, with_replays
 from oomdoctor.snapshot.device_answer import device_of

@@ -10,8 +10,8 @@ from typing import get_args
 import pytest
 from snapshots import Writer, training
 
-from oomdoctor.records.inside.timeline import CATEGORIES, PHASES, Timeline, TimelineDevice
-from oomdoctor.records.measurement import BlockCategory
+from oomdoctor.records.job.measurement import BlockCategory
+from oomdoctor.records.report.timeline import CATEGORIES, PHASES, Timeline, TimelineDevice
 from oomdoctor.snapshot.device_answer import device_of
 from oomdoctor.snapshot.history import History, history_of
 from oomdoctor.snapshot.reading.snapshot import read_snapshot

@@ -10,7 +10,7 @@ import pytest
 
 from oomdoctor.analysis.allocator.replay import replay_order
 from oomdoctor.analysis.allocator.settings import AllocatorSettings
-from oomdoctor.records.inside.snapshot import SnapshotDevice
+from oomdoctor.records.report.snapshot import SnapshotDevice
 from oomdoctor.snapshot.device_answer import device_of
 from oomdoctor.snapshot.history import history_of
 from oomdoctor.snapshot.phases import own_frames

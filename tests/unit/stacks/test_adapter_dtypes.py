@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.user_training import Document, UserTraining
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.report.user_training import Document, UserTraining
 from oomdoctor.stacks.export import export
 from oomdoctor.stacks.reading.finish import finished
 from oomdoctor.stacks.reading.merge import draft_of

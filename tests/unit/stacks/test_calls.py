@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from oomdoctor.explain.remedies.table import TABLE
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.stacks.reading.finish import finished
 from oomdoctor.stacks.reading.merge import draft_of
 from oomdoctor.stacks.reading.script import read_script

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from oomdoctor.records.user_training import UserTraining
+from oomdoctor.records.report.user_training import UserTraining
 from oomdoctor.stacks.reading.finish import Overrides, finished
 from oomdoctor.stacks.reading.merge import draft_of
 from oomdoctor.stacks.writing.changed_lines import changed_lines

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from oomdoctor.records.user_training import UserTraining
+from oomdoctor.records.report.user_training import UserTraining
 from oomdoctor.stacks.reading.finish import Overrides, finished
 from oomdoctor.stacks.reading.merge import draft_of
 from oomdoctor.system.training_files import read_documents

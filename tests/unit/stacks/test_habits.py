@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from oomdoctor.errors import OomDoctorError
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.user_training import Document, UserTraining
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.report.user_training import Document, UserTraining
 from oomdoctor.stacks.export import export
 from oomdoctor.stacks.names.values import names_of
 from oomdoctor.stacks.reading.finish import Overrides, finished

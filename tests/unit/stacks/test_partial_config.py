@@ -6,7 +6,7 @@ from dataclasses import fields
 
 import pytest
 
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.stacks.partial_config import PartialConfig, RungKeys
 from oomdoctor.stacks.programs import PROGRAMS
 from oomdoctor.stacks.reading.others import OTHERS

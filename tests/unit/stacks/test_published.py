@@ -16,7 +16,7 @@ import pytest
 import yaml
 from stack_rungs import RUNGS
 
-from oomdoctor.records.config import TrainConfig, is_fsdp, is_zero
+from oomdoctor.records.configuration.config import TrainConfig, is_fsdp, is_zero
 from oomdoctor.stacks.engines import engine_settings, zero_settings
 from oomdoctor.stacks.export import export, target_names
 from oomdoctor.stacks.names.row import by_name, flat, listed, published_data, settings_data

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from oomdoctor.errors import OomDoctorError
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.user_training import Document, UserTraining
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.report.user_training import Document, UserTraining
 from oomdoctor.stacks.reading.finish import Overrides, finished
 from oomdoctor.stacks.reading.merge import draft_of
 

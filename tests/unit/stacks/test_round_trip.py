@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from stack_rungs import RUNGS
 
 from oomdoctor.errors import OomDoctorError
-from oomdoctor.records.config import TrainConfig, is_fsdp, is_zero, steps_in_backward
+from oomdoctor.records.configuration.config import TrainConfig, is_fsdp, is_zero, steps_in_backward
+from oomdoctor.records.configuration.faults import config_faults
 from oomdoctor.records.facts.choices import AUTO
 from oomdoctor.records.facts.optimizers import RECIPE_NAMES
-from oomdoctor.records.rung.faults import config_faults
 from oomdoctor.stacks.export import export
 from oomdoctor.stacks.reading.finish import Overrides, finished
 from oomdoctor.stacks.reading.merge import draft_of

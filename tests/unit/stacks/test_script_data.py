@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.stacks.export import export
 from oomdoctor.stacks.rung import StackRung
 

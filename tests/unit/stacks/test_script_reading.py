@@ -10,9 +10,9 @@ import pytest
 from export_rungs import OF_TRAINERS, OF_TRL, RUNGS
 
 from oomdoctor.errors import ExitCode, OomDoctorError
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.rung.keys import settled
-from oomdoctor.records.user_training import UserTraining
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.configuration.keys import settled
+from oomdoctor.records.report.user_training import UserTraining
 from oomdoctor.stacks.export import export
 from oomdoctor.stacks.reading.finish import Overrides, finished
 from oomdoctor.stacks.reading.merge import draft_of

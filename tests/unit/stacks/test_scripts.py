@@ -16,8 +16,8 @@ from export_rungs import OF_TRAINERS, OF_TRL, RUNGS
 from oomdoctor import stacks
 from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.package_data import data_text
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.rung.label import label_of
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.configuration.label import label_of
 from oomdoctor.stacks.export import export, target_names
 from oomdoctor.stacks.rung import StackRung
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.user_training import AddedCode, UserTraining
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.report.user_training import AddedCode, UserTraining
 from oomdoctor.stacks.reading.finish import Overrides, finished
 from oomdoctor.stacks.reading.merge import draft_of
 from oomdoctor.stacks.reading.python_values import name_of

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from oomdoctor.records.machine import Setting
+from oomdoctor.records.job.machine import Setting
 from oomdoctor.system import environment
 from oomdoctor.system.environment import settings, slurm, state_dir, worker_environment
 from oomdoctor.units import MIB

@@ -19,12 +19,12 @@ from oomdoctor.commands.ladder.dataset import count_rows
 from oomdoctor.commands.plan.run_plan import run_plan
 from oomdoctor.commands.probe.run_survey import run_survey
 from oomdoctor.errors import ExitCode, OomDoctorError
-from oomdoctor.records.config import Recipe, Rung, TrainConfig
-from oomdoctor.records.dataset import LengthDistribution, LengthsRequest
-from oomdoctor.records.machine import ByteRange
-from oomdoctor.records.model import ModelRef
-from oomdoctor.records.planned.plan import PlanRequest
-from oomdoctor.records.report import Report, SurveyRequest
+from oomdoctor.records.configuration.config import Recipe, Rung, TrainConfig
+from oomdoctor.records.job.dataset import LengthDistribution, LengthsRequest
+from oomdoctor.records.job.machine import ByteRange
+from oomdoctor.records.job.model import ModelRef
+from oomdoctor.records.report.plan import PlanRequest
+from oomdoctor.records.report.report import Report, SurveyRequest
 from oomdoctor.system.store import run_folders
 from oomdoctor.units import MIB
 from oomdoctor.worker.answer import answer_here

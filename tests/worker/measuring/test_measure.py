@@ -8,8 +8,8 @@ import pytest
 from tiny_models import CONFIGS, tiny_job
 
 from oomdoctor.records.codec import dumps, loads
-from oomdoctor.records.measurement import Measurement
-from oomdoctor.records.result import ProbeJob, Reply
+from oomdoctor.records.job.measurement import Measurement
+from oomdoctor.records.job.result import ProbeJob, Reply
 from oomdoctor.worker.__main__ import main
 from oomdoctor.worker.answer import answer_here
 from oomdoctor.worker.measuring.measure import measure

@@ -12,9 +12,9 @@ import yaml
 from stack_rungs import RUNGS
 
 from oomdoctor.errors import OomDoctorError
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.rung.faults import config_faults
-from oomdoctor.records.user_training import Document
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.configuration.faults import config_faults
+from oomdoctor.records.report.user_training import Document
 from oomdoctor.stacks.export import export
 from oomdoctor.stacks.programs import BY_NAME
 from oomdoctor.stacks.reading.finish import Overrides, finished

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from analysis_make import measurement
 
-from oomdoctor.records.measurement import OomEvent, RankPeak
-from oomdoctor.records.result import Failure, Reply
+from oomdoctor.records.job.measurement import OomEvent, RankPeak
+from oomdoctor.records.job.result import Failure, Reply
 from oomdoctor.worker.ranks.run_ranks import joined
 
 GIB = 1 << 30

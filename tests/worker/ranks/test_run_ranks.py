@@ -11,8 +11,8 @@ import pytest
 from tiny_models import tiny_job
 from worker_process import answered
 
-from oomdoctor.records.measurement import OomEvent
-from oomdoctor.records.result import ProbeJob, Reply
+from oomdoctor.records.job.measurement import OomEvent
+from oomdoctor.records.job.result import ProbeJob, Reply
 from oomdoctor.worker.answer import answer
 from oomdoctor.worker.protocol import PhaseFile
 from oomdoctor.worker.ranks.run_ranks import answer_ranks

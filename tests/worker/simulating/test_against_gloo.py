@@ -11,8 +11,8 @@ from tiny_models import tiny_job
 from worker_process import answered
 
 from oomdoctor.analysis.simulator.playback import RecordedRung, phase_peak_positions
-from oomdoctor.records.config import held_micro_batches
-from oomdoctor.records.simulation import SimulationRequest
+from oomdoctor.records.configuration.config import held_micro_batches
+from oomdoctor.records.job.simulation import SimulationRequest
 from oomdoctor.worker.protocol import PhaseFile
 from oomdoctor.worker.simulating.clean_slate import clean_slate
 from oomdoctor.worker.simulating.simulate import simulated_rung

@@ -9,8 +9,8 @@ import pytest
 from simulated_targets import target
 from tiny_models import tiny_job
 
-from oomdoctor.records.result import ProbeJob
-from oomdoctor.records.simulation import Prediction, SimulationRequest, Target
+from oomdoctor.records.job.result import ProbeJob
+from oomdoctor.records.job.simulation import Prediction, SimulationRequest, Target
 from oomdoctor.worker.protocol import PhaseFile
 from oomdoctor.worker.simulating.simulate import simulate
 

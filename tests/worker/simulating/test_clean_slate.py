@@ -11,7 +11,7 @@ import pytest
 CODE = """
 from dataclasses import replace
 from tiny_models import tiny_job
-from oomdoctor.records.simulation import SimulationRequest
+from oomdoctor.records.job.simulation import SimulationRequest
 from oomdoctor.worker.measuring.measure import measure
 from oomdoctor.worker.protocol import PhaseFile
 from oomdoctor.worker.simulating.simulate import simulate

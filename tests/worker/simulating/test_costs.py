@@ -9,7 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from oomdoctor.records.costs import OpCost
+from oomdoctor.records.job.costs import OpCost
 from oomdoctor.worker.simulating.costs import cost_of
 from oomdoctor.worker.tracing.calls import OperatorCall
 

@@ -9,7 +9,7 @@ import pytest
 from simulated_steps import differences, quick, simulated_peaks, simulation_job
 from tiny_models import tiny_job
 
-from oomdoctor.records.simulation import Target
+from oomdoctor.records.job.simulation import Target
 from oomdoctor.worker.measuring.measure import measure
 from oomdoctor.worker.protocol import PhaseFile, UnsupportedError
 from oomdoctor.worker.simulating.clean_slate import clean_slate

@@ -16,10 +16,10 @@ from tiny_models import WITH_IMAGES, tiny_job
 from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.analysis.simulator.playback import RecordedRung
 from oomdoctor.analysis.simulator.recorded import Recorded
-from oomdoctor.records.config import Rung, TrainConfig
+from oomdoctor.records.configuration.config import Rung, TrainConfig
 from oomdoctor.records.facts.categories import CATEGORIES
-from oomdoctor.records.result import ProbeJob
-from oomdoctor.records.simulation import DevicePrediction, SimulationRequest, Target
+from oomdoctor.records.job.result import ProbeJob
+from oomdoctor.records.job.simulation import DevicePrediction, SimulationRequest, Target
 from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.system.recipes.recipes import load_recipe
 from oomdoctor.worker.measuring.measure import measure

@@ -10,9 +10,9 @@ from tiny_models import CONFIGS, tiny_job
 from oomdoctor.analysis.allocator.settings import AllocatorSettings
 from oomdoctor.analysis.simulator.playback import Layout, RecordedRung, play
 from oomdoctor.records.facts.categories import GRADIENTS, OPTIMIZER, TEMPORARY, WEIGHTS
-from oomdoctor.records.model import LayerStack
-from oomdoctor.records.result import ProbeJob
-from oomdoctor.records.simulation import SimulationRequest
+from oomdoctor.records.job.model import LayerStack
+from oomdoctor.records.job.result import ProbeJob
+from oomdoctor.records.job.simulation import SimulationRequest
 from oomdoctor.worker.protocol import PhaseFile, UnsupportedError
 from oomdoctor.worker.simulating.clean_slate import clean_slate
 from oomdoctor.worker.simulating.simulate import simulated_rung

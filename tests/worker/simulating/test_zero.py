@@ -11,14 +11,14 @@ import pytest
 import torch
 from tiny_models import tiny_job
 
-from oomdoctor.analysis.simulator.kept.packed import opened
+from oomdoctor.analysis.simulator.kept import opened
 from oomdoctor.analysis.simulator.predict import Knowledge, predictions
 from oomdoctor.analysis.simulator.recordings import not_recorded
 from oomdoctor.analysis.simulator.zero import NOTE, parameters_of
 from oomdoctor.commands.jobs.remembered import Memory
-from oomdoctor.records.model import LayerStack
-from oomdoctor.records.result import ProbeJob
-from oomdoctor.records.simulation import PredictedSize, SimulationRequest, Target
+from oomdoctor.records.job.model import LayerStack
+from oomdoctor.records.job.result import ProbeJob
+from oomdoctor.records.job.simulation import PredictedSize, SimulationRequest, Target
 from oomdoctor.system.catalogue import find_gpu, speed_errors
 from oomdoctor.units import GIB
 from oomdoctor.worker.protocol import PhaseFile, UnsupportedError

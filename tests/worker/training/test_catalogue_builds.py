@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from oomdoctor.records.model import Task
+from oomdoctor.records.job.model import Task
 from oomdoctor.system.catalogue import CatalogueModel, models
 from oomdoctor.system.models.tasks import task_of
 

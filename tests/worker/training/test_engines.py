@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.stacks.engines import fsdp_settings, zero_settings
 from oomdoctor.worker.training.sharding import engine_arguments
 

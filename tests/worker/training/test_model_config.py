@@ -11,9 +11,9 @@ from tiny_models import tiny_job
 
 from oomdoctor.commands.devices.startup_errors import inspection_error
 from oomdoctor.errors import OomDoctorError
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.model import ModelSpec
-from oomdoctor.records.result import Attempt, ProbeJob
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.job.model import ModelSpec
+from oomdoctor.records.job.result import Attempt, ProbeJob
 from oomdoctor.worker.answer import answer_here
 from oomdoctor.worker.protocol import PhaseFile, UnsupportedError
 from oomdoctor.worker.training.model_config import load_config

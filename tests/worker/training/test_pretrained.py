@@ -10,7 +10,7 @@ from tiny_models import tiny_job
 
 from oomdoctor.commands.devices.startup_errors import check_weights
 from oomdoctor.errors import ExitCode, OomDoctorError
-from oomdoctor.records.result import ProbeJob
+from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.worker.answer import answer_here
 from oomdoctor.worker.protocol import PhaseFile
 from oomdoctor.worker.training.model_config import auto_class, load_config

@@ -8,7 +8,7 @@ import pytest
 import torch
 from tiny_models import CONFIGS, tiny_job, tiny_spec
 
-from oomdoctor.records.result import ProbeJob
+from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.tracing.trace import AllocationTrace
 from oomdoctor.worker.training import synthetic

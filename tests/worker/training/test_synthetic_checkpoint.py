@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from oomdoctor.monitor.inside.weights import serve
-from oomdoctor.monitor.inside.weights.checkpoint import (
+from oomdoctor.monitor.inside import serve
+from oomdoctor.monitor.inside.checkpoint import (
     write_checkpoint,
     write_shards,
     write_tokenizer,
@@ -91,7 +91,7 @@ def test_from_pretrained_is_served_a_folder_with_only_a_config(tmp_path: Path) -
 import sys
 from pathlib import Path
 import transformers
-from oomdoctor.monitor.inside.weights.serve import CLASSES, serve_in
+from oomdoctor.monitor.inside.serve import CLASSES, serve_in
 import importlib
 for module in CLASSES:
     importlib.import_module(module)
@@ -148,7 +148,7 @@ def test_the_stand_in_is_served_where_the_models_class_would_ignore_its_file(
 import sys
 from pathlib import Path
 import transformers.models.auto.tokenization_auto as auto
-from oomdoctor.monitor.inside.weights.serve import serve_in
+from oomdoctor.monitor.inside.serve import serve_in
 serve_in(auto.__name__, Path(sys.argv[2]))
 tokenizer = auto.AutoTokenizer.from_pretrained(sys.argv[1], use_fast=True, padding_side="left")
 assert len(tokenizer) == 300 and tokenizer.padding_side == "left"

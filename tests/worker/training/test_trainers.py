@@ -14,7 +14,7 @@ from plain_steps import step_loss
 from simulated_steps import quick
 from tiny_models import tiny_job
 
-from oomdoctor.records.result import ProbeJob
+from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.worker.measuring.measure import measure
 from oomdoctor.worker.measuring.meters import CpuMeter
 from oomdoctor.worker.protocol import PhaseFile, UnsupportedError

@@ -16,7 +16,7 @@ from oomdoctor.analysis.memory.zero.setting import (
 from oomdoctor.analysis.memory.zero.stage_three import course_of_stage_three
 from oomdoctor.analysis.memory.zero.stages_one_two import course_of_stages_one_two
 from oomdoctor.records.facts.categories import CATEGORIES
-from oomdoctor.records.measurement import CurvePhase, MemoryCurve
+from oomdoctor.records.job.measurement import CurvePhase, MemoryCurve
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ from typing import Literal
 
 from oomdoctor.analysis.memory.closed_form import state_width
 from oomdoctor.analysis.memory.phases import Parts, size_of
-from oomdoctor.records.config import TrainConfig, has_reference_model
+from oomdoctor.records.configuration.adapters import compute_dtype, kept_dtype, saved_dtype
+from oomdoctor.records.configuration.config import TrainConfig, has_reference_model
 from oomdoctor.records.facts.choices import AUTO
 from oomdoctor.records.facts.dtypes import FLOAT32_BYTES, dtype_bytes
 from oomdoctor.records.facts.optimizers import optimizer_named
-from oomdoctor.records.rung.adapters import compute_dtype, kept_dtype, saved_dtype
 
 # DeepSpeed's defaults (runtime/zero/config.py), in elements.
 REDUCE_BUCKET = 500_000_000

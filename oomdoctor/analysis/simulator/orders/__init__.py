@@ -1,0 +1,1 @@
+"""The order of events in a recording: chains, layers at full depth, steps."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.diagnosis.frames import quote
-from oomdoctor.records.diagnosis import MemorySample
+from oomdoctor.records.report.diagnosis import MemorySample
 from oomdoctor.units import MIB, format_bytes
 
 Lines = tuple[str, ...]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.diagnosis.causes.conditions import NONE, Lines, yes
 from oomdoctor.explain.diagnosis.usage import UNDERFLOW
-from oomdoctor.records.measurement import CATEGORY_WORDS, BlockCategory
+from oomdoctor.records.job.measurement import CATEGORY_WORDS, BlockCategory
 from oomdoctor.units import GIB, MIB
 
 _NAMED = tuple(category for category in CATEGORY_WORDS if category != "other")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.diagnosis.causes.conditions import growth_per_step
 from oomdoctor.explain.diagnosis.causes.rules import ANYTHING, RULES, SCORES
-from oomdoctor.records.diagnosis import Cause, Confidence
+from oomdoctor.records.report.diagnosis import Cause, Confidence
 from oomdoctor.units import format_bytes
 
 _ORDER: dict[Confidence, int] = {"high": 0, "medium": 1, "low": 2}

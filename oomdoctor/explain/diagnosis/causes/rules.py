@@ -12,8 +12,8 @@ from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.diagnosis.causes import conditions as when
 from oomdoctor.explain.diagnosis.causes import figures
 from oomdoctor.explain.diagnosis.causes.conditions import beyond_by, beyond_card, scores_in_frame
-from oomdoctor.records.diagnosis import CauseName, Confidence
-from oomdoctor.records.measurement import CATEGORY_WORDS, BlockCategory
+from oomdoctor.records.job.measurement import CATEGORY_WORDS, BlockCategory
+from oomdoctor.records.report.diagnosis import CauseName, Confidence
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from oomdoctor.explain.reading.dialects import Dialect
 from oomdoctor.explain.reading.failures.going_on import Report
-from oomdoctor.records.diagnosis import Incident, ReadPhase
-from oomdoctor.records.measurement import OomEvent
+from oomdoctor.records.job.measurement import OomEvent
+from oomdoctor.records.report.diagnosis import Incident, ReadPhase
 
 _MOST_QUOTES = 6
 _MOST_LOOK_ALIKES = 3

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from oomdoctor.records.diagnosis import Frame
+from oomdoctor.records.report.diagnosis import Frame
 
 _PYTHON = re.compile(
     r"File \"([^\"\n]{1,500})\",? line (\d{1,7})(?:,? in ((?:[\w.<>-]|\\_)+)(?=$|\W))?"

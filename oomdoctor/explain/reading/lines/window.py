@@ -19,7 +19,7 @@ from oomdoctor.explain.reading.lines.clean import Line
 from oomdoctor.explain.reading.lines.prefixes import Split, split_line
 from oomdoctor.explain.reading.lines.traceback import frames_in, starts_traceback
 from oomdoctor.explain.reading.parse import flatten
-from oomdoctor.records.diagnosis import Frame
+from oomdoctor.records.report.diagnosis import Frame
 
 AHEAD = 24  # lines after an opening that may belong to it
 _BEHIND = 3000  # lines before it that may be its traceback

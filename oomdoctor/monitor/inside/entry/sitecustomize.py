@@ -40,7 +40,7 @@ def _run(module: str, function: str, *words: str) -> None:
 
 
 def _alone() -> None:
-    from oomdoctor.emulator.alone import ranks as alone
+    from oomdoctor.emulator import alone_ranks as alone
     from oomdoctor.monitor.inside.imports import after_import
 
     if alone.is_another_rank():

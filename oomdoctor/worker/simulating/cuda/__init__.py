@@ -1,0 +1,1 @@
+"""What CUDA does differently from the CPU: kernels, workspaces, attention, types."""

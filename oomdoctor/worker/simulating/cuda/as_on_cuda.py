@@ -29,7 +29,7 @@ import torch
 from torch.nn import Module
 
 from oomdoctor.analysis.simulator.tape import EMPTIED, Region
-from oomdoctor.records.config import TrainConfig, trains_with_trl
+from oomdoctor.records.configuration.config import TrainConfig, trains_with_trl
 from oomdoctor.records.facts.attention import ATTENTIONS
 from oomdoctor.records.facts.optimizers import is_paged
 from oomdoctor.worker.replacing import replaced

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 
 from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.worker.simulating.cuda import attention
+from oomdoctor.worker.simulating.cuda import kernel_rules as kernels
 from oomdoctor.worker.simulating.cuda.attention_choice import choose_backend
 from oomdoctor.worker.simulating.cuda.flex import kept_of
-from oomdoctor.worker.simulating.cuda.kernels import rules as kernels
 from oomdoctor.worker.simulating.cuda.workspaces import workspaces_of
 from oomdoctor.worker.tracing.calls import OperatorCall
 from oomdoctor.worker.tracing.steps import Lasting, Passing, Step

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import torch
 
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.attention import ATTENTIONS
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.replacing import restored

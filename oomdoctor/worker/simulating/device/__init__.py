@@ -1,0 +1,1 @@
+"""A fake device: tensors without data, and what operators on them return."""

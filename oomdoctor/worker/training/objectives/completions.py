@@ -14,10 +14,10 @@ from __future__ import annotations
 import torch
 
 from oomdoctor.analysis.memory.shape import shape_of, size_in, text_part
-from oomdoctor.records.config import TrainConfig, has_reference_pass, scored_tokens
+from oomdoctor.records.configuration.adapters import compute_dtype
+from oomdoctor.records.configuration.config import TrainConfig, has_reference_pass, scored_tokens
 from oomdoctor.records.facts.dtypes import dtype_bytes
-from oomdoctor.records.model import ModelSpec
-from oomdoctor.records.rung.adapters import compute_dtype
+from oomdoctor.records.job.model import ModelSpec
 from oomdoctor.units import format_bytes
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch.nn import Module
 
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.worker.protocol import UnsupportedError
 
 if TYPE_CHECKING:

@@ -21,8 +21,13 @@ from types import ModuleType
 import torch
 from torch.nn import Module
 
-from oomdoctor.records.config import TrainConfig, documents_of, masks_pairs, padded_rows
-from oomdoctor.records.model import Task
+from oomdoctor.records.configuration.config import (
+    TrainConfig,
+    documents_of,
+    masks_pairs,
+    padded_rows,
+)
+from oomdoctor.records.job.model import Task
 from oomdoctor.worker.protocol import UnsupportedError
 
 _IGNORED = -100  # the label of a document's first token, which follows another document

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 
-from oomdoctor.records.config import (
+from oomdoctor.records.configuration.config import (
     TrainConfig,
     documents_of,
     padded_rows,
     scored_tokens,
     sequences_per_sample,
 )
-from oomdoctor.records.result import ProbeJob
+from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.worker.protocol import UnsupportedError
 
 REWARDS = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}  # a single score

@@ -1,0 +1,1 @@
+"""What a rung adds to a training: one module a technique."""

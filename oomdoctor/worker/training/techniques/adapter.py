@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn import Module
 
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.choices import Dtype
-from oomdoctor.records.model import Task
+from oomdoctor.records.job.model import Task
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.training.objectives.images import TOWERS
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 from torch.nn import Module
 
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.architectures import LAYER_PARTS
 from oomdoctor.worker.protocol import OnHost, UnsupportedError
 from oomdoctor.worker.training.layers import stacks_of

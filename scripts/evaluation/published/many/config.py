@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.rung.faults import config_faults
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.configuration.faults import config_faults
 from published.code import NotExpressibleError, Row
 from published.config import train_config
 from published.many.code import is_fused

@@ -17,8 +17,8 @@ from emulated.environment import OLDER, ROOT, STAND_INS
 
 from oomdoctor.commands.devices import emulated
 from oomdoctor.records.codec import dumps, loads
-from oomdoctor.records.measurement import Measurement
-from oomdoctor.records.result import ProbeJob, Reply
+from oomdoctor.records.job.measurement import Measurement
+from oomdoctor.records.job.result import ProbeJob, Reply
 from oomdoctor.system.environment import worker_environment
 from published.code import Row
 from published.many.code import engine_adaptations, is_fused, runs_as_it_was

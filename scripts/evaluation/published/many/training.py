@@ -18,7 +18,7 @@ def main(job_file: Path, reply_file: Path, names: list[str]) -> None:
     from old_code.engines import ENGINE_ADAPTATIONS
 
     from oomdoctor.records.codec import dumps, loads
-    from oomdoctor.records.result import ProbeJob
+    from oomdoctor.records.job.result import ProbeJob
     from oomdoctor.worker.answer import answer
     from oomdoctor.worker.protocol import PhaseFile, phase_file
 

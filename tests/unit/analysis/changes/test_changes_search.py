@@ -18,9 +18,9 @@ from oomdoctor.analysis.changes.search import (
 )
 from oomdoctor.analysis.changes.sets import ChangeSet, Lattice, sets_in_order
 from oomdoctor.analysis.changes.table import BY_KEY, TABLE, Tier
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.measurement import Breakdown
-from oomdoctor.records.rung.faults import config_faults
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.configuration.faults import config_faults
+from oomdoctor.records.job.measurement import Breakdown
 
 FULL = TrainConfig(micro_batch_size=4, sequence_length=2048)
 LORA = replace(FULL, method="lora", activation_checkpointing="full")

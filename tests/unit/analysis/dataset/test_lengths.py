@@ -9,15 +9,15 @@ from analysis_make import request, rung
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oomdoctor.analysis.dataset.distribution import (
+from oomdoctor.analysis.dataset_distribution import (
     Tally,
     percentile,
     rows_above,
     shapes_of,
 )
-from oomdoctor.analysis.dataset.verdict import Taken, cards_verdict, verdict
+from oomdoctor.analysis.dataset_verdict import Taken, cards_verdict, verdict
 from oomdoctor.commands.ladder.dataset import at_rows
-from oomdoctor.records.dataset import (
+from oomdoctor.records.job.dataset import (
     CountedRows,
     LengthBin,
     LengthLimit,

@@ -18,11 +18,11 @@ from oomdoctor.analysis.differences.judging import SEGMENT, Sides
 from oomdoctor.analysis.differences.rows import rows_of, rungs_of
 from oomdoctor.analysis.fit import PeakErrors
 from oomdoctor.records.codec import loads
-from oomdoctor.records.earlier_runs import DiffAnswer, RungDiff
-from oomdoctor.records.report import Report
-from oomdoctor.records.result import ProbeResult
-from oomdoctor.records.simulation import PeakErrorRecord
-from oomdoctor.records.user_training import UserTraining
+from oomdoctor.records.job.result import ProbeResult
+from oomdoctor.records.job.simulation import PeakErrorRecord
+from oomdoctor.records.report.earlier_runs import DiffAnswer, RungDiff
+from oomdoctor.records.report.report import Report
+from oomdoctor.records.report.user_training import UserTraining
 from oomdoctor.render.diff_page import headline
 from oomdoctor.units import GIB, MIB
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oomdoctor.analysis.memory.bounds import lower_bound, state_bytes, weights_bytes
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.model import ParameterCounts
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.job.model import ParameterCounts
 
 N = COUNTS.total
 

@@ -6,7 +6,7 @@ import pytest
 from analysis_make import COUNTS, measurement, rung
 
 from oomdoctor.analysis.memory.formula import formula_view
-from oomdoctor.records.simulation import PhasePeak
+from oomdoctor.records.job.simulation import PhasePeak
 
 MILLION = 10**6
 

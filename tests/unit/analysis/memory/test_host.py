@@ -8,7 +8,7 @@ import pytest
 from analysis_make import COUNTS, GIB
 
 from oomdoctor.analysis.memory.host import PROCESS_BYTES, HostMemory, HostPart, host_memory
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig
 
 P = COUNTS.total
 CONFIG = TrainConfig(world_size=8, sharding="zero2", micro_batch_size=2)

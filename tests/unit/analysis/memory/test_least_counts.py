@@ -6,9 +6,9 @@ import pytest
 
 from oomdoctor.analysis.memory.bounds import lower_bound
 from oomdoctor.analysis.memory.shape import least_counts
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.model import ParameterCounts
-from oomdoctor.records.rung.label import label_of
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.configuration.label import label_of
+from oomdoctor.records.job.model import ParameterCounts
 from oomdoctor.system.catalogue import CatalogueModel, models
 
 MODELS = [model for model in models() if model.parameters is not None]

@@ -16,7 +16,7 @@ from oomdoctor.analysis.memory.overhead import (
     nccl_bytes,
     with_nccl,
 )
-from oomdoctor.records.machine import GpuFacts
+from oomdoctor.records.job.machine import GpuFacts
 from oomdoctor.system.catalogue import find_gpu, gpus
 
 MIB = 1 << 20

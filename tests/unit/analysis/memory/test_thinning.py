@@ -7,7 +7,7 @@ import random
 import pytest
 
 from oomdoctor.analysis.memory.curve import TOLERANCE, thinned
-from oomdoctor.records.measurement import CurvePhase, MemoryCurve
+from oomdoctor.records.job.measurement import CurvePhase, MemoryCurve
 
 
 def curve(weights: list[int], others: list[int], starts: tuple[int, ...]) -> MemoryCurve:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oomdoctor.analysis.search.dominance import Setting, needs_more
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig
 
 AMPERE = Setting(COUNTS, MODEL_CONFIG, "cuda", "8.0")
 TURING = replace(AMPERE, compute_capability="7.5")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from oomdoctor.analysis.search.fewest_gpus import FewestGpus
-from oomdoctor.records.planned.searched import GpuTry
+from oomdoctor.records.report.searched import GpuTry
 
 USABLE = 80
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from oomdoctor.analysis.search.largest_value import LargestValue, Tried, at_value, values_of
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig
 
 GIB = 1 << 30
 

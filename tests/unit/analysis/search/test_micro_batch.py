@@ -15,7 +15,7 @@ from oomdoctor.analysis.search.micro_batch import (
     sample_of,
     untried,
 )
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig
 
 
 @given(DEVICES, st.integers(1, 2048))

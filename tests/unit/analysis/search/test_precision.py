@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from oomdoctor.analysis.search.precision import emulated, in_float16, ladder_for
-from oomdoctor.records.config import Rung, TrainConfig
+from oomdoctor.records.configuration.config import Rung, TrainConfig
+from oomdoctor.records.configuration.faults import config_faults
+from oomdoctor.records.configuration.label import label_of
 from oomdoctor.records.facts.attention import lacks_capability
 from oomdoctor.records.facts.dtypes import has_bfloat16
-from oomdoctor.records.rung.faults import config_faults
-from oomdoctor.records.rung.label import label_of
 from oomdoctor.system.catalogue import gpus
 from oomdoctor.system.recipes.recipes import load_recipe, parse_rung, recipe_names
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oomdoctor.analysis.simulator.card import Card, card_of, card_of_capability, workspace_bytes
-from oomdoctor.records.simulation import Target
+from oomdoctor.records.job.simulation import Target
 
 MIB = 1024**2
 

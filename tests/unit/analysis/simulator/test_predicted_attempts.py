@@ -14,9 +14,9 @@ from oomdoctor.analysis.simulator.predicted_attempts import (
     sizes_to_predict,
 )
 from oomdoctor.analysis.verdict import conclude
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.result import Attempt, ProbeResult
-from oomdoctor.records.simulation import (
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.job.result import Attempt, ProbeResult
+from oomdoctor.records.job.simulation import (
     DevicePrediction,
     PeakError,
     PredictedSize,

@@ -12,9 +12,9 @@ from oomdoctor.analysis.simulator.timing import (
     work_of,
 )
 from oomdoctor.analysis.speed.roofline import RAMP_S, efficiency_of
-from oomdoctor.records.costs import OpCost, OpKind
-from oomdoctor.records.machine import GpuFacts
-from oomdoctor.records.measurement import Timing
+from oomdoctor.records.job.costs import OpCost, OpKind
+from oomdoctor.records.job.machine import GpuFacts
+from oomdoctor.records.job.measurement import Timing
 from oomdoctor.system.catalogue import find_gpu, speed_errors
 
 WINDOWS = [(0, "load", "load"), (0, "first", "forward"), (0, "first", "optimizer")]

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from oomdoctor.analysis.simulator.timing import time_uncertainty
-from oomdoctor.records.costs import EstimatedTime
-from oomdoctor.records.machine import GpuFacts
-from oomdoctor.records.simulation import SpeedErrorRecord
+from oomdoctor.records.job.costs import EstimatedTime
+from oomdoctor.records.job.machine import GpuFacts
+from oomdoctor.records.job.simulation import SpeedErrorRecord
 from oomdoctor.system.catalogue import find_gpu
 
 

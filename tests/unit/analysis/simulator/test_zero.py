@@ -10,8 +10,8 @@ from layout_make import layout
 
 from oomdoctor.analysis.memory.zero.setting import Parameter
 from oomdoctor.analysis.simulator.zero import NOTE, alone_config, peaks_beside, zero_measurement
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.rung.faults import config_faults
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.configuration.faults import config_faults
 
 CONFIG = TrainConfig(
     sharding="zero2",

@@ -17,9 +17,9 @@ from oomdoctor.analysis.speed.communication import (
 from oomdoctor.analysis.speed.links import Link, Links, host_link, links_of
 from oomdoctor.analysis.speed.throughput import mfu, tokens_per_s
 from oomdoctor.analysis.speed.traffic import gathered_bytes, host_updates, traffic_of
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.interconnects import interconnect_named, interconnects
-from oomdoctor.records.planned.plan import Interconnect
+from oomdoctor.records.report.plan import Interconnect
 from oomdoctor.system import catalogue
 
 P = COUNTS.total

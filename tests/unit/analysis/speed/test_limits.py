@@ -13,8 +13,8 @@ from oomdoctor.analysis.speed.limits import (
     calibration_share,
     peak_shares,
 )
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.costs import Calibration
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.job.costs import Calibration
 from oomdoctor.system.catalogue import find_gpu, gpus
 
 H100 = find_gpu("NVIDIA H100 80GB HBM3")

@@ -17,8 +17,8 @@ from oomdoctor.analysis.speed.roofline import (
     efficiency_of,
     estimate,
 )
-from oomdoctor.records.costs import Calibration, EstimatedTime, OpCost
-from oomdoctor.records.machine import GpuFacts
+from oomdoctor.records.job.costs import Calibration, EstimatedTime, OpCost
+from oomdoctor.records.job.machine import GpuFacts
 from oomdoctor.system.catalogue import find_gpu, gpus
 
 SPEEDS = json.loads(

@@ -15,7 +15,7 @@ from oomdoctor.analysis.speed.throughput import (
     tokens_per_s,
     tokens_per_s_spread,
 )
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig
 
 CONFIG = TrainConfig(micro_batch_size=4, effective_batch_size=16, sequence_length=1000)
 # No input embeddings, but the head: 801M + 50,000 x 2,000.

@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 from analysis_make import timing
 
-from oomdoctor.analysis.dataset.distribution import Tally
+from oomdoctor.analysis.dataset_distribution import Tally
 from oomdoctor.analysis.speed.throughput import tokens_per_s
 from oomdoctor.analysis.speed.training_time import training_data, training_time
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.dataset import LengthsRequest, TrainingData, TrainingRequest
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.job.dataset import LengthsRequest, TrainingData, TrainingRequest
 
 CONFIG = TrainConfig(sequence_length=512, micro_batch_size=2, effective_batch_size=8)
 TIMES = timing(0.5, 0.1, 0.02)

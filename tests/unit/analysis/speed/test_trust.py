@@ -8,8 +8,8 @@ import pytest
 from analysis_make import fit, result, timing
 
 from oomdoctor.analysis.speed.trust import disturbance, disturbed, settled
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.measurement import Load
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.job.measurement import Load
 
 CONFIG = TrainConfig(micro_batch_size=1, effective_batch_size=1)
 

@@ -11,7 +11,7 @@ from analysis_make import request as survey_request
 from oomdoctor.commands.devices import startup_errors
 from oomdoctor.commands.jobs import simulators
 from oomdoctor.errors import ExitCode, OomDoctorError, machine_error
-from oomdoctor.records.planned.plan import PlanRequest
+from oomdoctor.records.report.plan import PlanRequest
 from oomdoctor.system.environment import SlurmFacts
 from oomdoctor.system.machine.limits import HostLimit
 from oomdoctor.units import GIB, MIB

@@ -11,9 +11,9 @@ import pytest
 from oomdoctor.commands.jobs import simulators as module
 from oomdoctor.commands.jobs.remembered import Known, Memory
 from oomdoctor.commands.jobs.simulators import answers
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.model import ModelSpec
-from oomdoctor.records.result import ProbeJob, Reply
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.job.model import ModelSpec
+from oomdoctor.records.job.result import ProbeJob, Reply
 
 HERE = os.getpid()
 

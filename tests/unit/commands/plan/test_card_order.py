@@ -13,7 +13,7 @@ from oomdoctor.commands.devices.cards import cards_of
 from oomdoctor.commands.plan.picks import pick, price_list, price_of, with_costs
 from oomdoctor.commands.plan.plan_report import in_order
 from oomdoctor.commands.plan.run_plan import _price_warnings
-from oomdoctor.records.planned.plan import CardOrder, CardPicks, CardPlan, PlanRequest
+from oomdoctor.records.report.plan import CardOrder, CardPicks, CardPlan, PlanRequest
 from oomdoctor.units import GIB
 
 FULL, FITS = rows()[0], rows()[1]

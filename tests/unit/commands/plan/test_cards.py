@@ -17,11 +17,11 @@ from oomdoctor.commands.plan.picks import card_plan
 from oomdoctor.commands.plan.plan_report import sweep_answer
 from oomdoctor.commands.plan.run_plan import _card_warnings
 from oomdoctor.commands.plan.tasks import shown, tasks_of
-from oomdoctor.records.config import Recipe, Rung, TrainConfig
-from oomdoctor.records.costs import Calibration
-from oomdoctor.records.model import ModelRef, ModelSpec, ParameterCounts
-from oomdoctor.records.planned.plan import CardPicks, PlanRequest, Sweep
-from oomdoctor.records.result import Attempt
+from oomdoctor.records.configuration.config import Recipe, Rung, TrainConfig
+from oomdoctor.records.job.costs import Calibration
+from oomdoctor.records.job.model import ModelRef, ModelSpec, ParameterCounts
+from oomdoctor.records.job.result import Attempt
+from oomdoctor.records.report.plan import CardPicks, PlanRequest, Sweep
 from oomdoctor.system.store.calibration import Learned, remember
 from oomdoctor.units import GIB, MIB
 

@@ -6,16 +6,16 @@ from dataclasses import replace
 
 from analysis_make import request as survey_request
 
-from oomdoctor.analysis.dataset.distribution import Tally
+from oomdoctor.analysis.dataset_distribution import Tally
 from oomdoctor.commands.devices.cards import cards_of
 from oomdoctor.commands.jobs.simulators import Ended
 from oomdoctor.commands.plan.findings import Findings
 from oomdoctor.commands.plan.tasks import Task, tasks_of
-from oomdoctor.records.config import Recipe, Rung, TrainConfig
-from oomdoctor.records.dataset import LengthsRequest
-from oomdoctor.records.model import ModelRef, ModelSpec, ParameterCounts
-from oomdoctor.records.planned.plan import PlanRequest, Sweep
-from oomdoctor.records.result import Attempt, Inspection
+from oomdoctor.records.configuration.config import Recipe, Rung, TrainConfig
+from oomdoctor.records.job.dataset import LengthsRequest
+from oomdoctor.records.job.model import ModelRef, ModelSpec, ParameterCounts
+from oomdoctor.records.job.result import Attempt, Inspection
+from oomdoctor.records.report.plan import PlanRequest, Sweep
 
 SPEC = ModelSpec("m", "local", "M", "m", "causal-lm", {})
 RUNG = Rung("lora", TrainConfig(method="lora", sequence_length=512, effective_batch_size=4))

@@ -30,13 +30,13 @@ from oomdoctor.commands.plan.findings import Findings
 from oomdoctor.commands.plan.plan_report import report as finished_report
 from oomdoctor.commands.plan.tasks import Task
 from oomdoctor.errors import machine_error
-from oomdoctor.records.config import Recipe, Rung, TrainConfig
-from oomdoctor.records.measurement import Timing
-from oomdoctor.records.model import ModelRef, ModelSpec, ParameterCounts
-from oomdoctor.records.planned.plan import PlanRequest, Sweep
-from oomdoctor.records.planned.searched import GpuRange
-from oomdoctor.records.result import Attempt, Inspection, ProbeJob
-from oomdoctor.records.rung.label import label_of
+from oomdoctor.records.configuration.config import Recipe, Rung, TrainConfig
+from oomdoctor.records.configuration.label import label_of
+from oomdoctor.records.job.measurement import Timing
+from oomdoctor.records.job.model import ModelRef, ModelSpec, ParameterCounts
+from oomdoctor.records.job.result import Attempt, Inspection, ProbeJob
+from oomdoctor.records.report.plan import PlanRequest, Sweep
+from oomdoctor.records.report.searched import GpuRange
 from oomdoctor.system.store.run_folders import RunFolder
 from oomdoctor.units import GIB
 

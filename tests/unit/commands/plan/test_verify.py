@@ -15,11 +15,11 @@ from oomdoctor.commands.devices.cards import cards_of
 from oomdoctor.commands.plan import verify as module
 from oomdoctor.commands.plan.findings import Findings
 from oomdoctor.commands.plan.verify import Checker, verify
-from oomdoctor.records.config import Recipe, Rung, TrainConfig
-from oomdoctor.records.measurement import OomEvent, Timing
-from oomdoctor.records.model import ModelRef, ModelSpec, ParameterCounts
-from oomdoctor.records.planned.plan import PlanRequest
-from oomdoctor.records.result import Attempt, Inspection, ProbeJob
+from oomdoctor.records.configuration.config import Recipe, Rung, TrainConfig
+from oomdoctor.records.job.measurement import OomEvent, Timing
+from oomdoctor.records.job.model import ModelRef, ModelSpec, ParameterCounts
+from oomdoctor.records.job.result import Attempt, Inspection, ProbeJob
+from oomdoctor.records.report.plan import PlanRequest
 from oomdoctor.system.store import run_folders
 
 SPEC = ModelSpec("m", "local", "M", "m", "causal-lm", {})

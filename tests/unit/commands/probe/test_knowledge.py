@@ -14,10 +14,10 @@ from oomdoctor.analysis.memory.overhead import context_bytes
 from oomdoctor.analysis.search.from_prediction import RungPrediction
 from oomdoctor.analysis.speed.limits import can_be_true
 from oomdoctor.commands.probe.knowledge import Knowledge, Origin
-from oomdoctor.records.config import Rung, TrainConfig
-from oomdoctor.records.costs import Calibration
-from oomdoctor.records.machine import EMULATED, Gpu
-from oomdoctor.records.result import Attempt
+from oomdoctor.records.configuration.config import Rung, TrainConfig
+from oomdoctor.records.job.costs import Calibration
+from oomdoctor.records.job.machine import EMULATED, Gpu
+from oomdoctor.records.job.result import Attempt
 from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.system.machine import devices
 from oomdoctor.system.machine.devices import Device

@@ -12,7 +12,7 @@ import pytest
 from analysis_make import request as survey_request
 from plan_make import measured
 
-from oomdoctor.analysis.dataset.distribution import Tally
+from oomdoctor.analysis.dataset_distribution import Tally
 from oomdoctor.analysis.search.from_prediction import RungPrediction
 from oomdoctor.analysis.search.ladder import SkipRung
 from oomdoctor.commands.devices import device
@@ -20,12 +20,12 @@ from oomdoctor.commands.probe import run_survey as survey_run
 from oomdoctor.commands.probe import walk as survey_jobs
 from oomdoctor.commands.probe.state import Ending, LadderPrediction, SurveySetup, SurveyState
 from oomdoctor.errors import ExitCode
-from oomdoctor.records.config import Recipe, Rung, TrainConfig
-from oomdoctor.records.dataset import CountedRows, LengthsRequest
-from oomdoctor.records.machine import Gpu
-from oomdoctor.records.model import ModelRef, ModelSpec, ParameterCounts
-from oomdoctor.records.report import SurveyRequest, Warn
-from oomdoctor.records.result import Attempt, Inspection, PredictedPeak, ProbeJob, Reply
+from oomdoctor.records.configuration.config import Recipe, Rung, TrainConfig
+from oomdoctor.records.job.dataset import CountedRows, LengthsRequest
+from oomdoctor.records.job.machine import Gpu
+from oomdoctor.records.job.model import ModelRef, ModelSpec, ParameterCounts
+from oomdoctor.records.job.result import Attempt, Inspection, PredictedPeak, ProbeJob, Reply
+from oomdoctor.records.report.report import SurveyRequest, Warn
 from oomdoctor.system.machine.devices import Device
 from oomdoctor.system.store import run_folders
 from oomdoctor.units import GIB

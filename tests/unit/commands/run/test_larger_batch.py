@@ -8,7 +8,7 @@ import pytest
 from example_runs import RANK
 
 from oomdoctor.commands.run.cards import larger_batch
-from oomdoctor.records.inside.run import LargerBatch, RankMemory, StepPeaks
+from oomdoctor.records.report.run import LargerBatch, RankMemory, StepPeaks
 from oomdoctor.units import GIB
 
 STEPS = (

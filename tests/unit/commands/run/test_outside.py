@@ -15,7 +15,7 @@ from oomdoctor.commands.run.processes import Process
 from oomdoctor.explain.diagnose import diagnose
 from oomdoctor.explain.reading.scan import scan
 from oomdoctor.explain.training.known import Given
-from oomdoctor.records.inside.run import HostMemory
+from oomdoctor.records.report.run import HostMemory
 from oomdoctor.units import GIB, MIB
 
 HOST = HostMemory(64 * GIB, GIB, 0, 64 * MIB, 60 * MIB)

@@ -25,8 +25,8 @@ from oomdoctor.commands.run.places import (
 )
 from oomdoctor.commands.run.processes import Events, rank_memory, read_events, read_processes
 from oomdoctor.commands.run.session import WatchRequest
-from oomdoctor.records.inside.run import Place, RankMemory
-from oomdoctor.records.report import bare_report
+from oomdoctor.records.report.report import bare_report
+from oomdoctor.records.report.run import Place, RankMemory
 from oomdoctor.units import GIB, MIB
 
 LIBRARIES = ["/venv/lib/python3.11", "/venv/lib/python3.11/site-packages"]

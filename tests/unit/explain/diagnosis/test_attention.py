@@ -7,7 +7,7 @@ from explain_make import answer, gib, llama
 
 from oomdoctor.explain.diagnosis.frames import scores_line
 from oomdoctor.explain.training.known import Given
-from oomdoctor.records.diagnosis import Frame
+from oomdoctor.records.report.diagnosis import Frame
 
 BERT = "/s/transformers/models/bert/modeling_bert.py"
 LLAMA = "/s/transformers/models/llama/modeling_llama.py"

@@ -11,7 +11,7 @@ from oomdoctor.explain.diagnosis.causes.conditions import growth_per_step
 from oomdoctor.explain.diagnosis.causes.rules import RULES
 from oomdoctor.explain.remedies.table import TABLE
 from oomdoctor.explain.training.known import Given
-from oomdoctor.records.diagnosis import CauseName, Frame, LogFacts
+from oomdoctor.records.report.diagnosis import CauseName, Frame, LogFacts
 from oomdoctor.units import MIB
 
 GATHER = (

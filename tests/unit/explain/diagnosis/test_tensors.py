@@ -15,7 +15,7 @@ from oomdoctor.explain.diagnosis.requested import (
 )
 from oomdoctor.explain.memory.model_sizes import sizes_of
 from oomdoctor.explain.training.known import Setup
-from oomdoctor.records.diagnosis import Frame, Tensor
+from oomdoctor.records.report.diagnosis import Frame, Tensor
 from oomdoctor.units import GIB, MIB
 
 LLAMA = sizes_of(LLAMA_8B)

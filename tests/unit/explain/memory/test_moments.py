@@ -10,7 +10,7 @@ from oomdoctor.explain.memory.model_sizes import sizes_of
 from oomdoctor.explain.memory.moments import peak
 from oomdoctor.explain.training.assumed import training_of
 from oomdoctor.explain.training.known import Setup
-from oomdoctor.records.model import ModelRef
+from oomdoctor.records.job.model import ModelRef
 from oomdoctor.system.models.hub import resolve
 from oomdoctor.units import GIB
 

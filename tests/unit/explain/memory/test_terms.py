@@ -13,7 +13,7 @@ from oomdoctor.explain.memory.moments import moments
 from oomdoctor.explain.memory.states import gradients, optimizer_states, trainable, weights
 from oomdoctor.explain.training.assumed import Training, training_of
 from oomdoctor.explain.training.known import Setup
-from oomdoctor.records.model import ParameterCounts
+from oomdoctor.records.job.model import ParameterCounts
 from oomdoctor.units import GIB
 
 GPT2 = {

@@ -6,7 +6,7 @@ import pytest
 
 from oomdoctor.analysis.frames import phase_of, recomputes, table
 from oomdoctor.explain.reading.lines.traceback import frame_in, frames_in
-from oomdoctor.records.diagnosis import Frame
+from oomdoctor.records.report.diagnosis import Frame
 
 SITE = "/opt/env/lib/python3.11/site-packages/"
 USER = "/home/me/run/train.py:8:main:trainer.train()"

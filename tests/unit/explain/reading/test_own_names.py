@@ -7,7 +7,7 @@ import time
 import pytest
 
 from oomdoctor.analysis.frames import phase_of
-from oomdoctor.records.diagnosis import Frame
+from oomdoctor.records.report.diagnosis import Frame
 
 SITE = "/env/lib/python3.11/site-packages/"
 CALL = "torch/nn/modules/module.py:_call_impl:return forward_call(*args, **kwargs)"

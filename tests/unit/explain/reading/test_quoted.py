@@ -10,7 +10,7 @@ from oomdoctor.explain.diagnose import diagnose
 from oomdoctor.explain.reading.lines.stream import lines
 from oomdoctor.explain.reading.scan import scan
 from oomdoctor.explain.training.known import Given
-from oomdoctor.records.diagnosis import Diagnosis
+from oomdoctor.records.report.diagnosis import Diagnosis
 
 OOM = (
     "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 16.00 GiB of "

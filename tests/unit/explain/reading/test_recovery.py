@@ -10,7 +10,7 @@ from oomdoctor.explain.reading.lines.stream import lines
 from oomdoctor.explain.reading.parse import parse_oom
 from oomdoctor.explain.reading.scan import scan
 from oomdoctor.explain.training.known import Given
-from oomdoctor.records.diagnosis import Diagnosis
+from oomdoctor.records.report.diagnosis import Diagnosis
 
 
 def oom(asked: str = "2.00 GiB") -> str:

@@ -14,7 +14,7 @@ import pytest
 from oomdoctor.explain.reading.lines.stream import lines
 from oomdoctor.explain.reading.printed_sizes import size_bytes
 from oomdoctor.explain.reading.scan import scan
-from oomdoctor.records.diagnosis import Incident
+from oomdoctor.records.report.diagnosis import Incident
 
 MESSAGE = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.96 GiB. GPU 0 has a total "

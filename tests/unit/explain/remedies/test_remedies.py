@@ -13,7 +13,7 @@ from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.reading.scan import scan
 from oomdoctor.explain.remedies.table import TABLE
 from oomdoctor.explain.training.known import Given, Setup
-from oomdoctor.records.diagnosis import Diagnosis, Frame, LogFacts, Remedy
+from oomdoctor.records.report.diagnosis import Diagnosis, Frame, LogFacts, Remedy
 from oomdoctor.units import MIB
 
 CHECKPOINT = Frame("/s/torch/utils/checkpoint.py", 500, "checkpoint", None)

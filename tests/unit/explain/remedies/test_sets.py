@@ -16,8 +16,8 @@ from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.remedies import sets
 from oomdoctor.explain.remedies.sets import base_of, completed, offered
 from oomdoctor.explain.training.known import Given
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.diagnosis import Frame, Remedy
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.report.diagnosis import Frame, Remedy
 
 OWN_LOOP = (Frame("/home/me/train.py", 9, "main", "loss = model(**batch).loss"),)
 

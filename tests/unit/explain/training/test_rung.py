@@ -9,7 +9,7 @@ import pytest
 
 from oomdoctor.explain.training.assumed import Training, training_of
 from oomdoctor.explain.training.known import Setup
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig
 
 
 def training(**known: Any) -> Training:

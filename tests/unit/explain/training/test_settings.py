@@ -9,7 +9,7 @@ from explain_make import ADAM, LAYER, llama
 
 from oomdoctor.explain.training.known import Given, Setup, setup_of
 from oomdoctor.explain.training.told import roles_of
-from oomdoctor.records.diagnosis import Frame
+from oomdoctor.records.report.diagnosis import Frame
 
 
 def _read(settings: dict[str, Any]) -> Setup:

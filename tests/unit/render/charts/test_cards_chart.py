@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from example_plans import cards_report, plan_report, sweep_report
 
-from oomdoctor.records.planned.plan import CardPicks
+from oomdoctor.records.report.plan import CardPicks
 from oomdoctor.render.charts.cards_chart import cards_chart, row_of
 from oomdoctor.render.charts.drawing import svg
 from oomdoctor.units import format_rate

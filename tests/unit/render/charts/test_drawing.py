@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 from example_gpu import gpu_report
 
-from oomdoctor.records.report import Report
+from oomdoctor.records.report.report import Report
 from oomdoctor.render.charts import CHARTS
 from oomdoctor.render.charts.choose import KINDS, charts_of
 from oomdoctor.render.charts.drawing import png, svg, svg_part

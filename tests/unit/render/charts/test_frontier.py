@@ -8,7 +8,7 @@ import pytest
 from example_gpu import gpu_report
 from example_plans import plan_report
 
-from oomdoctor.records.result import Try
+from oomdoctor.records.job.result import Try
 from oomdoctor.render.charts.frontier_chart import Point, front, frontier_chart, points_of
 from oomdoctor.units import GIB
 

@@ -12,8 +12,8 @@ from example_plans import plan_report
 from example_reports import cpu_report
 
 from oomdoctor.records.codec import loads
-from oomdoctor.records.report import Report
-from oomdoctor.records.result import ProbeResult, Try
+from oomdoctor.records.job.result import ProbeResult, Try
+from oomdoctor.records.report.report import Report
 from oomdoctor.render.charts.frontier_chart import frontier_chart
 from oomdoctor.render.charts.memory_chart import memory_chart
 from oomdoctor.render.charts.parts import PART_WORDS, parts_in, peaks_of

@@ -9,7 +9,7 @@ from example_gpu import gpu_report
 from example_plans import plan_report
 from example_reports import cpu_report
 
-from oomdoctor.records.result import PredictedPeak
+from oomdoctor.records.job.result import PredictedPeak
 from oomdoctor.render.charts.predicted import pairs_of, predicted_chart
 from oomdoctor.units import GIB
 

@@ -8,7 +8,7 @@ import pytest
 from example_pages import followed
 from example_plans import plan_report
 
-from oomdoctor.records.measurement import CurvePhase, MemoryCurve
+from oomdoctor.records.job.measurement import CurvePhase, MemoryCurve
 from oomdoctor.render.charts.drawing import svg
 from oomdoctor.render.charts.step import bands_of, step_charts
 from oomdoctor.units import GIB, format_bytes

@@ -20,7 +20,7 @@ from example_slurm import SLURM
 from example_snapshots import SNAPSHOTS
 
 from oomdoctor.records.codec import loads
-from oomdoctor.records.report import Report
+from oomdoctor.records.report.report import Report
 from oomdoctor.render import render_report
 from oomdoctor.units import format_bytes
 

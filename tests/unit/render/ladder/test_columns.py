@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from example_gpu import gpu_report
 
-from oomdoctor.records.dataset import TrainingTime
-from oomdoctor.records.result import Failure, PredictedPeak, ProbeResult
+from oomdoctor.records.job.dataset import TrainingTime
+from oomdoctor.records.job.result import Failure, PredictedPeak, ProbeResult
 from oomdoctor.render.ladder.columns import (
     DID_NOT_FIT,
     FITS,

@@ -8,7 +8,7 @@ import json
 import re
 from dataclasses import fields, replace
 
-from oomdoctor.records.earlier_runs import StoredRun
+from oomdoctor.records.report.earlier_runs import StoredRun
 from oomdoctor.render.runs_page import listed_as_before, run_list
 
 RUN = StoredRun(

@@ -8,9 +8,9 @@ import pytest
 from example_plans import card, cards_report, prices_report, rows
 
 from oomdoctor.commands.plan.picks import pick
-from oomdoctor.records.dataset import TrainingTime
-from oomdoctor.records.planned.plan import CardPick, CardPicks, CardPlan, PlanRemedy
-from oomdoctor.records.report import Report
+from oomdoctor.records.job.dataset import TrainingTime
+from oomdoctor.records.report.plan import CardPick, CardPicks, CardPlan, PlanRemedy
+from oomdoctor.records.report.report import Report
 from oomdoctor.render import render_report
 from oomdoctor.render.plan.cards import METHODS, Cells, Detail, few
 from oomdoctor.render.words import card_name, money

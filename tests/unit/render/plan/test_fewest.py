@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from example_many_gpus import fewest_report, sharded_report
 
-from oomdoctor.records.report import Report
+from oomdoctor.records.report.report import Report
 from oomdoctor.render import render_report
 
 

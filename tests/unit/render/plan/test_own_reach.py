@@ -9,9 +9,9 @@ import pytest
 from example_many_gpus import fewest_report
 from example_plans import solve_report, sweep_report
 
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.report import Report
-from oomdoctor.records.user_training import YOURS, TrainingFile, UserTraining
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.report.report import Report
+from oomdoctor.records.report.user_training import YOURS, TrainingFile, UserTraining
 from oomdoctor.render.ladder.header import headline
 
 TRAINING = UserTraining(

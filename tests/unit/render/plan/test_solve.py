@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from example_plans import plan_report, solve_report, sweep_report
 
-from oomdoctor.records.report import Report
+from oomdoctor.records.report.report import Report
 from oomdoctor.render import render_report
 
 

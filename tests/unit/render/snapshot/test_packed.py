@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from timelines import crowded
 
-from oomdoctor.records.measurement import CATEGORY_WORDS
+from oomdoctor.records.job.measurement import CATEGORY_WORDS
 from oomdoctor.render.snapshot.timeline_page import packed
 
 

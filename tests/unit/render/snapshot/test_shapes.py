@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from snapshots import Writer, training
 
-from oomdoctor.records.inside.timeline import CATEGORIES, Timeline
+from oomdoctor.records.report.timeline import CATEGORIES, Timeline
 from oomdoctor.render.snapshot.png import Area, areas, columns_of
 from oomdoctor.snapshot.history import history_of
 from oomdoctor.snapshot.reading.snapshot import read_snapshot

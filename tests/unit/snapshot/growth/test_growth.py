@@ -8,7 +8,7 @@ import pytest
 from growth import grows_no_faster
 from snapshots import Writer, training
 
-from oomdoctor.records.inside.snapshot import SnapshotGrowth
+from oomdoctor.records.report.snapshot import SnapshotGrowth
 from oomdoctor.snapshot.growth.growth_answer import growth_of
 from oomdoctor.snapshot.history import History, history_of
 from oomdoctor.snapshot.reading.snapshot import read_snapshot
@@ -165,7 +165,7 @@ def test_each_kind_has_words() -> None:
     from typing import get_args
 
     from oomdoctor.package_data import data_of
-    from oomdoctor.records.inside.snapshot import GrowthKind
+    from oomdoctor.records.report.snapshot import GrowthKind
 
     assert set(data_of("growth.toml")) == set(get_args(GrowthKind))
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from oomdoctor.errors import ExitCode, OomDoctorError
-from oomdoctor.records.machine import Gpu, GpuProcess
+from oomdoctor.records.job.machine import Gpu, GpuProcess
 from oomdoctor.system.machine import capabilities as capabilities_module
 from oomdoctor.system.machine import nvml as nvml_module
 from oomdoctor.system.machine.devices import (

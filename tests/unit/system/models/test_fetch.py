@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from oomdoctor.errors import ExitCode, OomDoctorError
-from oomdoctor.records.model import ModelRef
+from oomdoctor.records.job.model import ModelRef
 from oomdoctor.system.models.hub import resolve, resolve_with_notes
 
 COMMIT = "89abcdef0123456789abcdef0123456789abcdef"

@@ -11,7 +11,7 @@ import pytest
 
 from oomdoctor.errors import ExitCode, OomDoctorError, model_error
 from oomdoctor.records.codec import dumps, loads
-from oomdoctor.records.model import ModelRef, ModelSpec
+from oomdoctor.records.job.model import ModelRef, ModelSpec
 from oomdoctor.system.models import fetch
 from oomdoctor.system.models.hub import resolve, resolve_with_notes
 

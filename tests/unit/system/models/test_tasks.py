@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from oomdoctor.errors import ExitCode, OomDoctorError
-from oomdoctor.records.model import TaskChoice
+from oomdoctor.records.job.model import TaskChoice
 from oomdoctor.system.models.tasks import architecture_of, other_input, task_of, text_part
 
 TEXT = {"vocab_size": 100}

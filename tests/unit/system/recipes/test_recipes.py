@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from oomdoctor.errors import ExitCode, OomDoctorError
-from oomdoctor.records.config import TrainConfig, steps_in_backward
-from oomdoctor.records.rung.faults import config_faults
-from oomdoctor.records.rung.label import label_of
+from oomdoctor.records.configuration.config import TrainConfig, steps_in_backward
+from oomdoctor.records.configuration.faults import config_faults
+from oomdoctor.records.configuration.label import label_of
 from oomdoctor.system.recipes import recipes
 from oomdoctor.system.recipes.recipes import (
     Sizes,

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oomdoctor.errors import ExitCode, OomDoctorError
-from oomdoctor.records.config import Rung, TrainConfig, steps_in_backward
+from oomdoctor.records.configuration.config import Rung, TrainConfig, steps_in_backward
+from oomdoctor.records.configuration.faults import config_faults
+from oomdoctor.records.configuration.keys import KEYS, MEANS_NOTHING, settled
 from oomdoctor.records.facts.optimizers import RECIPE_NAMES
-from oomdoctor.records.rung.faults import config_faults
-from oomdoctor.records.rung.keys import KEYS, MEANS_NOTHING, settled
 from oomdoctor.system.recipes.recipes import (
     Sizes,
     parse_rung,

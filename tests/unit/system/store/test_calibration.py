@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from oomdoctor.records.costs import CalibratedBy, Calibration
-from oomdoctor.records.machine import Gpu
+from oomdoctor.records.job.costs import CalibratedBy, Calibration
+from oomdoctor.records.job.machine import Gpu
 from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.system.store.calibration import Learned, device_name, newest, recall, remember
 

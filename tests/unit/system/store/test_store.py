@@ -15,11 +15,11 @@ from analysis_make import request as survey_request
 from example_plans import cards_report, plan_report
 
 from oomdoctor.errors import ExitCode, OomDoctorError
-from oomdoctor.records.config import Recipe, TrainConfig
-from oomdoctor.records.model import ModelRef, ModelSpec
-from oomdoctor.records.planned.plan import PlanRequest
-from oomdoctor.records.report import Report, bare_report
-from oomdoctor.records.result import Attempt, ProbeJob
+from oomdoctor.records.configuration.config import Recipe, TrainConfig
+from oomdoctor.records.job.model import ModelRef, ModelSpec
+from oomdoctor.records.job.result import Attempt, ProbeJob
+from oomdoctor.records.report.plan import PlanRequest
+from oomdoctor.records.report.report import Report, bare_report
 from oomdoctor.system.machine import lock as lock_module
 from oomdoctor.system.machine.lock import device_lock
 from oomdoctor.system.store import run_folders

@@ -16,7 +16,7 @@ from oomdoctor.worker.simulating.cuda import attention_choice
 from oomdoctor.worker.simulating.cuda.attention import Call, cuda_sdpa
 from oomdoctor.worker.simulating.cuda.attention_choice import choose_backend
 from oomdoctor.worker.simulating.cuda.flash_package import simulated_attention
-from oomdoctor.worker.simulating.cuda.kernels.rules import steps_of
+from oomdoctor.worker.simulating.cuda.kernel_rules import steps_of
 from oomdoctor.worker.simulating.device.fake import simulated_device
 from oomdoctor.worker.tracing.calls import OperatorCall
 from oomdoctor.worker.training.inspection import torch_release

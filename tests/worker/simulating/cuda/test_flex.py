@@ -15,8 +15,8 @@ from simulated_steps import simulation_job
 from tiny_models import tiny_job
 
 from oomdoctor.analysis.simulator.tape import Tape
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.result import ProbeJob
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.worker.protocol import PhaseFile, UnsupportedError
 from oomdoctor.worker.simulating.clean_slate import clean_slate
 from oomdoctor.worker.simulating.simulate import simulated_rung

@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.analysis.simulator.reductions import RowSum
 from oomdoctor.analysis.simulator.tape import TapeBlock
-from oomdoctor.worker.simulating.cuda.kernels import reductions
-from oomdoctor.worker.simulating.cuda.kernels.rules import steps_of
+from oomdoctor.worker.simulating.cuda import kernel_reductions as reductions
+from oomdoctor.worker.simulating.cuda.kernel_rules import steps_of
 from oomdoctor.worker.tracing.calls import OperatorCall
 from oomdoctor.worker.tracing.steps import Freed, OnHost, Result, Step
 

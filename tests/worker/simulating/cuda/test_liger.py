@@ -15,10 +15,10 @@ from tiny_models import tiny_job
 from oomdoctor.analysis.simulator.card import card_of
 from oomdoctor.analysis.simulator.recorded import Recorded
 from oomdoctor.analysis.simulator.tape import Tape
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.categories import GRADIENTS, LOGITS
-from oomdoctor.records.result import ProbeJob
-from oomdoctor.records.simulation import Prediction, SimulationRequest, Target
+from oomdoctor.records.job.result import ProbeJob
+from oomdoctor.records.job.simulation import Prediction, SimulationRequest, Target
 from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.worker.protocol import PhaseFile, UnsupportedError
 from oomdoctor.worker.simulating.clean_slate import clean_slate

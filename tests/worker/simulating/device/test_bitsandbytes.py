@@ -12,7 +12,7 @@ from bitsandbytes import functional
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from oomdoctor.records.costs import OpCost
+from oomdoctor.records.job.costs import OpCost
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.simulating.costs import cost_of
 from oomdoctor.worker.simulating.device import bitsandbytes

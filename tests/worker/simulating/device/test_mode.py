@@ -13,8 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from oomdoctor.analysis.simulator.recorded import Recorded
 from oomdoctor.analysis.simulator.tape import in_canonical_order
-from oomdoctor.records.result import ProbeJob
-from oomdoctor.records.simulation import SimulationRequest
+from oomdoctor.records.job.result import ProbeJob
+from oomdoctor.records.job.simulation import SimulationRequest
 from oomdoctor.worker.protocol import PhaseFile
 from oomdoctor.worker.simulating.clean_slate import clean_slate
 from oomdoctor.worker.simulating.device import mode

@@ -10,7 +10,7 @@ import torch
 from plain_steps import step_loss
 from tiny_models import tiny_job
 
-from oomdoctor.records.result import ProbeJob
+from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.training.batch import micro_batches, tensors_of
 from oomdoctor.worker.training.build import build

@@ -10,8 +10,8 @@ import torch
 from simulated_targets import target
 from tiny_models import tiny_job
 
-from oomdoctor.records.result import ProbeJob
-from oomdoctor.records.simulation import PredictedSize, SimulationRequest
+from oomdoctor.records.job.result import ProbeJob
+from oomdoctor.records.job.simulation import PredictedSize, SimulationRequest
 from oomdoctor.worker.protocol import PhaseFile, UnsupportedError
 from oomdoctor.worker.simulating.simulate import simulate
 from oomdoctor.worker.training.build import build

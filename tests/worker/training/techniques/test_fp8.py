@@ -13,8 +13,8 @@ import pytest
 from compared_steps import CPU, deeper, phase_bytes, simulated
 from tiny_models import tiny_job
 
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.rung.faults import FP8_CAPABILITY, card_lacks
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.configuration.faults import FP8_CAPABILITY, card_lacks
 from oomdoctor.system.catalogue import gpus
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.training.support import check_supported

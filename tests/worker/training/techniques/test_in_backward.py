@@ -9,7 +9,7 @@ import torch
 from compared_steps import CPU, deeper, differences, phase_bytes, simulated, trained
 from tiny_models import tiny_job
 
-from oomdoctor.records.result import ProbeJob
+from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.training.batch import micro_batches
 from oomdoctor.worker.training.build import build

@@ -13,10 +13,10 @@ from tiny_models import tiny_job
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from oomdoctor.analysis.simulator.card import Card
-from oomdoctor.records.config import TrainConfig
-from oomdoctor.records.rung.faults import config_faults
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.configuration.faults import config_faults
 from oomdoctor.worker.protocol import UnsupportedError
-from oomdoctor.worker.simulating.cuda.kernels.rules import steps_of
+from oomdoctor.worker.simulating.cuda.kernel_rules import steps_of
 from oomdoctor.worker.tracing.calls import OperatorCall
 from oomdoctor.worker.tracing.steps import OTHERS, Result
 from oomdoctor.worker.training.build import build

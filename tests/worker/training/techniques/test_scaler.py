@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tiny_models import tiny_job
 
-from oomdoctor.records.result import RecordingRequest
+from oomdoctor.records.job.result import RecordingRequest
 from oomdoctor.snapshot.device_answer import device_of
 from oomdoctor.snapshot.history import history_of
 from oomdoctor.snapshot.reading.snapshot import read_snapshot

@@ -15,9 +15,9 @@ import torch
 from compared_steps import CPU, deeper, phase_bytes, simulated, step_bytes, trained
 from tiny_models import CONFIGS, tiny_job
 
-from oomdoctor.records.measurement import Measurement
-from oomdoctor.records.result import ProbeJob
-from oomdoctor.records.simulation import SimulationRequest
+from oomdoctor.records.job.measurement import Measurement
+from oomdoctor.records.job.result import ProbeJob
+from oomdoctor.records.job.simulation import SimulationRequest
 from oomdoctor.worker.measuring.measure import measure
 from oomdoctor.worker.measuring.summary import attention_kernel
 from oomdoctor.worker.protocol import PhaseFile, UnsupportedError

@@ -23,7 +23,7 @@ from oomdoctor.analysis.memory.zero.setting import (
     shard_elements,
 )
 from oomdoctor.analysis.memory.zero.stage_three import live_elements
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig
 
 # What DeepSpeed 0.19.8 allocated on the emulated GPU (scripts/evaluation/zero_memory.py).
 FILE = Path(__file__).parents[4] / "data" / "emulated" / "zero.json"

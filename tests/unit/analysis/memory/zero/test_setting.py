@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from oomdoctor.analysis.memory.zero.setting import Beside, Parameter, setting_of
-from oomdoctor.records.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig
 
 CONFIG = TrainConfig(
     sharding="zero2", world_size=8, effective_batch_size=64, micro_batch_size=4, method="full"

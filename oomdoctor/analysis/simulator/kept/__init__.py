@@ -1,1 +1,0 @@
-"""Recordings of a rung as bytes to keep, and what was computed from them."""

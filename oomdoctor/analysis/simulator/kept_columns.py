@@ -1,0 +1,224 @@
+"""A recording as columns of plain values, and back.
+
+Each text, each unit and each cost is there once. A value that does not fit is a `ValueError`, a
+`TypeError` or a `LookupError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple
+from typing import Any, TypeVar
+
+from oomdoctor.analysis.simulator.card import Card
+from oomdoctor.analysis.simulator.recorded import Cost, Recorded
+from oomdoctor.analysis.simulator.reductions import RowSum
+from oomdoctor.analysis.simulator.tape import Region, Tape, TapeBlock
+from oomdoctor.records.job.costs import OpCost
+
+T = TypeVar("T")
+Mark = tuple[int, str, str]  # a window of a tape
+
+
+class _Table:
+    """Each value once, by number."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[Any, int] = {}
+
+    def __call__(self, value: Any) -> int:
+        return self.numbers.setdefault(value, len(self.numbers))
+
+    def of(self, values: Iterable[Any]) -> list[int]:
+        return [self(value) for value in values]
+
+
+def head_columns(recorded: Recorded) -> dict[str, Any]:
+    """What is needed of every recording."""
+    return {
+        "size": recorded.size,
+        "windows": recorded.windows,
+        "alike": sorted(card.compute_capability for card in recorded.alike),
+        "attention": sorted(recorded.attention_operators),
+        "managed": recorded.managed_bytes,
+    }
+
+
+def read_head(columns: dict[str, Any]) -> dict[str, Any]:
+    """The head, with values of the types that `Recorded` has; its windows are beside them."""
+    return {
+        "size": checked(int, columns["size"]),
+        "windows": _marks(columns["windows"]),
+        "alike": {
+            Card((checked(int, major), checked(int, minor))) for major, minor in columns["alike"]
+        },
+        "attention_operators": {checked(str, name) for name in columns["attention"]},
+        "managed_bytes": checked(int, columns["managed"]),
+    }
+
+
+def tape_columns(recorded: Recorded) -> dict[str, Any]:
+    """The tape without its windows, what was taken, and the tape of two micro-steps."""
+    other = recorded.accumulated
+    return {
+        **_columns_of(recorded.tape),
+        "taken": list(recorded.taken.items()),
+        "accumulated": other and {**_columns_of(other), "windows": other.windows},
+    }
+
+
+def _columns_of(tape: Tape) -> dict[str, Any]:
+    texts, regions = _Table(), _Table()
+    blocks = tape.blocks
+    return {
+        "blocks": [
+            [block.size for block in blocks],
+            texts.of(block.category for block in blocks),
+            texts.of(block.operator for block in blocks),
+            texts.of(block.module for block in blocks),
+            regions.of(block.region for block in blocks),
+            {
+                str(number): [block.rows, block.segments]
+                for number, block in enumerate(blocks)
+                if block.rows
+            },
+            {
+                str(number): [*map(int, block.row_sum)]
+                for number, block in enumerate(blocks)
+                if block.row_sum
+            },
+            {str(number): block.stream for number, block in enumerate(blocks) if block.stream},
+        ],
+        "events": tape.events,
+        "carried": list(tape.carried.items()),
+        "regions": regions.of(tape.regions),
+        "texts": list(texts.numbers),
+        "units": list(regions.numbers),
+    }
+
+
+def read_tape(
+    columns: dict[str, Any], windows: list[Mark]
+) -> tuple[Tape, dict[int, int], Tape | None]:
+    """The tape with these windows, what was taken, and the tape of two micro-steps."""
+    other = columns["accumulated"]
+    taken = {checked(int, block): checked(int, event) for block, event in columns["taken"]}
+    return (
+        _tape_of(columns, windows),
+        taken,
+        None if other is None else _tape_of(other, _marks(other["windows"])),
+    )
+
+
+def _marks(windows: Any) -> list[Mark]:
+    return [
+        (checked(int, start), checked(str, step), checked(str, phase))
+        for start, step, phase in windows
+    ]
+
+
+def _tape_of(columns: dict[str, Any], windows: list[Mark]) -> Tape:
+    texts = [checked(str, text) for text in columns["texts"]]
+    units = [_region(region) for region in columns["units"]]
+    sizes, categories, names, modules, places, rows, sums, streams = columns["blocks"]
+    values = (
+        _whole(sizes),
+        _named(categories, texts),
+        _named(names, texts),
+        _named(modules, texts),
+        _named(places, units),
+    )
+    blocks = [TapeBlock(*block) for block in zip(*values, strict=True)]
+    for number, (own, segments) in rows.items():
+        blocks[int(number)].rows = checked(int, own)
+        blocks[int(number)].segments = checked(int, segments)
+    for number, row_sum in sums.items():
+        results, terms, vector, item, partial, semaphores = _whole(row_sum)
+        found = RowSum(results, terms, vector, item, partial, bool(semaphores))
+        blocks[int(number)].row_sum = found
+    for number, stream in streams.items():
+        blocks[int(number)].stream = checked(int, stream)
+    events = _whole(columns["events"], signed=True)
+    if 0 in events or (events and not -len(blocks) <= min(events) <= max(events) <= len(blocks)):
+        raise ValueError("an event of a block that does not exist")
+    of_events = _named(columns["regions"], units)
+    if len(of_events) != len(events):
+        raise ValueError("events without a unit")
+    carried = {checked(int, found): checked(int, left) for found, left in columns["carried"]}
+    if not all(0 <= number < len(blocks) for pair in carried.items() for number in pair):
+        raise ValueError("a block that does not exist is carried over")
+    return Tape(blocks, events, of_events, windows, carried)
+
+
+def cost_columns(recorded: Recorded) -> dict[str, Any]:
+    """The costs."""
+    regions, operators = _Table(), _Table()
+
+    def columns(costs: Sequence[Cost]) -> list[list[int]]:
+        return [
+            regions.of(cost.region for cost in costs),
+            [cost.window for cost in costs],
+            operators.of(cost.cost for cost in costs),
+        ]
+
+    return {
+        "costs": columns(recorded.costs),
+        "adding": columns(recorded.adding),
+        "units": list(regions.numbers),
+        "operators": [astuple(operator) for operator in operators.numbers],
+    }
+
+
+def read_costs(columns: dict[str, Any], windows: list[Mark]) -> tuple[list[Cost], list[Cost]]:
+    """The costs of a micro-step, and those of adding the gradients of another one."""
+    units = [_region(region) for region in columns["units"]]
+    operators = [_op_cost(*cost) for cost in columns["operators"]]
+
+    def costs(name: str) -> list[Cost]:
+        regions, phases, kinds = columns[name]
+        _named(phases, windows)
+        values = zip(_named(regions, units), phases, _named(kinds, operators), strict=True)
+        return list(map(Cost._make, values))
+
+    return costs("costs"), costs("adding")
+
+
+def checked(kind: type[T], value: Any) -> T:
+    """The value, if it is of exactly this type.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if type(value) is not kind:
+        raise ValueError(f"expected {kind.__name__}, got {type(value).__name__}")
+    return value
+
+
+def _whole(column: Any, *, signed: bool = False) -> list[int]:
+    """A column of whole numbers."""
+    if type(column) is not list or set(map(type, column)) - {int}:
+        raise ValueError("a column is not of whole numbers")
+    if not signed and column and min(column) < 0:
+        raise ValueError("a column has negative numbers")
+    return column
+
+
+def _named(column: Any, table: Sequence[T]) -> list[T]:
+    """What a column of positions in a table stands for."""
+    if (found := _whole(column)) and max(found) >= len(table):
+        raise ValueError("a position outside its table")
+    return list(map(table.__getitem__, found))
+
+
+def _region(value: Any) -> Region | None:
+    if value is None:
+        return None
+    stack, unit = value
+    return checked(int, stack), checked(int, unit)
+
+
+def _op_cost(
+    name: Any, kind: Any, dtype: Any, flops: Any, moved: Any, unpacked_bytes: Any
+) -> OpCost:
+    amounts = [checked(float, amount) for amount in (flops, moved, unpacked_bytes)]
+    return OpCost(checked(str, name), checked(str, kind), checked(str, dtype), *amounts)  # type: ignore[arg-type]

@@ -1,0 +1,1 @@
+"""One rung: its values, a row for each key, its label, and what contradicts itself."""

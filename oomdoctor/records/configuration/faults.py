@@ -1,0 +1,223 @@
+"""Contradictions in the keys of a rung, checked here for recipes, options and files alike.
+
+Also what Unsloth decides itself, and which compute capability a rung needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeAlias
+
+from oomdoctor.records.configuration.adapters import adapter_faults
+from oomdoctor.records.configuration.config import TrainConfig, is_fsdp, steps_in_backward
+from oomdoctor.records.configuration.keys import row_faults
+from oomdoctor.records.facts.attention import lacks_capability
+from oomdoctor.records.facts.choices import AUTO, SIZES
+from oomdoctor.records.facts.optimizers import OPTIMIZERS
+
+Faults: TypeAlias = Iterator[tuple[str, str]]  # (key, sentence)
+_REFERENCES = {"precomputed": "dpo", "kl": "grpo"}
+_CHECKPOINTING = ("none", "full", "attention", "mlp")
+
+
+def config_faults(config: TrainConfig) -> list[tuple[str, str]]:
+    """Contradictions in a combination of values, as (key, sentence); empty if it can be tried.
+
+    What this machine or this version cannot do is not an error here: it depends on where the rung
+    runs, so the worker reports it as `unsupported`.
+    """
+    faults = (_sharding_faults, _objective_faults, _size_faults, _technique_faults)
+    return [*row_faults(config), *(fault for of_kind in faults for fault in of_kind(config))]
+
+
+def _size_faults(config: TrainConfig) -> Faults:
+    """Numbers that are out of range, and sizes that do not divide each other."""
+    if config.padding != "none" and config.packing != "none":
+        yield "padding", f'packing = "{config.packing}" leaves nothing to pad'
+    elif config.padding != "none" and config.sequence_length < 2:
+        yield "padding", "needs a sequence_length of at least 2"
+    for key, size in SIZES.items():
+        value = getattr(config, key)
+        if isinstance(value, int) and value > size.refused:
+            yield key, size.refusal(value)
+    if not 0.0 <= config.lora_dropout < 1.0:
+        yield "lora_dropout", "must be at least 0 and below 1"
+    if not config.lora_targets:
+        yield "lora_targets", "is empty; name modules or use all-linear"
+    micro = config.micro_batch_size
+    if micro != AUTO and micro < 1:
+        yield "micro_batch_size", 'must be "auto" or at least 1'
+    elif micro != AUTO and config.rank_batch_size() % micro:
+        whole = f"the effective batch size {config.effective_batch_size}"
+        if config.world_size > 1:
+            whole = f"{config.rank_batch_size()}, which is {whole} on one GPU"
+        yield "micro_batch_size", f"{micro} does not divide {whole}"
+
+
+def _technique_faults(config: TrainConfig) -> Faults:
+    """Techniques that belong to another method."""
+    if config.method == "qlora" and config.quantization == "none":
+        yield "quantization", 'method "qlora" needs "nf4" or "int8"'
+    yield from adapter_faults(config)
+    if config.fp8 != "none" and config.sharding != "none":
+        yield "fp8", f"on several GPUs has no model yet; drop {config.sharding}"
+    if config.fp8 == "transformer_engine" and config.activation_checkpointing != "none":
+        yield (
+            "fp8",
+            "cannot be combined with activation_checkpointing: layers are computed again after "
+            "Transformer Engine's autocast has ended, so torch raises CheckpointError; drop "
+            "one of the two, or use torchao",
+        )
+    row = OPTIMIZERS.get(config.optimizer)
+    if row is not None and row.low_rank and config.sharding != "none":
+        yield "optimizer", f"{row.name} projects whole gradients, so it needs one GPU"
+    if row is not None and row.low_rank and config.optimizer_in_backward:
+        yield "optimizer_in_backward", f"is not for {row.name}; use a layerwise optimizer"
+    yield from unsloth_faults(config)
+    yield from _in_backward_faults(config)
+    scaled = config.autocast_dtype == "float16"
+    if scaled and config.weights_dtype == "float16" and config.method == "full":
+        yield "weights_dtype", "the gradient scaler cannot unscale float16 gradients; use float32"
+
+
+def _in_backward_faults(config: TrainConfig) -> Faults:
+    """What needs gradients that a step in the backward pass has freed."""
+    if not steps_in_backward(config):
+        return
+    key = "optimizer_in_backward" if config.optimizer_in_backward else "optimizer"
+    micro, whole = config.micro_batch_size, config.effective_batch_size
+    if config.sharding != "none":
+        yield key, f"a step in the backward pass needs one GPU, not {config.sharding}"
+    elif micro not in (AUTO, whole):
+        yield key, f"gradients cannot accumulate: set effective_batch_size = {micro}, not {whole}"
+    if config.autocast_dtype == "float16":
+        yield key, "the gradient scaler needs all gradients together; use bfloat16"
+    if config.offload == "optimizer":
+        yield "offload", "an optimizer on the host needs all gradients together"
+
+
+MOST_GPUS = 65_536
+
+
+def _sharding_faults(config: TrainConfig) -> Faults:
+    """Contradictions in how a training is spread over GPUs."""
+    world, node = config.world_size, max(1, config.gpus_per_node)
+    if not 1 <= world <= MOST_GPUS:
+        yield "world_size", f"must be from 1 to {MOST_GPUS:,}"
+        return
+    if config.sharding == "hybrid" and (world <= node or world % node):
+        yield "world_size", f"hybrid needs several whole nodes of {node} GPUs"
+    if config.prefetch == "none" and is_fsdp(config) and config.fsdp_version == 2:
+        yield "prefetch", "FSDP 2 always gathers ahead in the backward pass"
+    if world > 1 and config.sharding == "none":
+        yield "sharding", f"{world} GPUs need ddp, fsdp or zero1 to zero3"
+    if config.effective_batch_size % world:
+        batch = config.effective_batch_size
+        yield "effective_batch_size", f"{batch} is not a multiple of the {world} GPUs"
+    if config.offload == "parameters" and not (is_fsdp(config) or config.sharding == "zero3"):
+        yield "offload", 'parameters are offloaded by sharding = "fsdp" or "zero3" only'
+    if config.offload == "optimizer" and (is_fsdp(config) or config.sharding == "ddp"):
+        instead = "parameters, which moves the states too" if is_fsdp(config) else "zero1 or zero2"
+        yield "offload", f"{config.sharding} cannot offload the optimizer alone: {instead}"
+
+
+def _objective_faults(config: TrainConfig) -> Faults:
+    """Settings that TRL's trainers do not have."""
+    objective, completion = config.objective, config.completion_length
+    wanted = _REFERENCES.get(config.reference)
+    if wanted is not None and objective != wanted:
+        yield "reference", f'"{config.reference}" needs objective = "{wanted}"'
+    if objective in _REFERENCES.values() and not 0 <= completion < config.sequence_length:
+        yield "completion_length", "must leave room for a prompt in sequence_length; 0 is half"
+    if not 0.0 <= config.vllm_gpu_memory_utilization < 1.0:
+        yield "vllm_gpu_memory_utilization", "must be at least 0 and below 1"
+    if objective == "default":
+        return
+    each, whole = config.num_generations, config.effective_batch_size
+    if objective == "grpo" and each < 2:
+        yield "num_generations", "must be at least 2: GRPO compares completions"
+    elif objective == "grpo" and whole % each:
+        yield "num_generations", f"{each} does not divide the effective batch size {whole}"
+    if config.loss != "default":
+        yield "loss", f"TRL computes the loss of {objective} itself, without all logits"
+    if config.packing != "none":
+        yield "packing", f"TRL pads the sequences of {objective}"
+    if config.padding != "none" and objective == "grpo":
+        yield "padding", "a rung of GRPO has completions of full length"
+    if objective != "reward" and config.activation_checkpointing not in _CHECKPOINTING:
+        yield (
+            "activation_checkpointing",
+            "TRL turns it off for other passes and on again for all layers; use full",
+        )
+
+
+FP8_CAPABILITY = (8, 9)  # torch._scaled_mm: Ada, Hopper and later
+
+
+def cannot_run(config: TrainConfig, capability: str | None) -> str | None:
+    """Why a rung cannot run on a GPU of this compute capability; None if nothing speaks against it.
+
+    Its contradictions come before what the card does not have.
+    """
+    faults = "; ".join(f"{key} {what}" for key, what in config_faults(config))
+    return faults or card_lacks(config, capability)
+
+
+def card_lacks(config: TrainConfig, capability: str | None) -> str | None:
+    """Why a GPU of this compute capability cannot run a rung; None if it can.
+
+    If the capability is unknown, it is assumed to be enough.
+    """
+    lacking = lacks_capability(config.attention, capability)
+    if lacking is not None or config.fp8 == "none" or capability is None:
+        return lacking
+    if tuple(map(int, capability.split("."))) >= FP8_CAPABILITY:
+        return None
+    return f"fp8 needs compute capability 8.9 or higher; this card has {capability}; use fp8 = none"
+
+
+# Unsloth: its word for each kind of checkpointing, and the keys for which it has no other value.
+UNSLOTH_CHECKPOINTING: dict[str, bool | str] = {"none": False, "full": True, "offload": "unsloth"}
+UNSLOTH_CHOICES: tuple[tuple[str, tuple[object, ...]], ...] = (
+    ("attention", ("sdpa", "flash_attention_2")),
+    ("loss", ("default",)),
+    ("compile", (False,)),
+    ("use_dora", (False,)),
+    ("adapter_dtype", ("default",)),
+    ("frozen_layers", (0,)),
+    ("offload", ("none",)),
+    ("double_quant", (True,)),
+    ("quant_storage", ("uint8",)),
+)
+# What it may have, but oomdoctor has not built with it.
+_NOT_BUILT: tuple[tuple[str, tuple[object, ...]], ...] = (
+    ("activation_checkpointing", tuple(UNSLOTH_CHECKPOINTING)),
+    ("weights_dtype", ("bfloat16", "float16")),
+    ("objective", ("default",)),
+    ("packing", ("none",)),
+    ("padding", ("none",)),
+    ("fp8", ("none",)),
+    ("vision", ("trained",)),
+    ("sharding", ("none",)),
+    ("optimizer_in_backward", (False,)),
+)
+
+
+def unsloth_faults(config: TrainConfig) -> list[tuple[str, str]]:
+    """What cannot be combined with Unsloth, as (key, sentence)."""
+    if config.library != "unsloth":
+        return []
+    found = []
+    for key, choices in (*UNSLOTH_CHOICES, *_NOT_BUILT):
+        value = getattr(config, key)
+        if value not in choices:
+            names = " or ".join(str(one).lower() for one in choices)
+            found.append((key, f'library "unsloth" needs {names}, not {str(value).lower()}'))
+    own = "none" if config.method == "full" else config.weights_dtype
+    if config.autocast_dtype not in ("none", own):
+        found.append(("autocast_dtype", f'library "unsloth" itself takes {own} for this rung'))
+    if config.method == "full" and config.weights_dtype == "float16":
+        found.append(("weights_dtype", "full fine-tuning with Unsloth needs bfloat16"))
+    if config.lora_targets == "attention" and config.method != "full":
+        found.append(("lora_targets", 'library "unsloth" needs all-linear or names of modules'))
+    return found

@@ -1,1 +1,0 @@
-"""What is seen inside a training: its runs, its live log, and snapshots of its memory."""

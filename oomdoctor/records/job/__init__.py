@@ -1,0 +1,1 @@
+"""What a worker is asked and answers: a model, a device, a try and its measurement."""

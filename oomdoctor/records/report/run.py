@@ -1,0 +1,179 @@
+"""What `run` reports of a watched command: its device, and the memory of each rank.
+
+The field names are the JSON keys. Sizes are integers in bytes, unknown is None.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from oomdoctor.records.job.result import Evidence
+from oomdoctor.records.report.diagnosis import ReadPhase
+
+DeviceKind = Literal["real", "emulated"]
+RankOutcome = Literal["fits", "oom", "failed"]
+Stopped = Literal["steady", "steps"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunDevice:
+    """The GPUs that the command saw: `gpus` of them, each with `total_bytes` as torch reports it.
+
+    `gpu_name` is None for a bare size. `usable_bytes` is what is left for tensors beside the CUDA
+    context, which takes `context_bytes`; of a real GPU also beside other processes, where the
+    context is not known by itself.
+    """
+
+    kind: DeviceKind
+    gpu_name: str | None
+    gpus: int
+    total_bytes: int
+    compute_capability: str | None
+    context_bytes: int | None
+    usable_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line of code."""
+
+    file: str
+    line: int
+    function: str
+
+    @property
+    def module(self) -> str | None:
+        """The module and the operator, where a snapshot of oomdoctor names these; else None."""
+        if self.line or not self.file.startswith("<"):
+            return None
+        return f"{self.file.strip('<>')}: {self.function.removeprefix('aten::')}"
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownBranch:
+    """A line of the script that read a value which no kernel had computed, and how often."""
+
+    file: str
+    line: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepPeaks:
+    """The memory of one optimizer step, by the allocator's trace.
+
+    `allocated_bytes` and `reserved_bytes` are what it left.
+    """
+
+    step: int
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    allocated_bytes: int
+    reserved_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPoint:
+    """Memory at one moment. `step` counts finished optimizer steps.
+
+    `at_s` is the time since the first allocation; with an emulated GPU it says only the order.
+    """
+
+    at_s: float
+    step: int
+    allocated_bytes: int
+    reserved_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankOom:
+    """A request that the allocator could not meet.
+
+    `least_bytes` is what the process needed then: what it had allocated, and the request. `caught`
+    says whether the script went on. `snapshot` is the file with what torch knew then, in the case.
+    """
+
+    requested_bytes: int
+    free_bytes: int
+    total_bytes: int
+    least_bytes: int
+    phase: ReadPhase
+    module: str | None
+    where: Place | None
+    step: int
+    caught: bool
+    snapshot: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RankMemory:
+    """One GPU of one process of the command.
+
+    `rank` is that of torch.distributed or the launcher, else the order of the processes. `device`
+    is the index of the GPU as the process sees it. `peak_device_bytes` is what nvidia-smi would
+    show for the process: the reserved peak and the CUDA context. `where` is the innermost line of
+    the user's own code at the peak, and `library_where` the line of the library below it.
+    `headroom_bytes` is how much more the process could have reserved. `stopped` says why the
+    training was stopped; None if it was not. `steps_memory` leaves out steps in the middle of a
+    long run, and `memory` keeps the highest point of each stretch.
+    """
+
+    rank: int
+    pid: int
+    device: int
+    outcome: RankOutcome
+    evidence: Evidence
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    peak_device_bytes: int | None
+    peak_phase: ReadPhase
+    peak_module: str | None
+    peak_step: int | None
+    where: Place | None
+    library_where: Place | None
+    headroom_bytes: int | None
+    retries: int
+    steps: int
+    stopped: Stopped | None
+    oom: RankOom | None
+    unknown_branches: tuple[UnknownBranch, ...]
+    steps_memory: tuple[StepPeaks, ...]
+    memory: tuple[MemoryPoint, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HostMemory:
+    """The memory of the host while the command ran, beside its GPUs.
+
+    `least_available_bytes` is the lowest of one sample a second. `kernel_kills` is how many
+    processes the kernel ended meanwhile because memory was short: in the control group of the
+    command, or, where that is unknown, on the machine. `shm_least_free_bytes` is of /dev/shm.
+    """
+
+    total_bytes: int
+    least_available_bytes: int | None
+    kernel_kills: int
+    shm_total_bytes: int | None
+    shm_least_free_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LargerBatch:
+    """The micro-batch size of a run that fitted, and the largest that should fit too.
+
+    All that was reserved beyond what a step leaves is taken to grow with the micro-batch, which is
+    `bytes_per_row` for each row. So it is a cautious estimate.
+    """
+
+    micro_batch_size: int
+    should_fit: int
+    bytes_per_row: int
+
+
+@dataclass(frozen=True, slots=True)
+class SmallestGpu:
+    """The smallest card on which the command would have fitted, and its total as torch has it."""
+
+    name: str
+    total_bytes: int
