@@ -10,11 +10,7 @@ from oomdoctor.cli.options.ladder import PlanOptions
 from oomdoctor.commands.devices.cards import card_named, cards_of
 from oomdoctor.commands.plan.picks import price_list
 from oomdoctor.errors import OomDoctorError
-from oomdoctor.records.report.plan import (
-    CardOrder,
-    PlanRequest,
-    PriceList,
-)
+from oomdoctor.records.report.plan import CardOrder, PlanRequest, PriceList
 from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.system.machine.devices import choose_device, list_gpus
 from oomdoctor.units import format_bytes, size_note

@@ -18,21 +18,11 @@ from oomdoctor.cli.ladder_request import (
 from oomdoctor.cli.option_reader import Reader
 from oomdoctor.cli.options.flatten import leaves
 from oomdoctor.cli.options.ladder import LadderOptions, PlanOptions
-from oomdoctor.cli.plan_cards import (
-    card_order,
-    check_several,
-    named_gpus,
-    prices,
-)
+from oomdoctor.cli.plan_cards import card_order, check_several, named_gpus, prices
 from oomdoctor.commands.devices.cards import card_named
 from oomdoctor.commands.devices.emulated import check_vendor
 from oomdoctor.errors import usage_error
-from oomdoctor.records.report.plan import (
-    Interconnect,
-    PlanRequest,
-    Sweep,
-    SweptKey,
-)
+from oomdoctor.records.report.plan import Interconnect, PlanRequest, Sweep, SweptKey
 from oomdoctor.records.report.report import SurveyRequest
 from oomdoctor.records.report.searched import GpuRange, SolvedKey
 from oomdoctor.system.interpreters.asked import parse_versions, untested

@@ -19,14 +19,7 @@ from typing import Any
 from oomdoctor.monitor.alerts import Alert, Alerts
 from oomdoctor.monitor.log import LiveLine, LiveLog
 from oomdoctor.monitor.pinned import PinnedMemory
-from oomdoctor.monitor.readings import (
-    Reader,
-    Reading,
-    allocated_now,
-    current_first,
-    gpus,
-    why_not,
-)
+from oomdoctor.monitor.readings import Reader, Reading, allocated_now, current_first, gpus, why_not
 from oomdoctor.monitor.shared_folder import rank_and_world
 from oomdoctor.records.report.live import LiveEventKind, LiveStep
 from oomdoctor.units import GIB, format_bytes

@@ -9,14 +9,7 @@ from example_parts import VERSIONS, config, fits, measurement, request, result
 from oomdoctor.records.job.machine import GpuProcess, Machine
 from oomdoctor.records.job.measurement import OomEvent, Timing
 from oomdoctor.records.job.result import Failure, PredictedPeak, Try
-from oomdoctor.records.report.report import (
-    SCHEMA,
-    Budget,
-    ModelFacts,
-    Picks,
-    Report,
-    Tool,
-)
+from oomdoctor.records.report.report import SCHEMA, Budget, ModelFacts, Picks, Report, Tool
 from oomdoctor.records.report.warnings import memory_not_free
 from oomdoctor.units import GIB, MIB
 

@@ -12,9 +12,7 @@ from oomdoctor.records.configuration.label import label_of
 from oomdoctor.records.job.measurement import Breakdown, Measurement, PhaseMemory, Timing
 from oomdoctor.records.job.model import ModelRef
 from oomdoctor.records.job.result import ProbeResult, Try
-from oomdoctor.records.report.report import (
-    SurveyRequest,
-)
+from oomdoctor.records.report.report import SurveyRequest
 from oomdoctor.units import GIB, MIB
 
 VERSIONS = {

@@ -9,12 +9,7 @@ from example_parts import fits, measurement, request, result
 
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.job.measurement import OomEvent, PhaseMemory
-from oomdoctor.records.report.report import (
-    Budget,
-    Fault,
-    Picks,
-    Report,
-)
+from oomdoctor.records.report.report import Budget, Fault, Picks, Report
 from oomdoctor.units import GIB, MIB
 
 

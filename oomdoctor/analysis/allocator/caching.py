@@ -7,18 +7,8 @@ from itertools import chain
 
 from oomdoctor.analysis.allocator.device import Device
 from oomdoctor.analysis.allocator.expandable import map_for, preferred, unmap
-from oomdoctor.analysis.allocator.pool import (
-    Block,
-    Pool,
-    oversize_blocks,
-    stale_blocks,
-)
-from oomdoctor.analysis.allocator.records import (
-    OutOfDeviceMemory,
-    OutOfMemory,
-    Segment,
-    Span,
-)
+from oomdoctor.analysis.allocator.pool import Block, Pool, oversize_blocks, stale_blocks
+from oomdoctor.analysis.allocator.records import OutOfDeviceMemory, OutOfMemory, Segment, Span
 from oomdoctor.analysis.allocator.settings import AllocatorSettings
 from oomdoctor.analysis.allocator.sizes import (
     MIN_BLOCK,

@@ -8,12 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from oomdoctor.analysis.memory.closed_form import (
-    Term,
-    product,
-    quantized_terms,
-    state_width,
-)
+from oomdoctor.analysis.memory.closed_form import Term, product, quantized_terms, state_width
 from oomdoctor.records.configuration.config import (
     TrainConfig,
     has_reference_model,

@@ -24,13 +24,7 @@ from oomdoctor.records.report.user_training import (
 from oomdoctor.stacks.names.row import shown
 from oomdoctor.stacks.reading.finish import Overrides, finished
 from oomdoctor.stacks.reading.merge import draft_of
-from oomdoctor.stacks.writing.patch import (
-    NotPatchedError,
-    code_text,
-    edit_of,
-    patched,
-    written,
-)
+from oomdoctor.stacks.writing.patch import NotPatchedError, code_text, edit_of, patched, written
 from oomdoctor.system.train_config import read_text
 from oomdoctor.system.training_files import read_documents
 

@@ -9,12 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from oomdoctor.analysis.changes.search import (
-    Answer,
-    search,
-    verdict_of,
-    why_nothing_fits,
-)
+from oomdoctor.analysis.changes.search import Answer, search, verdict_of, why_nothing_fits
 from oomdoctor.analysis.changes.table import BY_KEY
 from oomdoctor.analysis.command_line import rung_text
 from oomdoctor.commands.devices.cards import Card, room_for

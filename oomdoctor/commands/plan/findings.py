@@ -8,10 +8,7 @@ from dataclasses import replace
 from oomdoctor.analysis.dataset_distribution import shapes_of
 from oomdoctor.analysis.fit import PeakErrors, peak_error
 from oomdoctor.analysis.search.ladder import Context, SkipRung, bound_of, too_big
-from oomdoctor.analysis.simulator.predicted_attempts import (
-    attempts_of_prediction,
-    prediction_for,
-)
+from oomdoctor.analysis.simulator.predicted_attempts import attempts_of_prediction, prediction_for
 from oomdoctor.analysis.speed.training_time import training_data
 from oomdoctor.analysis.verdict import conclude
 from oomdoctor.commands.devices import device

@@ -11,20 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from oomdoctor.commands.run.places import (
-    library_line,
-    phase_of_peak,
-    unknown_branches,
-    user_line,
-)
+from oomdoctor.commands.run.places import library_line, phase_of_peak, unknown_branches, user_line
 from oomdoctor.records.job.result import Evidence
-from oomdoctor.records.report.run import (
-    MemoryPoint,
-    RankMemory,
-    RankOom,
-    RankOutcome,
-    StepPeaks,
-)
+from oomdoctor.records.report.run import MemoryPoint, RankMemory, RankOom, RankOutcome, StepPeaks
 
 _MOST_POINTS = 120
 

@@ -19,11 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from oomdoctor.snapshot.reading.events import Traces
-from oomdoctor.snapshot.reading.instructions import (
-    INSTRUCTIONS,
-    Machine,
-    PickleError,
-)
+from oomdoctor.snapshot.reading.instructions import INSTRUCTIONS, Machine, PickleError
 
 # A list of things that were there before, such as the frames of a stack: MARK, then BINGET or
 # LONG_BINGET for each, then APPENDS. The same bytes always mean the same things.

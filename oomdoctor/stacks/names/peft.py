@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row
-from oomdoctor.stacks.names.values import (
-    among,
-    decimal,
-    names_in,
-    number,
-    on_if,
-    only_if,
-    switched,
-)
+from oomdoctor.stacks.names.values import among, decimal, names_in, number, on_if, only_if, switched
 from oomdoctor.stacks.partial_config import PartialConfig
 
 

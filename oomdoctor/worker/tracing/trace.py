@@ -24,11 +24,7 @@ from oomdoctor.records.job.measurement import MemoryCurve
 from oomdoctor.worker.tracing.calls import OperatorCall, Recording, resized_storages
 from oomdoctor.worker.tracing.categories import OptimizerWalk, category_of, gathered
 from oomdoctor.worker.tracing.steps import OTHERS, Freed, Lasting, OnHost, Passing, Result, Step
-from oomdoctor.worker.tracing.tensors import (
-    local_part,
-    plain_tensors,
-    tensors_in,
-)
+from oomdoctor.worker.tracing.tensors import local_part, plain_tensors, tensors_in
 from oomdoctor.worker.tracing.whereabouts import NOWHERE, Place, Whereabouts
 
 Watcher = Callable[[OperatorCall], None]

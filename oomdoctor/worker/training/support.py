@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from oomdoctor.records.configuration.config import (
-    TrainConfig,
-    is_fsdp,
-    is_zero,
-    steps_in_backward,
-)
+from oomdoctor.records.configuration.config import TrainConfig, is_fsdp, is_zero, steps_in_backward
 from oomdoctor.records.configuration.faults import card_lacks
 from oomdoctor.records.configuration.unsupported import Where, unsupported
 from oomdoctor.records.facts.attention import ATTENTIONS

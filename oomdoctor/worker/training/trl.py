@@ -30,12 +30,7 @@ from oomdoctor.worker.training.sharding import fsdp_plugin, moved_with_values
 
 if TYPE_CHECKING:
     from datasets import Dataset
-    from transformers import (
-        PreTrainedModel,
-        PreTrainedTokenizerFast,
-        Trainer,
-        TrainingArguments,
-    )
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast, Trainer, TrainingArguments
 
 INSTALL = "pip install 'oomdoctor[trl]'"
 _NAMES = {"default": "SFT", "dpo": "DPO", "reward": "Reward", "grpo": "GRPO"}

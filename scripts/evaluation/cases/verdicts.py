@@ -23,9 +23,7 @@ from cases.case import NO_LIMIT, Case, Reading, predicted_bytes, simulated
 from oomdoctor.analysis.fit import USUAL_HEADROOM, PeakErrors, headroom_bytes, peak_error
 from oomdoctor.analysis.memory.overhead import context_bytes
 from oomdoctor.analysis.search.ladder import Context
-from oomdoctor.analysis.simulator.predicted_attempts import (
-    attempts_of_prediction,
-)
+from oomdoctor.analysis.simulator.predicted_attempts import attempts_of_prediction
 from oomdoctor.analysis.verdict import conclude
 from oomdoctor.commands.devices.cards import Card
 from oomdoctor.records.configuration.config import Recipe, Rung

@@ -9,11 +9,7 @@ import torch
 import transformers
 from tiny_models import tiny_job
 
-from oomdoctor.records.facts.architectures import (
-    FAMILIES,
-    LIGER_FAMILIES,
-    experts_stacked,
-)
+from oomdoctor.records.facts.architectures import FAMILIES, LIGER_FAMILIES, experts_stacked
 from oomdoctor.records.facts.dtypes import DTYPES
 from oomdoctor.records.facts.optimizers import OPTIMIZERS, RECIPE_NAMES
 from oomdoctor.worker.protocol import UnsupportedError

@@ -10,11 +10,7 @@ from pathlib import Path
 import pytest
 
 from oomdoctor.monitor.inside import serve
-from oomdoctor.monitor.inside.checkpoint import (
-    write_checkpoint,
-    write_shards,
-    write_tokenizer,
-)
+from oomdoctor.monitor.inside.checkpoint import write_checkpoint, write_shards, write_tokenizer
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],

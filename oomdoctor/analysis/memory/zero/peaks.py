@@ -7,12 +7,7 @@ from dataclasses import dataclass
 
 from oomdoctor.analysis.memory.curve import thinned
 from oomdoctor.analysis.memory.phases import Course, Parts, size_of
-from oomdoctor.analysis.memory.zero.setting import (
-    Beside,
-    Parameter,
-    Setting,
-    deciding_ranks,
-)
+from oomdoctor.analysis.memory.zero.setting import Beside, Parameter, Setting, deciding_ranks
 from oomdoctor.analysis.memory.zero.stage_three import course_of_stage_three
 from oomdoctor.analysis.memory.zero.stages_one_two import course_of_stages_one_two
 from oomdoctor.records.facts.categories import CATEGORIES

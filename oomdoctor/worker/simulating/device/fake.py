@@ -22,11 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.function import FunctionCtx
 
 from oomdoctor.worker.replacing import replaced
-from oomdoctor.worker.simulating.device import (
-    bitsandbytes,
-    known_values,
-    torchao_states,
-)
+from oomdoctor.worker.simulating.device import bitsandbytes, known_values, torchao_states
 from oomdoctor.worker.simulating.device.mode import SimulatedDevice
 
 Product = Callable[..., torch.Tensor]

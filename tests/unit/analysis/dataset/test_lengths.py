@@ -9,12 +9,7 @@ from analysis_make import request, rung
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oomdoctor.analysis.dataset_distribution import (
-    Tally,
-    percentile,
-    rows_above,
-    shapes_of,
-)
+from oomdoctor.analysis.dataset_distribution import Tally, percentile, rows_above, shapes_of
 from oomdoctor.analysis.dataset_verdict import Taken, cards_verdict, verdict
 from oomdoctor.commands.ladder.dataset import at_rows
 from oomdoctor.records.job.dataset import (

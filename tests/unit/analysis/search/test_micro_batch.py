@@ -8,13 +8,7 @@ from fake_device import DEVICES, FakeDevice, largest_fit, survey, true_largest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from oomdoctor.analysis.search.micro_batch import (
-    Sample,
-    divisors,
-    next_size,
-    sample_of,
-    untried,
-)
+from oomdoctor.analysis.search.micro_batch import Sample, divisors, next_size, sample_of, untried
 from oomdoctor.records.configuration.config import TrainConfig
 
 

@@ -9,10 +9,7 @@ import pytest
 from analysis_make import GIB, measurement, request, rung, timing
 
 from oomdoctor.analysis.search.ladder import Context
-from oomdoctor.analysis.simulator.predicted_attempts import (
-    attempts_of_prediction,
-    sizes_to_predict,
-)
+from oomdoctor.analysis.simulator.predicted_attempts import attempts_of_prediction, sizes_to_predict
 from oomdoctor.analysis.verdict import conclude
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.job.result import Attempt, ProbeResult

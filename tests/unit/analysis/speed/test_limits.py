@@ -7,12 +7,7 @@ from dataclasses import replace
 import pytest
 from analysis_make import COUNTS, MODEL_CONFIG, timing
 
-from oomdoctor.analysis.speed.limits import (
-    MOST_OF_PEAK,
-    bounded,
-    calibration_share,
-    peak_shares,
-)
+from oomdoctor.analysis.speed.limits import MOST_OF_PEAK, bounded, calibration_share, peak_shares
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.job.costs import Calibration
 from oomdoctor.system.catalogue import find_gpu, gpus

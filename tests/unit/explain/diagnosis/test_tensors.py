@@ -7,12 +7,7 @@ from explain_make import ADAM, LAYER, LLAMA_8B, LOSS, gib
 from hypothesis import given as hypothesis_given
 from hypothesis import strategies as st
 
-from oomdoctor.explain.diagnosis.requested import (
-    allocation,
-    fits_figure,
-    is_pool_segment,
-    matches,
-)
+from oomdoctor.explain.diagnosis.requested import allocation, fits_figure, is_pool_segment, matches
 from oomdoctor.explain.memory.model_sizes import sizes_of
 from oomdoctor.explain.training.known import Setup
 from oomdoctor.records.report.diagnosis import Frame, Tensor

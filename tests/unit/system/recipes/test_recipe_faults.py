@@ -9,9 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from oomdoctor.system.recipes.recipes import (
-    check_recipe,
-)
+from oomdoctor.system.recipes.recipes import check_recipe
 from oomdoctor.system.recipes.toml_lines import find_lines
 
 

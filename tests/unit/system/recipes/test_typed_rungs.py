@@ -14,10 +14,7 @@ from oomdoctor.records.configuration.config import Rung, TrainConfig, steps_in_b
 from oomdoctor.records.configuration.faults import config_faults
 from oomdoctor.records.configuration.keys import KEYS, MEANS_NOTHING, settled
 from oomdoctor.records.facts.optimizers import RECIPE_NAMES
-from oomdoctor.system.recipes.recipes import (
-    Sizes,
-    parse_rung,
-)
+from oomdoctor.system.recipes.recipes import Sizes, parse_rung
 from oomdoctor.system.recipes.rungs import TARGET_WORDS
 
 NO_SIZES: Sizes = {
