@@ -101,7 +101,8 @@ def _remedy(
         enough=False if not closes else None if case.at_least else True,
         changes=case.rung_changes(choice.training),
     )
-    return (0 if closes else 2, choice.tier, rank(case, choice)), remedy
+    close, cost, place = rank(case, choice)
+    return (close if closes else 2, cost, place), remedy
 
 
 def _hardware(case: Case, table: Mapping[str, Row], values: Mapping[str, str]) -> list[Ranked]:

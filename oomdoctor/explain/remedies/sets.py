@@ -106,12 +106,17 @@ def smallest(case: Case) -> Choice | None:
     return min(fronts, key=lambda choice: choice.leaves_bytes, default=None)
 
 
-def rank(case: Case, choice: Choice) -> float:
-    """Its place among what costs as much: single changes first, and what surely fits."""
-    stored = case.scores_line is not None and choice.training.config.attention == "eager"
-    close, several = tight(case, choice.leaves_bytes), len(choice.keys) > 1
+def rank(case: Case, choice: Choice) -> tuple[bool, float, float]:
+    """Its place among what would be enough: what surely is, then by cost, then single changes.
+
+    Where the line that failed stores attention scores, what still stores them comes last, and the
+    one change that does not is not held up by being close to the room.
+    """
+    line, several = case.scores_line is not None, len(choice.keys) > 1
+    stored = line and choice.training.config.attention == "eager"
+    close = tight(case, choice.leaves_bytes) and (several or stored or not line)
     first = next(n for n, change in enumerate(TABLE) if choice.keys[0] == _key(case, change))
-    return 1 + first + len(TABLE) * (close + 2 * several + 4 * stored)
+    return close, choice.tier, 1 + first + len(TABLE) * (several + 2 * stored)
 
 
 def _alone(form: ClosedForm) -> list[Choice]:

@@ -93,6 +93,20 @@ def test_the_first_remedy_is_the_one_that_plan_names(
     assert first.key == "+".join(change.key for change in named.changes)
 
 
+def test_what_is_too_close_to_the_limit_is_never_first_if_something_surely_fits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = 0
+    for card in range(24, 62):
+        _, remedies = _asked(monkeypatch, card, 4, 2048)
+        enough = [remedy for remedy in remedies if remedy.enough]
+        close = ["borderline" in (remedy.note or "") for remedy in enough]
+        if {*close} == {True, False}:
+            seen += close.index(True) > 0
+            assert not close[0], (card, enough[0].change)
+    assert seen
+
+
 def test_the_optimizer_in_the_backward_pass_comes_before_another_method(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
