@@ -81,7 +81,7 @@ _SHARED = {"ladder", "jobs", "devices", "events", "user_training"}
 
 
 def _folders() -> set[Path]:
-    """The folders with code, data left out; what Python left of one that has moved does not count."""
+    """The folders with code, data left out. What Python left of a moved folder does not count."""
     return {
         file.parent
         for file in PACKAGE.rglob("*")
