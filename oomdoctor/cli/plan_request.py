@@ -25,7 +25,7 @@ from oomdoctor.errors import usage_error
 from oomdoctor.records.report.plan import Interconnect, PlanRequest, Sweep, SweptKey
 from oomdoctor.records.report.report import SurveyRequest
 from oomdoctor.records.report.searched import GpuRange, SolvedKey
-from oomdoctor.system.interpreters.asked import parse_versions, untested
+from oomdoctor.system.interpreters.asked_versions import parse_versions, untested
 from oomdoctor.system.machine.capabilities import minimum_versions
 
 _SWEPT: dict[str, SweptKey] = {"seq-len": "sequence_length", "micro-batch": "micro_batch_size"}

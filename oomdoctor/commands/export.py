@@ -14,7 +14,7 @@ from oomdoctor.records.facts.choices import AUTO, FormatName
 from oomdoctor.records.job.result import ProbeResult
 from oomdoctor.records.report.report import Report
 from oomdoctor.records.report.user_training import YOURS, UserTraining
-from oomdoctor.stacks.carried import beside_of, not_carried
+from oomdoctor.stacks.carried_settings import beside_of, not_carried
 from oomdoctor.stacks.export import export
 from oomdoctor.stacks.programs import BY_NAME
 from oomdoctor.stacks.reading.finish import Overrides

@@ -10,7 +10,7 @@ from pathlib import Path
 from oomdoctor.analysis.memory.trend import Growth, Trend
 from oomdoctor.errors import ExitCode, OomDoctorError, machine_error
 from oomdoctor.records.job.machine import Gpu
-from oomdoctor.records.report.live import (
+from oomdoctor.records.report.watch import (
     LiveGpu,
     LiveMessage,
     LivePoint,

@@ -21,7 +21,7 @@ from oomdoctor.monitor.log import LiveLine, LiveLog
 from oomdoctor.monitor.pinned import PinnedMemory
 from oomdoctor.monitor.readings import Reader, Reading, allocated_now, current_first, gpus, why_not
 from oomdoctor.monitor.shared_folder import rank_and_world
-from oomdoctor.records.report.live import LiveEventKind, LiveStep
+from oomdoctor.records.report.watch import LiveEventKind, LiveStep
 from oomdoctor.units import GIB, format_bytes
 
 _LOG = logging.getLogger("oomdoctor.monitor")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
-from oomdoctor.records.report.live import LiveGpu
+from oomdoctor.records.report.watch import LiveGpu
 
 _ASK_DRIVER_S = 1.0  # between two questions to the driver, which may take a millisecond
 _SERIES = ("allocated_bytes", "reserved_bytes")

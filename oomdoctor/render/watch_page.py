@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from oomdoctor.records.report.live import MemoryTrend, WatchAnswer, WatchedGpu, WatchedTraining
 from oomdoctor.records.report.report import Report
+from oomdoctor.records.report.watch import MemoryTrend, WatchAnswer, WatchedGpu, WatchedTraining
 from oomdoctor.render.blocks import Block, Column, Facts, Grid, Look, Note, Section
 from oomdoctor.render.words import curve
 from oomdoctor.units import DASH, format_bytes, format_percent, format_seconds

@@ -13,8 +13,8 @@ import pytest
 from live_logs import gpu, live_log
 
 from oomdoctor.records.codec import from_json
-from oomdoctor.records.report.live import LiveEvent
 from oomdoctor.records.report.report import Report
+from oomdoctor.records.report.watch import LiveEvent
 
 
 @pytest.fixture

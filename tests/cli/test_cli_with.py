@@ -19,7 +19,7 @@ from oomdoctor.cli import plan_request as plan_requests
 from oomdoctor.cli.streams.running import make_environment
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.system.interpreters import make
-from oomdoctor.system.interpreters.kept import (
+from oomdoctor.system.interpreters.environments import (
     environments_dir,
     folder_of,
     interpreter_with,

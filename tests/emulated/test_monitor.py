@@ -6,7 +6,7 @@ import json
 
 from emulated_run import MODEL, Watched, torchrun
 
-from oomdoctor.records.report.live import LiveStep
+from oomdoctor.records.report.watch import LiveStep
 from oomdoctor.system.store.live_logs import LiveRecord, read_log
 
 TRAINING = (

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 
 from example_diagnoses import GPU
 
-from oomdoctor.commands.run.outside import lines_from_outside
 from oomdoctor.commands.run.process.command import Ended
+from oomdoctor.commands.run.seen_outside import lines_from_outside
 from oomdoctor.explain.diagnose import diagnose
 from oomdoctor.explain.reading.scan import scan
 from oomdoctor.explain.training.known import Given

@@ -9,7 +9,7 @@ from json import dumps
 from pathlib import Path
 
 from oomdoctor.records.job.machine import Gpu, GpuProcess
-from oomdoctor.records.report.live import LiveEvent, LiveGpu, LiveHeader, LiveStep
+from oomdoctor.records.report.watch import LiveEvent, LiveGpu, LiveHeader, LiveStep
 from oomdoctor.system.store.live_logs import live_folder
 from oomdoctor.units import GIB, MIB
 

@@ -224,7 +224,7 @@ def progress_text(line: str) -> str:
     """The line as stderr shows it."""
     if not screen(sys.stderr).color:
         return _visible(line)
-    from oomdoctor.render.tones import painted_outcome
+    from oomdoctor.render.outcome_colors import painted_outcome
 
     return painted_outcome(_visible(line))
 

@@ -15,11 +15,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from oomdoctor.analysis.simulator.kept import Pack, opened, packed
 from oomdoctor.analysis.simulator.orders.depth import IrregularError
 from oomdoctor.analysis.simulator.playback import NewStructureError
 from oomdoctor.analysis.simulator.predict import Knowledge, predictions
 from oomdoctor.analysis.simulator.recorded import without_collection
+from oomdoctor.analysis.simulator.recording_bytes import Pack, opened, packed
 from oomdoctor.analysis.simulator.recordings import not_recorded
 from oomdoctor.analysis.simulator.zero import alone_config
 from oomdoctor.explain.reading.parse import parse_oom

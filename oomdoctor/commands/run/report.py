@@ -18,11 +18,11 @@ from oomdoctor.commands.run.diagnosis import (
     snapshot_answer,
     with_snapshot,
 )
-from oomdoctor.commands.run.outside import Samples, lines_from_outside, notes_from_outside
 from oomdoctor.commands.run.process.command import Ended
 from oomdoctor.commands.run.process.streams import Tail
 from oomdoctor.commands.run.processes import Process, ran_out, rank_memory, read_processes
 from oomdoctor.commands.run.real import device_of, machine_of, usable_bytes
+from oomdoctor.commands.run.seen_outside import Samples, lines_from_outside, notes_from_outside
 from oomdoctor.commands.run.session import WatchRequest
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.explain.evidence import evidence_of

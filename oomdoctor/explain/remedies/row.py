@@ -9,8 +9,8 @@ from typing import Any
 
 from oomdoctor.analysis.changes.table import smaller_batches
 from oomdoctor.explain.diagnosis.case import Case
-from oomdoctor.explain.memory.held import Saving, halved, saving
 from oomdoctor.explain.memory.moments import Moment
+from oomdoctor.explain.memory.snapshot_shares import Saving, halved, saving
 from oomdoctor.explain.training.assumed import Training
 from oomdoctor.records.report.diagnosis import Basis
 from oomdoctor.stacks.writing.changed_lines import said_in_calls

@@ -89,7 +89,7 @@ class Live:
     def write(self, devices: dict[int, dict[str, Any]], steps: dict[int, StepMemory]) -> None:
         """Write the memory after a step; `devices` are facts, both by the index of the device."""
         from oomdoctor.monitor.log import LiveLog
-        from oomdoctor.records.report.live import LiveGpu, LiveStep
+        from oomdoctor.records.report.watch import LiveGpu, LiveStep
 
         if self._log is None:
             gpus = (

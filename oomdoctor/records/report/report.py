@@ -15,13 +15,13 @@ from oomdoctor.records.job.model import ModelRef, ModelSource, Task
 from oomdoctor.records.job.result import FileKind, ProbeResult, WeightsChoice
 from oomdoctor.records.report.diagnosis import Cause, Diagnosis, Remedy, SettingValue
 from oomdoctor.records.report.earlier_runs import DiffAnswer
-from oomdoctor.records.report.live import WatchAnswer
 from oomdoctor.records.report.plan import CardPlan, PlanRequest, SweepAnswer, Why
 from oomdoctor.records.report.run import HostMemory, LargerBatch, RankMemory, RunDevice, SmallestGpu
 from oomdoctor.records.report.searched import FewestAnswer, SolveAnswer
 from oomdoctor.records.report.snapshot import SnapshotDevice, SnapshotDifference
 from oomdoctor.records.report.triage import GatheredJob, Triage
 from oomdoctor.records.report.user_training import AppliedRemedy, UserTraining, YourRung
+from oomdoctor.records.report.watch import WatchAnswer
 
 SCHEMA = "oomdoctor/1"
 Status = Literal["ok", "no", "partial", "error", "interrupted", "running"]

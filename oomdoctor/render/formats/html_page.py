@@ -21,8 +21,8 @@ from oomdoctor.render.charts.axes import COLORS
 from oomdoctor.render.charts.choose import charts_of
 from oomdoctor.render.charts.drawing import need_matplotlib, svg_part
 from oomdoctor.render.formats import Style
+from oomdoctor.render.outcome_colors import tone
 from oomdoctor.render.text import escape, one_line
-from oomdoctor.render.tones import tone
 from oomdoctor.render.words import card_name
 
 PARTS = ("page.html", "page.css")

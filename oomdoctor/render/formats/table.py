@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from oomdoctor.render.blocks import Block, Column, Facts, Grid, Note, Section, Sized, Verbatim
+from oomdoctor.render.outcome_colors import painted, tone
 from oomdoctor.render.text import escape, one_line, wrap
-from oomdoctor.render.tones import painted, tone
 from oomdoctor.units import DASH
 
 if TYPE_CHECKING:

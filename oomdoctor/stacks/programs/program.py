@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.choices import FormatName
-from oomdoctor.stacks.names.beside import Beside
 from oomdoctor.stacks.names.row import Settings, Table, listed, settings_data
+from oomdoctor.stacks.names.without_effect import Beside
 from oomdoctor.stacks.partial_config import PartialConfig, RungKeys
 from oomdoctor.stacks.rung import StackRung
 

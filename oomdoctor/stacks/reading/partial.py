@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from oomdoctor.records.facts.choices import FormatName
-from oomdoctor.stacks.names.beside import BESIDE
 from oomdoctor.stacks.names.row import NotTakenError, Row, Table, flat, in_names
 from oomdoctor.stacks.names.scripts import SCRIPT
+from oomdoctor.stacks.names.without_effect import BESIDE
 from oomdoctor.stacks.partial_config import PartialConfig, only
 from oomdoctor.stacks.programs import BY_NAME, PROGRAMS
 from oomdoctor.stacks.programs.trl import TRL
-from oomdoctor.stacks.reading.others import OTHERS
+from oomdoctor.stacks.reading.other_names import OTHERS
 
 # Where several programs have a name, the first one's meaning counts.
 _ORDER = (

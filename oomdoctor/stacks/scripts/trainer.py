@@ -10,7 +10,7 @@ from oomdoctor.records.configuration.config import (
 )
 from oomdoctor.records.configuration.keys import low_rank
 from oomdoctor.records.facts.dtypes import dtype_bytes
-from oomdoctor.stacks.carried import carried
+from oomdoctor.stacks.carried_settings import carried
 from oomdoctor.stacks.engines import engine_settings
 from oomdoctor.stacks.rung import StackRung, not_in
 from oomdoctor.stacks.scripts import model as models

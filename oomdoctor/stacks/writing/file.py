@@ -14,7 +14,7 @@ from oomdoctor.records.configuration.config import TrainConfig, is_zero, scored_
 from oomdoctor.records.configuration.keys import KEYS, settled
 from oomdoctor.records.facts.choices import FormatName
 from oomdoctor.records.report.user_training import Document
-from oomdoctor.stacks.carried import with_carried
+from oomdoctor.stacks.carried_settings import with_carried
 from oomdoctor.stacks.names.row import Settings, nested, written
 from oomdoctor.stacks.programs import BY_NAME
 from oomdoctor.stacks.programs.program import Program

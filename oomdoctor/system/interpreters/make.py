@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from oomdoctor.errors import machine_error, usage_error
-from oomdoctor.system.interpreters.asked import differing, names_and_versions
-from oomdoctor.system.interpreters.kept import (
+from oomdoctor.system.interpreters.asked_versions import differing, names_and_versions
+from oomdoctor.system.interpreters.environments import (
     ABOUT,
     folder_of,
     interpreter_with,

@@ -19,7 +19,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from oomdoctor.records.report.live import LIVE_SCHEMA, LiveEvent, LiveGpu, LiveHeader, LiveStep
+from oomdoctor.records.report.watch import LIVE_SCHEMA, LiveEvent, LiveGpu, LiveHeader, LiveStep
 from oomdoctor.system.environment import state_dir
 
 _KEPT_S = 7 * 24 * 3600  # a log of a process that has ended is removed after a week

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from oomdoctor.analysis.memory.zero.setting import setting_of
 from oomdoctor.analysis.simulator.card import Card
-from oomdoctor.analysis.simulator.kept import Pack, packed, unpacked
 from oomdoctor.analysis.simulator.orders.depth import IrregularError
 from oomdoctor.analysis.simulator.predict import Knowledge, predictions
 from oomdoctor.analysis.simulator.recorded import Recorded, RungFacts
+from oomdoctor.analysis.simulator.recording_bytes import Pack, packed, unpacked
 from oomdoctor.analysis.simulator.zero import alone_config
 from oomdoctor.explain.reading.parse import parse_oom
 from oomdoctor.records.configuration.config import TrainConfig, is_zero, trains_with_trl

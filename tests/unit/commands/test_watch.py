@@ -14,7 +14,7 @@ from live_logs import UUID, gpu, live_log
 from oomdoctor.commands.watch import Asked, Watcher
 from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.records.job.machine import Gpu
-from oomdoctor.records.report.live import LiveEvent, WatchAnswer
+from oomdoctor.records.report.watch import LiveEvent, WatchAnswer
 from oomdoctor.system.store.live_logs import family
 from oomdoctor.units import GIB, MIB
 

@@ -9,7 +9,7 @@ from snapshots import Writer, training
 
 from oomdoctor.explain.diagnose import diagnose, diagnosis_of
 from oomdoctor.explain.evidence import SnapshotEvidence, evidence_of
-from oomdoctor.explain.memory.held import saving
+from oomdoctor.explain.memory.snapshot_shares import saving
 from oomdoctor.explain.reading.lines.stream import lines
 from oomdoctor.explain.reading.scan import scan
 from oomdoctor.explain.training.known import Given

@@ -12,7 +12,7 @@ import pytest
 
 from oomdoctor.monitor import log as module
 from oomdoctor.monitor.log import LiveLog
-from oomdoctor.records.report.live import LiveGpu, LiveStep
+from oomdoctor.records.report.watch import LiveGpu, LiveStep
 from oomdoctor.system.store import live_logs
 
 GPU = LiveGpu(0, "NVIDIA H100", "GPU-1", 80 << 30)

@@ -11,8 +11,8 @@ import pytest
 import torch
 from tiny_models import tiny_job
 
-from oomdoctor.analysis.simulator.kept import opened
 from oomdoctor.analysis.simulator.predict import Knowledge, predictions
+from oomdoctor.analysis.simulator.recording_bytes import opened
 from oomdoctor.analysis.simulator.recordings import not_recorded
 from oomdoctor.analysis.simulator.zero import NOTE, parameters_of
 from oomdoctor.commands.jobs.remembered import Memory

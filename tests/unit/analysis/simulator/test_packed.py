@@ -12,8 +12,8 @@ import pytest
 
 from oomdoctor.analysis.allocator.records import OutOfMemory
 from oomdoctor.analysis.simulator.card import Card
-from oomdoctor.analysis.simulator.kept import Pack, opened, packed, unpacked
 from oomdoctor.analysis.simulator.recorded import Cost, Floors, Held, Played, Recorded, RungFacts
+from oomdoctor.analysis.simulator.recording_bytes import Pack, opened, packed, unpacked
 from oomdoctor.analysis.simulator.reductions import RowSum
 from oomdoctor.analysis.simulator.tape import Tape, TapeBlock
 from oomdoctor.records.facts.categories import CATEGORIES
@@ -160,6 +160,6 @@ def test_a_value_that_does_not_fit_is_refused(path: tuple[Any, ...], value: Any)
 
 
 def test_a_small_file_that_unpacks_to_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oomdoctor.analysis.simulator.kept._LARGEST", 1000)
+    monkeypatch.setattr("oomdoctor.analysis.simulator.recording_bytes._LARGEST", 1000)
     with pytest.raises(ValueError, match="too large"):
         unpacked(joined([zlib.compress(b"0" * 1_000_000)] * 2))

@@ -14,15 +14,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
-from oomdoctor.analysis.simulator.kept_columns import (
-    checked,
-    cost_columns,
-    head_columns,
-    read_costs,
-    read_head,
-    read_tape,
-    tape_columns,
-)
 from oomdoctor.analysis.simulator.recorded import (
     Computed,
     Cost,
@@ -32,6 +23,15 @@ from oomdoctor.analysis.simulator.recorded import (
     Recorded,
     RungFacts,
     Window,
+)
+from oomdoctor.analysis.simulator.recording_columns import (
+    checked,
+    cost_columns,
+    head_columns,
+    read_costs,
+    read_head,
+    read_tape,
+    tape_columns,
 )
 from oomdoctor.analysis.simulator.tape import Tape
 from oomdoctor.records.codec import from_json, to_json

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from oomdoctor.records.facts.choices import FormatName
-from oomdoctor.stacks.names.beside import BESIDE, Scalar
 from oomdoctor.stacks.names.row import Settings, flat, put
+from oomdoctor.stacks.names.without_effect import BESIDE, Scalar
 from oomdoctor.stacks.programs import BY_NAME
 from oomdoctor.stacks.rung import StackRung
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from oomdoctor.system.environment import cache_dir
-from oomdoctor.system.interpreters.asked import differing, names_and_versions
+from oomdoctor.system.interpreters.asked_versions import differing, names_and_versions
 from oomdoctor.system.machine.libraries import versions_here
 
 ABOUT = "environment.json"
