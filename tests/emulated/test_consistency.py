@@ -107,8 +107,11 @@ def ask(
     model: Path,
     cuda_python: Path,
     one_simulator: SimulatorsByPython,
+    emulator_cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Asked:
     """Every answer is about the libraries that the script runs with."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(emulator_cache))  # or each builds the emulator again
     one_simulator.trusted.add(str(cuda_python))
     return Asked(capsys, model, cuda_python)
 
