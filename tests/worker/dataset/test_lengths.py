@@ -243,7 +243,7 @@ def test_bytes_by_a_divisor_are_an_approximation(count):
     ],
 )
 def test_faults(count, monkeypatch, name, content, named, told):
-    # Otherwise the hub's library tries again and again to reach the tokenizer, for most of a minute.
+    # Otherwise the hub's library tries to reach the tokenizer for most of a minute.
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     lengths, failure = count(name, content, named=named)
     assert lengths is None
