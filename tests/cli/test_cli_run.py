@@ -51,13 +51,13 @@ import sys
 from itertools import count
 from oomdoctor.cli.main import run
 from oomdoctor.records.job.machine import Gpu
-from oomdoctor.commands.run import outside
+from oomdoctor.commands.run import seen_outside
 from oomdoctor.commands.run import real
 from oomdoctor.commands.run import run_watched as watched
 gpu = Gpu(0, "GPU-1", "NVIDIA T4", 15 << 30, 15 << 30, "7.5", ())
 real.list_gpus = watched.list_gpus = lambda: (gpu,)
 kills = count()
-outside.oom_kills_here = lambda: 7 + min(1, next(kills))
+seen_outside.oom_kills_here = lambda: 7 + min(1, next(kills))
 sys.exit(run(["run", *sys.argv[1:]]))
 """
 
