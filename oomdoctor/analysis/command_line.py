@@ -182,7 +182,8 @@ def _typed_rungs(request: SurveyRequest) -> tuple[str, ...]:
         return recipe.typed
     own = request.user_training.config if request.user_training is not None else None
     rungs = [rung.config for rung in recipe.rungs if rung.config != own]  # --from says it
-    return tuple(rung_text(config, request) for config in rungs)  # an older run's
+    # An older run's. On one GPU, rungs that differ only in how they are sharded are the same.
+    return tuple(dict.fromkeys(rung_text(config, request) for config in rungs))
 
 
 def rung_text(config: TrainConfig, request: SurveyRequest) -> str:

@@ -197,7 +197,7 @@ def _grid(grid: Grid) -> dict[str, object]:
 def title_of(report: Report) -> str:
     """`meta-llama/Llama-3.1-8B on A100 80GB`; the command where there is no model."""
     if report.model is None:
-        what = report.source or " ".join(report.command_line)
+        what = " ".join(report.command_line) or report.source or ""
         return one_line(what) or f"oomdoctor {report.command}"
     return one_line(f"{report.model.id}{_where(report)}")
 

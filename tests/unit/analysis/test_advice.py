@@ -10,6 +10,7 @@ import pytest
 from analysis_make import GIB, request, result, rung
 
 from oomdoctor.analysis.advice import deciding, exit_of, measuring_commands, next_commands
+from oomdoctor.analysis.command_line import command_line
 from oomdoctor.analysis.verdict import NOT_REACHED
 from oomdoctor.errors import ExitCode
 from oomdoctor.records.codec import loads
@@ -158,6 +159,16 @@ def test_rungs_of_the_command_line_are_typed_again():
     )
     other = next_commands((result("x", "oom"),), asked, None)
     assert "--rung" not in other[0]
+
+
+def test_two_engines_on_one_gpu_are_one_rung_to_type():
+    rungs = tuple(
+        rung(name, method="full", offload="optimizer", weights_dtype="bfloat16")
+        for name in ("zero2+offload-states", "zero3+offload-states")
+    )
+    asked = replace(request(), recipe=Recipe("none", "", rungs, "command line"))
+    line = command_line(asked)
+    assert line.count("--rung") == 1 and "offload=optimizer" in line
 
 
 def test_a_recipe_of_the_user_is_named_by_its_file():

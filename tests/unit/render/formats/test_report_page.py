@@ -87,6 +87,14 @@ def test_the_page_has_every_section_and_number() -> None:
     assert format_bytes(best.deciding_peak_bytes()) in page
 
 
+@pytest.mark.parametrize("name", RUNS)
+def test_the_title_of_a_run_is_its_command(name: str) -> None:
+    """Also if memory ran out, where `source` is the snapshot in the case."""
+    report = replace(RUNS[name](), source="snapshot-rank0-gpu0.pickle")
+    (title,) = re.findall("<title>(.*?)</title>", page_of(report), re.DOTALL)
+    assert " ".join(report.command_line) in unescape(title)
+
+
 def test_no_text_of_a_report_becomes_markup() -> None:
     report = gpu_report()
     assert report.model is not None and report.machine is not None
