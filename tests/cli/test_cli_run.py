@@ -149,7 +149,7 @@ def test_signals_are_passed_on_and_the_summary_is_still_printed(number, tmp_path
         "import os, signal, sys, time\n"
         f"signal.signal({int(number)}, lambda *_: (os.write(1, b'got it'), sys.exit(5)))\n"
         "os.write(1, b'ready\\n')\n"
-        "time.sleep(30)\n"
+        "for _ in range(300): time.sleep(0.1)\n"  # a signal just before a sleep does not end it
     )
     process = subprocess.Popen(
         [sys.executable, "-c", WRAPPER, "--report", str(report), "--", sys.executable, "-c", code],
@@ -165,6 +165,28 @@ def test_signals_are_passed_on_and_the_summary_is_still_printed(number, tmp_path
     assert "exit code 5" in error
     status = json.loads(report.read_text())["status"]
     assert status == ("error" if number == signal.SIGUSR1 else "interrupted")
+
+
+def test_a_signal_that_interrupts_no_system_call_is_passed_on():
+    """As one just before we wait: another thread gets it, so that our waiting goes on."""
+    elsewhere = (
+        "import signal, threading, time\n"
+        "threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])\n"
+    )
+    code = (
+        "import os, signal, sys, time\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: sys.exit(5))\n"
+        "signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])\n"
+        "os.write(1, b'ready\\n')\n"
+        "for _ in range(300): time.sleep(0.1)\n"
+    )
+    words = [sys.executable, "-c", elsewhere + WRAPPER, "--quiet", "--", sys.executable, "-c", code]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGUSR1)
+    assert process.wait(timeout=20) == 5
 
 
 def test_in_a_terminal_the_command_has_one_too():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -69,7 +70,8 @@ def run_command(command: tuple[str, ...], environment: Mapping[str, str], tail: 
 class _Signals:
     """The signals for us, which the command gets; those before its start once it runs."""
 
-    def __init__(self) -> None:
+    def __init__(self, woken: int) -> None:
+        self.woken = woken  # a pipe that has something to read after every signal
         self.first: int | None = None
         self.suspended = False  # SIGTSTP came to us, and the command has not stopped yet
         self._early: list[int] = []
@@ -104,9 +106,17 @@ class _Signals:
 
 
 def _wait(process: subprocess.Popen[bytes], terminal: Terminal, signals: _Signals) -> int:
-    """Wait for the end; if the command is suspended (Ctrl-Z), suspend ourselves with it."""
+    """Wait for the end; if the command is suspended (Ctrl-Z), suspend ourselves with it.
+
+    A blocking `waitpid` would not do: a signal just before it, or one that another thread gets,
+    does not interrupt it, and would be passed on only when the command has ended.
+    """
     while True:
-        _, status = os.waitpid(process.pid, os.WUNTRACED)
+        pid, status = os.waitpid(process.pid, os.WUNTRACED | os.WNOHANG)
+        if pid == 0:
+            select.select([signals.woken], [], [])
+            os.read(signals.woken, 4096)
+            continue
         if not os.WIFSTOPPED(status):
             process.returncode = os.waitstatus_to_exitcode(status)
             return process.returncode
@@ -117,7 +127,8 @@ def _wait(process: subprocess.Popen[bytes], terminal: Terminal, signals: _Signal
 @contextmanager
 def _signals(passage: Passage) -> Iterator[_Signals]:
     """Handle our signals while the block runs."""
-    signals = _Signals()
+    woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signals = _Signals(woken)
     # What is ignored stays so for us and the command, as under `nohup`.
     before = {
         number: signal.signal(number, signals.on_signal)
@@ -125,8 +136,13 @@ def _signals(passage: Passage) -> Iterator[_Signals]:
         if signal.getsignal(number) != signal.SIG_IGN
     }
     before[signal.SIGWINCH] = signal.signal(signal.SIGWINCH, lambda *_: passage.resize())
+    before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)  # to be woken by it
+    wake_before = signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     try:
         yield signals
     finally:
+        signal.set_wakeup_fd(wake_before)
         for number, handler in before.items():
             signal.signal(number, handler)
+        os.close(woken)
+        os.close(wake)
