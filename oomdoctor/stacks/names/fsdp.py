@@ -4,20 +4,11 @@ from __future__ import annotations
 
 from oomdoctor.records.configuration.config import TrainConfig, is_fsdp
 from oomdoctor.stacks.engines import fsdp_settings, fsdp_word
-from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Read, Row, Write
+from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Read, Row, Write, words_of
 from oomdoctor.stacks.names.values import flag, if_on, integer, switched
 from oomdoctor.stacks.partial_config import PartialConfig
 
-STRATEGIES = {
-    "full_shard": "fsdp",
-    "shard_grad_op": "fsdp_grad_op",
-    "hybrid_shard": "hybrid",
-    "no_shard": "ddp",
-    "1": "fsdp",
-    "2": "fsdp_grad_op",
-    "3": "ddp",
-    "4": "hybrid",
-}
+STRATEGIES = words_of("fsdp strategy")
 
 
 def strategy(value: object) -> PartialConfig:
@@ -108,15 +99,3 @@ def rows(head: str, prefix: str, *, upper: bool = False) -> tuple[Row, ...]:
 
 
 FSDP_CONFIG = rows("fsdp_config", "")
-# How FSDP wraps, loads and saves, which leaves the peak of a step alone where layers are units.
-NEUTRAL = (
-    "auto_wrap_policy",
-    "cpu_ram_efficient_loading",
-    "limit_all_gathers",
-    "state_dict_type",
-    "sync_module_states",
-    "transformer_layer_cls_to_wrap",
-    "use_orig_params",
-    "final_state_dict_type",
-    "save_optimizer_state",
-)

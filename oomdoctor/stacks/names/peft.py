@@ -28,7 +28,7 @@ def share(value: object) -> PartialConfig:
     return {} if value is None else {"lora_dropout": decimal(value)}
 
 
-quant_type = among({"nf4": {}}, "a rung quantizes to nf4, not to {}")
+quant_type = among("quantization type", "a rung quantizes to nf4, not to {}")
 
 
 def storage(value: object) -> PartialConfig:

@@ -85,12 +85,12 @@ class Table:
 _NOTHING_SAID: dict[str, Any] = {"neutral": "", "reasons": {}, "defaults": {}, "source": ""}
 
 
-def table(name: str, rows: tuple[Row, ...], neutral: frozenset[str] = frozenset()) -> Table:
+def table(name: str, rows: tuple[Row, ...]) -> Table:
     """A table with these rows; `data/stacks/settings.toml` has what is known of other settings."""
     said = _NOTHING_SAID | settings_data()[name]
     return Table(
         rows,
-        listed(said["neutral"]) | neutral,
+        listed(said["neutral"]),
         by_name(said["reasons"]),
         said["defaults"],
         said["source"],
@@ -105,7 +105,7 @@ def by_name(names: Mapping[str, str]) -> dict[str, str]:
 
 @cache
 def settings_data() -> dict[str, Any]:
-    """What is known of settings without a row, by table."""
+    """What is known of programs, their words, and settings without a row, by table."""
     found: dict[str, Any] = data_of("stacks/settings.toml")
     return found
 
@@ -118,6 +118,12 @@ def published_data() -> dict[str, Any]:
     """
     found: dict[str, Any] = data_of("stacks/published.json")
     return found
+
+
+def words_of(setting: str) -> dict[str, Any]:
+    """The words of a program for a setting, and what each means, as `settings.toml` has them."""
+    rows: dict[str, Any] = settings_data()["words"][setting]
+    return {word: meaning for words, meaning in rows.items() for word in words.split() or [words]}
 
 
 def exports_data(program: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from oomdoctor.stacks.names.peft import BITS, quant_type, storage, upcast_adapters
-from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row, Table, listed, table
+from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row, Table, table, words_of
 from oomdoctor.stacks.names.techniques import backend_row, fp8_row
 from oomdoctor.stacks.names.values import (
     among,
@@ -27,14 +27,6 @@ from oomdoctor.stacks.partial_config import PartialConfig, only
 
 def _modules(value: object) -> PartialConfig:
     return {"modules_to_save": tuple(names_in(value))} if value else {}
-
-
-# Unsloth's switch; its word for checkpoints in host memory is its name.
-_SMART_CHECKPOINTING: dict[str, PartialConfig] = {
-    "unsloth": {"checkpointing": True, "checkpoint_offload": True},
-    "true": {"checkpointing": True, "checkpoint_offload": False},
-    "false": {"checkpointing": False, "checkpoint_offload": False},
-}
 
 
 def _allocator(value: object) -> PartialConfig:
@@ -96,7 +88,7 @@ SCRIPT = LENGTH | table(
         Row(
             "use_gradient_checkpointing",
             ("checkpointing", "checkpoint_offload"),
-            among(_SMART_CHECKPOINTING, "a rung has no checkpointing {!r}"),
+            among("unsloth checkpointing", "a rung has no checkpointing {!r}"),
         ),
         text_of("revision", "revision"),
         _counted("completion_length"),
@@ -107,16 +99,6 @@ SCRIPT = LENGTH | table(
 )
 
 # Names that scripts give to the sizes of a training, in any case.
-SIZES = {
-    **dict.fromkeys(("sequence_length", "seq_length", "seq_len", "max_length", "max_seq_length",
-                     "block_size"), "max_length"),
-    **dict.fromkeys(("micro_batch_size", "micro_batch", "per_device_train_batch_size",
-                     "batch_size"), "per_device_train_batch_size"),
-    **dict.fromkeys(("accumulation_steps", "gradient_accumulation_steps", "grad_accum_steps",
-                     "accum_steps"), "gradient_accumulation_steps"),
-    "completion_length": "completion_length",
-}  # fmt: skip
+SIZES = words_of("sizes of scripts")
 # Those that the arguments of a trainer may leave to the data.
 OUTSIDE_ARGUMENTS = frozenset({"max_length", "completion_length"})
-# Settings that scripts of transformers' examples have, which share others with TRL.
-OF_EXAMPLES = listed("block_size dataset_config_name train_file validation_file max_source_length")

@@ -10,18 +10,11 @@ from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row, Write
 from oomdoctor.stacks.names.values import among, flag, integer, on_if, switched
 from oomdoctor.stacks.partial_config import PartialConfig
 
-# The library that multiplies in float8; auto leaves the choice to the program.
-_BACKENDS: dict[str, PartialConfig] = {
-    **dict.fromkeys(("auto", "none"), PartialConfig()),
-    **dict.fromkeys(("ao", "torchao"), PartialConfig(fp8_backend="torchao")),
-    **dict.fromkeys(("te", "transformer_engine"), PartialConfig(fp8_backend="transformer_engine")),
-}
-
 
 def backend_row(name: str, words: tuple[str, str]) -> Row:
     """The row of the library; `words` are for torchao and for Transformer Engine."""
     spoken = dict(zip(("torchao", "transformer_engine"), words, strict=True))
-    read = among(_BACKENDS, "a rung has no FP8 by {}")
+    read = among("fp8 backend", "a rung has no FP8 by {}")
     return Row(name, ("fp8_backend",), read, lambda config: spoken.get(config.fp8, LEFT_OUT))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.optimizers import optimizer_named
-from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Read, Row, Write
+from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Read, Row, Write, words_of
 from oomdoctor.stacks.partial_config import PartialConfig, only
 
 AUTO = "auto"
@@ -104,13 +104,12 @@ def if_on(values: PartialConfig) -> Read:
     return lambda value: values if value is not None and flag(value) else {}
 
 
-def among(
-    known: Mapping[str, PartialConfig], reason: str, null: PartialConfig | None = None
-) -> Read:
-    """Reads one of some words. `null` is what an empty value says, if it is not one of the words.
+def among(setting: str, reason: str, null: PartialConfig | None = None) -> Read:
+    """Reads one of the words of a setting (`words_of`). `null` is what an empty value says.
 
     `reason` says that a rung does not have another one, which stands for its `{}`.
     """
+    known: dict[str, PartialConfig] = words_of(setting)
 
     def read(value: object) -> PartialConfig:
         if value is None and null is not None:

@@ -5,14 +5,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from oomdoctor.stacks.names.row import settings_data
+
 Scalar = str | int | float
-# The words of transformers for schedules, which the other programs share.
-_SCHEDULES = frozenset(
-    {"linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup",
-     "inverse_sqrt", "reduce_lr_on_plateau", "cosine_with_min_lr", "warmup_stable_decay"}
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +23,9 @@ class Beside:
 
     key: str
     name: str
-    aliases: tuple[str, ...] = ()
+    aliases: Sequence[str] = ()
     objective: str | None = None
-    words: frozenset[str] = frozenset()
+    words: Sequence[str] = ()
 
     def value(self, told: object) -> Scalar | None:
         """The value, with numbers that YAML reads as text, such as 1e-5, as numbers. None if other
@@ -44,26 +42,4 @@ class Beside:
         return told
 
 
-BESIDE: tuple[Beside, ...] = (
-    Beside("learning_rate", "learning_rate"),
-    Beside("epochs", "num_train_epochs"),
-    Beside("max_steps", "max_steps"),
-    Beside("warmup_steps", "warmup_steps"),
-    # transformers 5 has one name: a number below 1 is a share of all steps.
-    Beside("warmup_ratio", "warmup_ratio"),
-    Beside("schedule", "lr_scheduler_type", words=_SCHEDULES),
-    Beside("weight_decay", "weight_decay"),
-    Beside("adam_beta1", "adam_beta1"),
-    Beside("adam_beta2", "adam_beta2"),
-    Beside("adam_epsilon", "adam_epsilon"),
-    Beside("max_grad_norm", "max_grad_norm"),
-    Beside("seed", "seed"),
-    Beside("logging_steps", "logging_steps"),
-    Beside("output_dir", "output_dir"),
-    Beside("beta_of_dpo", "beta", objective="dpo"),
-    Beside("beta_of_grpo", "beta", objective="grpo"),
-    Beside("eval_batch_size", "per_device_eval_batch_size",
-           ("per_gpu_eval_batch_size", "batch_size_val")),
-    Beside("eval_accumulation_steps", "eval_accumulation_steps"),
-    Beside("workers", "dataloader_num_workers", ("num_workers", "dataloader.num_workers")),
-)  # fmt: skip
+BESIDE = tuple(Beside(key, **row) for key, row in settings_data()["beside"].items())

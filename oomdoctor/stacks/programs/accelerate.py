@@ -6,36 +6,16 @@ Names are those of accelerate 1.15.
 from __future__ import annotations
 
 from oomdoctor.records.configuration.config import TrainConfig, is_fsdp, is_zero
-from oomdoctor.stacks.names.fsdp import NEUTRAL, rows
+from oomdoctor.stacks.names.fsdp import rows
 from oomdoctor.stacks.names.row import LEFT_OUT, Row, Settings, table
 from oomdoctor.stacks.names.techniques import backend_row
 from oomdoctor.stacks.names.values import among, named_file, number, only_if, whole
-from oomdoctor.stacks.partial_config import PartialConfig
 from oomdoctor.stacks.programs.arguments import computes
 from oomdoctor.stacks.programs.deepspeed import DEEPSPEED
-from oomdoctor.stacks.programs.program import Program, names_of_program
+from oomdoctor.stacks.programs.program import Program, facts
 from oomdoctor.stacks.rung import StackRung
 
 _PRECISIONS = {"bf16": "bfloat16", "fp16": "float16"}
-_MIXED: dict[str, PartialConfig] = {
-    **dict.fromkeys(
-        ("no", "none", "false"), PartialConfig(mixed_bfloat16=False, mixed_float16=False)
-    ),
-    "fp8": {"mixed_bfloat16": True, "fp8_on": True},
-    "bf16": {"mixed_bfloat16": True},
-    "fp16": {"mixed_float16": True},
-}
-_KINDS: dict[str, PartialConfig] = {
-    "no": {},
-    "false": {},
-    "multi_gpu": {"distributed": "ddp"},
-    "fsdp": {"distributed": "fsdp", "fsdp": True},
-    "deepspeed": {"distributed": "deepspeed"},
-}
-_BACKENDS: dict[str, PartialConfig] = {
-    **dict.fromkeys(("no", "none", "eager"), PartialConfig(compile=False)),
-    "inductor": {"compile": True},
-}
 
 
 def _mixed_word(config: TrainConfig) -> str:
@@ -77,16 +57,16 @@ def _nodes(config: TrainConfig) -> int:
 ACCELERATE = table(
     "accelerate",
     (
-        Row("distributed_type", ("distributed",), among(_KINDS, "a rung cannot run on {}"),
-            _kind_word),
+        Row("distributed_type", ("distributed",),
+            among("accelerate kind", "a rung cannot run on {}"), _kind_word),
         Row("mixed_precision", ("mixed_bfloat16", "mixed_float16"),
-            among(_MIXED, "a rung has no mixed precision {}"), _mixed_word),
+            among("accelerate precision", "a rung has no mixed precision {}"), _mixed_word),
         backend_row("fp8_config.backend", ("AO", "TE")),
         number("num_processes", "world_size"),
         number("num_machines", "nodes", write=_nodes),
         Row("gradient_accumulation_steps", ("accumulation_steps",), whole("accumulation_steps")),
         Row("dynamo_config.dynamo_backend", ("compile",),
-            among(_BACKENDS, "a rung compiles with inductor, not with {}"),
+            among("accelerate compiler", "a rung compiles with inductor, not with {}"),
             lambda config: "INDUCTOR" if config.compile else LEFT_OUT, ("dynamo_backend",)),
         *rows("fsdp_config", "fsdp_", upper=True),
         named_file("deepspeed_config.deepspeed_config_file", "deepspeed_file_of_launcher"),
@@ -96,7 +76,6 @@ ACCELERATE = table(
                   none="none"),
         _zero_row("offload_param_device", "zero_optimization.offload_param.device", none="none"),
     ),
-    frozenset(f"fsdp_config.fsdp_{name}" for name in NEUTRAL),
 )  # fmt: skip
 
 
@@ -121,16 +100,8 @@ def _complete(rung: StackRung, settings: Settings) -> Settings:
 
 
 PROGRAM = Program(
-    "accelerate",
-    title="accelerate launch --config_file",
-    package="accelerate",
-    version="1.15.0",
-    file="accelerate.yaml",
-    reads="the file of `accelerate launch --config_file`",
-    writes="a configuration for `accelerate launch`: the GPUs and how they share the training",
+    **facts("accelerate"),
     names=ACCELERATE,
-    marks=names_of_program("accelerate", "marks"),
     complete=_complete,
     command=lambda _: "accelerate launch --config_file accelerate.yaml train.py",
-    held=names_of_program("accelerate", "held"),
 )

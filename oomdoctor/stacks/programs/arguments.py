@@ -11,7 +11,7 @@ from oomdoctor.records.configuration.config import TrainConfig, is_zero
 from oomdoctor.records.facts.attention import ATTENTION_NAMES
 from oomdoctor.stacks.engines import engine_settings
 from oomdoctor.stacks.names.fsdp import FSDP_CONFIG, FSDP_WORD
-from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Read, Row, Write, table
+from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Read, Row, Write, table, words_of
 from oomdoctor.stacks.names.techniques import LOW_RANK
 from oomdoctor.stacks.names.values import (
     dtype,
@@ -32,12 +32,7 @@ from oomdoctor.stacks.names.values import (
 from oomdoctor.stacks.partial_config import PartialConfig
 from oomdoctor.stacks.programs.deepspeed import DEEPSPEED, under
 
-_KERNELS = {
-    "kernels-community/flash-attn": "flash_attention_2",
-    "kernels-community/flash-attn2": "flash_attention_2",
-    "kernels-community/flash-attn3": "flash_attention_3",
-    "kernels-community/vllm-flash-attn3": "flash_attention_3",
-}
+_KERNELS = words_of("attention kernels")
 
 
 def attention(value: object) -> PartialConfig:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from oomdoctor.records.configuration.config import TrainConfig, is_fsdp, is_zero, scored_tokens
-from oomdoctor.stacks.names.fsdp import NEUTRAL, rows
+from oomdoctor.stacks.names.fsdp import rows
 from oomdoctor.stacks.names.peft import (
     BITS,
     adapted,
@@ -22,6 +22,7 @@ from oomdoctor.stacks.names.row import (
     Write,
     exports_data,
     table,
+    words_of,
 )
 from oomdoctor.stacks.names.techniques import LOW_RANK_MAPPING, fp8_row, frozen_vision, side
 from oomdoctor.stacks.names.values import (
@@ -48,24 +49,11 @@ from oomdoctor.stacks.names.values import (
 from oomdoctor.stacks.partial_config import PartialConfig, RungKeys
 from oomdoctor.stacks.programs.arguments import attention, bucket
 from oomdoctor.stacks.programs.deepspeed import DEEPSPEED, under
-from oomdoctor.stacks.programs.program import OF_WEIGHTS, Program, names_beside, names_of_program
+from oomdoctor.stacks.programs.program import OF_WEIGHTS, Program, facts
 from oomdoctor.stacks.programs.trl import PRECOMPUTED, beta, beta_of, is_flat, is_packed
 from oomdoctor.stacks.rung import StackRung, learning_rate
 
-_FULL: PartialConfig = {"method": "full"}
-_ADAPTERS: dict[str, PartialConfig] = {
-    "": _FULL,
-    "lora": {"method": "lora"},
-    "qlora": {"method": "qlora"},
-}
-_RL: dict[str, PartialConfig] = {"dpo": {"objective": "dpo"}, "grpo": {"objective": "grpo"}}
-_OPTIMIZERS = {"ao_adamw_4bit": "adamw_torch_4bit", "ao_adamw_8bit": "adamw_torch_8bit"}
-_OLD_ATTENTION = {
-    "flash_attention": "flash_attention_2",
-    "sdp_attention": "sdpa",
-    "eager_attention": "eager",
-    "flex_attention": "flex_attention",
-}
+_OPTIMIZERS = words_of("axolotl optimizer")
 _FSDP_ROWS = (
     "fsdp_config.reshard_after_forward",
     "fsdp_config.activation_checkpointing",
@@ -163,9 +151,10 @@ AXOLOTL = table(
         Row("activation_offloading", ("activation_offloading",), _offloading, on_if(_offloads)),
         Row("attn_implementation", ("attention",), attention, lambda config: config.attention),
         *(Row(name, ("attention",), if_on({"attention": kernel}))
-          for name, kernel in _OLD_ATTENTION.items()),
+          for name, kernel in words_of("axolotl attention").items()),
         Row("adapter", ("method",),
-            among(_ADAPTERS, "a rung has no adapter {}", null=_FULL), _adapter_word),
+            among("axolotl adapter", "a rung has no adapter {}", null={"method": "full"}),
+            _adapter_word),
         *variants("peft_use_dora", "peft_use_rslora", "lora_modules_to_save"),
         upcast_adapters("peft_autocast_adapter_dtype"),
         *BITS,
@@ -205,8 +194,8 @@ AXOLOTL = table(
         Row("fsdp_config.offload_params", ("fsdp_offload",), switched("fsdp_offload"),
             lambda c: c.offload == "parameters" if is_fsdp(c) else LEFT_OUT,
             ("fsdp_config.fsdp_offload_params",)),
-        Row("rl", ("objective",), among(_RL, "a rung has no objective {}", null={}),
-            lambda c: c.objective if c.objective in _RL else LEFT_OUT),
+        Row("rl", ("objective",), among("axolotl objective", "a rung has no objective {}", null={}),
+            lambda c: c.objective if c.objective in ("dpo", "grpo") else LEFT_OUT),
         Row("reward_model", ("objective",),
             lambda value: {"objective": "reward"} if value and flag(value) else {},
             on_if(lambda config: config.objective == "reward")),
@@ -226,7 +215,6 @@ AXOLOTL = table(
         named_file("deepspeed"),
         *under("deepspeed", DEEPSPEED, is_zero),
     ),
-    frozenset(f"fsdp_config.{head}{name}" for head in ("", "fsdp_") for name in NEUTRAL),
 )  # fmt: skip
 
 _REWARDS = ["rewards.rand_reward_func"]  # in rewards.py beside the file: the user's own
@@ -282,19 +270,10 @@ def _adapters(given: PartialConfig, found: RungKeys) -> str | None:
 
 
 PROGRAM = Program(
-    "axolotl",
-    title="axolotl train",
-    package="axolotl",
-    version="0.19.0",
-    file="train.yaml",
-    reads="the file of `axolotl train`",
-    writes="a configuration for `axolotl train`",
+    **facts("axolotl"),
     names=AXOLOTL,
-    marks=names_of_program("axolotl", "marks"),
     precision=_precision,
     adapters=_adapters,
-    offloads_checkpoints=True,
     complete=_complete,
     command=_command,
-    beside=names_beside("axolotl"),
 )

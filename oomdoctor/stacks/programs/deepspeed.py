@@ -19,6 +19,7 @@ from oomdoctor.stacks.names.row import (
     Table,
     Write,
     table,
+    words_of,
 )
 from oomdoctor.stacks.names.values import (
     among,
@@ -32,20 +33,10 @@ from oomdoctor.stacks.names.values import (
     whole,
 )
 from oomdoctor.stacks.partial_config import PartialConfig, only
-from oomdoctor.stacks.programs.program import Program, names_beside, names_of_program
+from oomdoctor.stacks.programs.program import Program, facts
 from oomdoctor.stacks.rung import StackRung, not_in
 
-_OPTIMIZERS = {
-    "adam": "adamw_torch",
-    "adamw": "adamw_torch",
-    "adagrad": "adagrad",
-    "lion": "lion_32bit",
-}
-_REDUCED: dict[str, PartialConfig] = {
-    "fp32": {"reduce_dtype": "float32"},
-    "bf16": {"reduce_dtype": "bfloat16"},
-    "bfp16": {"reduce_dtype": "bfloat16"},
-}
+_OPTIMIZERS = words_of("deepspeed optimizer")
 
 
 def _stage(value: object) -> PartialConfig:
@@ -119,7 +110,7 @@ DEEPSPEED = table(
         _of_engine(f"{_ZERO}stage3_prefetch_bucket_size", ("prefetch",), _prefetch,
                    f"{_ZERO}prefetch_bucket_size"),
         _of_engine("communication_data_type", ("reduce_dtype",),
-                   among(_REDUCED, "a rung cannot reduce gradients in {}", null={})),
+                   among("deepspeed reduction", "a rung cannot reduce gradients in {}", null={})),
         Row("optimizer.type", ("optimizer",), _optimizer),
     ),
 )  # fmt: skip
@@ -170,17 +161,7 @@ def _complete(rung: StackRung, settings: Settings) -> Settings:
 
 
 PROGRAM = Program(
-    "deepspeed",
-    title="DeepSpeed configuration",
-    package="deepspeed",
-    version="0.19.8",
-    file="ds.json",
-    brand="DeepSpeed",
-    reads="DeepSpeed's JSON",
-    writes="DeepSpeed's JSON file, for rungs with ZeRO",
+    **facts("deepspeed"),
     names=DEEPSPEED,
-    marks=names_of_program("deepspeed", "marks"),
     complete=_complete,
-    beside=names_beside("deepspeed"),
-    held=names_of_program("deepspeed", "held"),
 )

@@ -16,7 +16,7 @@ from oomdoctor.stacks.names.peft import (
     trained_whole,
     variants,
 )
-from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row, Settings, table
+from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row, Settings, table, words_of
 from oomdoctor.stacks.names.techniques import (
     backend_row,
     fp8_row,
@@ -44,28 +44,9 @@ from oomdoctor.stacks.names.values import (
 )
 from oomdoctor.stacks.partial_config import PartialConfig, RungKeys, only
 from oomdoctor.stacks.programs.arguments import ARGUMENTS, computes
-from oomdoctor.stacks.programs.program import Program, names_beside, names_of_program
+from oomdoctor.stacks.programs.program import Program, facts
 from oomdoctor.stacks.programs.trl import is_packed
 from oomdoctor.stacks.rung import StackRung, learning_rate, not_in
-
-_ATTENTION = {
-    "sdpa": "sdpa",
-    "auto": "sdpa",
-    "disabled": "eager",
-    "fa2": "flash_attention_2",
-    "fa3": "flash_attention_3",
-}
-_METHODS: dict[str, PartialConfig] = {
-    "full": {"method": "full"},
-    "lora": {"method": "lora"},
-    "freeze": {"method": "full", "freezes": True},
-}
-_STAGES: dict[str, PartialConfig] = {
-    "sft": {"objective": "default"},
-    "pt": {"objective": "default"},
-    "dpo": {"objective": "dpo"},
-    "rm": {"objective": "reward"},
-}
 
 
 def _all_layers(value: object) -> PartialConfig:
@@ -108,20 +89,11 @@ def _pure(config: TrainConfig) -> bool:
     return plain and not is_zero(config)
 
 
-# The files of its new engine (USE_V1=1), whose names differ from its usual ones.
-_V1_ENGINES: dict[str, PartialConfig] = {
-    "fsdp2": {"fsdp": True, "fsdp_version": 2, "distributed": "fsdp"},
-}
+# The files of its new engine (USE_V1=1) have other names.
 
 
 def _v1_model(value: object) -> PartialConfig:
     return {"first_version": True, "model": str(value)} if value else {"first_version": True}
-
-
-_V1_ADAPTERS: dict[str, PartialConfig] = {
-    "lora": {"method_of_first": "lora"},
-    "freeze": {"freezes": True},
-}
 
 
 def _v1_layers(value: object) -> PartialConfig:
@@ -135,7 +107,7 @@ def _v1_bits(value: object) -> PartialConfig:
 FIRST_VERSION = (
     Row("model", ("model",), _v1_model),
     Row("peft_config.name", ("method_of_first",),
-        among(_V1_ADAPTERS, "a rung has no method {}")),
+        among("llama-factory v1 method", "a rung has no method {}")),
     Row("peft_config.r", ("lora_rank",), whole("lora_rank")),
     Row("peft_config.lora_alpha", ("lora_alpha",), whole("lora_alpha")),
     Row("peft_config.lora_dropout", ("lora_dropout",), share),
@@ -150,7 +122,7 @@ FIRST_VERSION = (
     Row("quant_config.quantization_bit", ("bits_4", "bits_8"), _v1_bits),
     Row("quant_config.double_quantization", ("double_quant",), flagged("double_quant")),
     Row("dist_config.name", ("fsdp",),
-        among(_V1_ENGINES, "a rung does not have the engine {} of this file")),
+        among("llama-factory v1 engine", "a rung does not have the engine {} of this file")),
 )  # fmt: skip
 
 LLAMA_FACTORY = ARGUMENTS | table(
@@ -158,14 +130,14 @@ LLAMA_FACTORY = ARGUMENTS | table(
     (
         text_of("model_name_or_path", "model"),
         text_of("model_revision", "revision"),
-        Row("stage", ("objective",), among(_STAGES, "a rung has no stage {}; sft is taken"),
-            _stage_word),
+        Row("stage", ("objective",),
+            among("llama-factory stage", "a rung has no stage {}; sft is taken"), _stage_word),
         Row("finetuning_type", ("method",),
-            among(_METHODS, "a rung has no method {}; lora is taken"),
+            among("llama-factory method", "a rung has no method {}; lora is taken"),
             lambda config: "full" if config.method == "full" else "lora"),
         Row("freeze_trainable_layers", ("trainable_layers",), _layers),
         number("cutoff_len", "sequence_length"),
-        words("flash_attn", "attention", _ATTENTION),
+        words("flash_attn", "attention", words_of("llama-factory attention")),
         Row("disable_gradient_checkpointing", ("checkpointing",),
             lambda value: {"checkpointing": not flag(value)},
             lambda config: config.activation_checkpointing == "none"),
@@ -299,22 +271,12 @@ def _adapters(given: PartialConfig, found: RungKeys) -> str | None:
 
 
 PROGRAM = Program(
-    "llama-factory",
-    title="llamafactory-cli train",
-    package="llamafactory",
-    version="0.9.5",
-    file="train.yaml",
-    reads="the file of `llamafactory-cli train`",
-    writes="a configuration for `llamafactory-cli train`",
-    brand="LLaMA-Factory",
+    **facts("llama-factory"),
     names=LLAMA_FACTORY,
-    marks=names_of_program("llama-factory", "marks"),
     prepare=_prepare,
     decide=_decide,
     precision=_precision,
     adapters=_adapters,
-    why_adapters="LLaMA-Factory trains in float32, without pure_bf16",
     complete=_complete,
     command=_command,
-    beside=names_beside("llama-factory"),
 )

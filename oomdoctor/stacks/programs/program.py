@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.choices import FormatName
@@ -80,12 +81,12 @@ class Program:
         return self.beside.get(setting.key, None if self.is_launcher else setting.name)
 
 
-def names_of_program(program: str, kind: str) -> frozenset[str]:
-    """The marks of a program, or what its files hold, as `data/stacks/settings.toml` has them."""
-    return listed(settings_data()[f"program-{program}"][kind])
+def facts(name: FormatName) -> dict[str, Any]:
+    """The fields of a program that are texts and names, as `data/stacks/settings.toml` has them.
 
-
-def names_beside(program: str) -> dict[str, str | None]:
-    """A program's own names of settings that no rung has; None for those that it does not have."""
-    names: dict[str, str] = settings_data()[f"program-{program}"]["beside"]
-    return {key: name or None for key, name in names.items()}
+    An empty name `beside` a rung stands for a setting that the program does not have.
+    """
+    row: dict[str, Any] = {"name": name, **settings_data()[f"program-{name}"]}
+    row |= {kind: listed(row[kind]) for kind in ("marks", "not_with", "held") if kind in row}
+    beside: dict[str, str] = row.get("beside", {})
+    return row | {"beside": {key: own or None for key, own in beside.items()}}

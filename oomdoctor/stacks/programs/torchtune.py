@@ -19,6 +19,7 @@ from oomdoctor.stacks.names.row import (
     exports_data,
     published_data,
     table,
+    words_of,
 )
 from oomdoctor.stacks.names.techniques import fp8_row, side, trainable_vision
 from oomdoctor.stacks.names.values import (
@@ -34,21 +35,12 @@ from oomdoctor.stacks.names.values import (
     switched,
 )
 from oomdoctor.stacks.partial_config import PartialConfig, RungKeys
-from oomdoctor.stacks.programs.program import OF_WEIGHTS, Program, names_beside, names_of_program
+from oomdoctor.stacks.programs.program import OF_WEIGHTS, Program, facts
 from oomdoctor.stacks.rung import StackRung, learning_rate, not_in
 
 _HEAD = "torchtune.models."
 _BUILDER = re.compile(r"torchtune\.models\.(\w+)\.(q?lora_)?(\w+)")
-_OPTIMIZERS = {
-    "torch.optim.AdamW": "adamw_torch",
-    "torch.optim.SGD": "sgd",
-    "bitsandbytes.optim.PagedAdamW": "paged_adamw_32bit",
-    "bitsandbytes.optim.PagedAdamW8bit": "paged_adamw_8bit",
-    "bitsandbytes.optim.AdamW8bit": "adamw_bnb_8bit",
-    "bitsandbytes.optim.Lion8bit": "lion_8bit",
-    "torchao.optim.AdamW8bit": "adamw_torch_8bit",
-    "torchao.optim.AdamW4bit": "adamw_torch_4bit",
-}
+_OPTIMIZERS = words_of("torchtune optimizer")
 _CHUNKED = "a rung has the usual loss; torchtune's, in chunks, needs less memory"
 _LINEAR = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16"}
 
@@ -230,23 +222,10 @@ def _adapters(given: PartialConfig, found: RungKeys) -> str:
 
 
 PROGRAM = Program(
-    "torchtune",
-    title="torchtune (tune run)",
-    package="torchtune",
-    version="0.6.1",
-    file="train.yaml",
-    reads="the file of `tune run --config`",
-    writes="a configuration for torchtune's `full_finetune` and `lora_finetune` recipes",
+    **facts("torchtune"),
     names=TORCHTUNE,
-    marks=names_of_program("torchtune", "marks"),
     prepare=_prepare,
-    autocasts=False,
     adapters=_adapters,
-    why_adapters="torchtune keeps adapters in the dtype of the model",
-    shards_alone=True,  # its distributed recipes do
-    offloads_checkpoints=True,
     complete=_complete,
     command=_command,
-    beside=names_beside("torchtune"),
-    whole_epochs=True,
-)  # fmt: skip
+)

@@ -19,8 +19,8 @@ from oomdoctor.stacks.names.peft import (
     quant_type,
     variants,
 )
-from oomdoctor.stacks.names.row import LEFT_OUT, Read, Row, Write, table
-from oomdoctor.stacks.names.scripts import OF_EXAMPLES, SCRIPT
+from oomdoctor.stacks.names.row import LEFT_OUT, Read, Row, Write, listed, table, words_of
+from oomdoctor.stacks.names.scripts import SCRIPT
 from oomdoctor.stacks.names.values import (
     decimal,
     flagged,
@@ -36,7 +36,7 @@ from oomdoctor.stacks.names.values import (
 )
 from oomdoctor.stacks.partial_config import PartialConfig, RungKeys, only
 from oomdoctor.stacks.programs.arguments import ARGUMENTS, FROM_PRETRAINED
-from oomdoctor.stacks.programs.program import Program, names_of_program
+from oomdoctor.stacks.programs.program import Program, facts
 
 
 def _pads_to(value: object) -> PartialConfig:
@@ -236,51 +236,19 @@ def in_chunks(document: Document, settings: Mapping[str, object]) -> str | None:
     return library
 
 
-# The configurations of its trainers -> what they train for.
-CONFIGS = {
-    "SFTConfig": "default",
-    "DPOConfig": "dpo",
-    "RewardConfig": "reward",
-    "GRPOConfig": "grpo",
-}
+CONFIGS = words_of("trl trainers")
+"""The configurations of its trainers, and what they train for."""
 TRAINERS = tuple(f"{name.removesuffix('Config')}Trainer" for name in CONFIGS)
 # Other trainers, whose steps a rung does not have.
-OTHER_CONFIGS = frozenset(
-    f"{name}Config"
-    for name in [
-        "BCO",
-        "CPO",
-        "GKD",
-        "KTO",
-        "NashMD",
-        "ORPO",
-        "OnlineDPO",
-        "PPO",
-        "PRM",
-        "RLOO",
-        "XPO",
-    ]
+OTHER_CONFIGS = listed(
+    "BCOConfig CPOConfig GKDConfig KTOConfig NashMDConfig ORPOConfig OnlineDPOConfig PPOConfig "
+    "PRMConfig RLOOConfig XPOConfig"
 )
-BESIDE_OF_TRL = {"warmup_ratio": "warmup_steps"}
 PROGRAM = Program(
-    "trl",
-    title="TRL (trl sft --config)",
-    package="trl",
-    version="1.16.0",
-    file="train.py",
-    brand="TRL",
-    reads="the file of `trl sft --config`",
-    writes=(
-        "a script for TRL: `SFTTrainer`, or `DPOTrainer`, `RewardTrainer` and `GRPOTrainer` "
-        "for rungs with these objectives"
-    ),
+    **facts("trl"),
     names=TRL,
     script=TRL | SCRIPT,
-    marks=names_of_program("trl", "marks"),
-    not_with=OF_EXAMPLES,
     classes=frozenset((*CONFIGS, *TRAINERS)) | OTHER_CONFIGS,
     adapters=_adapters,
-    why_adapters="TRL casts the adapters of a quantized model",
     script_writer="oomdoctor.stacks.scripts.trl",
-    beside=BESIDE_OF_TRL,
 )

@@ -6,8 +6,8 @@ from collections.abc import Collection
 
 from oomdoctor.stacks.names.scripts import SCRIPT
 from oomdoctor.stacks.partial_config import PartialConfig, RungKeys
-from oomdoctor.stacks.programs.program import Program
-from oomdoctor.stacks.programs.trl import BESIDE_OF_TRL, TRL
+from oomdoctor.stacks.programs.program import Program, facts
+from oomdoctor.stacks.programs.trl import TRL
 
 CLASSES = frozenset({"FastLanguageModel", "FastModel", "FastVisionModel"})
 
@@ -25,16 +25,10 @@ def _decide(given: PartialConfig, found: RungKeys) -> RungKeys:
 
 
 PROGRAM = Program(
-    "unsloth",
-    title="Unsloth script",
-    package="unsloth",
-    version="2025.11",
-    file="train.py",
-    writes="a script for Unsloth",
+    **facts("unsloth"),
     script=TRL | SCRIPT,
     classes=CLASSES,
     prepare=_prepare,
     decide=_decide,
     script_writer="oomdoctor.stacks.scripts.unsloth",
-    beside=BESIDE_OF_TRL,
 )

@@ -18,8 +18,8 @@ from oomdoctor.records.facts.choices import (
     Quantization,
     Sharding,
 )
-from oomdoctor.stacks.names.row import Read, Row, Table
-from oomdoctor.stacks.names.scripts import LENGTH, SCRIPT, SIZES
+from oomdoctor.stacks.names.row import Read, Row, Table, words_of
+from oomdoctor.stacks.names.scripts import LENGTH, SCRIPT
 from oomdoctor.stacks.names.values import flag, number, words
 from oomdoctor.stacks.partial_config import only
 from oomdoctor.stacks.programs.accelerate import ACCELERATE
@@ -27,18 +27,7 @@ from oomdoctor.stacks.programs.deepspeed import DEEPSPEED
 from oomdoctor.stacks.programs.trl import TRL
 
 # A name -> the name in the tables of TRL and of scripts that means the same.
-_MEANS = {
-    **SIZES,
-    "seq_length": "max_seq_length",
-    "pretrained_model_name_or_path": "model_name_or_path",
-    "base_model_name_or_path": "model_name_or_path",
-    "model_dtype": "dtype",
-    "_attn_implementation": "attn_implementation",
-    "enable_gradient_checkpointing": "gradient_checkpointing",
-    "PYTORCH_ALLOC_CONF": "PYTORCH_CUDA_ALLOC_CONF",
-    "PYTORCH_HIP_ALLOC_CONF": "PYTORCH_CUDA_ALLOC_CONF",
-    "allocator": "PYTORCH_CUDA_ALLOC_CONF",
-}
+_MEANS = words_of("sizes of scripts") | words_of("other names")
 _KNOWN = TRL | LENGTH | SCRIPT
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.architectures import LAYER_PARTS
 from oomdoctor.records.facts.optimizers import canonical
+from oomdoctor.stacks.names.row import settings_data
 from oomdoctor.stacks.rung import StackRung, not_in
 from oomdoctor.stacks.scripts.code import Part, call, function, lines, literal, together
 
@@ -192,7 +194,7 @@ class Built:
     """
 
     source: str
-    arguments: tuple[tuple[str, object], ...] = ()
+    arguments: Mapping[str, object] = field(default_factory=dict)
     eight_bit: bool = False
 
     @property
@@ -208,24 +210,7 @@ class Built:
         return self.source if library == "transformers" else library
 
 
-BUILT = {
-    "adamw_torch_fused": Built("torch:AdamW", (("fused", True),)),
-    "adamw_torch": Built("torch:AdamW"),
-    "sgd": Built("torch:SGD"),
-    "adagrad": Built("torch:Adagrad"),
-    "rmsprop": Built("torch:RMSprop"),
-    "adafactor": Built(
-        "transformers:Adafactor", (("scale_parameter", False), ("relative_step", False))
-    ),
-    "adamw_bnb_8bit": Built("bitsandbytes:AdamW8bit", eight_bit=True),
-    "paged_adamw_8bit": Built("bitsandbytes:PagedAdamW8bit", eight_bit=True),
-    "paged_adamw_32bit": Built("bitsandbytes:PagedAdamW32bit"),
-    "lion_8bit": Built("bitsandbytes:Lion8bit", eight_bit=True),
-    "lion_32bit": Built("bitsandbytes:Lion32bit"),
-    "paged_lion_8bit": Built("bitsandbytes:PagedLion8bit", eight_bit=True),
-    "paged_lion_32bit": Built("bitsandbytes:PagedLion32bit"),
-    "ademamix_8bit": Built("bitsandbytes:AdEMAMix8bit", eight_bit=True),
-}
+BUILT = {name: Built(**row) for name, row in settings_data()["built"].items()}
 
 
 def optimizer(rung: StackRung) -> Part:
@@ -238,7 +223,7 @@ def optimizer(rung: StackRung) -> Part:
     built = BUILT.get(name)
     if built is None:
         raise not_in("pytorch", f"the optimizer {name}", "use --to trainer, which makes it by name")
-    settings = {"lr": "args.learning_rate", **{k: literal(v) for k, v in built.arguments}}
+    settings = {"lr": "args.learning_rate", **{k: literal(v) for k, v in built.arguments.items()}}
     body = call(f"optimizer = {built.called}", settings, "parameter_groups(model)", indent=4)
     made = together(Part(body, (built.imported,)), function("parameter_groups"))
     if not built.eight_bit:

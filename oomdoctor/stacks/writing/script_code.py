@@ -155,7 +155,7 @@ def _optimizer(place: _Place, after: TrainConfig) -> tuple[AddedCode, ...]:
         for one in call.keywords
         if one.arg in taken
     ]
-    given += [f"{name}={value!r}" for name, value in built.arguments]
+    given += [f"{name}={value!r}" for name, value in built.arguments.items()]
     code = f"{built.called}({', '.join(given)})"
     where = f"instead of {name_of(call.func)}(...)"
     names = _imports(Part("", (built.imported,)))

@@ -19,7 +19,14 @@ from stack_rungs import RUNGS
 from oomdoctor.records.configuration.config import TrainConfig, is_fsdp, is_zero
 from oomdoctor.stacks.engines import engine_settings, zero_settings
 from oomdoctor.stacks.export import export, target_names
-from oomdoctor.stacks.names.row import by_name, flat, listed, published_data, settings_data
+from oomdoctor.stacks.names.row import (
+    by_name,
+    flat,
+    listed,
+    published_data,
+    settings_data,
+    words_of,
+)
 from oomdoctor.stacks.partial_config import PartialConfig
 from oomdoctor.stacks.programs import BY_NAME, PROGRAMS
 from oomdoctor.stacks.programs.torchtune import builder_of
@@ -58,7 +65,7 @@ def test_versions_are_those_of_the_table() -> None:
 
 def test_settings_without_a_row_belong_to_a_table_and_have_no_row() -> None:
     for name, said in settings_data().items():
-        if name == "peft-targets" or name.startswith("program-"):
+        if name in ("peft-targets", "words", "beside", "built") or name.startswith("program-"):
             continue
         assert said.keys() <= {"neutral", "reasons", "defaults", "source"}, name
         assert said.get("defaults", {}).keys() <= PartialConfig.__annotations__.keys(), name
@@ -68,6 +75,14 @@ def test_settings_without_a_row_belong_to_a_table_and_have_no_row() -> None:
         for table in (program.names, program.script):
             rows = {row.name for row in table.rows} if table is not None else set()
             assert not rows & (table.reasons.keys() if table is not None else set())
+
+
+def test_words_mean_a_value_or_keys_of_a_partial_configuration() -> None:
+    for setting, rows in settings_data()["words"].items():
+        assert words_of(setting).keys() == {word for one in rows for word in one.split() or [one]}
+        for meaning in rows.values():
+            keys = meaning.keys() if isinstance(meaning, dict) else set()
+            assert keys <= PartialConfig.__annotations__.keys(), setting
 
 
 def test_the_package_has_the_published_names() -> None:
