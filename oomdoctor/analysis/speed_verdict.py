@@ -22,7 +22,7 @@ from oomdoctor.records.job.dataset import TrainingTime
 from oomdoctor.records.job.measurement import Measurement, Timing
 from oomdoctor.records.job.result import Attempt, ProbeResult, SpeedState
 from oomdoctor.records.report.report import SurveyRequest, Warn
-from oomdoctor.records.report.warnings import emulated_device, foreign_load, time_not_believable
+from oomdoctor.records.report.warnings import foreign_load, time_not_believable, warning
 from oomdoctor.units import format_percent
 
 
@@ -116,7 +116,7 @@ def speed_warnings(results: Iterable[ProbeResult], context: Context) -> list[War
     found = []
     others = disturbance(fitting)
     if context.emulated:
-        return [emulated_device()]
+        return [warning("emulated_device")]
     shares = [
         share.highest()
         for result in fitting

@@ -54,7 +54,7 @@ def explain(options: ExplainOptions) -> None:
     from oomdoctor.cli.explain_sources import STDIN, missing
     from oomdoctor.cli.option_reader import Reader, chosen_format
     from oomdoctor.explain.diagnose import exit_of
-    from oomdoctor.records.report.warnings import not_exact, quoted, snapshot_unused
+    from oomdoctor.records.report.warnings import quoted, warning
 
     started = Started()
     chosen = chosen_format("explain", options.answer)
@@ -75,15 +75,16 @@ def explain(options: ExplainOptions) -> None:
     found, warnings = _read_all(names, given, quiet=options.quiet)
     warnings += quoted("model", notes)
     if options.snapshot is not None and not any(one.held for one in found):
-        warnings.append(snapshot_unused(str(options.snapshot), any_failed=bool(given.snapshots)))
+        wording = "text" if given.snapshots else "none_failed"
+        warnings.append(warning("snapshot_unused", wording, name=options.snapshot))
     code = exit_of(found)
     if options.exact:
         place = _first_failure(found)
         checked = _simulated(found[place], given, options)
         found[place] = checked.diagnosis
         if checked.fault is not None:
-            partly = checked.diagnosis.simulated_bytes is not None
-            warnings.append(not_exact(checked.fault, partly=partly))
+            wording = "text" if checked.diagnosis.simulated_bytes is None else "partly"
+            warnings.append(warning("not_exact", wording, reason=checked.fault))
         code = checked.interrupted or code
     typed = typed_options(options)
     applied = applied_to(found[_first_failure(found)], options, number)

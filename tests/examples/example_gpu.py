@@ -10,8 +10,8 @@ from oomdoctor.records.job.machine import GpuProcess, Machine
 from oomdoctor.records.job.measurement import OomEvent, Timing
 from oomdoctor.records.job.result import Failure, PredictedPeak, Try
 from oomdoctor.records.report.report import SCHEMA, Budget, ModelFacts, Picks, Report, Tool
-from oomdoctor.records.report.warnings import memory_not_free
-from oomdoctor.units import GIB, MIB
+from oomdoctor.records.report.warnings import MEMORY_NOT_FREE, warning
+from oomdoctor.units import GIB, MIB, format_bytes
 
 _OOM_TEXT = (
     "CUDA out of memory. Tried to allocate 1002.00 MiB. GPU 0 has a total capacity of 24.00 GiB of "
@@ -208,6 +208,6 @@ def gpu_report() -> Report:
         },
         picks=Picks(full=None, lora=ranking[0], qlora=ranking[1]),
         next_commands=("oomdoctor show", "oomdoctor probe meta-llama/Llama-3.1-8B --recipe qlora"),
-        warnings=(memory_not_free(round(1.1 * GIB)),),
+        warnings=(warning(MEMORY_NOT_FREE, missing=format_bytes(round(1.1 * GIB))),),
         errors=(),
     )

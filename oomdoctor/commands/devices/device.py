@@ -19,16 +19,15 @@ from oomdoctor.records.job.result import Inspection
 from oomdoctor.records.report.plan import PlanRequest
 from oomdoctor.records.report.report import Budget, SurveyRequest, Warn
 from oomdoctor.records.report.warnings import (
-    cap_above_free,
+    MEMORY_NOT_FREE,
     host_memory_short,
-    memory_not_free,
-    moe_routing,
     other_processes,
+    warning,
 )
 from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.system.environment import slurm
 from oomdoctor.system.machine.devices import Device, available_memory, list_gpus, total_memory
-from oomdoctor.units import MIB, format_seconds
+from oomdoctor.units import MIB, format_bytes, format_seconds
 
 GIVE_BACK_LIMIT_S = 5.0
 # Sequence length and effective batch size of `probe` on the CPU, if none are given.
@@ -86,7 +85,8 @@ def warnings(chosen: Device, limits: Budget, inspection: Inspection) -> list[War
     """Warnings about the device and the model."""
     found = []
     if limits.cap_bytes is not None and limits.cap_bytes > limits.free_bytes:
-        found.append(cap_above_free(limits.cap_bytes, limits.free_bytes))
+        cap, free = format_bytes(limits.cap_bytes), format_bytes(limits.free_bytes)
+        found.append(warning("cap_above_free", cap=cap, free=free))
     if chosen.gpu is not None:
         running = [process for gpu in chosen.gpus for process in gpu.processes]
         others = [process for process in running if process.pid != os.getpid()]
@@ -121,7 +121,7 @@ def short_of_host(
 
 def model_warnings(inspection: Inspection) -> list[Warn]:
     """Warnings about the model."""
-    return [moe_routing()] if inspection.parameters.experts else []
+    return [warning("moe_routing")] if inspection.parameters.experts else []
 
 
 def not_given_back(chosen: Device) -> list[Warn]:
@@ -143,7 +143,7 @@ def not_given_back(chosen: Device) -> list[Warn]:
         if time.monotonic() > end:
             break
         time.sleep(0.1)
-    return [memory_not_free(missing)]
+    return [warning(MEMORY_NOT_FREE, missing=format_bytes(missing))]
 
 
 def timing_limit_s(chosen: Device) -> float:

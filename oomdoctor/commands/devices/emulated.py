@@ -22,7 +22,7 @@ from oomdoctor.emulator.possible import find_compiler, lacks_cuda_libraries, rea
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.job.machine import EMULATED, Gpu
 from oomdoctor.records.report.report import Warn
-from oomdoctor.records.report.warnings import no_values, smallest_variant
+from oomdoctor.records.report.warnings import smallest_variant, warning
 from oomdoctor.system.environment import cache_dir, is_emulating, variable
 from oomdoctor.system.machine.devices import Device
 
@@ -156,7 +156,7 @@ def check_possible(python: str, option: str) -> None:
 def value_warnings(python: str) -> list[Warn]:
     """That values of small tensors are unknown in processes of an interpreter, and why."""
     reason = without_values(python)
-    return [] if reason is None else [no_values(reason)]
+    return [] if reason is None else [warning("no_values", reason=reason)]
 
 
 def without_values(python: str) -> str | None:

@@ -9,7 +9,7 @@ from oomdoctor.errors import OomDoctorError, machine_error, model_error
 from oomdoctor.records.job.model import ModelSpec
 from oomdoctor.records.job.result import Attempt
 from oomdoctor.records.report.report import SurveyRequest, Warn
-from oomdoctor.records.report.warnings import few_addresses
+from oomdoctor.records.report.warnings import warning
 from oomdoctor.system import catalogue
 from oomdoctor.system.environment import slurm
 from oomdoctor.system.machine.limits import HostLimit, Kind, host_limits, tightest
@@ -108,7 +108,8 @@ def check_limits(request: SurveyRequest) -> tuple[Warn, ...]:
     addresses = tightest("addresses", limits)
     if addresses is None or addresses.left >= _ENOUGH_ADDRESSES:
         return ()
-    return (few_addresses(addresses.words, _remedy(addresses, request)),)
+    remedy = _remedy(addresses, request)
+    return (warning("few_addresses", limit=addresses.words, remedy=remedy),)
 
 
 def with_remedy(error: OomDoctorError, request: SurveyRequest) -> OomDoctorError:

@@ -20,12 +20,7 @@ from oomdoctor.records.job.result import Inspection, ProbeResult
 from oomdoctor.records.report.plan import PlanRequest
 from oomdoctor.records.report.report import Fault, Report, RungFile, SurveyRequest, Warn
 from oomdoctor.records.report.user_training import YOURS, YourRung
-from oomdoctor.records.report.warnings import (
-    bfloat16_emulated,
-    float16_rungs,
-    sequence_lowered,
-    sweep_ends,
-)
+from oomdoctor.records.report.warnings import bfloat16_emulated, float16_rungs, warning
 from oomdoctor.system.catalogue import model_types
 from oomdoctor.units import format_bytes
 
@@ -134,7 +129,7 @@ def within_limits(
     return (
         replace(request, sequence_length=min(request.sequence_length, limit)),
         tuple(lowered.values()),
-        [sequence_lowered(model, limit, asked)],
+        [warning("sequence_length", "lowered", model=model, limit=limit, asked=asked)],
     )
 
 
@@ -147,4 +142,4 @@ def sweep_within_limits(
         return plan, []
     values = (*(value for value in sweep.values if value < limit), limit)
     ended = replace(plan, sweep=replace(sweep, values=values))
-    return ended, [sweep_ends(model, limit)]
+    return ended, [warning("sequence_length", "sweep", model=model, limit=limit)]

@@ -33,7 +33,7 @@ from oomdoctor.commands.plan.findings import Findings
 from oomdoctor.records.configuration.config import Rung, TrainConfig
 from oomdoctor.records.job.result import Attempt
 from oomdoctor.records.report.report import Warn
-from oomdoctor.records.report.warnings import engines_not_run
+from oomdoctor.records.report.warnings import warning
 from oomdoctor.system.environment import is_emulating, worker_environment
 from oomdoctor.system.store.run_folders import RunFolder, save_attempt
 
@@ -83,7 +83,7 @@ def route_warnings(known: Findings) -> tuple[Warn, ...]:
     reason = emulated.why_not(known.request.python)
     if reason is None:
         return ()
-    return (engines_not_run(reason.message),)
+    return (warning("engines_not_run", reason=reason.message),)
 
 
 @dataclass(frozen=True, slots=True)

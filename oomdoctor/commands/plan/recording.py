@@ -16,7 +16,7 @@ from oomdoctor.commands.plan.tasks import Task
 from oomdoctor.records.configuration.config import is_zero
 from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.records.report.report import RungFile
-from oomdoctor.records.report.warnings import not_recorded as nothing_recorded
+from oomdoctor.records.report.warnings import warning
 from oomdoctor.snapshot.phases import own_frames
 from oomdoctor.snapshot.reading.events import Frame
 from oomdoctor.snapshot.writing import Allocations, Stretch, write_snapshot
@@ -37,27 +37,31 @@ def record_snapshot(known: Findings, simulators: Simulators, folder: RunFolder) 
     rung = next(rung for rung in known.ladder(card) if rung.label == label)
     row = known.row(card, rung)
     size = row.micro_batch_size
+    made: Allocations | None = None
     if size is None or known.inspection is None:
-        known.warn([nothing_recorded("snapshot", rung.label, row.reason or "it was not simulated")])
-        return
-    if is_zero(rung.config):
+        reason = row.reason or "it was not simulated"
+    elif is_zero(rung.config):
         reason = "a model of DeepSpeed's buffers gives its peak, and has no order of allocations"
-        known.warn([nothing_recorded("snapshot", rung.label, reason)])
-        return
-    task = Task(rung, (size,), (card,))
-    job = known.job(task)
-    made = _allocations(job, simulators)
-    if made is None:
-        for _ in simulators.run([job]):  # an earlier run has an answer, but no recording of it
-            pass
-        made = _allocations(job, simulators)
-    if made is None:
+    else:
+        made = _simulated(known.job(Task(rung, (size,), (card,))), simulators)
         reason = "simulations are not kept here (OOMDOCTOR_CACHE_SIZE is 0)"
-        known.warn([nothing_recorded("snapshot", rung.label, reason)])
+    if size is None or made is None:
+        known.warn([warning("not_recorded", kind="snapshot", label=rung.label, reason=reason)])
         return
-    file = folder.path / f"snapshot-{_slug(rung.label)}.pickle"
+    slug = re.sub(r"[^\w.+-]+", "-", rung.label)
+    file = folder.path / f"snapshot-{slug}.pickle"
     write_snapshot(made, file)
     known.files += (RungFile("snapshot", rung.label, size, str(file)),)
+
+
+def _simulated(job: ProbeJob, simulators: Simulators) -> Allocations | None:
+    """The allocations of a job's rung, which is simulated if an earlier run kept no recording."""
+    made = _allocations(job, simulators)
+    if made is None:
+        for _ in simulators.run([job]):
+            pass
+        made = _allocations(job, simulators)
+    return made
 
 
 def _allocations(job: ProbeJob, simulators: Simulators) -> Allocations | None:
@@ -97,7 +101,3 @@ def of_layout(layout: Layout, settings: AllocatorSettings, limit_bytes: int | No
         written_by="oomdoctor plan: simulated, not measured",
         limit_bytes=limit_bytes,
     )
-
-
-def _slug(label: str) -> str:
-    return re.sub(r"[^\w.+-]+", "-", label)

@@ -44,15 +44,11 @@ from oomdoctor.records.report.report import Report, SurveyRequest, Warn
 from oomdoctor.records.report.warnings import (
     calibration_ignored,
     not_a_card,
-    not_kept,
-    not_nvidia,
-    prices_not_compared,
-    prices_of_others,
-    prices_repeated,
     prices_unknown,
     quoted,
     smallest_variant,
     unusual_sizes,
+    warning,
 )
 from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.system.environment import worker_environment
@@ -131,7 +127,7 @@ def run_plan(
             if error.code not in _LEAVE_BOUNDS or counts_from_config(known.spec) is None:
                 raise fault from None
         if simulators.memory.failure is not None:
-            known.warn([not_kept(simulators.memory.failure)])
+            known.warn([warning("not_kept", reason=simulators.memory.failure)])
     report = so_far() if fault is None else bounds_only(so_far(), fault)
     folder.write_report(report)
     on_event(SurveyEvent("done"))
@@ -310,7 +306,7 @@ def _card_warnings(cards: tuple[Card, ...], request: SurveyRequest) -> list[Warn
     found += [calibration_ignored(card.name, card.ignored.run) for card in cards if card.ignored]
     others = [card.name for card in cards if card.facts and card.facts.vendor != "NVIDIA"]
     if others:
-        found.append(not_nvidia(others))
+        found.append(warning("not_nvidia", cards=others))
     return found + _price_warnings(cards, request)
 
 
@@ -319,21 +315,22 @@ def _price_warnings(cards: tuple[Card, ...], request: SurveyRequest) -> list[War
     prices = request.plan.prices if request.plan is not None else None
     if prices is None:
         return []
-    planned = {card.name for card in cards}
+    planned, source = {card.name for card in cards}, prices.source
     found = [
         smallest_variant(price.name, price.card, variants)
         for price in prices.prices
         if price.card in planned and (variants := card_named(price.name, 0.0).variants)
     ]
     if prices.unknown:
-        found.append(prices_unknown(prices.source, prices.unknown))
+        found.append(prices_unknown(source, prices.unknown))
     if prices.repeated:
-        found.append(prices_repeated(prices.source, prices.repeated))
+        found.append(warning("prices", "repeated", source=source, cards=prices.repeated))
     if request.plan is not None and request.plan.all_gpus:
         others = [price.card for price in prices.prices if _of_another_vendor(price.card)]
-        found += [prices_not_compared(prices.source, others)] if others else []
+        if others:
+            found.append(warning("prices", "not_compared", source=source, cards=others))
     if not any(price.card in planned for price in prices.prices):
-        found.append(prices_of_others(prices.source))
+        found.append(warning("prices", "of_others", source=source))
     return found
 
 

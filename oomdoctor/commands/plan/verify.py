@@ -22,7 +22,7 @@ from oomdoctor.commands.plan.findings import Findings
 from oomdoctor.records.configuration.config import Rung
 from oomdoctor.records.job.measurement import Measurement
 from oomdoctor.records.job.result import Attempt, PredictedPeak, ProbeResult
-from oomdoctor.records.report.warnings import not_checked
+from oomdoctor.records.report.warnings import warning
 from oomdoctor.system.store.run_folders import RunFolder, save_attempt
 
 _MOST_SIZES = 3
@@ -61,7 +61,8 @@ def verify(known: Findings, checker: Checker) -> None:
         else:
             failed[rung.label] = attempts[-1].reason or attempts[-1].outcome
     if failed:
-        known.warn([not_checked(failed)])
+        named = [f"{label} ({reason})" for label, reason in failed.items()]
+        known.warn([warning("not_checked", failed="; ".join(named))])
 
 
 def _that_matter(known: Findings, card: Card) -> list[Rung]:

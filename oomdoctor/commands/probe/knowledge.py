@@ -38,7 +38,7 @@ from oomdoctor.records.job.machine import GpuFacts
 from oomdoctor.records.job.result import Attempt, ProbeJob
 from oomdoctor.records.job.simulation import SimulationRequest, Target
 from oomdoctor.records.report.report import Warn
-from oomdoctor.records.report.warnings import calibration_ignored, not_kept
+from oomdoctor.records.report.warnings import calibration_ignored, warning
 from oomdoctor.system.machine.devices import Device, driver_version
 from oomdoctor.system.store.calibration import Learned, device_name, recall, remember
 
@@ -235,8 +235,8 @@ def predict_rungs(
     except Stopped:
         pass
     if simulators.memory.failure is not None:
-        warning = not_kept(simulators.memory.failure)
-        state.warn([warning] if warning not in state.warnings else [])
+        lost = warning("not_kept", reason=simulators.memory.failure)
+        state.warn([lost] if lost not in state.warnings else [])
     return found
 
 

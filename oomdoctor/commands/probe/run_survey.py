@@ -27,7 +27,7 @@ from oomdoctor.commands.probe.state import Ending, Stop, SurveySetup, SurveyStat
 from oomdoctor.commands.probe.walk import SurveyJobs, is_alone, record_rungs, walk
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.report.report import Report, SurveyRequest, Warn
-from oomdoctor.records.report.warnings import quoted, time_limit, unusual_sizes
+from oomdoctor.records.report.warnings import quoted, unusual_sizes, warning
 from oomdoctor.system.environment import worker_environment
 from oomdoctor.system.machine.devices import (
     Device,
@@ -204,7 +204,7 @@ def _report(state: SurveyState, started_at: str, ending: Ending) -> Report:
     setup, results = state.setup, state.results()
     asked = state.request.emulate is not None  # then the page says what there is
     ended = () if asked else tuple(speed_warnings(results, state.context))
-    ended += (time_limit(),) if ending.by_time_limit() else ()
+    ended += (warning("time_limit"),) if ending.by_time_limit() else ()
     versions = state.inspection.versions if state.inspection else installed_versions()
     report = assemble.report(
         state,

@@ -32,7 +32,7 @@ from oomdoctor.records.job.result import (
     refused,
 )
 from oomdoctor.records.report.report import RungFile, SurveyRequest
-from oomdoctor.records.report.warnings import MEMORY_NOT_FREE, not_recorded
+from oomdoctor.records.report.warnings import MEMORY_NOT_FREE, warning
 from oomdoctor.system.store.run_folders import save_attempt
 
 _ENDINGS: dict[FileKind, str] = {"snapshot": "pickle", "trace": "json"}
@@ -65,7 +65,7 @@ def walk(
             trusted = may_teach(attempt, state.context)
             state.correct_predictions(knowledge.learn(step.rung, attempt, known, trusted=trusted))
         _tell(state, on_event, "tried", step.rung, step.micro_batch_size, attempt=attempt)
-        told = any(warning.code == MEMORY_NOT_FREE for warning in state.warnings)
+        told = any(one.code == MEMORY_NOT_FREE for one in state.warnings)
         if not told and state.request.emulate is None:
             state.warn(device.not_given_back(state.setup.device))
 
@@ -118,7 +118,8 @@ def record_rungs(state: SurveyState, jobs: SurveyJobs, on_event: Listener, endin
         rung, row = state.rungs[place], state.results()[place]
         size = _size_to_record(row)
         if size is None:
-            state.warn([not_recorded(kind, rung.label, row.reason or "it did not run")])
+            reason = row.reason or "it did not run"
+            state.warn([warning("not_recorded", kind=kind, label=rung.label, reason=reason)])
             continue
         message = f"recording the {kind} of {rung.label} at micro-batch {size}"
         on_event(SurveyEvent("waiting", message=message))
@@ -128,7 +129,8 @@ def record_rungs(state: SurveyState, jobs: SurveyJobs, on_event: Listener, endin
         attempt = jobs.record(rung.label, config, state.context.usable_bytes, kind, str(file))
         if attempt.outcome not in ("fits", "oom") or not file.is_file():
             file.unlink(missing_ok=True)  # what a step that failed has left says nothing
-            state.warn([not_recorded(kind, rung.label, attempt.reason or attempt.outcome)])
+            reason = attempt.reason or attempt.outcome
+            state.warn([warning("not_recorded", kind=kind, label=rung.label, reason=reason)])
             continue
         state.files += (RungFile(kind, rung.label, size, str(file)),)
 

@@ -18,7 +18,7 @@ from oomdoctor.commands.run.processes import Events, Process, ran_out, read_even
 from oomdoctor.commands.run.session import WatchRequest, line_of
 from oomdoctor.records.report.report import Report, Warn
 from oomdoctor.records.report.run import LargerBatch, RankMemory, SmallestGpu
-from oomdoctor.records.report.warnings import gpu_unused, not_steady, one_rank, unknown_values
+from oomdoctor.records.report.warnings import warning
 from oomdoctor.units import parse_size
 
 _FEW_STEPS = 3
@@ -91,16 +91,17 @@ def _warnings(
     found = emulated.warnings(gpus) + emulated.value_warnings(str(request.python))
     ranks_asked = _world(processes)
     if gpus.alone and ranks_asked > 1:
-        found.append(one_rank(ranks_asked, failed=failed and not ran_out(ranks)))
+        wording = "failed" if failed and not ran_out(ranks) else "text"
+        found.append(warning("one_rank", wording, ranks=ranks_asked))
     if not ranks and not failed:
-        found.append(gpu_unused())
+        found.append(warning("gpu_unused"))
     value = about_a_value(list(processes)) if failed else None
     if value is not None:
-        found.append(unknown_values(value))
+        found.append(warning("unknown_values", message=value))
     steps = max((rank.steps for rank in ranks), default=0)
     ran_on = request.steps == "steady" and not any(rank.stopped for rank in ranks)
     if ran_on and not failed and steps > _FEW_STEPS:
-        found.append(not_steady(steps))
+        found.append(warning("not_steady", steps=steps))
     return found
 
 

@@ -31,7 +31,7 @@ from oomdoctor.records.report.diagnosis import Diagnosis
 from oomdoctor.records.report.report import Fault, Report, Status, Warn, bare_report
 from oomdoctor.records.report.run import RankMemory, RunDevice
 from oomdoctor.records.report.snapshot import SnapshotDevice
-from oomdoctor.records.report.warnings import ended_from_outside, gpu_unused, other_processes
+from oomdoctor.records.report.warnings import other_processes, warning
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,8 +256,8 @@ def _real_warnings(
     seen: Seen, processes: Sequence[Process], report: Report, *, failed: bool, used: bool
 ) -> list[Warn]:
     notes = notes_from_outside(seen.ended, processes, report.host)
-    found = [ended_from_outside(note) for note in notes]
-    return found if used or failed else [*found, gpu_unused()]
+    found = [warning("ended_from_outside", said=note) for note in notes]
+    return found if used or failed else [*found, warning("gpu_unused")]
 
 
 def _status(ended: Ended, *, ran_out: bool) -> Status:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import get_args
 
@@ -21,20 +21,9 @@ PACKAGE = Path(oomdoctor.__file__).parent
 GIB = 1 << 30
 # Function -> a call of it, and a word that the reader needs.
 CALLS: dict[str, tuple[Callable[[], Warn], str]] = {
-    "sequence_lowered": (lambda: warnings.sequence_lowered("gpt2", 1024, 4096), "4,096 to 1,024"),
-    "sweep_ends": (lambda: warnings.sweep_ends("gpt2", 1024), "1,024"),
     "unusual_sizes": (
         lambda: warnings.unusual_sizes([TrainConfig(effective_batch_size=100_000)])[0],
         "effective batch size 100,000 is far above the usual 8 to 512",
-    ),
-    "not_recorded": (
-        lambda: warnings.not_recorded("trace", "lora-r16", "it did not run"),
-        "no trace of lora-r16: it did not run",
-    ),
-    "not_exact": (lambda: warnings.not_exact("no torch"), "sizes are computed: no torch"),
-    "snapshot_unused": (
-        lambda: warnings.snapshot_unused("s.pickle", any_failed=False),
-        "s.pickle was not used: no request failed in it",
     ),
     "host_memory_short": (
         lambda: warnings.host_memory_short({"zero2x8": 9 * GIB}, 4 * GIB, here=True),
@@ -52,21 +41,12 @@ CALLS: dict[str, tuple[Callable[[], Warn], str]] = {
         "using the smallest, A100 40GB",
     ),
     "prices_unknown": (lambda: warnings.prices_unknown("p.csv", ["X1"]), "X1 is not a known card"),
-    "prices_repeated": (lambda: warnings.prices_repeated("p.csv", ["L4"]), "L4 more than once"),
-    "prices_not_compared": (
-        lambda: warnings.prices_not_compared("p.csv", ["AMD Instinct MI300X"]),
-        "p.csv: AMD Instinct MI300X left out, because --all-gpus compares NVIDIA cards",
-    ),
-    "prices_of_others": (lambda: warnings.prices_of_others("p.csv"), "no price for any card"),
     "float16_rungs": (lambda: warnings.float16_rungs(["Tesla T4"]), "Tesla T4 has no bfloat16"),
     "bfloat16_emulated": (
         lambda: warnings.bfloat16_emulated(["A", "B", "C", "D"], ["full-bf16"]),
         "4 cards emulate bfloat16, which is slower than float32: full-bf16;",
     ),
-    "not_nvidia": (lambda: warnings.not_nvidia(["MI300X"]), "ROCm"),
-    "cap_above_free": (lambda: warnings.cap_above_free(24 * GIB, 20 * GIB), "20.0 GiB"),
     "other_processes": (lambda: warnings.other_processes([GpuProcess(7, None, None)]), "pid 7"),
-    "memory_not_free": (lambda: warnings.memory_not_free(GIB), "1.00 GiB"),
     "foreign_load": (
         lambda: warnings.foreign_load(2, cpus=8, foreign_cpus=6.26, foreign_gpu=0.4),
         "the GPU for up to 40% of the time and up to 6.3 of 8 CPU cores while 2 rungs were",
@@ -75,34 +55,63 @@ CALLS: dict[str, tuple[Callable[[], Warn], str]] = {
         lambda: warnings.calibration_ignored("NVIDIA L4", "run-7"),
         "run run-7 stored about NVIDIA L4",
     ),
-    "emulated_device": (warnings.emulated_device, "no speeds"),
-    "engines_not_run": (
-        lambda: warnings.engines_not_run("torch has no CUDA build"),
-        "names an interpreter with a CUDA build of torch (torch has no CUDA build)",
-    ),
-    "not_checked": (
-        lambda: warnings.not_checked({"full-bf16": "timed out"}),
-        "only predicted: full-bf16 (timed out)",
-    ),
     "time_not_believable": (
         lambda: warnings.time_not_believable(1, 4.73, "arithmetic peak"),
         "1 rung has times that imply up to 473% of the card's arithmetic peak",
     ),
-    "moe_routing": (warnings.moe_routing, "synthetic"),
-    "time_limit": (warnings.time_limit, "--resume"),
-    "not_kept": (lambda: warnings.not_kept("No space left on device"), "XDG_CACHE_HOME"),
-    "few_addresses": (
-        lambda: warnings.few_addresses("`ulimit -v` allows each process 2.00 GiB", "raise it"),
-        "2.00 GiB; rungs with large tensors may need more and get no result; raise it",
-    ),
-    "unknown_values": (lambda: warnings.unknown_values("AssertionError"), "(AssertionError)"),
-    "ended_from_outside": (lambda: warnings.ended_from_outside("signal 9"), "signal 9"),
-    "gpu_unused": (warnings.gpu_unused, "-I, -E or -S"),
-    "no_values": (lambda: warnings.no_values("no C++ compiler"), "(no C++ compiler)"),
-    "one_rank": (lambda: warnings.one_rank(64), "only rank 0 of 64 ran"),
-    "not_steady": (lambda: warnings.not_steady(1200), "all 1,200 steps"),
     "quoted": (lambda: warnings.quoted("slurm", ["job 1 failed"])[0], "job 1 failed"),
     "not_read": (lambda: warnings.not_read("log_unreadable", "a is a folder"), "a is a folder"),
+}
+# Code, wording -> the values that it is filled with, and a word that the reader needs.
+WORDED: dict[tuple[str, str], tuple[dict[str, object], str]] = {
+    ("sequence_length", "lowered"): (
+        {"model": "gpt2", "limit": 1024, "asked": 4096},
+        "4,096 to 1,024",
+    ),
+    ("sequence_length", "sweep"): ({"model": "gpt2", "limit": 1024}, "1,024"),
+    ("not_recorded", "text"): (
+        {"kind": "trace", "label": "lora-r16", "reason": "it did not run"},
+        "no trace of lora-r16: it did not run",
+    ),
+    ("not_exact", "text"): ({"reason": "no torch"}, "sizes are computed: no torch"),
+    ("not_exact", "partly"): ({"reason": "no torch"}, "so some sizes are computed: no torch"),
+    ("snapshot_unused", "text"): ({"name": "s.pickle"}, "has the size of the failed one"),
+    ("snapshot_unused", "none_failed"): (
+        {"name": "s.pickle"},
+        "s.pickle was not used: no request failed in it",
+    ),
+    ("prices", "repeated"): ({"source": "p.csv", "cards": ["L4"]}, "L4 more than once"),
+    ("prices", "not_compared"): (
+        {"source": "p.csv", "cards": ["AMD Instinct MI300X", "MI250"]},
+        "p.csv: AMD Instinct MI300X, MI250 left out, because --all-gpus compares NVIDIA cards",
+    ),
+    ("prices", "of_others"): ({"source": "p.csv"}, "no price for any card"),
+    ("not_nvidia", "text"): ({"cards": ["MI300X"]}, "ROCm"),
+    ("cap_above_free", "text"): ({"cap": "24.0 GiB", "free": "20.0 GiB"}, "20.0 GiB"),
+    ("memory_not_free", "text"): ({"missing": "1.00 GiB"}, "1.00 GiB"),
+    ("emulated_device", "text"): ({}, "no speeds"),
+    ("engines_not_run", "text"): (
+        {"reason": "torch has no CUDA build"},
+        "names an interpreter with a CUDA build of torch (torch has no CUDA build)",
+    ),
+    ("not_checked", "text"): (
+        {"failed": "full-bf16 (timed out)"},
+        "only predicted: full-bf16 (timed out)",
+    ),
+    ("moe_routing", "text"): ({}, "synthetic"),
+    ("time_limit", "text"): ({}, "--resume"),
+    ("not_kept", "text"): ({"reason": "No space left on device"}, "XDG_CACHE_HOME"),
+    ("few_addresses", "text"): (
+        {"limit": "`ulimit -v` allows each process 2.00 GiB", "remedy": "raise it"},
+        "2.00 GiB; rungs with large tensors may need more and get no result; raise it",
+    ),
+    ("unknown_values", "text"): ({"message": "AssertionError"}, "(AssertionError)"),
+    ("ended_from_outside", "text"): ({"said": "signal 9"}, "signal 9"),
+    ("gpu_unused", "text"): ({}, "-I, -E or -S"),
+    ("no_values", "text"): ({"reason": "no C++ compiler"}, "(no C++ compiler)"),
+    ("one_rank", "text"): ({"ranks": 64}, "only rank 0 of 64 ran"),
+    ("one_rank", "failed"): ({"ranks": 64}, "leave out --ranks 1"),
+    ("not_steady", "text"): ({"steps": 1200}, "all 1,200 steps"),
 }
 
 
@@ -111,13 +120,13 @@ def test_every_wording_is_here() -> None:
         name
         for name, value in vars(warnings).items()
         if callable(value) and getattr(value, "__module__", None) == warnings.__name__
-        if name not in ("codes", "_warn")
+        if name not in ("codes", "warning")
     }
     assert made == set(CALLS)
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_wording(name: str) -> None:
+def test_wording_of_a_function(name: str) -> None:
     call, needed = CALLS[name]
     found = call()
     assert found.code in warnings.codes() or name == "not_read"
@@ -126,21 +135,56 @@ def test_wording(name: str) -> None:
     assert not found.message.endswith((".", "…"))
 
 
+@pytest.mark.parametrize(("code", "wording"), WORDED)
+def test_wording(code: str, wording: str) -> None:
+    values, needed = WORDED[code, wording]
+    found = warnings.warning(code, wording, **values)
+    assert found.code == code
+    assert needed in found.message
+    assert "{" not in found.message
+    assert not found.message.endswith((".", "…"))
+
+
 def test_every_code_is_given_by_a_wording() -> None:
-    given = {call().code for call, _ in CALLS.values()}
+    given = {call().code for call, _ in CALLS.values()} | {code for code, _ in WORDED}
     quoted = set(get_args(warnings.NoteCode))
     assert {code for code in warnings.codes() if not code.startswith("(")} <= given | quoted
 
 
+def _calls(name: str) -> Iterator[tuple[str, ast.Call]]:
+    """The calls of a function by its name in the package outside of its module, with the place."""
+    for path in PACKAGE.rglob("*.py"):
+        if path == Path(warnings.__file__):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", None) == name:
+                yield f"{path}:{node.lineno}", node
+
+
+def _said(argument: ast.expr) -> str | None:
+    """A text, or a name that this module has for it; None for other code."""
+    if isinstance(argument, ast.Constant):
+        return str(argument.value)
+    return getattr(warnings, getattr(argument, "id", ""), None)
+
+
+def test_what_gives_a_warning_fills_its_wording() -> None:
+    worded: dict[str, set[frozenset[str]]] = {}
+    for (code, _), (values, _) in WORDED.items():
+        worded.setdefault(code, set()).add(frozenset(values))
+    given = set()
+    for place, call in _calls("warning"):
+        code, *more = (_said(argument) for argument in call.args)
+        if code is None:
+            continue  # the function of another module, about a rung
+        given.add(code)
+        assert frozenset(word.arg or "" for word in call.keywords) in worded[code], place
+        assert all(wording is None or (code, wording) in WORDED for wording in more), place
+    assert given == set(worded)
+
+
 def test_nothing_else_words_a_warning() -> None:
-    made = [
-        f"{path}:{node.lineno}"
-        for path in PACKAGE.rglob("*.py")
-        if path != Path(warnings.__file__)
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Warn"
-    ]
-    assert not made
+    assert not [place for place, _ in _calls("Warn")]
 
 
 def test_every_outcome_and_resource_has_words() -> None:
