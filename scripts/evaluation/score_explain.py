@@ -1,258 +1,69 @@
-"""Score `explain` against texts whose truth is known, field by field.
+"""Score `explain` against texts whose truth is known.
 
-    python scripts/evaluation/score_explain.py FOLDER [--misses]
+    python scripts/evaluation/score_explain.py [PATH ...] [--misses] [--markdown]
 
-FOLDER holds JSON files with a `text`. Files with a `truth` are about reading:
-
-- is_oom: any failure of memory was found.
-- resource, kind, phase: of the failure that ended the run (the first that the run did not survive
-  and that no other explains; else the first).
-- `kind` mixes the wording of a message and its cause. Only the wording is scored, by KINDS: kinds
-  that are causes (another process, fragmentation, a cap, a private pool) count as PyTorch's
-  allocator. Whether the figures show the cause is scored apart, for another process and for
-  fragmentation, by the rules of the examples' README. LOOK_ALIKES is our reading of the contract.
-- phase: only where the truth knows it from the text; the others are counted apart.
-- numbers: of the first message with figures, as exact integers of the printed figure x unit.
-
-Files with the truth beside the text are about the answer too:
-
-- is_oom, resource, phase (also one of `phase_accept`) and numbers (bytes) of the first diagnosis.
-- cause: the first cause is one of `cause_accept`; "(or defensible)" counts `cause_defensible` too.
-- first remedy: one of the patterns `first_ok` matches it. top 3: one of `top3_must` matches one of
-  the first three, and none of `bad` does.
+A PATH is a file or a folder: TOML as in `scripts/evaluation/failures` (the default), or JSON with
+the truth beside the text, or JSON with a `truth` of what a message says. The first two are about
+the answer too (`explained/judge.py` says how), the last about reading (`explained/reading.py`).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import re
-from fractions import Fraction
-from math import floor, prod
+from collections.abc import Iterator
 from pathlib import Path
 
-from oomdoctor.explain.diagnose import diagnose
-from oomdoctor.explain.reading.lines.stream import lines
-from oomdoctor.explain.reading.scan import scan
-from oomdoctor.explain.training.known import Given
-from oomdoctor.records.report.diagnosis import Incident, LogFacts, Remedy
-
-MIB, GIB = 1024**2, 1024**3
-KINDS = {
-    "gpu_caching_allocator": "cuda_caching_allocator",
-    "other_process": "cuda_caching_allocator",
-    "fragmentation": "cuda_caching_allocator",
-    "memory_fraction_cap": "cuda_caching_allocator",
-    "private_pool": "cuda_caching_allocator",
-    "nccl_alloc": "nccl",
-    "slurm_cgroup_kill": "slurm",
-    "vllm_kv_cache": "vllm",
-    "wsl_pinned_memory": "wsl_pinned",
-    "llamacpp_cuda_malloc": "llamacpp",
-    "numpy_memoryerror": "numpy",
-    "cublas_alloc": "cublas",
-    "cudnn_alloc": "cudnn",
-    "xla_jax": "xla",
-    "xla_tpu": "tpu",
-    "dataloader_worker_killed": "dataloader_worker",
-    "cuda_driver_oom": "cuda_driver",
-}
-LOOK_ALIKES = {
-    "connection_error": {"connection"},
-    "data_error": {"other", "data"},
-    "nccl_system_error": {"connection"},
-    "type_error": {"type"},
-    "key_error": {"key"},
-    "value_error": {"other"},
-    "index_error": {"index"},
-    "import_error": {"import"},
-    "shape_error": {"shape"},
-    "triton_shared_memory": {"hardware"},
-    "context_length": {"context_length"},
-}
-NUMBERS = {
-    "tried_bytes_text": "requested_bytes",
-    "total_text": "capacity_bytes",
-    "free_text": "free_bytes",
-    "allocated_text": "allocated_bytes",
-    "reserved_unallocated_text": "reserved_unallocated_bytes",
-}
-NUMBERS_BESIDE = {
-    "requested": "requested_bytes",
-    "total": "capacity_bytes",
-    "free": "free_bytes",
-    "allocated": "allocated_bytes",
-    "reserved": "reserved_bytes",
-    "reserved_unallocated": "reserved_unallocated_bytes",
-}
-FACTORS = {"bytes": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12} | {
-    f"{letter}{end}": 1024**power for power, letter in enumerate("kmgt", 1) for end in ("ib", "")
-}
-
-BINARY = {"mps"}  # kinds whose GB are 1024**3 bytes, by PyTorch's MPSAllocator
+from explained.judge import answers
+from explained.reading import compare
+from explained.table import markdown_lines, miss_lines, rows, text_lines
+from explained.texts import FAILURES, texts_of
 
 
 def main() -> None:
     """Print the table of scores and, when asked for, each miss."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("path", type=Path, nargs="*", default=[FAILURES])
     parser.add_argument("--misses", action="store_true", help="list every miss")
+    parser.add_argument("--markdown", action="store_true", help="print the table as markdown")
     asked = parser.parse_args()
+    texts = [text for path in asked.path for text in texts_of(path)]
+    if texts:
+        judged = [(text, answers(text)) for text in texts]
+        print(*(markdown_lines if asked.markdown else text_lines)(rows(judged)), sep="\n")
+        if asked.misses:
+            print(*miss_lines(judged), sep="\n")
+    examples = [example for path in asked.path for example in _read_examples(path)]
+    if examples:
+        _print_reading(examples, misses=asked.misses)
+
+
+def _read_examples(path: Path) -> Iterator[tuple[str, dict]]:
+    """The name and the contents of each JSON file with a `truth`."""
+    for file in sorted(path.glob("*.json")) if path.is_dir() else [path]:
+        if file.suffix == ".json":
+            example = json.loads(file.read_text(encoding="utf-8"))
+            if "truth" in example:
+                yield file.stem, example
+
+
+def _print_reading(examples: list[tuple[str, dict]], *, misses: bool) -> None:
+    """The share of each field that was read right and, with `misses`, what was not."""
     scores: dict[str, list[int]] = {}
-    misses: list[str] = []
-    for path in sorted(asked.folder.glob("*.json")):
-        example = json.loads(path.read_text(encoding="utf-8"))
-        found, facts = scan(lines([example["text"].encode("utf-8", "surrogatepass")]))
-        rows = compare(found, example) if "truth" in example else judge(found, facts, example)
-        for field, said, true in rows:
+    missed: list[str] = []
+    for name, example in examples:
+        for field, said, true in compare(example):
             score = scores.setdefault(field, [0, 0])
-            score[1] += 1
             score[0] += said == true
+            score[1] += 1
             if said != true:
                 title = example.get("title") or example["source"]
-                misses.append(f"{path.stem}  {field}: said {said}, is {true}  ({title})")
+                missed.append(f"{name}  {field}: said {said}, is {true}  ({title})")
     print(f"{'field':<28}{'right':>6}{'of':>6}{'share':>9}")
     for field, (right, count) in scores.items():
         print(f"{field:<28}{right:>6}{count:>6}{right / count:>8.1%}")
-    if asked.misses:
-        print(*misses, sep="\n")
-
-
-def compare(found: tuple[Incident, ...], example: dict) -> list[tuple[str, object, object]]:
-    """Rows of field, what was said and what is true."""
-    truth = example["truth"]
-    memory = [i for i in found if i.event.dialect != "not_oom"]
-    main_one = main_incident(found)
-    rows: list[tuple[str, object, object]] = [("is_oom", bool(memory), truth["is_oom"])]
-    rows.append(("resource", main_one.resource if main_one else "none", truth["resource"]))
-    rows.append(("kind", *kind_of(main_one, truth["kind"])))
-    phase = main_one.phase if main_one else "unknown"
-    prose = any(feature.startswith("phase-from") for feature in example["features"])
-    if truth["phase"] == "unknown":
-        rows.append(("phase (truth unknown)", phase, "unknown"))
-    elif prose:
-        rows.append(("phase (told by prose)", phase, truth["phase"]))
-    else:
-        rows.append(("phase", phase, truth["phase"]))
-    figured = next((i for i in memory if i.event.requested_bytes or i.event.capacity_bytes), None)
-    for key, field in NUMBERS.items():
-        text = truth.get(key)
-        if text is None:
-            continue
-        if text.startswith("shape"):
-            said: object = (
-                figured.tensor_shape if figured else next((i.tensor_shape for i in memory), None)
-            )
-            shape = tuple(int(n) for n in re.findall(r"\d+", text.split("]")[0]))
-            rows.append(("numbers (shape)", said, shape))
-            continue
-        said = figured and getattr(figured.event, field)
-        rows.append((f"numbers: {field}", said, size(text, truth["kind"] in BINARY)))
-    for key, rule in (("other_process", other_process), ("fragmentation_suspected", fragmented)):
-        if truth.get(key) is not None:
-            rows.append((key, rule(figured), truth[key]))
-    return rows
-
-
-def judge(
-    found: tuple[Incident, ...], facts: LogFacts, example: dict
-) -> list[tuple[str, object, object]]:
-    """The same for an example that has the truth beside its text, about the first diagnosis."""
-    first = diagnose("log", found, facts, Given())[0]
-    rows: list[tuple[str, object, object]] = [("is_oom", first.is_oom, example["is_oom"])]
-    rows.append(("resource", first.resource, example["resource"]))
-    accepted = [example["phase"], *example["phase_accept"]]
-    rows.append(("phase", first.phase, one_of(first.phase, accepted)))
-    for key, field in NUMBERS_BESIDE.items():
-        if example["numbers"].get(key) is not None:
-            said = getattr(first.numbers, field)
-            rows.append((f"numbers: {field}", said, example["numbers"][key]))
-    if not example["is_oom"]:
-        return rows
-    cause = first.causes[0].cause if first.causes else None
-    accepted = example["cause_accept"]
-    rows.append(("cause", cause, one_of(cause, accepted)))
-    accepted = [*accepted, *example["cause_defensible"]]
-    rows.append(("cause (or defensible)", cause, one_of(cause, accepted)))
-    texts = [text_of(remedy) for remedy in first.remedies[:3]]
-    for field, patterns, told in (
-        ("first remedy", "first_ok", texts[:1]),
-        ("top 3 remedies", "top3_must", texts),
-    ):
-        if example.get(patterns):
-            right = matches(example[patterns], told)
-            rows.append((field, " | ".join(told) if not right else True, True))
-    if example.get("bad"):
-        rows.append(("no bad remedy in the top 3", not matches(example["bad"], texts), True))
-    return rows
-
-
-def one_of(said: object, accepted: list) -> object:
-    """What was said, if it is accepted; otherwise what is."""
-    return said if said in accepted else accepted
-
-
-def text_of(remedy: Remedy) -> str:
-    """All strings of a remedy."""
-    words = (remedy.change, remedy.arithmetic, remedy.note, *remedy.lines.values(), *remedy.parts)
-    return "\n".join(word for word in words if word)
-
-
-def matches(patterns: list[str], texts: list[str]) -> bool:
-    """Whether one of the patterns is in one of the texts."""
-    return any(re.search(one, text, re.IGNORECASE) for one in patterns for text in texts)
-
-
-def main_incident(found: tuple[Incident, ...]) -> Incident | None:
-    """The failure that ended the run."""
-    ended = [i for i in found if not i.survived and not i.consequence]
-    return next(iter(ended or found), None)
-
-
-def kind_of(incident: Incident | None, kind: str) -> tuple[object, object]:
-    """What was said of the kind and what it had to be, in the contract's words."""
-    if kind.startswith("not_oom:"):
-        name = kind.split(":")[1]
-        wanted = LOOK_ALIKES.get(name, {name})
-        said = incident.look_alike if incident else None
-        return ("not_oom", said if said not in wanted else kind), ("not_oom", kind)
-    return (incident.event.dialect if incident else None), KINDS.get(kind, kind)
-
-
-def other_process(incident: Incident | None) -> bool:
-    """The README's rule: more than 1.5 GiB that is neither free nor this process's, or a listed."""
-    if incident is None:
-        return False
-    event = incident.event
-    others = event.other_processes_bytes or 0
-    own = event.process_bytes
-    if own is None and not incident.listed_processes and event.allocated_bytes is not None:
-        own = event.allocated_bytes + (event.reserved_unallocated_bytes or 0)
-        if event.capacity_bytes is not None and event.free_bytes is not None:
-            others = max(others, event.capacity_bytes - event.free_bytes - own)
-    listed = "this process has" in incident.event.message and incident.listed_processes
-    return bool(listed) or others > 1.5 * GIB
-
-
-def fragmented(incident: Incident | None) -> bool:
-    """The README's rule; what lies between half of the request and all of it counts as no."""
-    if incident is None or incident.event.requested_bytes is None:
-        return False
-    event, asked = incident.event, incident.event.requested_bytes
-    unallocated = event.reserved_unallocated_bytes
-    if unallocated is None and event.reserved_bytes is not None:
-        unallocated = event.reserved_bytes - (event.allocated_bytes or 0)
-    return unallocated is not None and asked >= 50 * MIB and unallocated >= asked
-
-
-def size(text: str, binary: bool = False) -> int | None:
-    """The printed figure x its unit, independent of the code under test."""
-    match = re.fullmatch(r"([\d.]+)\s*([A-Za-z]+)", text.strip())
-    if match is None:
-        return prod(int(n) for n in re.findall(r"\d+", text))
-    unit = match[2].lower()
-    factor = FACTORS[unit[0] if binary and unit[1:] == "b" else unit]
-    return floor(Fraction(match[1]) * factor + Fraction(1, 2))
+    if misses:
+        print(*missed, sep="\n")
 
 
 if __name__ == "__main__":

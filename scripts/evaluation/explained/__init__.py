@@ -1,0 +1,1 @@
+"""Texts of failures with their truth, and how well `explain` answers them."""
