@@ -6,7 +6,9 @@ import json
 import tomllib
 from collections.abc import Iterable
 from importlib import resources
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 def data_text(name: str) -> str:
@@ -18,6 +20,18 @@ def data_of(name: str) -> Any:
     """The content of a JSON or TOML file."""
     text = data_text(name)
     return tomllib.loads(text) if name.endswith(".toml") else json.loads(text)
+
+
+def in_tuples(value: Any) -> Any:
+    """A value of such a file with tuples for its lists."""
+    if isinstance(value, dict):
+        return {key: in_tuples(one) for key, one in value.items()}
+    return tuple(map(in_tuples, value)) if isinstance(value, list) else value
+
+
+def rows_of(kind: type[T], name: str) -> tuple[T, ...]:
+    """The `rows` of a file as records of this kind."""
+    return tuple(kind(**row) for row in in_tuples(data_of(name)["rows"]))
 
 
 def page_parts(page: str, names: Iterable[str]) -> dict[str, str]:
