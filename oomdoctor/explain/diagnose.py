@@ -9,13 +9,14 @@ from dataclasses import fields, replace
 from oomdoctor.errors import ExitCode
 from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.diagnosis.causes.ranked import causes
-from oomdoctor.explain.diagnosis.frames import framework_of, scores_line
+from oomdoctor.explain.diagnosis.frames import scores_line
 from oomdoctor.explain.diagnosis.requested import matches
 from oomdoctor.explain.diagnosis.verdict import oddities, short_answer, verdict
 from oomdoctor.explain.evidence import SnapshotEvidence, matching
 from oomdoctor.explain.memory.activations import activations
 from oomdoctor.explain.memory.model_sizes import Sizes, sizes_of
 from oomdoctor.explain.memory.states import weights
+from oomdoctor.explain.reading.programs import program_of
 from oomdoctor.explain.remedies.choose import remedies
 from oomdoctor.explain.remedies.closing import no_way
 from oomdoctor.explain.remedies.sets import choices
@@ -182,8 +183,10 @@ def _case(
     training: Training | None = None
     assumed: tuple[str, ...] = ()
     if sizes is not None:
+        program = program_of(incident, facts.mentions)
+        library = None if program is None else program.library
         training, guesses = training_of(
-            setup, config, framework_of(incident), facts.versions.get("transformers"), given
+            setup, config, library, facts.versions.get("transformers"), given
         )
         training, guesses = _with_needed_checkpointing(training, guesses, incident, sizes, setup)
         named = f"{model.id} (named by {given.model_origin})" if model else "the log's config"

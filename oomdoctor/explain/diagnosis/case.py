@@ -12,10 +12,11 @@ from functools import cached_property
 from oomdoctor.analysis.memory.closed_form import Term
 from oomdoctor.analysis.memory.overhead import context_bytes
 from oomdoctor.explain.diagnosis import usage
-from oomdoctor.explain.diagnosis.frames import framework_of, quote, scores_line
+from oomdoctor.explain.diagnosis.frames import quote, scores_line
 from oomdoctor.explain.evidence import SnapshotEvidence
 from oomdoctor.explain.memory.model_sizes import Sizes
 from oomdoctor.explain.memory.moments import Moment, at_phase, peak, serving
+from oomdoctor.explain.reading.programs import Program, default_program, program_of
 from oomdoctor.explain.training.assumed import Training
 from oomdoctor.explain.training.known import Setup
 from oomdoctor.records.configuration.config import TrainConfig, changed_keys
@@ -29,8 +30,6 @@ from oomdoctor.records.report.diagnosis import (
     Tensor,
 )
 from oomdoctor.system.catalogue import find_gpu
-
-_SERVERS = frozenset({"vllm", "llamacpp"})
 
 
 @dataclass(frozen=True)
@@ -177,7 +176,7 @@ class Case:
     @cached_property
     def trains(self) -> bool:
         """Whether this run trains a model: by its phase, its settings or its frames."""
-        if self.dialect in _SERVERS or self.framework == "vllm":
+        if self.program.kind in ("engine", "diffusion"):
             return False
         if self.phase in ("clip", "optimizer", "backward", "loss"):
             return True
@@ -199,9 +198,26 @@ class Case:
         return scores_line(self.frames) if self.incident.resource == "gpu" else None
 
     @cached_property
+    def program(self) -> Program:
+        """The program that failed; plain PyTorch if nothing names one."""
+        return self._named or default_program()
+
+    @cached_property
+    def _named(self) -> Program | None:
+        return program_of(self.incident, self.facts.mentions)
+
+    @property
     def framework(self) -> str | None:
-        """The library whose trainer the traceback runs through, the outermost one first."""
-        return framework_of(self.incident)
+        """The program, or the library whose trainer it calls; None if nothing names one."""
+        return None if self._named is None else self._named.library
+
+    @cached_property
+    def kinds(self) -> frozenset[str]:
+        """The program's name, and what it does: a training that does not train is inference."""
+        kind = self.program.kind
+        if kind == "training" and not self.trains:
+            kind = "inference"
+        return frozenset({self.program.name, kind, *(("training",) if kind == "rl" else ())})
 
     @property
     def in_training(self) -> bool:
@@ -246,7 +262,12 @@ class Case:
 
     def logged(self, pattern: str) -> tuple[str, ...]:
         """The quoted lines of the incident and of the log's evidence that match; at most three."""
-        told = [line for lines in self.facts.evidence.values() for line in lines]
+        told = [
+            line
+            for facts in (self.facts.evidence, self.facts.mentions)
+            for lines in facts.values()
+            for line in lines
+        ]
         lines = dict.fromkeys((*self.incident.lines, *told))
         return tuple(line for line in lines if re.search(pattern, line, re.IGNORECASE))[:3]
 

@@ -5,25 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from oomdoctor.records.report.diagnosis import Frame, Incident
-
-_FRAMEWORKS = (
-    ("trl", r"/trl/|\btrl\."),
-    ("transformers", r"transformers/trainer"),
-    ("deepspeed", r"/deepspeed/"),
-    ("lightning", r"/(?:pytorch_)?lightning/"),
-    ("accelerate", r"/accelerate/"),
-    ("vllm", r"/vllm/|\bvllm\b"),
-    ("transformers", r"/transformers/"),
-    ("pytorch", r"/torch/"),
-)
-
-
-def framework_of(incident: Incident) -> str | None:
-    """The library whose trainer the traceback runs through, the outermost one first."""
-    files = " ".join(frame.file.replace("\\", "/") for frame in incident.frames)
-    told = " ".join((files, *incident.lines))
-    return next((name for name, words in _FRAMEWORKS if re.search(words, told)), None)
+from oomdoctor.records.report.diagnosis import Frame
 
 
 def quote(frame: Frame) -> str:

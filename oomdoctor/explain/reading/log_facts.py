@@ -12,6 +12,7 @@ from typing import NamedTuple
 from oomdoctor.explain.reading.failures.going_on import LONGEST_QUOTE, GoingOn, Report
 from oomdoctor.explain.reading.logged_settings import SettingsReader
 from oomdoctor.explain.reading.printed_sizes import size_bytes
+from oomdoctor.explain.reading.programs import MentionReader
 from oomdoctor.records.report.diagnosis import LogFacts, MemorySample
 
 _TQDM = re.compile(r"\d+%\|.{0,80}?\| ?(\d+)/(\d+) \[")
@@ -52,6 +53,7 @@ class FactReader:
 
     def __init__(self) -> None:
         self._set_up = SettingsReader()
+        self._named = MentionReader()
         self._evidence: dict[str, tuple[str, ...]] = {}
         self._first: list[MemorySample] = []
         # Parsed only at the end: in a long log, later lines push out most of these.
@@ -88,6 +90,7 @@ class FactReader:
         elif self._root_cause and (match := _RANK.search(text)):
             self.failed_rank, self._root_cause = int(match[1]), False
         self._set_up.feed(text)
+        self._named.feed(text)
 
     def spawned_before(self, number: int) -> int | None:
         """The process of `torch.multiprocessing.spawn` whose failure is reported from a line on."""
@@ -115,6 +118,7 @@ class FactReader:
             line_count=line_count,
             gpu_name=told.gpu,
             versions=dict(told.versions),
+            mentions=dict(self._named.mentions),
             world_size=world if isinstance(world, int) and not isinstance(world, bool) else None,
         )
 

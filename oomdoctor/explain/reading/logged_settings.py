@@ -29,7 +29,7 @@ _BANNERS = {
 _BANNER = re.compile(rf"({'|'.join(_BANNERS)})(?: \([^)\n]{{0,80}}\))? = ([\d,]+)")
 _VALUE = r"(?:'([^'\n]{0,200})'|\"([^\"\n]{0,200})\"|([^\s,;)}\]'\"|]{1,200}))"
 _SETTING = re.compile(rf"(?<![\w.-])([A-Za-z_]\w*)['\"]?\s*[=:]\s*{_VALUE}")
-_ARGUMENT = re.compile(rf"--([A-Za-z_]\w*)[ =]+{_VALUE}")
+_ARGUMENT = re.compile(rf"--([A-Za-z_][\w-]*)[ =]+{_VALUE}")
 _MODEL = re.compile(
     r"(?:model_name_or_path|pretrained_model_name_or_path|base_model(?:_name_or_path)?|_name_or_path"
     r"|model_name|model_id|model_path|\bmodel)['\"]?\s*[=:]\s*['\"]?([\w.~-]{0,100}/?[\w.-]{1,100}/[\w./-]{1,300})"
@@ -115,6 +115,16 @@ ALSO_LOGGED = (
     "torch_compile",
     "train_batch_size",
     "vocab_size",
+    # of engines
+    "chunked_prefill_size",
+    "cuda_memory_fraction",
+    "enforce_eager",
+    "max_batch_prefill_tokens",
+    "max_num_batched_tokens",
+    "max_num_seqs",
+    "max_total_tokens",
+    "mem_fraction_static",
+    "tp_size",
 )
 # A name as a log prints it -> the name under which its value is kept.
 LOG_KEYS: dict[str, str] = {
@@ -155,8 +165,9 @@ class SettingsReader:
                 self._set(LOG_KEYS[match[1]], match[2] or match[3] or match[4] or "", text)
         if "--" in text:
             for match in _ARGUMENT.finditer(text):
-                if match[1] in LOG_KEYS:
-                    self._set(LOG_KEYS[match[1]], match[2] or match[3] or match[4] or "", text)
+                name = match[1].replace("-", "_")
+                if name in LOG_KEYS:
+                    self._set(LOG_KEYS[name], match[2] or match[3] or match[4] or "", text)
         if "ALLOC_CONF" in text and not _advised(self._before, text):
             for match in _ALLOCATOR.finditer(text):
                 self._set("allocator", match[1], text)

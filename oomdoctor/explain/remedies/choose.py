@@ -7,10 +7,13 @@ change that cannot help is not listed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from oomdoctor.explain.diagnosis.case import Case
-from oomdoctor.explain.remedies.closing import closing
+from oomdoctor.explain.diagnosis.causes.ranked import Called
+from oomdoctor.explain.reading.programs import around, programs
+from oomdoctor.explain.remedies.closing import LIBRARIES, closing
+from oomdoctor.explain.remedies.engines import engine_values
 from oomdoctor.explain.remedies.row import Effect, Row, alloc_conf, fill, next_batch
 from oomdoctor.explain.remedies.sets import COMPUTED, Choice
 from oomdoctor.records.report.diagnosis import Remedy
@@ -39,26 +42,28 @@ def values_of(case: Case) -> dict[str, str]:
         "alloc_conf": alloc_conf((case.message, *case.incident.lines)),
         "workers": str(max(0, (setup.workers or 4) // 2)),
         "model": setup.model or "MODEL",
+        **engine_values(case),
     }
 
 
 def remedies(
-    case: Case, keys: Mapping[str, int], found: Sequence[Choice], table: Mapping[str, Row]
+    case: Case, keys: Mapping[str, Called], found: Sequence[Choice], table: Mapping[str, Row]
 ) -> tuple[Remedy, ...]:
     """The rows with these keys that can help, in the order in which to try them.
 
-    `keys` come in the order of their causes, each with the rank of its confidence (0 is high).
+    `keys` come in the order of their causes.
     `found` are the changes that the closed form found for a training that is beyond the GPU.
     """
     values = values_of(case)
     ranked: list[tuple[tuple[float, ...], Remedy]] = []
     if case.beyond:
         # What is computed is compared as a whole; what is not computed comes after what is enough.
-        ranked += [((*place, 0), remedy) for place, remedy in closing(case, found, table, values)]
-        keys = {key: 3 for key in keys if key not in COMPUTED and key != "bigger_card"}
-    for place, (key, doubt) in enumerate(keys.items()):
+        computed = closing(case, found, table, values)
+        ranked += [((close, 1, *place, 0), remedy) for (close, *place), remedy in computed]
+        keys = {key: Called(3) for key in keys if key not in COMPUTED and key != "bigger_card"}
+    for place, (key, (doubt, in_order)) in enumerate(keys.items()):
         row = table[key]
-        if not row.when(case):
+        if not row.suits(case):
             continue
         effect = row.effect(case)
         if effect.frees_bytes == 0:
@@ -67,7 +72,7 @@ def remedies(
             change=fill(row.change, values),
             frees_bytes=effect.frees_bytes,
             basis=effect.basis,
-            lines={name: fill(line, values) for name, line in row.lines.items()},
+            lines={name: fill(line, values) for name, line in spoken(case, row.lines)},
             arithmetic=None if effect.arithmetic is None else fill(effect.arithmetic, values),
             note=None if row.note is None else fill(row.note, values),
             enough=_closes(case, effect),
@@ -78,8 +83,27 @@ def remedies(
             doubt = 0 if remedy.enough else 2
         if key == "sdpa" and case.scores_line is not None:
             doubt = -1  # the line that failed says so itself
-        ranked.append(((doubt, _enough(effect, case.needed), row.cost, place), remedy))
+        order = (0, 0, 0) if in_order else (1, _enough(effect, case.needed), row.cost)
+        ranked.append(((doubt, *order, place), remedy))
     return tuple(remedy for _, remedy in sorted(ranked, key=lambda pair: pair[0]))
+
+
+def spoken(case: Case, lines: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """The lines that are written for the program, its own first, and for what runs around it."""
+    program, seen = case.program, case.facts.mentions
+    others = frozenset(key for one in programs() for key in one.speaks) - frozenset(LIBRARIES)
+    for key in sorted(lines, key=lambda key: _place(key, program.speaks)):
+        trains = program.kind in ("training", "rl") and key not in others
+        if key in around():
+            right = key in seen or not (seen.keys() & around().keys() & lines.keys())
+        else:
+            right = key in program.speaks or trains
+        if right:
+            yield key, lines[key]
+
+
+def _place(key: str, speaks: Sequence[str]) -> int:
+    return speaks.index(key) if key in speaks else len(speaks)
 
 
 def _closes(case: Case, effect: Effect) -> bool | None:

@@ -26,7 +26,7 @@ from oomdoctor.units import format_bytes
 _CARDS = (2, 4, 8, 16)
 _HARDWARE = 1 + max(Tier)  # after all changes of the training
 # Libraries that a set is written for, and where a change without a line for one takes it from.
-_LIBRARIES = ("transformers", "trl", "accelerate", "deepspeed", "lightning", "pytorch")
+LIBRARIES = ("transformers", "trl", "accelerate", "deepspeed", "lightning", "pytorch")
 _INSTEAD = ("transformers", "pytorch", "trl", "deepspeed")
 _WIDEST = 92  # columns of a line that is made of several calls
 _CALL = re.compile(r"(\w+)\((.*)\)")
@@ -198,7 +198,7 @@ def _lines(rows: Sequence[Mapping[str, str]]) -> dict[str, str]:
         return dict(rows[0])
     named = {name for row in rows for name in row}
     lines = {}
-    for library in _LIBRARIES:
+    for library in LIBRARIES:
         if library not in named:
             continue
         wanted = (library, *_INSTEAD)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 
 from oomdoctor.explain.diagnosis.case import Case
+from oomdoctor.explain.remedies.engines import share_of
 from oomdoctor.explain.training.assumed import stage_of
 from oomdoctor.records.facts.architectures import LIGER_FAMILIES
 from oomdoctor.records.facts.optimizers import is_paged, optimizer_named
@@ -48,7 +50,7 @@ def _can_liger(case: Case) -> bool:
     """Whether Liger supports the model and its loss is not in use yet."""
     if case.setup.loss == "liger" or case.incident.resource != "gpu" or case.shows(_NOT_LANGUAGE):
         return False
-    if not (case.in_training or case.phase == "unknown") or case.framework == "vllm":
+    if not (case.in_training or case.phase == "unknown"):
         return False
     before = case.phase == "forward" and not case.innermost(r"lm_head|logits")
     if (before and not case.beyond) or case.phase in ("load", "init", "clip", "optimizer"):
@@ -188,20 +190,21 @@ def _not_slurm(case: Case) -> bool:
     return bool(case.logged(r"TERM_MEMLIMIT|PBS: job killed|exceeds job (?:hard|soft) limit"))
 
 
-def _vllm_wants_too_much(case: Case) -> bool:
-    """Whether vLLM's share of the GPU is too large, not too small for the KV cache."""
-    return bool(case.logged(r"less than desired GPU memory|warming up sampler"))
-
-
 def _has_gaps(case: Case) -> bool:
     """Whether reserved but unallocated memory would cover the request."""
     return (case.unallocated or 0) >= (case.requested or 1)
 
 
+def _older_torch(case: Case) -> bool:
+    """Whether torch is older than 2.1: its message has one bracket with all figures."""
+    return bool(re.search(r"already allocated; .{0,120}(?:reserved in total|cached)", case.message))
+
+
 def _gaps_cover(case: Case) -> bool:
     """Whether expandable segments exist here, are off, and would make gaps usable."""
     windows = case.shows(r'File "[A-Za-z]:[\\/]') or case.dialect != "cuda_caching_allocator"
-    return _has_gaps(case) and not windows and case.setup.allocator != "expandable_segments"
+    off = case.setup.allocator != "expandable_segments"
+    return _has_gaps(case) and not windows and off and not _older_torch(case)
 
 
 WHEN: Mapping[str, Condition] = {
@@ -210,6 +213,7 @@ WHEN: Mapping[str, Condition] = {
     "raise_fraction": lambda case: case.incident.event.allowed_bytes is not None,
     "expandable_segments": _gaps_cover,
     "empty_cache": _has_gaps,
+    "max_split": lambda case: _has_gaps(case) and _older_torch(case),
     "bigger_card": lambda case: case.incident.resource == "gpu",
     "liger": _can_liger,
     "chunked": _can_chunk,
@@ -250,8 +254,10 @@ WHEN: Mapping[str, Condition] = {
     "sharded_save": _gathers,
     "save_on_cpu": _in_phase("save"),
     "smaller_generation": lambda case: case.setup.eval_batch_size != 1,
-    "vllm_utilization": lambda case: not _vllm_wants_too_much(case),
-    "vllm_less": _vllm_wants_too_much,
+    "engine_share_higher": lambda case: share_of(case) < 0.95,
+    "mixed_precision": lambda case: case.setup.autocast_dtype in (None, "none"),
+    "smaller_image": lambda case: case.program.kind == "diffusion" or _step_is_on(case),
+    "page_file": lambda case: "windows" in case.facts.mentions,
+    "more_limit": lambda case: bool({"kubernetes", "docker"} & case.facts.mentions.keys()),
     "check_labels": lambda case: not case.requested,
-    "xla_preallocate": lambda case: case.dialect == "xla",
 }

@@ -75,13 +75,16 @@ def _off_limits(case: Case) -> Effect:
     return held(max(0, rest) or None, "off limits to this process")
 
 
+def _gaps(case: Case) -> Effect:
+    return held(case.unallocated, "reserved but unallocated memory that becomes usable")
+
+
 EFFECTS: Mapping[str, Callable[[Case], Effect]] = {
     "stop_others": lambda case: held(case.others, "held by other processes"),
     "other_card": lambda case: held(case.others, "held by other processes on this GPU"),
     "raise_fraction": _off_limits,
-    "expandable_segments": lambda case: held(
-        case.unallocated, "reserved but unallocated memory that becomes usable"
-    ),
+    "expandable_segments": _gaps,
+    "max_split": _gaps,
     "no_cuda_graphs": lambda case: held(
         case.incident.event.private_pools_bytes, "in private pools"
     ),

@@ -40,8 +40,9 @@ class Row:
 
     `change` starts with a verb. `change`, `note` and `lines` may contain the $names that
     `choose.values_of` fills in. `settings` are the keys of a rung that it sets, whatever the
-    training; how programs say them follows, and `own_lines` say the rest. `when` says whether the
-    change can help at all; `effect` says how much memory it frees.
+    training; how programs say them follows, and `own_lines` say the rest. `programs` are the names
+    and kinds of those that can make it; empty for any. `when` says whether the change can help at
+    all; `effect` says how much memory it frees.
     """
 
     key: str
@@ -52,6 +53,11 @@ class Row:
     own_lines: Mapping[str, str] = field(default_factory=dict)
     note: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
+    programs: frozenset[str] = frozenset()
+
+    def suits(self, case: Case) -> bool:
+        """Whether the program of this case can make the change, and it can help."""
+        return (not self.programs or bool(self.programs & case.kinds)) and self.when(case)
 
     @property
     def lines(self) -> Mapping[str, str]:

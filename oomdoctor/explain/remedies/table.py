@@ -11,6 +11,8 @@ from oomdoctor.explain.remedies.effects import EFFECTS
 from oomdoctor.explain.remedies.row import Effect, Row, changing, rule
 from oomdoctor.package_data import data_of
 
+_OF_TRAININGS = ("training", "rl", "inference")
+
 
 def _effect(key: str, said: Mapping[str, Any]) -> Callable[[Case], Effect]:
     if key in EFFECTS:
@@ -30,6 +32,7 @@ def _row(key: str, said: Mapping[str, Any]) -> Row:
         said.get("lines", {}),
         said.get("note"),
         said.get("settings", {}),
+        frozenset(said.get("programs", _OF_TRAININGS)),
     )
 
 

@@ -130,6 +130,7 @@ class LogFacts:
     `evidence` quotes the lines that a fact was read from, by key (a setting, "model_id",
     "last_step", "traceback", ...). `step_memory` keeps only the first and last samples of a long
     log. `finished` means that a line says that the run ended, and `finished_line` is its number.
+    `mentions` quotes a line for each program and each thing around it that the log names.
     """
 
     settings: Mapping[str, SettingValue] = field(default_factory=dict)
@@ -145,6 +146,7 @@ class LogFacts:
     versions: Mapping[str, str] = field(default_factory=dict)
     world_size: int | None = None
     finished_line: int | None = None
+    mentions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,10 +21,10 @@ def yes(condition: bool, lines: Lines) -> Lines:
     return (lines or ("the type of the message",)) if condition else NONE
 
 
-def at_phase(*phases: str) -> Callable[[Case], Lines]:
+def at_phase(*phases: str, resource: str = "gpu") -> Callable[[Case], Lines]:
     def when(case: Case) -> Lines:
         lines = case.seen("") or case.figures()
-        right = case.phase in phases and case.incident.resource == "gpu"
+        right = case.phase in phases and case.incident.resource == resource
         return yes(right and not case.refused_though_free, lines[:2])
 
     return when
@@ -124,6 +124,18 @@ def loads_twice(case: Case) -> Lines:
         r"deepcopy|create_reference_model|ref_model|_load_optimizer_and_scheduler|torch\.load\("
         r"|^(?!.*transformers/modeling_utils).*\bload_state_dict\b|merge_and_unload|resume_from_checkpoint"
     )
+
+
+def loads_again(case: Case) -> Lines:
+    """A notebook loads a model after another one, as for merging an adapter."""
+    if case.phase not in ("load", "init") or "notebook" not in case.facts.mentions:
+        return NONE
+    return case.facts.mentions.get("second load", NONE)
+
+
+def page_file_full(case: Case) -> Lines:
+    """Windows reports that its commit limit was reached."""
+    return case.logged(r"paging file is too small|os error 1455|WinError 1455")
 
 
 def loaded_wide(case: Case) -> Lines:

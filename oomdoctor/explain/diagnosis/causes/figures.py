@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.diagnosis.causes.conditions import NONE, Lines, yes
 from oomdoctor.explain.diagnosis.usage import UNDERFLOW
+from oomdoctor.explain.reading.printed_sizes import size_bytes
 from oomdoctor.records.job.measurement import CATEGORY_WORDS, BlockCategory
 from oomdoctor.units import GIB, MIB
 
 _NAMED = tuple(category for category in CATEGORY_WORDS if category != "other")
 _MUCH = 0.2  # of what was needed
 _GREW = 0.1
+_LARGE = 1.25  # times the request: gaps that just cover it are no more than blocks between sizes
 
 
 def larger_than_card(case: Case) -> Lines:
@@ -52,14 +55,17 @@ def fraction_set(case: Case) -> Lines:
 
 
 def fragmented(case: Case) -> Lines:
+    """What is reserved but unallocated would have covered the request, and is large beside it."""
     if case.unallocated is None or case.requested is None or case.requested < 50 * MIB:
         return NONE
-    return yes(case.unallocated >= case.requested, case.figures())
+    return yes(case.unallocated >= _LARGE * case.requested, case.figures())
 
 
 def badly_fragmented(case: Case) -> Lines:
-    much = (case.unallocated or 0) >= max(GIB, (case.capacity or 0) // 20)
-    return fragmented(case) if much and not case.refused_though_free else NONE
+    """The same, and it is a large part of what the process holds: little else would explain it."""
+    much = (case.unallocated or 0) >= max(GIB, (case.capacity or 0) // 10)
+    covers = (case.unallocated or 0) >= (case.requested or 0) >= 50 * MIB
+    return yes(much and covers and not case.refused_though_free, case.figures())
 
 
 def graph_pools(case: Case) -> Lines:
@@ -90,9 +96,22 @@ def needs_most(case: Case) -> Lines:
     return yes(case.requested >= case.capacity // 4, case.figures())
 
 
+_OTHER_ALLOCATIONS = re.compile(r"other allocations: ([\d.]+ ?[KMGT]i?B)")
+_XPU_LIMIT = 4 * GIB  # CL_DEVICE_MAX_MEM_ALLOC_SIZE of Arc GPUs, unless relaxed
+
+
 def shared_with_others(case: Case) -> Lines:
-    """MPS counts the memory of other programs too."""
-    return yes(case.dialect == "mps" and "other allocations" in case.message, case.figures())
+    """MPS counts the memory of other programs too, and they hold a fifth of the limit or more."""
+    match = _OTHER_ALLOCATIONS.search(case.message)
+    held = 0 if match is None else size_bytes(match[1]) or 0
+    return yes(held >= (case.capacity or 0) / 5 and held > 0, case.figures())
+
+
+def beyond_xpu_limit(case: Case) -> Lines:
+    """One allocation above the driver's limit, of a GPU that has far more."""
+    used = (case.allocated or 0) + (case.requested or 0)
+    large = (case.requested or 0) >= _XPU_LIMIT and used < (case.capacity or 0)
+    return yes(large, case.figures())
 
 
 def holds_most(category: BlockCategory) -> Callable[[Case], Lines]:

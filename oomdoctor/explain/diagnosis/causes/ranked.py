@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.diagnosis.causes.conditions import growth_per_step
-from oomdoctor.explain.diagnosis.causes.rules import ANYTHING, RULES, SCORES
+from oomdoctor.explain.diagnosis.causes.rules import Rule, anything, rules
 from oomdoctor.records.report.diagnosis import Cause, Confidence
 from oomdoctor.units import format_bytes
 
 _ORDER: dict[Confidence, int] = {"high": 0, "medium": 1, "low": 2}
+_SCORES = "attention scores"
 
 
-def causes(case: Case) -> tuple[tuple[Cause, ...], dict[str, int]]:
+class Called(NamedTuple):
+    """How a remedy is called for: the doubt about its cause (0 is none), and whether in order."""
+
+    doubt: int
+    in_order: bool = False
+
+
+def causes(case: Case) -> tuple[tuple[Cause, ...], dict[str, Called]]:
     """The causes of an incident, most likely first, and the keys of the remedies they call for.
 
-    Each cause appears once, with its strongest rule; `unknown` if no rule applies. Each key comes
-    with the confidence of the cause that calls for it: 0 high, 1 medium, 2 low.
+    Each cause appears once, with its strongest rule; `unknown` if no rule applies. The doubt of a
+    key follows the confidence of the cause that calls for it: 0 high, 1 medium, 2 low.
     """
-    found: dict[str, tuple[int, int, Cause, tuple[str, ...]]] = {}
+    found: dict[str, tuple[int, int, Cause, Rule]] = {}
     figures = _figures_of(case)
-    for place, rule in enumerate(RULES):
-        lines = rule.when(case)
+    for place, rule in enumerate(rules()):
+        lines = rule.evidence(case)
         if not lines:
             continue
         confidence = rule.confidence
@@ -32,19 +42,19 @@ def causes(case: Case) -> tuple[tuple[Cause, ...], dict[str, int]]:
         why = rule.why.format(**figures)
         detail = rule.detail
         if rule.cause == "activations" and case.scores_line is not None:
-            detail = SCORES
-        cause = Cause(rule.cause, confidence, tuple(dict.fromkeys(lines)), why, detail)
-        found[rule.cause] = (*rank, cause, rule.remedies)
+            detail = _SCORES
+        cause = Cause(rule.cause, confidence, lines, why, detail)
+        found[rule.cause] = (*rank, cause, rule)
     if not found:
         why = "the log does not say enough to name a cause"
-        return (Cause("unknown", "low", case.figures(), why),), dict.fromkeys(ANYTHING, 2)
+        return (Cause("unknown", "low", case.figures(), why),), dict.fromkeys(anything(), Called(2))
     ranked = sorted(found.values(), key=lambda item: item[:2])
     # Remedies for unlikely causes would bury those for the likely ones.
     likely = [item for item in ranked if item[2].confidence != "low"] or ranked
-    keys: dict[str, int] = {}
-    for order, _, _, called in likely:
-        for key in called:
-            keys.setdefault(key, order)
+    keys: dict[str, Called] = {}
+    for doubt, _, _, rule in likely:
+        for key in rule.remedies:
+            keys.setdefault(key, Called(doubt, rule.in_order))
     return tuple(item[2] for item in ranked), keys
 
 

@@ -75,7 +75,8 @@ def test_a_line_that_works_on_scores(file: str, code: str) -> None:
         "activations", "attention scores", "high",
     )  # fmt: skip
     assert "fused attention" in found.remedies[0].change
-    assert 'attn_implementation="sdpa"' in found.remedies[0].lines["transformers"]
+    if "/diffusers/" not in file:
+        assert 'attn_implementation="sdpa"' in found.remedies[0].lines["transformers"]
     assert any(code in line for line in first.evidence)
 
 

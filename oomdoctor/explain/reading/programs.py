@@ -1,0 +1,120 @@
+"""The programs whose logs are read, and what runs around them, as `data/programs.toml` has them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+from oomdoctor.package_data import data_of
+from oomdoctor.records.report.diagnosis import Frame, Incident
+
+Kind = Literal["training", "rl", "engine", "diffusion", "array", "inference"]
+_NEAR_START = 20_000  # lines that may name the program; later ones only in a traceback or message
+_LONGEST_LINE = 2_000
+_LONGEST_QUOTE = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One program: how its logs show it, and how lines to type are written for it.
+
+    `library` is the one whose trainer it calls, if it is not a library itself. `frames` and `lines`
+    are None if nothing there names it.
+    """
+
+    name: str
+    title: str
+    kind: Kind
+    speaks: tuple[str, ...]
+    library: str = ""
+    frames: re.Pattern[str] | None = None
+    lines: re.Pattern[str] | None = None
+    dialects: frozenset[str] = frozenset()
+
+
+@cache
+def programs() -> tuple[Program, ...]:
+    """All programs, special ones before general ones."""
+    return tuple(_program(row) for row in data_of("programs.toml")["program"])
+
+
+@cache
+def around() -> Mapping[str, re.Pattern[str]]:
+    """What a line says about what runs around a program, by name."""
+    return {row["name"]: re.compile(row["lines"]) for row in data_of("programs.toml")["around"]}
+
+
+def default_program() -> Program:
+    """The program of a text that names none: plain PyTorch."""
+    return programs()[-1]
+
+
+def program_of(incident: Incident, mentions: Mapping[str, tuple[str, ...]]) -> Program | None:
+    """The program that failed, by its traceback and message, then by what the log mentions."""
+    named = [one for one in programs() if incident.event.dialect in one.dialects]
+    shown = [_shown(frame) for frame in incident.frames]
+    marks: tuple[Callable[[Program], bool], ...] = (
+        lambda one: one.frames is not None and any(map(one.frames.search, shown)),
+        lambda one: one.lines is not None and any(map(one.lines.search, incident.lines)),
+        lambda one: one.name in mentions,
+    )
+    found = (one for mark in marks for one in programs() if mark(one))
+    rl = (one for one in programs() if one.kind == "rl" and one.name in mentions)
+    seen = next(found, None)
+    if seen is None or seen.kind in ("engine", "training"):
+        seen = next(rl, seen)
+    if named and (seen is None or (seen.kind != "rl" and seen not in named)):
+        return named[0]
+    return seen
+
+
+class MentionReader:
+    """Gathers the lines that name a program or what runs around it; `feed` every line."""
+
+    def __init__(self) -> None:
+        self.mentions: dict[str, tuple[str, ...]] = {}
+        self._left = _NEAR_START
+        self._unseen = dict(_patterns())
+
+    def feed(self, text: str) -> None:
+        """Read one line."""
+        if self._left <= 0:
+            return
+        self._left -= 1
+        text = text[:_LONGEST_LINE]
+        if not _any_pattern().search(text):
+            return
+        for name in [name for name, mark in self._unseen.items() if mark.search(text)]:
+            self.mentions[name] = (text.strip()[:_LONGEST_QUOTE],)
+            del self._unseen[name]
+
+
+def _program(row: Mapping[str, Any]) -> Program:
+    return Program(
+        name=row["name"],
+        title=row["title"],
+        kind=row["kind"],
+        speaks=tuple(row["speaks"]),
+        library=row.get("library", row["name"]),
+        frames=re.compile(row["frames"]) if "frames" in row else None,
+        lines=re.compile(row["lines"]) if "lines" in row else None,
+        dialects=frozenset(row.get("dialects", ())),
+    )
+
+
+@cache
+def _patterns() -> Mapping[str, re.Pattern[str]]:
+    named = {one.name: one.lines for one in programs() if one.lines is not None}
+    return {**named, **around()}
+
+
+@cache
+def _any_pattern() -> re.Pattern[str]:
+    return re.compile("|".join(f"(?:{mark.pattern})" for mark in _patterns().values()))
+
+
+def _shown(frame: Frame) -> str:
+    return f"{frame.file} {frame.function} {frame.code or ''}".replace("\\", "/")

@@ -1,0 +1,91 @@
+"""Which program failed: by its traceback, its message, and what the log mentions."""
+
+from __future__ import annotations
+
+import pytest
+
+from oomdoctor.explain.diagnose import diagnose
+from oomdoctor.explain.reading.programs import around, programs
+from oomdoctor.explain.reading.scan import scan
+from oomdoctor.explain.remedies.table import TABLE
+from oomdoctor.explain.training.known import Given
+from oomdoctor.records.report.diagnosis import Diagnosis
+
+OOM = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0 has a total "
+    "capacity of 23.64 GiB of which 512.00 MiB is free. Including non-PyTorch memory, this process "
+    "has 23.10 GiB memory in use. Of the allocated memory 22.10 GiB is allocated by PyTorch, and "
+    "300.00 MiB is reserved by PyTorch but unallocated."
+)
+
+
+def _read(*lines: str) -> Diagnosis:
+    found, facts = scan("\n".join(lines).splitlines())
+    return diagnose("log", found, facts, Given())[0]
+
+
+def _traceback(*files: str) -> str:
+    frames = "\n".join(f'  File "{file}", line 7, in run\n    go()' for file in files)
+    return f"Traceback (most recent call last):\n{frames}\n{OOM}"
+
+
+@pytest.mark.parametrize(
+    ("text", "program"),
+    [
+        (_traceback("/s/vllm/v1/worker/gpu_worker.py", "/s/torch/nn/functional.py"), "vllm"),
+        (_traceback("/s/sglang/srt/managers/scheduler.py", "/s/vllm/layers/linear.py"), "sglang"),
+        (_traceback("/app/ComfyUI/nodes.py", "/s/torch/nn/functional.py"), "comfyui"),
+        (_traceback("train.py", "/s/diffusers/pipelines/flux/pipeline_flux.py"), "diffusers"),
+        (_traceback("/s/trl/trainer/sft_trainer.py", "/s/transformers/trainer.py"), "trl"),
+        (_traceback("/s/axolotl/train.py", "/s/transformers/trainer.py"), "transformers"),
+        (_traceback("/opt/verl/workers/fsdp_workers.py", "/s/vllm/worker.py"), "verl"),
+        (f"$ vllm serve Qwen/Qwen3-8B --max-model-len 32768\n{OOM}", "vllm"),
+        (f"$ python train.py\n{OOM}", None),
+    ],
+)
+def test_the_program_of_a_text(text: str, program: str | None) -> None:
+    assert _read(text).framework == program
+
+
+def test_a_remedy_of_another_program_never_appears() -> None:
+    """What only a training can change is not told of an engine, and the other way round."""
+    trains = {row.change for row in TABLE.values() if row.programs == {"training"}}
+    serves = {row.change for row in TABLE.values() if "training" not in row.programs}
+    engine = _read(_traceback("/s/vllm/v1/worker/gpu_model_runner.py"))
+    assert engine.remedies
+    assert not {remedy.change for remedy in engine.remedies} & trains
+    for remedy in engine.remedies:
+        assert set(remedy.lines) <= {"vllm", "shell"}
+    training = _read(_traceback("/s/transformers/trainer.py", "/s/torch/_tensor.py"))
+    assert training.remedies
+    assert not {
+        remedy.change
+        for remedy in training.remedies
+        if any(row.change == remedy.change and row.programs for row in TABLE.values())
+    } & (serves - trains)
+
+
+def test_values_of_the_command_line_count() -> None:
+    text = _traceback("/s/vllm/v1/worker/gpu_model_runner.py", "/s/vllm/executor/execute_model.py")
+    found = _read("$ vllm serve m --gpu-memory-utilization 0.98 --max-num-seqs 256", text)
+    lines = [remedy.lines.get("vllm") for remedy in found.remedies]
+    assert lines[0] == "--gpu-memory-utilization 0.88"
+    assert "--max-num-seqs 64" in lines
+
+
+def test_the_longest_context_that_the_text_names_is_the_one_to_type() -> None:
+    found = _read(
+        "ValueError: To serve at least one request with the models's max seq len (131072), "
+        "16.00 GiB KV cache is needed, which is larger than the available KV cache memory "
+        "(5.12 GiB). Based on the available memory, the estimated maximum model length is 41936."
+    )
+    assert found.remedies[0].lines["vllm"] == "--max-model-len 41936"
+
+
+def test_rows_are_sound() -> None:
+    kinds = {program.kind for program in programs()} | {"inference"}
+    names = {program.name for program in programs()}
+    spoken = {key for program in programs() for key in program.speaks} | set(around())
+    for row in TABLE.values():
+        assert row.programs <= kinds | names, row.key
+        assert set(row.own_lines) <= spoken | {"numpy"}, row.key
