@@ -1,4 +1,4 @@
-"""How charts look: the colors by role, the font, axes of bytes, a legend.
+"""How charts look: colors by role, the font, axes of bytes, rows with names, notes, a legend.
 
 The colors of categories stay apart for people who do not see red, green or blue well; neighbors in
 a bar also have a gap between them, and what the allocator only caches is hatched.
@@ -7,13 +7,14 @@ a bar also have a gap between them, and what the allocator only caches is hatche
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from oomdoctor.records.facts.categories import BREAKDOWN, TABLE
+from oomdoctor.render.charts import WIDTHS, Size
 from oomdoctor.units import format_bytes
 
 Role = str
@@ -96,8 +97,28 @@ def tick_text(size: float) -> str:
     return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}"
 
 
-def frame(axes: Any, *, grid: str) -> None:
-    """Keep the lines along one axis, and faint text."""
+def axes_in(
+    figure: Any, size: Size, height: int, *, left: float, right: float, head: float, foot: float
+) -> Any:
+    """Axes with so many pixels around them, in a figure of this height."""
+    width = WIDTHS[size]
+    return figure.add_axes(
+        (left / width, foot / height, (width - left - right) / width, 1 - (head + foot) / height)
+    )
+
+
+def byte_axis(axes: Any, name: Literal["x", "y"]) -> None:
+    """Mark round sizes along an axis, between its limits."""
+    low, high = axes.get_xlim() if name == "x" else axes.get_ylim()
+    ticks = byte_ticks(high, *((9, axes.bbox.width, low) if name == "x" else (7,)))
+    set_ticks = axes.set_xticks if name == "x" else axes.set_yticks
+    set_ticks(ticks, list(map(tick_text, ticks)))
+
+
+def frame(axes: Any, *, grid: str, label: str = "") -> None:
+    """Keep the lines along one axis, and faint text; `label` says what the x axis shows."""
+    if label:
+        axes.set_xlabel(label, fontsize=SMALL, color=ink("faint"), labelpad=6)
     for side in ("top", "right", "left", "bottom"):
         axes.spines[side].set_visible(False)
     axes.set_facecolor("none")
@@ -107,10 +128,53 @@ def frame(axes: Any, *, grid: str) -> None:
     axes.set_axisbelow(True)
 
 
+def note(
+    axes: Any, text: str, at: tuple[Any, Any], away: tuple[float, float] = (0, 0), **style: Any
+) -> Any:
+    """Write a text so many pixels away from a place of the axes."""
+    usual = {"textcoords": "offset points", "fontsize": SMALL, "color": ink("ink")}
+    return axes.annotate(text, at, away, **usual | style)
+
+
+# Charts with a row for each name. On a phone the name stands above what the row shows.
+SHIFT: dict[Size, float] = {"wide": 0.0, "narrow": 0.2}
+
+
+def left_of(names: Iterable[str], size: Size) -> float:
+    """Room for the names of rows; the letters of the font that is measured are at most so wide."""
+    return max(map(len, names)) * TEXT * 0.62 + 20 if size == "wide" else 16.0
+
+
+def begin_rows(axes: Any, count: int, top: float) -> None:
+    """Set the limits of so many rows from 0 to `top`."""
+    axes.set_xlim(0, top)
+    axes.set_ylim(count - 0.5, -0.5)
+    axes.set_yticks([])
+
+
+def name_row(axes: Any, number: int, name: str, size: Size) -> None:
+    """Write the name of a row."""
+    if size == "wide":
+        note(axes, name, (0, number), (-10, 0), ha="right", va="center", fontsize=TEXT)
+    else:
+        note(axes, name, (0, number - 0.24), ha="left", va="center")
+
+
+def end_row(axes: Any, number: int, text: str, top: float, size: Size, **style: Any) -> None:
+    """Write a text at the right end of a row."""
+    at, away = ((top, number), (84, 0)) if size == "wide" else ((top, number - 0.24), (0, 0))
+    note(axes, text, at, away, ha="right", va="center", **style)
+
+
 def legend(
-    figure: Any, handles: Sequence[Any], words: Sequence[str], columns: int, top: float = 1.0
+    figure: Any,
+    handles: Sequence[Any],
+    words: Sequence[str],
+    columns: int,
+    height: int,
+    top: int = 4,
 ) -> None:
-    """A legend above the chart, from the left, line by line."""
+    """A legend above the chart, from the left, line by line, so many pixels below the top."""
     rows = -(-len(words) // columns)
     order = [row * columns + column for column in range(columns) for row in range(rows)]
     shown = [number for number in order if number < len(words)]  # matplotlib fills columns
@@ -118,7 +182,7 @@ def legend(
         [handles[number] for number in shown],
         [words[number] for number in shown],
         loc="upper left",
-        bbox_to_anchor=(8 / figure.bbox.width, top),
+        bbox_to_anchor=(8 / figure.bbox.width, 1 - top / height),
         ncols=columns,
         frameon=False,
         fontsize=SMALL,
@@ -132,12 +196,29 @@ def legend(
     )
 
 
+def handle(role: Role, marker: str, **style: Any) -> Any:
+    """What stands for a mark or a line in a legend."""
+    from matplotlib.lines import Line2D
+
+    usual: dict[str, Any] = {
+        "marker": marker,
+        "markersize": 8,
+        "linestyle": "none",
+        "color": ink(role),
+    }
+    return Line2D([], [], **usual | {"markeredgecolor": ink("page")} | style)
+
+
+def hatch(role: Role) -> str | None:
+    """The hatching of what the allocator only caches; None for other roles."""
+    return "////" if role == "reserved" else None
+
+
 def patch(role: Role) -> Any:
     """The square of a legend."""
     from matplotlib.patches import Patch
 
-    return Patch(facecolor=ink(role), hatch="////" if role == "reserved" else None,
-                 edgecolor=ink("page"), linewidth=0)  # fmt: skip
+    return Patch(facecolor=ink(role), hatch=hatch(role), edgecolor=ink("page"), linewidth=0)
 
 
 def elided(text: str, most: int) -> str:

@@ -9,9 +9,21 @@ from typing import Any
 
 from oomdoctor.records.report.plan import CardPick, CardPlan
 from oomdoctor.records.report.report import Report
-from oomdoctor.render.blocks import Column, Grid
-from oomdoctor.render.charts import WIDTHS, Chart, Size
-from oomdoctor.render.charts.axes import SMALL, TEXT, elided, frame, ink, legend
+from oomdoctor.render.blocks import Column, Grid, table_of
+from oomdoctor.render.charts import Chart, Size
+from oomdoctor.render.charts.axes import (
+    SHIFT,
+    axes_in,
+    begin_rows,
+    elided,
+    frame,
+    handle,
+    ink,
+    left_of,
+    legend,
+    name_row,
+    note,
+)
 from oomdoctor.render.charts.frontier_chart import METHODS, rate_text
 from oomdoctor.render.text import one_line
 from oomdoctor.render.words import card_name, counted
@@ -47,7 +59,7 @@ def cards_chart(report: Report) -> Chart | None:
         _says(rows),
         _grid(rows),
         partial(_draw, drawn),
-        lambda size: _HEAD[size] + _FOOT + _ROW[size] * len(drawn),
+        partial(_height, drawn),
     )
 
 
@@ -76,65 +88,49 @@ def _says(rows: Sequence[Row]) -> str:
 
 
 def _grid(rows: Sequence[Row]) -> Grid:
-    columns = (
-        Column("card"),
-        *(Column(f"{word}, tokens/s", right=True) for _, _, word in METHODS.values()),
-    )
-    return Grid(
-        columns,
-        tuple(
-            (row.name, *(_cell(dict(row.picks).get(method)) for method in METHODS)) for row in rows
+    return table_of(
+        rows,
+        (
+            (Column("card"), lambda row: row.name),
+            *(
+                (Column(f"{word}, tokens/s", right=True), partial(_speed, method))
+                for method, (_, _, word) in METHODS.items()
+            ),
         ),
     )
 
 
-def _cell(pick: CardPick | None) -> str:
+def _speed(method: str, row: Row) -> str:
+    pick = dict(row.picks).get(method)
     return DASH if pick is None else f"~{format_rate(pick.tokens_per_s)}"
 
 
-def _draw(rows: Sequence[Row], figure: Any, size: Size) -> None:
-    from matplotlib.lines import Line2D
+def _height(rows: Sequence[Row], size: Size) -> int:
+    return _HEAD[size] + _FOOT + _ROW[size] * len(rows)
 
-    width, height = WIDTHS[size], _HEAD[size] + _FOOT + _ROW[size] * len(rows)
-    longest = max(len(elided(row.name, _LABELS[size])) for row in rows)
-    left = longest * TEXT * 0.62 + 20 if size == "wide" else 16
-    axes = figure.add_axes(
-        (left / width, _FOOT / height, (width - left - 30) / width,
-         1 - (_HEAD[size] + _FOOT) / height)
-    )  # fmt: skip
-    top = max(pick.tokens_per_s or 0.0 for row in rows for _, pick in row.picks)
-    axes.set_xlim(0, top * 1.06)
-    axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set_yticks([])
+
+def _draw(rows: Sequence[Row], figure: Any, size: Size) -> None:
+    height, names = _height(rows, size), [elided(row.name, _LABELS[size]) for row in rows]
+    left = left_of(names, size)
+    axes = axes_in(figure, size, height, left=left, right=30, head=_HEAD[size], foot=_FOOT)
+    top = max(pick.tokens_per_s or 0.0 for row in rows for _, pick in row.picks) * 1.06
+    begin_rows(axes, len(rows), top)
     axes.locator_params(axis="x", nbins=8 if size == "wide" else 4)
     axes.xaxis.set_major_formatter(lambda value, _: rate_text(value))
-    axes.set_xlabel("tokens/s, estimated", fontsize=SMALL, color=ink("faint"), labelpad=6)
-    frame(axes, grid="x")
-    for number, row in enumerate(rows):
-        at = number + (0.2 if size == "narrow" else 0.0)
-        axes.plot([0, top * 1.06], [at, at], color=ink("line"), linewidth=1, zorder=0.5)
+    frame(axes, grid="x", label="tokens/s, estimated")
+    for number, (row, name) in enumerate(zip(rows, names, strict=True)):
+        at = number + SHIFT[size]
+        axes.plot([0, top], [at, at], color=ink("line"), linewidth=1, zorder=0.5)
         for method, pick in row.picks:
-            if pick.tokens_per_s is None:
-                continue
-            role, marker, _ = METHODS[method]
-            axes.plot([pick.tokens_per_s], [at], marker=marker, markersize=9,
-                      color=ink(role), markeredgecolor=ink("page"), clip_on=False)  # fmt: skip
-        name = elided(row.name, _LABELS[size])
-        name += "" if row.picks else ": nothing fits" if size == "narrow" else ""
-        place = {"textcoords": "offset points", "va": "center", "color": ink("ink")}
-        if size == "wide":
-            axes.annotate(name, (0, number), (-10, 0), ha="right", fontsize=TEXT, **place)
-            if not row.picks:
-                place["color"] = ink("faint")
-                axes.annotate("nothing fits", (0, number), (8, 0), fontsize=SMALL, **place)
-        else:
-            axes.annotate(name, (0, number - 0.24), (0, 0), fontsize=SMALL, **place)
+            if pick.tokens_per_s is not None:
+                role, marker, _ = METHODS[method]
+                axes.plot([pick.tokens_per_s], [at], marker=marker, markersize=9,
+                          color=ink(role), markeredgecolor=ink("page"), clip_on=False)  # fmt: skip
+        nothing = not row.picks
+        name_row(axes, number, name + ": nothing fits" * (nothing and size == "narrow"), size)
+        if nothing and size == "wide":
+            note(axes, "nothing fits", (0, number), (8, 0), va="center", color=ink("faint"))
     there = {method for row in rows for method, _ in row.picks}
     shown = [each for method, each in METHODS.items() if method in there]
-    handles = [
-        Line2D([], [], color=ink(role), marker=marker, markersize=8, linestyle="none",
-               markeredgecolor=ink("page"))
-        for role, marker, _ in shown
-    ]  # fmt: skip
-    words = [word for _, _, word in shown]
-    legend(figure, handles, words, 3 if size == "wide" else 2, 1 - 4 / height)
+    handles = [handle(role, marker) for role, marker, _ in shown]
+    legend(figure, handles, [word for *_, word in shown], 3 if size == "wide" else 2, height)

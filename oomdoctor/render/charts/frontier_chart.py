@@ -9,17 +9,19 @@ from typing import Any
 
 from oomdoctor.records.job.result import ProbeResult
 from oomdoctor.records.report.report import Report
-from oomdoctor.render.blocks import Column, Grid
+from oomdoctor.render.blocks import Column, Grid, table_of
 from oomdoctor.render.charts import WIDTHS, Chart, Size
 from oomdoctor.render.charts.axes import (
     SMALL,
     Role,
-    byte_ticks,
+    axes_in,
+    byte_axis,
     elided,
     frame,
+    handle,
     ink,
     legend,
-    tick_text,
+    note,
 )
 from oomdoctor.render.charts.parts import Peak, least_at_one, peaks_of
 from oomdoctor.render.text import one_line
@@ -98,9 +100,8 @@ def front(points: Sequence[Point]) -> list[Point]:
 
 
 _HEIGHTS: dict[Size, int] = {"wide": 440, "narrow": 360}
-
-
 _MOST_LABELS = 12
+_DASHED = (0, (4, 3))
 
 
 def frontier_chart(report: Report) -> Chart | None:
@@ -131,38 +132,26 @@ def _says(points: Sequence[Point], peaks: Sequence[Peak]) -> str:
 
 
 def _grid(points: Sequence[Point], best: Sequence[Point]) -> Grid:
-    columns = (
-        Column("rung"),
-        Column("micro-batch", right=True),
-        Column("peak", right=True),
-        Column("tokens/s", right=True),
-        Column("chosen"),
-        Column("Pareto front"),
-    )
-    rows = tuple(
+    return table_of(
+        points,
         (
-            point.label,
-            str(point.micro_batch),
-            format_bytes(point.memory),
-            point.shown_speed,
-            "yes" if point.chosen else "",
-            "yes" if point in best else "",
-        )
-        for point in points
+            (Column("rung"), lambda point: point.label),
+            (Column("micro-batch", right=True), lambda point: str(point.micro_batch)),
+            (Column("peak", right=True), lambda point: format_bytes(point.memory)),
+            (Column("tokens/s", right=True), lambda point: point.shown_speed),
+            (Column("chosen"), lambda point: "yes" * point.chosen),
+            (Column("Pareto front"), lambda point: "yes" * (point in best)),
+        ),
     )
-    return Grid(columns, rows)
 
 
 def _draw(
     points: Sequence[Point], best: Sequence[Point], usable: int | None, figure: Any, size: Size
 ) -> None:
-    width, height = WIDTHS[size], _HEIGHTS[size]
+    height = _HEIGHTS[size]
     left, right = (60, 30) if size == "wide" else (52, 24)
-    lines = 1 if size == "wide" else 3
-    head, foot = 18 + 21 * lines + 16, 54
-    axes = figure.add_axes(
-        (left / width, foot / height, 1 - (left + right) / width, 1 - (head + foot) / height)
-    )
+    head = 18 + 21 * (1 if size == "wide" else 3) + 16
+    axes = axes_in(figure, size, height, left=left, right=right, head=head, foot=54)
     top = max(point.speed * (1 + (point.spread or 0)) for point in points)
     most = max(point.memory for point in points)
     reach = max(most, usable) if usable and usable < most * 1.8 else most
@@ -175,17 +164,14 @@ def _draw(
         _scatter(axes, [p for p in points if p.method == method], role, marker)
     if usable is not None and usable <= reach:
         _mark_usable(axes, usable)
-    low, high = axes.get_xlim()
-    ticks = byte_ticks(high, 9, axes.bbox.width, low)
-    axes.set_xticks(ticks, list(map(tick_text, ticks)))
+    byte_axis(axes, "x")
     axes.yaxis.set_major_formatter(lambda value, _: rate_text(value))
     axes.locator_params(axis="y", nbins=6)
-    axes.set_xlabel("peak memory", fontsize=SMALL, color=ink("faint"), labelpad=6)
     figure.text(
-        8 / width, 1 - (head - 6) / height, _speed_words(points), fontsize=SMALL,
+        8 / WIDTHS[size], 1 - (head - 6) / height, _speed_words(points), fontsize=SMALL,
         color=ink("faint"), va="bottom",
     )  # fmt: skip
-    frame(axes, grid="both")
+    frame(axes, grid="both", label="peak memory")
     name_points(figure, axes, points, best, usable if usable and usable <= reach else None, size)
     _legend(figure, points, best, size, height)
 
@@ -208,7 +194,7 @@ def _front_line(axes: Any, best: Sequence[Point]) -> None:
         [point.speed for point in best],
         color=ink("faint"),
         linewidth=1.5,
-        linestyle=(0, (4, 3)),
+        linestyle=_DASHED,
         zorder=1,
         drawstyle="steps-post",
     )
@@ -242,42 +228,24 @@ def _mark_usable(axes: Any, usable: int) -> None:
     low, high = axes.get_xlim()
     left = (usable - low) / (high - low) > 0.4
     axes.axvline(usable, color=ink("alarm"), linewidth=1.6)
-    axes.annotate(
-        f"{format_bytes(usable)} usable",
-        (usable, 1),
-        (-6 if left else 6, -4),
-        xycoords=("data", "axes fraction"),
-        textcoords="offset points",
-        ha="right" if left else "left",
-        va="top",
-        fontsize=SMALL,
-        color=ink("alarm"),
-    )
+    note(axes, f"{format_bytes(usable)} usable", (usable, 1), (-6 if left else 6, -4),
+         xycoords=("data", "axes fraction"), ha="right" if left else "left", va="top",
+         color=ink("alarm"))  # fmt: skip
 
 
 def _legend(
     figure: Any, points: Sequence[Point], best: Sequence[Point], size: Size, height: int
 ) -> None:
-    from matplotlib.lines import Line2D
-
-    handles, words = [], []
-    for method, (role, marker, word) in METHODS.items():
-        if any(point.method == method for point in points):
-            handles.append(
-                Line2D([], [], color=ink(role), marker=marker, markersize=8,
-                       linestyle="none", markeredgecolor=ink("page"))
-            )  # fmt: skip
-            words.append(word)
+    there = {point.method for point in points}
+    shown = [each for method, each in METHODS.items() if method in there]
+    found = [(handle(role, marker), word) for role, marker, word in shown]
     if any(not point.chosen for point in points):
-        handles.append(
-            Line2D([], [], color=ink("page"), marker="o", markersize=5, linestyle="none",
-                   markeredgecolor=ink("faint"))
-        )  # fmt: skip
-        words.append("other micro-batch sizes")
+        other = handle("page", "o", markersize=5, markeredgecolor=ink("faint"))
+        found.append((other, "other micro-batch sizes"))
     if len(best) > 1:
-        handles.append(Line2D([], [], color=ink("faint"), linestyle=(0, (4, 3)), linewidth=1.5))
-        words.append("Pareto front")
-    legend(figure, handles, words, 5 if size == "wide" else 2, 1 - 4 / height)
+        found.append((handle("faint", "", linestyle=_DASHED, linewidth=1.5), "Pareto front"))
+    handles, words = zip(*found, strict=True)
+    legend(figure, handles, words, 5 if size == "wide" else 2, height)
 
 
 def name_points(
@@ -300,17 +268,15 @@ def name_points(
     for point in order[: _MOST_LABELS if size == "wide" else 5]:
         text = elided(point.label, 34 if size == "wide" else 20)
         for dx, dy, ha, va in _PLACES:
-            note = axes.annotate(
-                text, (point.memory, point.speed), (dx, dy), textcoords="offset points",
-                ha=ha, va=va, fontsize=SMALL, color=ink("ink"), zorder=4,
-            )  # fmt: skip
-            box = note.get_window_extent(renderer)
+            place = (point.memory, point.speed)
+            name = note(axes, text, place, (dx, dy), ha=ha, va=va, zorder=4)
+            box = name.get_window_extent(renderer)
             free = not any(box.overlaps(other) for other in taken)
             across = inside.x0 <= box.x0 and box.x1 <= inside.x1
             if free and across and inside.y0 <= box.y0 and box.y1 <= inside.y1 - 18:
                 taken.append(box)
                 break
-            note.remove()
+            name.remove()
 
 
 # Right below a point there is no line: that of the front goes to the right, and then up.

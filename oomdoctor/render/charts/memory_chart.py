@@ -7,19 +7,25 @@ from functools import partial
 from typing import Any
 
 from oomdoctor.records.report.report import Budget, Report
-from oomdoctor.render.blocks import Column, Grid
-from oomdoctor.render.charts import WIDTHS, Chart, Size
+from oomdoctor.render.blocks import Column, Grid, table_of
+from oomdoctor.render.charts import Chart, Size
 from oomdoctor.render.charts.axes import (
-    SMALL,
-    TEXT,
+    SHIFT,
     Role,
-    byte_ticks,
+    axes_in,
+    begin_rows,
+    byte_axis,
     elided,
+    end_row,
     frame,
+    handle,
+    hatch,
     ink,
+    left_of,
     legend,
+    name_row,
+    note,
     patch,
-    tick_text,
 )
 from oomdoctor.render.charts.parts import (
     PART_WORDS,
@@ -37,6 +43,7 @@ _BEYOND = 1.5  # a bar ends there, in multiples of what is usable
 _FAR = 3  # a limit that is so many times the highest peak is not drawn
 _MOST = 28  # bars; a chart fits on a sheet of paper
 _LABELS: dict[Size, int] = {"wide": 34, "narrow": 30}
+_ROW: dict[Size, int] = {"wide": 30, "narrow": 46}
 _LEGEND_LINE = 21
 _AXIS = 46  # pixels below the bars
 _LEGEND_COLUMNS: dict[Size, int] = {"wide": 5, "narrow": 2}
@@ -77,33 +84,24 @@ def _at_one_size(peaks: Sequence[Peak]) -> Iterator[str]:
 
 
 def _grid(peaks: Sequence[Peak]) -> Grid:
-    roles = parts_in(peaks)
-    columns = (
-        Column("rung"),
-        Column("micro-batch", right=True),
-        *(Column(PART_WORDS[role], right=True) for role in roles),
-        Column("peak", right=True),
-        Column("peak at micro-batch 1", right=True),
-    )
-    rows = tuple(
+    return table_of(
+        peaks,
         (
-            peak.label + " (predicted)" * peak.expected,
-            DASH if peak.micro_batch_size is None else str(peak.micro_batch_size),
-            *(_size(dict(peak.parts).get(role)) for role in roles),
-            format_bytes(peak.total),
-            format_bytes(peak.at_one),
-        )
-        for peak in peaks
+            (Column("rung"), lambda peak: peak.label + " (predicted)" * peak.expected),
+            (Column("micro-batch", right=True), lambda peak: str(peak.micro_batch_size or DASH)),
+            *(
+                (Column(PART_WORDS[role], right=True), partial(_size, role))
+                for role in parts_in(peaks)
+            ),
+            (Column("peak", right=True), lambda peak: format_bytes(peak.total)),
+            (Column("peak at micro-batch 1", right=True), lambda peak: format_bytes(peak.at_one)),
+        ),
     )
-    return Grid(columns, rows)
 
 
-def _size(size: int | None) -> str:
+def _size(role: Role, peak: Peak) -> str:
+    size = dict(peak.parts).get(role)
     return format_bytes(size) if size else DASH
-
-
-def _row(size: Size) -> int:
-    return 30 if size == "wide" else 46
 
 
 def _lines(peaks: Sequence[Peak], size: Size) -> int:
@@ -115,7 +113,7 @@ def _legend(peaks: Sequence[Peak]) -> tuple[list[Any], list[str]]:
     roles = parts_in(peaks)
     handles, words = [patch(role) for role in roles], [PART_WORDS[role] for role in roles]
     if any(_is_marked(peak) for peak in peaks):
-        handles.append(_mark())
+        handles.append(handle("page", **_mark()))
         words.append("at micro-batch 1")
     return handles, words
 
@@ -124,47 +122,33 @@ def _is_marked(peak: Peak) -> bool:
     return peak.at_one is not None and peak.micro_batch_size != 1
 
 
-def _mark() -> Any:
-    from matplotlib.lines import Line2D
+def _mark() -> dict[str, Any]:
+    return {"marker": "D", "markersize": 7, "markeredgecolor": ink("ink"), "markeredgewidth": 1.2}
 
-    return Line2D(
-        [], [], marker="D", markersize=7, linestyle="none", color=ink("page"),
-        markeredgecolor=ink("ink"), markeredgewidth=1.2,
-    )  # fmt: skip
+
+def _head(peaks: Sequence[Peak], size: Size) -> int:
+    return _LEGEND_LINE * _lines(peaks, size) + 30
 
 
 def _height(peaks: Sequence[Peak], size: Size) -> int:
-    head = _LEGEND_LINE * _lines(peaks, size) + 30
-    return head + _row(size) * len(peaks) + _AXIS
+    return _head(peaks, size) + _ROW[size] * len(peaks) + _AXIS
 
 
 def _draw(peaks: Sequence[Peak], budget: Budget | None, figure: Any, size: Size) -> None:
-    width, height = WIDTHS[size], _height(peaks, size)
-    head = _LEGEND_LINE * _lines(peaks, size) + 30
-    left = 8.0 + _left(peaks) if size == "wide" else 16.0
+    height, head = _height(peaks, size), _head(peaks, size)
+    left = left_of((_name(peak, "wide") for peak in peaks), size)
     right = 92 if size == "wide" else 24
-    axes = figure.add_axes(
-        (left / width, _AXIS / height, (width - left - right) / width, 1 - (head + _AXIS) / height)
-    )
+    axes = axes_in(figure, size, height, left=left, right=right, head=head, foot=_AXIS)
     top = _top(peaks, budget)
     _bars(axes, peaks, top, size)
-    axes.set_xlim(0, top)
-    axes.set_ylim(len(peaks) - 0.5, -0.5)
-    axes.set_yticks([])
-    ticks = byte_ticks(top, 9, axes.bbox.width)
-    axes.set_xticks(ticks, list(map(tick_text, ticks)))
+    begin_rows(axes, len(peaks), top)
+    byte_axis(axes, "x")
     frame(axes, grid="x")
     _mark_size_one(axes, peaks, size)
     _label(axes, peaks, top, size)
     if budget is not None and budget.usable_bytes < top:
-        _mark_usable(axes, budget.usable_bytes, top, size)
-    legend(figure, *_legend(peaks), _LEGEND_COLUMNS[size], 1 - 4 / height)
-
-
-def _left(peaks: Sequence[Peak]) -> float:
-    """Room for the labels; the letters of the font that is measured are at most so wide."""
-    longest = max(len(_name(peak, "wide")) for peak in peaks)
-    return longest * TEXT * 0.62 + 12
+        _mark_usable(axes, budget.usable_bytes, top)
+    legend(figure, *_legend(peaks), _LEGEND_COLUMNS[size], height)
 
 
 def _name(peak: Peak, size: Size) -> str:
@@ -187,84 +171,42 @@ def _top(peaks: Sequence[Peak], budget: Budget | None) -> float:
 
 
 def _bars(axes: Any, peaks: Sequence[Peak], top: float, size: Size) -> None:
-    thick = 0.62 if size == "wide" else 0.4
-    shift = 0.0 if size == "wide" else 0.2
     ends = [0.0] * len(peaks)
     for role in parts_in(peaks):
         sizes = [dict(peak.parts).get(role, 0) for peak in peaks]
         drawn = [max(0.0, min(s, top - end)) for s, end in zip(sizes, ends, strict=True)]
         axes.barh(
-            [number + shift for number in range(len(peaks))],
+            [number + SHIFT[size] for number in range(len(peaks))],
             drawn,
             left=ends,
-            height=thick,
+            height=0.62 if size == "wide" else 0.4,
             color=ink(role),
             edgecolor=ink("page"),
             linewidth=0.8,
-            hatch=_hatch(role),
+            hatch=hatch(role),
         )
         ends = [end + s for end, s in zip(ends, drawn, strict=True)]
 
 
 def _mark_size_one(axes: Any, peaks: Sequence[Peak], size: Size) -> None:
     """A mark where the peak at micro-batch size 1 is, which compares rungs like with like."""
-    shift = 0.0 if size == "wide" else 0.2
     marked = [(number, peak.at_one) for number, peak in enumerate(peaks) if _is_marked(peak)]
-    axes.plot(
-        [at for _, at in marked], [number + shift for number, _ in marked], marker="D",
-        markersize=7, linestyle="none", color=ink("page"), markeredgecolor=ink("ink"),
-        markeredgewidth=1.2, zorder=3,
-    )  # fmt: skip
-
-
-def _hatch(role: Role) -> str | None:
-    return "////" if role == "reserved" else None
+    axes.plot([at for _, at in marked], [number + SHIFT[size] for number, _ in marked],
+              linestyle="none", color=ink("page"), zorder=3, **_mark())  # fmt: skip
 
 
 def _label(axes: Any, peaks: Sequence[Peak], top: float, size: Size) -> None:
+    over = {"bbox": {"facecolor": ink("page"), "edgecolor": "none", "alpha": 0.85, "pad": 1}}
     for number, peak in enumerate(peaks):
-        name = _name(peak, size)
-        total = format_bytes(peak.total)
         color = ink("near" if peak.borderline else "ink" if peak.fits else "alarm")
-        text = f"~{total}" if peak.expected else total
-        if peak.total > top:
-            text += " →"
-        if size == "wide":
-            axes.annotate(
-                name, (0, number), (-10, 0), textcoords="offset points",
-                ha="right", va="center", fontsize=TEXT, color=ink("ink"),
-            )  # fmt: skip
-            axes.annotate(
-                text, (top, number), (84, 0), textcoords="offset points",
-                ha="right", va="center", fontsize=SMALL, color=color,
-            )  # fmt: skip
-            continue
-        axes.annotate(
-            name, (0, number - 0.24), ha="left", va="center", fontsize=SMALL,
-            color=ink("ink"),
-        )  # fmt: skip
-        axes.annotate(
-            text,
-            (top, number - 0.24),
-            ha="right",
-            va="center",
-            fontsize=SMALL,
-            color=color,
-            bbox={"facecolor": ink("page"), "edgecolor": "none", "alpha": 0.85, "pad": 1},
-            zorder=4,
-        )
+        text = "~" * peak.expected + format_bytes(peak.total) + " →" * (peak.total > top)
+        name_row(axes, number, _name(peak, size), size)
+        narrow = {"zorder": 4, **over} if size == "narrow" else {}
+        end_row(axes, number, text, top, size, color=color, **narrow)
 
 
-def _mark_usable(axes: Any, usable: int, top: float, size: Size) -> None:
+def _mark_usable(axes: Any, usable: int, top: float) -> None:
     axes.axvline(usable, color=ink("alarm"), linewidth=1.6, zorder=3)
-    axes.annotate(
-        f"{format_bytes(usable)} usable",
-        (usable, 1),
-        (0, 4),
-        xycoords=("data", "axes fraction"),
-        textcoords="offset points",
-        ha="right" if usable > top * 0.6 else "left" if usable < top * 0.2 else "center",
-        va="bottom",
-        fontsize=SMALL,
-        color=ink("alarm"),
-    )
+    side = "right" if usable > top * 0.6 else "left" if usable < top * 0.2 else "center"
+    note(axes, f"{format_bytes(usable)} usable", (usable, 1), (0, 4), ha=side, va="bottom",
+         xycoords=("data", "axes fraction"), color=ink("alarm"))  # fmt: skip

@@ -9,17 +9,21 @@ from typing import Any
 
 from oomdoctor.records.job.result import ProbeResult
 from oomdoctor.records.report.report import Report
-from oomdoctor.render.blocks import Column, Grid
-from oomdoctor.render.charts import WIDTHS, Chart, Size
+from oomdoctor.render.blocks import Column, Grid, table_of
+from oomdoctor.render.charts import Chart, Size
 from oomdoctor.render.charts.axes import (
-    SMALL,
-    TEXT,
-    byte_ticks,
+    SHIFT,
+    axes_in,
+    begin_rows,
+    byte_axis,
     elided,
+    end_row,
     frame,
+    handle,
     ink,
+    left_of,
     legend,
-    tick_text,
+    name_row,
 )
 from oomdoctor.render.text import one_line
 from oomdoctor.render.words import counted, ranked_results
@@ -57,7 +61,7 @@ def predicted_chart(report: Report) -> Chart | None:
         _says(pairs),
         _grid(pairs),
         partial(_draw, pairs),
-        lambda size: _HEAD + _FOOT + _ROW[size] * len(pairs),
+        partial(_height, pairs),
     )
 
 
@@ -94,72 +98,39 @@ def _signed(share: float) -> str:
 
 
 def _grid(pairs: Sequence[Pair]) -> Grid:
-    columns = (
-        Column("rung"),
-        Column("peak"),
-        Column("predicted", right=True),
-        Column("measured", right=True),
-        Column("error", right=True),
-    )
-    rows = tuple(
+    return table_of(
+        pairs,
         (
-            pair.label,
-            f"{pair.kind}, {pair.evidence}",
-            format_bytes(pair.predicted),
-            format_bytes(pair.measured),
-            _signed(pair.error),
-        )
-        for pair in pairs
+            (Column("rung"), lambda pair: pair.label),
+            (Column("peak"), lambda pair: f"{pair.kind}, {pair.evidence}"),
+            (Column("predicted", right=True), lambda pair: format_bytes(pair.predicted)),
+            (Column("measured", right=True), lambda pair: format_bytes(pair.measured)),
+            (Column("error", right=True), lambda pair: _signed(pair.error)),
+        ),
     )
-    return Grid(columns, rows)
+
+
+def _height(pairs: Sequence[Pair], size: Size) -> int:
+    return _HEAD + _FOOT + _ROW[size] * len(pairs)
 
 
 def _draw(pairs: Sequence[Pair], figure: Any, size: Size) -> None:
-    from matplotlib.lines import Line2D
-
-    width, height = WIDTHS[size], _HEAD + _FOOT + _ROW[size] * len(pairs)
-    longest = max(len(elided(pair.label, _LABELS[size])) for pair in pairs)
-    left = longest * TEXT * 0.62 + 20 if size == "wide" else 16
-    right = 92 if size == "wide" else 24
-    axes = figure.add_axes(
-        (left / width, _FOOT / height, (width - left - right) / width, 1 - (_HEAD + _FOOT) / height)
-    )
+    height, names = _height(pairs, size), [elided(pair.label, _LABELS[size]) for pair in pairs]
+    left, right = left_of(names, size), 92 if size == "wide" else 24
+    axes = axes_in(figure, size, height, left=left, right=right, head=_HEAD, foot=_FOOT)
     top = max(max(pair.predicted, pair.measured) for pair in pairs) * 1.06
-    axes.set_xlim(0, top)
-    axes.set_ylim(len(pairs) - 0.5, -0.5)
-    axes.set_yticks([])
-    ticks = byte_ticks(top, 9, axes.bbox.width)
-    axes.set_xticks(ticks, list(map(tick_text, ticks)))
-    axes.set_xlabel("peak memory", fontsize=SMALL, color=ink("faint"), labelpad=6)
-    frame(axes, grid="x")
-    shift = 0.0 if size == "wide" else 0.2
-    for number, pair in enumerate(pairs):
-        _row(axes, number, shift, pair, top, size)
-    handles = [
-        Line2D([], [], color=ink("full"), marker="o", markersize=8, linestyle="none",
-               markeredgecolor=ink("page")),
-        Line2D([], [], color=ink("page"), marker="D", markersize=6, linestyle="none",
-               markeredgecolor=ink("lora"), markeredgewidth=1.8),
-    ]  # fmt: skip
+    begin_rows(axes, len(pairs), top)
+    byte_axis(axes, "x")
+    frame(axes, grid="x", label="peak memory")
+    mark = {"markersize": 6, "markeredgecolor": ink("lora"), "markeredgewidth": 1.8}
+    for number, (pair, name) in enumerate(zip(pairs, names, strict=True)):
+        at = number + SHIFT[size]
+        axes.plot([pair.measured, pair.predicted], [at, at], color=ink("faint"), linewidth=1.5)
+        axes.plot([pair.measured], [at], marker="o", markersize=11, color=ink("full"),
+                  markeredgecolor=ink("page"), clip_on=False)  # fmt: skip
+        axes.plot([pair.predicted], [at], marker="D", color=ink("page"), clip_on=False, **mark)
+        name_row(axes, number, name, size)
+        end_row(axes, number, _signed(pair.error), top, size)
+    handles = [handle("full", "o"), handle("page", "D", **mark)]
     evidence = sorted({pair.evidence for pair in pairs})
-    legend(figure, handles, [" or ".join(evidence), "predicted"], 2, 1 - 4 / height)
-
-
-def _row(axes: Any, number: int, shift: float, pair: Pair, top: float, size: Size) -> None:
-    at = number + shift
-    axes.plot([pair.measured, pair.predicted], [at, at], color=ink("faint"), linewidth=1.5)
-    axes.plot([pair.measured], [at], marker="o", markersize=11, color=ink("full"),
-              markeredgecolor=ink("page"), clip_on=False)  # fmt: skip
-    axes.plot([pair.predicted], [at], marker="D", markersize=6, color=ink("page"),
-              markeredgecolor=ink("lora"), markeredgewidth=1.8, clip_on=False)  # fmt: skip
-    name, error = elided(pair.label, _LABELS[size]), _signed(pair.error)
-    if size == "wide":
-        axes.annotate(name, (0, number), (-10, 0), textcoords="offset points", ha="right",
-                      va="center", fontsize=TEXT, color=ink("ink"))  # fmt: skip
-        axes.annotate(error, (top, number), (84, 0), textcoords="offset points", ha="right",
-                      va="center", fontsize=SMALL, color=ink("ink"))  # fmt: skip
-        return
-    axes.annotate(name, (0, number - 0.24), ha="left", va="center", fontsize=SMALL,
-                  color=ink("ink"))  # fmt: skip
-    axes.annotate(error, (top, number - 0.24), ha="right", va="center", fontsize=SMALL,
-                  color=ink("ink"))  # fmt: skip
+    legend(figure, handles, [" or ".join(evidence), "predicted"], 2, height)

@@ -18,12 +18,13 @@ from oomdoctor.render.charts import WIDTHS, Chart, Size
 from oomdoctor.render.charts.axes import (
     SMALL,
     Role,
-    byte_ticks,
+    axes_in,
+    byte_axis,
     frame,
     ink,
     legend,
+    note,
     patch,
-    tick_text,
 )
 from oomdoctor.render.charts.parts import PART_WORDS
 from oomdoctor.render.text import one_line
@@ -187,14 +188,11 @@ def _size(size: int) -> str:
 
 
 def _draw(bands: Bands, figure: Any, size: Size) -> None:
-    width, height = WIDTHS[size], _HEIGHTS[size]
+    height = _HEIGHTS[size]
     roles = [role for role in _ROLES if any(bands.sizes.get(role, ()))]
-    lines = -(-len(roles) // _LEGEND_COLUMNS[size])
+    head = 21 * -(-len(roles) // _LEGEND_COLUMNS[size]) + 76
     left, right = (68, 14) if size == "wide" else (56, 8)
-    head, foot = 21 * lines + 76, 52
-    axes = figure.add_axes(
-        (left / width, foot / height, 1 - (left + right) / width, 1 - (head + foot) / height)
-    )
+    axes = axes_in(figure, size, height, left=left, right=right, head=head, foot=52)
     peak = bands.totals[bands.peak]
     limited = bands.limit is not None and 0 < bands.limit <= peak * _NEAR
     top = max(peak, bands.limit or 0) if limited else peak
@@ -205,19 +203,16 @@ def _draw(bands: Bands, figure: Any, size: Size) -> None:
     if limited and bands.limit is not None:
         _mark_limit(axes, bands, bands.limit, size)
     _mark_peak(axes, bands, beside=limited)
-    ticks = byte_ticks(top * 1.12, 7)
-    axes.set_yticks(ticks, list(map(tick_text, ticks)))
+    byte_axis(axes, "y")
     axes.locator_params(axis="x", nbins=8 if size == "wide" else 4, integer=True)
     axes.xaxis.set_major_formatter(lambda value, _: f"{int(value):,}")
-    axes.set_xlabel(
-        "allocations and releases, in order" + " (this is not time)" * (size == "wide"),
-        fontsize=SMALL, color=ink("faint"), labelpad=6,
-    )  # fmt: skip
-    frame(axes, grid="y")
+    about = " (this is not time)" if size == "wide" else ""
+    frame(axes, grid="y", label=f"allocations and releases, in order{about}")
     words = [f"{PART_WORDS[role]} {_size(bands.sizes[role][bands.peak])}" for role in roles]
-    legend(figure, list(map(patch, roles)), words, _LEGEND_COLUMNS[size], 1 - 24 / height)
+    legend(figure, list(map(patch, roles)), words, _LEGEND_COLUMNS[size], height, top=24)
     figure.text(
-        8 / width, 1 - 4 / height, "At the peak:", fontsize=SMALL, color=ink("faint"), va="top"
+        8 / WIDTHS[size], 1 - 4 / height, "At the peak:", fontsize=SMALL, color=ink("faint"),
+        va="top",
     )  # fmt: skip
 
 
@@ -272,10 +267,8 @@ def _mark_phases(axes: Any, bands: Bands) -> None:
 def _mark_limit(axes: Any, bands: Bands, limit: int, size: Size) -> None:
     axes.axhline(limit, color=ink("alarm"), linewidth=1.6)
     words = "usable by tensors" if size == "wide" else "usable"
-    axes.annotate(
-        f"{format_bytes(limit)} {words}", (bands.edges[-1], limit), (-4, 4),
-        textcoords="offset points", ha="right", va="bottom", fontsize=SMALL, color=ink("alarm"),
-    )  # fmt: skip
+    note(axes, f"{format_bytes(limit)} {words}", (bands.edges[-1], limit), (-4, 4), ha="right",
+         va="bottom", color=ink("alarm"))  # fmt: skip
 
 
 def _mark_peak(axes: Any, bands: Bands, *, beside: bool) -> None:
@@ -287,8 +280,6 @@ def _mark_peak(axes: Any, bands: Bands, *, beside: bool) -> None:
     side = "center" if not beside and 0.12 <= share <= 0.88 else side
     away = (0, 6) if not beside else (9, 6) if side == "left" else (-9, 6)
     axes.plot([at], [height], marker="v", color=ink("ink"), markersize=6, clip_on=False)
-    axes.annotate(
-        f"peak {format_bytes(height)}", (at, height), away, textcoords="offset points",
-        ha=side, va="top" if beside else "bottom", fontsize=SMALL, color=ink("ink"),
-        bbox={"facecolor": ink("page"), "edgecolor": "none", "alpha": 0.8, "pad": 1},
-    )  # fmt: skip
+    note(axes, f"peak {format_bytes(height)}", (at, height), away, ha=side,
+         va="top" if beside else "bottom",
+         bbox={"facecolor": ink("page"), "edgecolor": "none", "alpha": 0.8, "pad": 1})  # fmt: skip

@@ -8,17 +8,18 @@ from typing import Any
 
 from oomdoctor.records.report.plan import CardPlan, SweepAnswer, SweepLine, SweptPeak
 from oomdoctor.records.report.report import Report
-from oomdoctor.render.blocks import Column, Grid
-from oomdoctor.render.charts import WIDTHS, Chart, Size
+from oomdoctor.render.blocks import Column, Grid, table_of
+from oomdoctor.render.charts import Chart, Size
 from oomdoctor.render.charts.axes import (
-    SMALL,
     Role,
-    byte_ticks,
+    axes_in,
+    byte_axis,
     elided,
     frame,
+    handle,
     ink,
     legend,
-    tick_text,
+    note,
 )
 from oomdoctor.render.text import one_line
 from oomdoctor.render.words import SWEPT_WORDS, card_name
@@ -85,19 +86,12 @@ def _chart(sweep: SweepAnswer, card: CardPlan, lines: list[SweepLine], *, folded
 
 
 def _grid(sweep: SweepAnswer, lines: Sequence[SweepLine]) -> Grid:
-    columns = (
-        Column("rung"),
-        *(Column(f"{value:,}", right=True) for value in sweep.values),
-    )
-    rows = []
-    for line in lines:
-        by_value = {peak.value: peak for peak in line.peaks}
-        cells = [_cell(by_value.get(value)) for value in sweep.values]
-        rows.append((one_line(line.label), *cells))
-    return Grid(columns, tuple(rows))
+    cells = ((Column(f"{one:,}", right=True), partial(_cell, one)) for one in sweep.values)
+    return table_of(lines, ((Column("rung"), lambda line: one_line(line.label)), *cells))
 
 
-def _cell(peak: SweptPeak | None) -> str:
+def _cell(value: int, line: SweepLine) -> str:
+    peak = next((peak for peak in line.peaks if peak.value == value), None)
     height = None if peak is None else height_of(peak)
     if peak is None or height is None:
         return DASH
@@ -114,45 +108,29 @@ def _verdict(peak: SweptPeak) -> str:
 def _draw(
     sweep: SweepAnswer, card: CardPlan, lines: Sequence[SweepLine], figure: Any, size: Size
 ) -> None:
-    from matplotlib.lines import Line2D
-
-    width, height = WIDTHS[size], _HEIGHTS[size]
-    columns = 3 if size == "wide" else 1
+    height, columns = _HEIGHTS[size], 3 if size == "wide" else 1
     shown = lines[: len(_ROLES)]
-    rows = -(-len(shown) // columns)
-    height_of_legend = 21 * rows
-    left, right, head, foot = 64, 30, height_of_legend + 30, 52
-    axes = figure.add_axes(
-        (left / width, foot / height, 1 - (left + right) / width, 1 - (head + foot) / height)
-    )
+    head = 21 * -(-len(shown) // columns) + 30
+    axes = axes_in(figure, size, height, left=64, right=30, head=head, foot=52)
     known = [height_of(peak) or 0 for line in shown for peak in line.peaks]
-    top = top_of(known, card.usable_bytes)
     axes.set_xscale("log", base=2)
     axes.set_xlim(sweep.values[0] * 0.95, sweep.values[-1] * 1.05)
-    axes.set_ylim(0, top)
+    axes.set_ylim(0, top_of(known, card.usable_bytes))
     handles = []
-    for number, line in enumerate(shown):
+    for line, role, marker in zip(shown, _ROLES, _MARKERS, strict=False):
         points = [(peak.value, tall) for peak in line.peaks if (tall := height_of(peak))]
-        axes.plot(
-            [value for value, _ in points], [tall for _, tall in points],
-            color=ink(_ROLES[number]), linewidth=2, marker=_MARKERS[number], markersize=6,
-            markeredgecolor=ink("page"),
-        )  # fmt: skip
-        handles.append(
-            Line2D([], [], color=ink(_ROLES[number]), linewidth=2, marker=_MARKERS[number],
-                   markersize=6, markeredgecolor=ink("page"))
-        )  # fmt: skip
+        look = {"linewidth": 2, "markersize": 6}
+        axes.plot([value for value, _ in points], [tall for _, tall in points], color=ink(role),
+                  marker=marker, markeredgecolor=ink("page"), **look)  # fmt: skip
+        handles.append(handle(role, marker, linestyle="-", **look))
     axes.axhline(card.usable_bytes, color=ink("alarm"), linewidth=1.6)
-    axes.annotate(
-        f"{format_bytes(card.usable_bytes)} usable", (sweep.values[0], card.usable_bytes), (2, 4),
-        textcoords="offset points", fontsize=SMALL, color=ink("alarm"), va="bottom",
-    )  # fmt: skip
-    ticks = byte_ticks(top, 7)
-    axes.set_yticks(ticks, list(map(tick_text, ticks)))
+    usable = f"{format_bytes(card.usable_bytes)} usable"
+    place = (sweep.values[0], card.usable_bytes)
+    note(axes, usable, place, (2, 4), color=ink("alarm"), va="bottom")
+    byte_axis(axes, "y")
     every = max(1, -(-len(sweep.values) // (9 if size == "wide" else 4)))
     axes.set_xticks(sweep.values[::every], [f"{value:,}" for value in sweep.values[::every]])
     axes.set_xticks([], minor=True)
-    axes.set_xlabel(SWEPT_WORDS[sweep.key], fontsize=SMALL, color=ink("faint"), labelpad=6)
-    frame(axes, grid="y")
+    frame(axes, grid="y", label=SWEPT_WORDS[sweep.key])
     words = [elided(one_line(line.label), 34) for line in shown]
-    legend(figure, handles, words, columns, 1 - 4 / height)
+    legend(figure, handles, words, columns, height)
