@@ -1,18 +1,19 @@
 """The columns of the tables of rungs, and what a row says in words beside its numbers.
 
 A new column is a row here and a test. A column in which no rung has anything to say is left out;
-one in which all rungs say the same is left out too if `shared` says how to put it below the table.
+one in which all rungs say the same is left out too if `_SHARED` says how to put it below the table.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from oomdoctor.records.job.result import OUTCOME_WORDS, ProbeResult
 from oomdoctor.records.report.plan import CardPick
 from oomdoctor.records.report.report import Report
-from oomdoctor.render.blocks import Column, Grid
+from oomdoctor.render.blocks import Column, Grid, table_of
 from oomdoctor.render.words import batch, speed
 from oomdoctor.units import DASH, format_bytes, format_percent, format_rate, format_seconds
 
@@ -154,28 +155,10 @@ class Row:
     planned: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ResultColumn:
-    """A column: its heading, and what it shows of a row.
-
-    The other fields are those of `Column`. `{tokens}` stands for the amount of tokens. Text for
-    `shared` replaces the column where all of several rows show the same.
-    """
-
-    heading: str
-    show: Callable[[Row], str]
-    importance: int = 0
-    right: bool = False
-    detail: str = "{}"
-    tone: bool = False
-    wraps: bool = False
-    spills: bool = True
-    shared: str | None = None
-
-
-def _is_shared(row: Row) -> bool:
-    """Whether several GPUs share the training; then a peak is that of one of them."""
-    return row.result.config.world_size > 1
+Cell = tuple[Column, Callable[[Row], str]]
+"""A column, and what it shows of a row; `{tokens}` in its texts stands for the amount of tokens."""
+_SHARED = {"peak phase": "peak in {}"}
+"""What replaces a column where all of several rows show the same."""
 
 
 def _of_usable(row: Row) -> str:
@@ -204,115 +187,80 @@ def _tokens_time(row: Row) -> str:
     return format_seconds(row.result.tokens_time_s) if own is None else ""
 
 
+def _peak(row: Row, *, shared: bool) -> str:
+    """The peak, in the column of its kind: where several GPUs share the training, it is of one."""
+    is_shared = row.result.config.world_size > 1
+    return format_bytes(row.result.deciding_peak_bytes()) if is_shared == shared else ""
+
+
 def _failed_in(row: Row) -> str:
     oom = row.result.oom
     return (oom.phase if oom is not None else row.result.peak_phase) or DASH
 
 
-_RUNG = ResultColumn("rung", lambda row: row.result.label)
-_OUTCOME = ResultColumn(
-    "outcome", lambda row: OUTCOME_WORDS[row.result.outcome], importance=1, tone=True
+_RUNG: Cell = (Column("rung"), lambda row: row.result.label)
+_OUTCOME: Cell = (
+    Column("outcome", 1, tone=True),
+    lambda row: OUTCOME_WORDS[row.result.outcome],
 )
-FITS = (
-    ResultColumn("#", lambda row: str(row.place or DASH), right=True),
+FITS: tuple[Cell, ...] = (
+    (Column("#", right=True), lambda row: str(row.place or DASH)),
     _RUNG,
-    ResultColumn("batch", lambda row: batch(row.result), 3, right=True, detail="batch {}"),
-    ResultColumn(
-        "peak",
-        lambda row: "" if _is_shared(row) else format_bytes(row.result.deciding_peak_bytes()),
-        1,
-        right=True,
-        detail="peak {}",
-    ),
-    ResultColumn(
-        "peak/GPU",
-        lambda row: format_bytes(row.result.deciding_peak_bytes()) if _is_shared(row) else "",
-        1,
-        right=True,
-        detail="peak {} on each GPU",
-    ),
-    ResultColumn("of usable", _of_usable, 2, detail="{} of usable", tone=True),
-    ResultColumn(
-        "peak phase",
-        lambda row: row.result.peak_phase or DASH,
-        6,
-        detail="peak in {}",
-        shared="peak in {}",
-    ),
-    ResultColumn(
-        "tokens/s",
+    (Column("batch", 3, right=True, detail="batch {}"), lambda row: batch(row.result)),
+    (Column("peak", 1, right=True, detail="peak {}"), partial(_peak, shared=False)),
+    (Column("peak/GPU", 1, right=True, detail="peak {} on each GPU"), partial(_peak, shared=True)),
+    (Column("of usable", 2, detail="{} of usable", tone=True), _of_usable),
+    (Column("peak phase", 6, detail="peak in {}"), lambda row: row.result.peak_phase or DASH),
+    (
+        Column("tokens/s", 1, right=True, detail="{} tokens/s"),
         lambda row: speed(row.result, row.plus_minus),
-        1,
-        right=True,
-        detail="{} tokens/s",
     ),
-    ResultColumn("vs fastest", _relative_speed, 5, right=True, spills=False),
-    ResultColumn("your data", _own_data, 4, right=True, detail="your data in {}"),
-    ResultColumn(
-        "{tokens} tokens",
-        _tokens_time,
-        4,
-        right=True,
-        spills=False,
-    ),
-    ResultColumn("notes", lambda row: "; ".join(row.notes), 7, wraps=True),
+    (Column("vs fastest", 5, right=True, spills=False), _relative_speed),
+    (Column("your data", 4, right=True, detail="your data in {}"), _own_data),
+    (Column("{tokens} tokens", 4, right=True, spills=False), _tokens_time),
+    (Column("notes", 7, wraps=True), lambda row: "; ".join(row.notes)),
 )
-UNRANKED = tuple(
-    column
-    for column in FITS
-    if column.heading not in ("#", "vs fastest", "your data", "{tokens} tokens")
-)
-DID_NOT_FIT = (
+
+
+def without(*names: str) -> tuple[Cell, ...]:
+    """The columns of rungs that fit, without some."""
+    return tuple(cell for cell in FITS if cell[0].name not in names)
+
+
+UNRANKED = without("#", "vs fastest", "your data", "{tokens} tokens")
+DID_NOT_FIT: tuple[Cell, ...] = (
     _RUNG,
     _OUTCOME,
-    ResultColumn("batch", lambda row: batch(row.result), 4, right=True, detail="batch {}"),
-    ResultColumn(
-        "needs", lambda row: needs(row.result, row.usable_bytes), 2, right=True, detail="needs {}"
+    (Column("batch", 4, right=True, detail="batch {}"), lambda row: batch(row.result)),
+    (
+        Column("needs", 2, right=True, detail="needs {}"),
+        lambda row: needs(row.result, row.usable_bytes),
     ),
-    ResultColumn(
-        "short by",
+    (
+        Column("short by", 1, right=True, detail="short by {}"),
         lambda row: short_by(row.result, row.usable_bytes),
-        1,
-        right=True,
-        detail="short by {}",
     ),
-    ResultColumn("phase", _failed_in, 3, detail="in {}"),
-    ResultColumn(
-        "notes", lambda row: "; ".join(miss_notes(row.result, planned=row.planned)), 5, wraps=True
+    (Column("phase", 3, detail="in {}"), _failed_in),
+    (
+        Column("notes", 5, wraps=True),
+        lambda row: "; ".join(miss_notes(row.result, planned=row.planned)),
     ),
 )
-NOT_RUN = (
+NOT_RUN: tuple[Cell, ...] = (
     _RUNG,
     _OUTCOME,
-    ResultColumn("reason", lambda row: why_not_run(row.result), 2, wraps=True),
+    (Column("reason", 2, wraps=True), lambda row: why_not_run(row.result)),
 )
 
 
-def table(columns: Sequence[ResultColumn], rows: Sequence[Row]) -> tuple[Grid, list[str]]:
+def table(cells: Sequence[Cell], rows: Sequence[Row]) -> tuple[Grid, list[str]]:
     """The rows under the columns, and what is the same for all of several rows."""
-    cells = [[column.show(row) for row in rows] for column in columns]
     kept, same = [], []
-    for column, shown in zip(columns, cells, strict=True):
-        once = len(rows) > 1 and len(set(shown)) == 1 and shown[0] not in ("", DASH)
-        if column.shared is not None and once:
-            same.append(column.shared.format(shown[0]))
+    for column, show in cells:
+        shown = {show(row) for row in rows} if column.name in _SHARED and rows[1:] else set()
+        if len(shown) == 1 and not shown & {"", DASH}:
+            same.append(_SHARED[column.name].format(*shown))
         else:
-            kept.append((column, shown))
-    tokens = rows[0].tokens
-    grid = Grid(
-        tuple(_drawn(column, tokens) for column, _ in kept),
-        tuple(tuple(shown[i] for _, shown in kept) for i in range(len(rows))),
-    )
-    return grid, same
-
-
-def _drawn(column: ResultColumn, tokens: str) -> Column:
-    return Column(
-        column.heading.replace("{tokens}", tokens),
-        column.importance,
-        column.right,
-        column.detail.replace("{tokens}", tokens),
-        column.tone,
-        column.wraps,
-        column.spills,
-    )
+            name = column.name.replace("{tokens}", rows[0].tokens)
+            kept.append((replace(column, name=name), show))
+    return table_of(rows, kept), same

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from oomdoctor.analysis.rank import ranked_by, ties
 from oomdoctor.records.job.result import ProbeResult
 from oomdoctor.records.report.plan import PlanRemedy
@@ -12,6 +15,7 @@ from oomdoctor.render.ladder.columns import (
     FITS,
     NOT_RUN,
     UNRANKED,
+    Cell,
     Row,
     fit_notes,
     own_data_note,
@@ -87,12 +91,11 @@ def rung_sections(report: Report, look: Look) -> list[Section]:
 def _fitting(
     report: Report, results: list[ProbeResult], usable: int | None, plus_minus: str
 ) -> list[Block]:
-    notes = [fit_notes(result, planned=is_plan(report)) for result in results]
-    shared = shared_notes(notes)
-    places = {key: number for number, key in enumerate(report.ranking, 1)}
     fastest = max((r.tokens_per_s or 0.0 for r in report.results if r.surely_fits), default=None)
     if ranked_by(results, "throughput") != "throughput":
         fastest = None  # the fastest may be one without a speed
+    places = {key: number for number, key in enumerate(report.ranking, 1)}
+    notes = [fit_notes(result, planned=is_plan(report)) for result in results]
     rows = [
         Row(
             result,
@@ -101,14 +104,10 @@ def _fitting(
             usable_bytes=usable,
             fastest_tokens_per_s=fastest,
             tokens=short_count(report.request.tokens) if report.request is not None else "N",
-            notes=tuple(note for note in own if note not in shared),
         )
-        for result, own in zip(results, notes, strict=True)
+        for result in results
     ]
-    grid, same = table(FITS, rows)
-    blocks: list[Block] = [grid]
-    if same or shared:
-        blocks.append(Note(f"All rungs above: {'; '.join([*same, *shared])}."))
+    blocks = _with_notes(FITS, rows, notes)
     own = own_data_note(report, results)
     if own:
         blocks.append(Note(own))
@@ -118,27 +117,30 @@ def _fitting(
     return blocks
 
 
+def _with_notes(
+    cells: Sequence[Cell], rows: Sequence[Row], notes: Sequence[Sequence[str]]
+) -> list[Block]:
+    """A table of rungs, each with its notes; what all of them say stands below it."""
+    shared = shared_notes(notes)
+    grid, same = table(
+        cells,
+        [
+            replace(row, notes=tuple(note for note in own if note not in shared))
+            for row, own in zip(rows, notes, strict=True)
+        ],
+    )
+    said = [*same, *shared]
+    return [grid, Note(f"All rungs above: {'; '.join(said)}.")] if said else [grid]
+
+
 def _unranked(report: Report, results: list[ProbeResult], plus_minus: str) -> list[Block]:
     """The rungs that may fit but have no place: borderline, or their times cannot be trusted."""
     split = [
         without_borderline(result, fit_notes(result, planned=is_plan(report))) for result in results
     ]
-    notes = [own for own, _ in split]
-    shared = shared_notes(notes)
     usable = report.budget.usable_bytes if report.budget is not None else None
-    rows = [
-        Row(
-            result,
-            plus_minus,
-            usable_bytes=usable,
-            notes=tuple(note for note in own if note not in shared),
-        )
-        for result, own in zip(results, notes, strict=True)
-    ]
-    grid, same = table(UNRANKED, rows)
-    blocks: list[Block] = [grid]
-    if same or shared:
-        blocks.append(Note(f"All rungs above: {'; '.join([*same, *shared])}."))
+    rows = [Row(result, plus_minus, usable_bytes=usable) for result in results]
+    blocks = _with_notes(UNRANKED, rows, [own for own, _ in split])
     blocks += [Note(text) for text in _why_borderline(results, [why for _, why in split])]
     if results[0].speed_state == "not_settled":
         blocks.append(Note(_MEASURE_AGAIN))

@@ -21,7 +21,7 @@ from oomdoctor.records.report.user_training import (
     by_reason,
 )
 from oomdoctor.render.blocks import Block, Facts, Look, Note, Section, Verbatim
-from oomdoctor.render.ladder.columns import DID_NOT_FIT, FITS, NOT_RUN, Row, fit_notes, table
+from oomdoctor.render.ladder.columns import DID_NOT_FIT, NOT_RUN, Row, fit_notes, table, without
 from oomdoctor.render.ladder.header import is_plan, own_result, too_large
 from oomdoctor.render.text import escape
 from oomdoctor.render.words import counted, estimate
@@ -29,7 +29,7 @@ from oomdoctor.stacks.writing.patch import code_place
 from oomdoctor.units import format_bytes
 
 _MOST_LISTED = 12
-_COLUMNS = tuple(column for column in FITS if column.heading != "vs fastest")
+_COLUMNS = without("vs fastest")
 
 
 def your_sections(report: Report, look: Look) -> list[Section]:

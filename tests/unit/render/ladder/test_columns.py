@@ -56,41 +56,44 @@ def _row(result: ProbeResult = _LORA) -> Row:
     return Row(result, "±", 2, 24 * GIB, 10624.0, "1M", ("a", "b"))
 
 
-@pytest.mark.parametrize("column", FITS, ids=lambda column: column.heading)
-def test_a_rung_that_fits(column) -> None:
-    assert column.show(_row()) == SHOWN[column.heading]
+@pytest.mark.parametrize("cell", FITS, ids=lambda cell: cell[0].name)
+def test_a_rung_that_fits(cell) -> None:
+    column, show = cell
+    assert show(_row()) == SHOWN[column.name]
 
 
-@pytest.mark.parametrize("column", DID_NOT_FIT, ids=lambda column: column.heading)
-def test_a_rung_that_did_not_fit(column) -> None:
-    assert column.show(_row(_FULL_BF16)) == MISSED[column.heading]
+@pytest.mark.parametrize("cell", DID_NOT_FIT, ids=lambda cell: cell[0].name)
+def test_a_rung_that_did_not_fit(cell) -> None:
+    column, show = cell
+    assert show(_row(_FULL_BF16)) == MISSED[column.name]
 
 
-@pytest.mark.parametrize("column", NOT_RUN, ids=lambda column: column.heading)
-def test_a_rung_that_was_not_run(column) -> None:
+@pytest.mark.parametrize("cell", NOT_RUN, ids=lambda cell: cell[0].name)
+def test_a_rung_that_was_not_run(cell) -> None:
+    column, show = cell
     row = _row(replace(_FULL_FP32, reason="too big"))
-    assert column.show(row) == NOT_MEASURED[column.heading]
+    assert show(row) == NOT_MEASURED[column.name]
 
 
 def test_a_step_that_ran_says_exactly_what_it_needs() -> None:
     ran = replace(_LORA, outcome="oom", missed_by_bytes=GIB, reason="22.9 GiB is too much")
-    shown = {column.heading: column.show(_row(ran)) for column in DID_NOT_FIT}
+    shown = {column.name: show(_row(ran)) for column, show in DID_NOT_FIT}
     assert (shown["needs"], shown["short by"]) == ("22.9 GiB", "1.00 GiB")
     assert shown["notes"] == "ran, but left too little headroom"
     predicted = replace(ran, evidence="predicted")
-    assert DID_NOT_FIT[-1].show(_row(predicted)) == ""
+    assert DID_NOT_FIT[-1][1](_row(predicted)) == ""
 
 
 def test_a_peak_of_several_gpus_is_that_of_each() -> None:
     spread = replace(_LORA, config=replace(_LORA.config, sharding="ddp", world_size=8))
-    shown = {column.heading: column.show(_row(spread)) for column in FITS}
+    shown = {column.name: show(_row(spread)) for column, show in FITS}
     assert (shown["peak"], shown["peak/GPU"], shown["batch"]) == ("", "22.9 GiB", "4 x 8 x 8")
 
 
 def test_an_engine_that_had_room_says_nothing_of_headroom() -> None:
     spread = replace(_LORA.config, sharding="ddp", world_size=8)
     ran = replace(_LORA, config=spread, outcome="oom", evidence="emulated", missed_by_bytes=GIB)
-    shown = [DID_NOT_FIT[-1].show(replace(_row(ran), planned=planned)) for planned in (True, False)]
+    shown = [DID_NOT_FIT[-1][1](replace(_row(ran), planned=planned)) for planned in (True, False)]
     assert shown == ["", "ran, but left too little headroom"]
 
 
@@ -98,19 +101,19 @@ def test_a_prediction_says_what_a_step_that_ran_out_needs() -> None:
     """The failed request alone shows only a fraction of what is missing."""
     expected = PredictedPeak(40 * GIB, 41 * GIB, 42 * GIB)
     told = replace(_FULL_BF16, predicted=expected)
-    shown = {column.heading: column.show(_row(told)) for column in DID_NOT_FIT}
+    shown = {column.name: show(_row(told)) for column, show in DID_NOT_FIT}
     assert (shown["needs"], shown["short by"]) == ("~42.0 GiB", "at least 21.3 GiB")
     told = replace(told, missed_by_bytes=2 * GIB)
-    shown = {column.heading: column.show(_row(told)) for column in DID_NOT_FIT}
+    shown = {column.name: show(_row(told)) for column, show in DID_NOT_FIT}
     assert shown["short by"] == "~18.0 GiB"
     wrong = replace(told, predicted=PredictedPeak(20 * GIB, 21 * GIB, 22 * GIB))
-    shown = {column.heading: column.show(_row(wrong)) for column in DID_NOT_FIT}
+    shown = {column.name: show(_row(wrong)) for column, show in DID_NOT_FIT}
     assert (shown["needs"], shown["short by"]) == ("", "at least 2.00 GiB")
 
 
 def test_the_reason_is_shown_where_no_number_says_it() -> None:
     unknown = replace(_FULL_BF16, missed_by_bytes=None, reason="ran out while loading")
-    assert DID_NOT_FIT[-1].show(_row(unknown)) == "ran out while loading"
+    assert DID_NOT_FIT[-1][1](_row(unknown)) == "ran out while loading"
 
 
 def test_the_own_data_takes_the_place_of_the_tokens() -> None:
