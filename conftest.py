@@ -33,6 +33,8 @@ _ONE_SETUP = ("tests/slurm/",)
 # Files in them whose tests share an expensive set-up, or the GPU.
 _TOGETHER = (
     "tests/commands/test_plan.py",
+    "tests/worker/test_exported_objectives.py",
+    "tests/worker/test_exported_scripts.py",
     "tests/worker/dataset/test_lengths.py",
 )
 

@@ -168,7 +168,11 @@ def test_traceback_tells_memory_phase_and_line(
     assert found.phase == moment, failure.text
     assert found.where is not None, failure.text
     assert (found.where.file, found.where.line) == (failure.source, failure.line)
-    assert {cause.cause for cause in found.causes} & _CAUSES[moment], found.causes
+    causes = {cause.cause for cause in found.causes}
+    if name.startswith("own"):  # images: there is no vocabulary
+        assert "logits" not in causes and causes & (_CAUSES[moment] | {"activations"})
+    else:
+        assert causes & _CAUSES[moment], found.causes
     assert exit_of([found]) == ExitCode.OK
     if name == "trainer-checkpointing" and moment == "forward":
         assert "activation checkpointing" not in [r.change for r in found.remedies]

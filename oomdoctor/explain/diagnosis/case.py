@@ -31,6 +31,13 @@ from oomdoctor.records.report.diagnosis import (
 )
 from oomdoctor.system.catalogue import find_gpu
 
+_LANGUAGE = (
+    r"CausalLM|lm_head|/trl/|\btrl\b|sft|llama|qwen|mistral|gemma|phi-?3|loss_utils|per_token_log"
+    # the loss of a loop of one's own: words against the words that follow, or one row a word
+    r"|, ?:-1\b.{0,80}, ?1:|shift_logits|lm_logits|\bvocab|input_ids|\.view\(-1, ?\w+\.size\(-1\)"
+)
+_NOT_LANGUAGE = r"/(?:bert|roberta|deberta\w*|vit|resnet|clip|wav2vec2|whisper)/modeling_"
+
 
 @dataclass(frozen=True)
 class Case:
@@ -184,6 +191,14 @@ class Case:
             told = (self.setup.optimizer, self.setup.accumulation_steps, self.setup.method)
             return any(value is not None for value in told) or self.shows(r"\btrain(?:er)?\b")
         return self.grads
+
+    @cached_property
+    def writes_text(self) -> bool:
+        """Whether the model predicts words of a vocabulary, as far as the text shows it."""
+        if self.shows(_NOT_LANGUAGE):
+            return False
+        known = self.sizes is not None or self.program.text
+        return known or self.shows(f"(?i:{_LANGUAGE})") or bool(self.logged(_LANGUAGE))
 
     @property
     def refused_though_free(self) -> bool:

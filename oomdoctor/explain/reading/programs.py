@@ -22,7 +22,7 @@ class Program:
     """One program: how its logs show it, and how lines to type are written for it.
 
     `library` is the one whose trainer it calls, if it is not a library itself. `frames` and `lines`
-    are None if nothing there names it.
+    are None if nothing there names it. `text` is whether it trains only models of text.
     """
 
     name: str
@@ -33,6 +33,7 @@ class Program:
     frames: re.Pattern[str] | None = None
     lines: re.Pattern[str] | None = None
     dialects: frozenset[str] = frozenset()
+    text: bool = False
 
 
 @cache
@@ -102,6 +103,7 @@ def _program(row: Mapping[str, Any]) -> Program:
         frames=re.compile(row["frames"]) if "frames" in row else None,
         lines=re.compile(row["lines"]) if "lines" in row else None,
         dialects=frozenset(row.get("dialects", ())),
+        text=row.get("text", False),
     )
 
 

@@ -13,9 +13,6 @@ from oomdoctor.records.facts.optimizers import is_paged, optimizer_named
 
 Condition = Callable[[Case], bool]
 
-_LANGUAGE = r"CausalLM|lm_head|/trl/|\btrl\b|sft|llama|qwen|mistral|gemma|phi-?3|loss_utils"
-_NOT_LANGUAGE = r"/(?:bert|roberta|deberta\w*|vit|resnet|clip|wav2vec2|whisper)/modeling_"
-
 
 def _shows(pattern: str) -> Condition:
     return lambda case: case.shows(pattern)
@@ -48,7 +45,7 @@ def _long_sequences(case: Case) -> bool:
 
 def _can_liger(case: Case) -> bool:
     """Whether Liger supports the model and its loss is not in use yet."""
-    if case.setup.loss == "liger" or case.incident.resource != "gpu" or case.shows(_NOT_LANGUAGE):
+    if case.setup.loss == "liger" or case.incident.resource != "gpu" or not case.writes_text:
         return False
     if not (case.in_training or case.phase == "unknown"):
         return False
@@ -60,7 +57,7 @@ def _can_liger(case: Case) -> bool:
     known = case.sizes.model_type if case.sizes else (case.setup.model or "").lower()
     if known:
         return any(name in known for name in LIGER_FAMILIES)
-    return case.shows(f"(?i:{_LANGUAGE})") or bool(case.logged(_LANGUAGE))
+    return True
 
 
 def trl_computes_loss(case: Case) -> bool:

@@ -78,8 +78,13 @@ def foreach(case: Case) -> Lines:
     return case.seen(r"_foreach_|_multi_tensor") if case.phase == "optimizer" else NONE
 
 
+def has_vocabulary(case: Case) -> Lines:
+    """The model predicts words of a vocabulary."""
+    return yes(case.writes_text, case.seen("")[:2] or case.figures())
+
+
 def logits_in_sight(case: Case) -> Lines:
-    if case.phase not in ("forward", "backward", "unknown", "eval"):
+    if case.phase not in ("forward", "backward", "unknown", "eval") or not case.writes_text:
         return NONE
     return case.innermost(r"lm_head|logits|cross_entropy|loss_function|log_softmax|loss_utils")
 

@@ -214,3 +214,13 @@ def test_reading_a_checkpoint_shard_by_shard_is_no_second_copy() -> None:
     assert "duplicate_load" not in dict(causes(found))
     own = Frame("train.py", 12, "resume", "model.load_state_dict(torch.load(path))")
     assert "duplicate_load" in dict(causes(answer(phase="load", frames=(own,))))
+
+
+def test_logits_over_a_vocabulary_only_where_the_model_has_one() -> None:
+    code = "return torch._C._nn.cross_entropy_loss(input, target, weight)"
+    library = Frame("/s/torch/nn/functional.py", 3029, "cross_entropy", code)
+    masks = Frame("train_seg.py", 60, "main", "loss = criterion(out, mask)")
+    assert "logits" not in dict(causes(answer(phase="loss", frames=(masks, library))))
+    shifted = "loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), batch[:, 1:].flatten())"
+    words = Frame("train.py", 60, "main", shifted)
+    assert causes(answer(phase="loss", frames=(words, library)))[0] == ("logits", "high")
