@@ -222,16 +222,8 @@ def faster(fits: Mapping[int, Sample], sizes: tuple[int, ...]) -> NextSize | Non
 MOST_WITH_ROOM = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Tried:
-    """A size that ran: whether it fits, and its peak in bytes, None if it is not known."""
-
-    fits: bool
-    peak_bytes: int | None
-
-
 def next_with_room(
-    sizes: Sequence[int], tried: Mapping[int, Tried], usable_bytes: int, spared_bytes: int = 0
+    sizes: Sequence[int], tried: Mapping[int, Sample], usable_bytes: int, spared_bytes: int = 0
 ) -> int | None:
     """The next of the ascending `sizes` to try where there is room for any; None once it is over.
 
@@ -243,7 +235,7 @@ def next_with_room(
     """
     if not tried:
         return sizes[0]
-    fitting = [size for size in tried if tried[size].fits]
+    fitting = [size for size in tried if tried[size].outcome == "fits"]
     if not fitting and len(tried) == 1 and len(sizes) > 1:
         least = tried[sizes[0]].peak_bytes
         return sizes[-1] if least is not None and least - spared_bytes <= usable_bytes else None

@@ -9,7 +9,7 @@ from typing import cast
 
 from oomdoctor.analysis.memory.closed_form import trained_bytes_of
 from oomdoctor.analysis.memory.phases import Parts, breakdown, peak_phase, size_of, together
-from oomdoctor.analysis.memory.zero.peaks import ZeroPeak, ZeroPeaks, course_of, curve_of, peaks_of
+from oomdoctor.analysis.memory.zero.peaks import ZeroPeaks, course_of, curve_of, peaks_of
 from oomdoctor.analysis.memory.zero.setting import Beside, Parameter, setting_of
 from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.analysis.simulator.playback import Layout
@@ -82,7 +82,7 @@ def zero_measurement(alone: Measurement, peaks: ZeroPeaks) -> Measurement:
     `alone` is that of `alone_config`. Reserved memory is not known: the order in which DeepSpeed
     allocates is not modeled.
     """
-    phases = {name: PhaseMemory(peak.size_bytes) for name, peak in peaks.phases.items()}
+    phases = {name: PhaseMemory(size_of(parts)) for name, parts in peaks.phases.items()}
     return replace(
         alone,
         peak_allocated_bytes=peaks.peak_bytes,
@@ -91,14 +91,10 @@ def zero_measurement(alone: Measurement, peaks: ZeroPeaks) -> Measurement:
         phases=phases,
         first_step={},
         steady={},
-        breakdown=breakdown(_by_category(peaks.phases[peaks.peak_phase]), peaks.peak_bytes),
+        breakdown=breakdown(peaks.phases[peaks.peak_phase], peaks.peak_bytes),
         timing=None,
         notes=(*alone.notes, NOTE),
     )
-
-
-def _by_category(peak: ZeroPeak) -> dict[str, int]:
-    return {**dict.fromkeys(CATEGORIES, 0), **peak.by_category}
 
 
 class ZeroSizes:
@@ -152,11 +148,11 @@ class ZeroSizes:
             PhasePeak(
                 "load" if phase == "load" else "first",
                 phase,
-                peak.size_bytes,
-                _by_category(peak),
+                size_of(parts),
+                dict.fromkeys(CATEGORIES, 0) | parts,
                 (),
             )
-            for phase, peak in self._peaks_at(size).phases.items()
+            for phase, parts in self._peaks_at(size).phases.items()
         )
 
     def timing(self, target: Target, size: int) -> Timing | None:

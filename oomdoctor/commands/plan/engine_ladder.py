@@ -15,7 +15,7 @@ from typing import Literal
 
 from oomdoctor.analysis.memory.bounds import shards_of
 from oomdoctor.analysis.search.ladder import Context, fixed_size, too_big
-from oomdoctor.analysis.search.micro_batch import Tried, divisors, next_with_room
+from oomdoctor.analysis.search.micro_batch import divisors, next_with_room, sample_of
 from oomdoctor.commands.devices.cards import Card
 from oomdoctor.commands.events import Listener, SurveyEvent, starting
 from oomdoctor.commands.jobs.simulators import Simulators
@@ -48,7 +48,7 @@ class _Search:
         """The next size to run."""
         if any(one.outcome not in ("fits", "oom") for one in self.attempts):
             return None
-        tried = {int(one.config.micro_batch_size): _tried(one) for one in self.attempts}
+        tried = {one.micro_batch_size: one for one in map(sample_of, self.attempts)}
         return next_with_room(self.sizes, tried, usable_bytes, self.spared_bytes)
 
 
@@ -145,12 +145,6 @@ def _gradient_bytes(rung: Rung, context: Context) -> int:
     if config.method != "full" or context.counts is None:
         return 0
     return context.counts.total * dtype_bytes(config.weights_dtype) // shards_of(config)
-
-
-def _tried(attempt: Attempt) -> Tried:
-    measured = attempt.measurement
-    peak = measured.deciding_peak_bytes() if measured is not None else None
-    return Tried(attempt.outcome == "fits", peak)
 
 
 def estimate_times(known: Findings, card: Card, simulators: Simulators, on_event: Listener) -> None:

@@ -21,14 +21,14 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Self
 
 from oomdoctor.commands.devices import emulated
 from oomdoctor.commands.devices.cards import Card
 from oomdoctor.commands.jobs.host import WorkerHost
 from oomdoctor.commands.jobs.launch import launch
-from oomdoctor.commands.jobs.simulators import COMPILES_NOTHING, ONE_THREAD, as_they_end
+from oomdoctor.commands.jobs.simulators import COMPILES_NOTHING, ONE_THREAD, Ended, as_they_end
 from oomdoctor.commands.plan.findings import Findings
 from oomdoctor.records.configuration.config import Rung, TrainConfig
 from oomdoctor.records.job.result import Attempt
@@ -86,14 +86,6 @@ def route_warnings(known: Findings) -> tuple[Warn, ...]:
     return (warning("engines_not_run", reason=reason.message),)
 
 
-@dataclass(frozen=True, slots=True)
-class Ran:
-    """A rung that ran: its number among those that were asked for, and how it ended."""
-
-    number: int
-    attempt: Attempt
-
-
 class Engines:
     """Worker hosts that see one emulated card, for the `chosen` rungs of a plan; a context manager
     that ends them.
@@ -149,7 +141,7 @@ class Engines:
         rungs: Sequence[Rung],
         usable_bytes: int,
         on_start: Callable[[int], None] = lambda number: None,
-    ) -> Iterator[Ran]:
+    ) -> Iterator[Ended]:
         """The rungs as they end; each has a micro-batch size. `on_start` gets their numbers.
 
         Raises:
@@ -157,7 +149,7 @@ class Engines:
             OomDoctorError: no worker can be started (exit 5).
         """
         with ThreadPoolExecutor(len(self._hosts)) as threads:
-            left: set[Future[Ran]] = {
+            left: set[Future[Ended]] = {
                 threads.submit(self._one, number, rung, usable_bytes, on_start)
                 for number, rung in enumerate(rungs)
             }
@@ -165,7 +157,7 @@ class Engines:
 
     def _one(
         self, number: int, rung: Rung, usable_bytes: int, on_start: Callable[[int], None]
-    ) -> Ran:
+    ) -> Ended:
         host = self._idle.get()
         try:
             on_start(number)
@@ -176,7 +168,7 @@ class Engines:
                 attempt = limited if limited.outcome == "fits" else attempt
         finally:
             self._idle.put(host)
-        return Ran(number, attempt)
+        return Ended(number, attempt, None)
 
     def _launched(
         self, host: WorkerHost, rung: Rung, usable_bytes: int, limit_bytes: int | None

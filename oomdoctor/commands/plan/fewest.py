@@ -6,7 +6,9 @@ micro-batch size, or at 1: a rung fits if its smallest step does.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from oomdoctor.analysis.command_line import rung_text
 from oomdoctor.analysis.memory.bounds import shards_of
@@ -21,7 +23,7 @@ from oomdoctor.commands.plan.findings import Findings
 from oomdoctor.commands.plan.tasks import Task
 from oomdoctor.records.configuration.config import Rung, TrainConfig
 from oomdoctor.records.configuration.faults import cannot_run
-from oomdoctor.records.job.result import Evidence
+from oomdoctor.records.job.result import Attempt, Evidence
 from oomdoctor.records.report.report import SurveyRequest
 from oomdoctor.records.report.searched import FewestAnswer, FewestLine, GpuRange, GpuTry
 
@@ -55,6 +57,10 @@ class _Search:
         return found.fewest or max(found.tries, default=found.numbers[-1] if found.numbers else 1)
 
 
+_Try = tuple[_Search, int]
+"""A search, and a number of GPUs."""
+
+
 def at_gpus(config: TrainConfig, gpus: int, size: int, request: SurveyRequest) -> TrainConfig:
     """The configuration on a number of GPUs, at a micro-batch size.
 
@@ -85,20 +91,29 @@ def find_fewest(
         Stopped: told to stop.
         OomDoctorError: no worker can be started (exit 5).
     """
-    assert known.plan.fewest is not None
-    searches = [_search(known, card, rung, known.plan.fewest) for rung in known.ladder(card)]
+    span = known.plan.fewest
+    assert span is not None
+    searches = [_search(known, card, rung, span) for rung in known.ladder(card)]
     done = 0
     try:
         while wanted := [(s, gpus) for s in searches if (gpus := s.next_try()) is not None]:
             total = done + len(wanted)
             run = [pair for pair in wanted if engines is not None and _may_run(known, pair[0])]
             rest = [pair for pair in wanted if pair not in run]
-            if engines is not None and run:
-                done = _run(known, engines, run, on_event, done, total)
-            if rest:
-                done = _simulate(known, simulators, rest, on_event, done, total)
+            told = [
+                starting(on_event, [_shown(*pair) for pair in each], total) for each in (run, rest)
+            ]
+            ended = chain(
+                _run(known, engines, run, told[0]), _simulate(known, simulators, rest, told[1])
+            )
+            for search, gpus in ended:
+                done += 1
+                attempts = _take(known, search, gpus)
+                shown = _shown(search, gpus)
+                event = SurveyEvent("predicted", shown, attempts=attempts, index=done, total=total)
+                on_event(event)
     finally:
-        _keep_answer(known, card, searches, known.plan.fewest)
+        _keep_answer(known, card, searches, span)
 
 
 def _search(known: Findings, card: Card, rung: Rung, span: GpuRange) -> _Search:
@@ -157,51 +172,34 @@ def _may_run(known: Findings, search: _Search) -> bool:
 
 
 def _run(
-    known: Findings,
-    engines: Engines,
-    wanted: list[tuple[_Search, int]],
-    on_event: Listener,
-    done: int,
-    total: int,
-) -> int:
-    """Run rungs by their engines; returns how many tries are done."""
+    known: Findings, engines: Engines | None, wanted: Sequence[_Try], told: Callable[[int], None]
+) -> Iterator[_Try]:
+    """Run rungs by their engines; what these cannot run is left to another round."""
+    if engines is None or not wanted:
+        return
     asked = [search.at(gpus) for search, gpus in wanted]
-
-    told = starting(on_event, [_shown(*pair) for pair in wanted], total)
     for ran in engines.run(asked, wanted[0][0].card.usable_bytes, told):
         search, gpus = wanted[ran.number]
         if ran.attempt.outcome == "unsupported" or was_stopped_by_host(ran.attempt):
-            search.simulated = True  # another round
+            search.simulated = True
             continue
         keep(known, search.card, asked[ran.number], (ran.attempt,))
-        done += 1
-        _take(known, search, gpus, on_event, done, total)
-    return done
+        yield search, gpus
 
 
 def _simulate(
-    known: Findings,
-    simulators: Simulators,
-    wanted: list[tuple[_Search, int]],
-    on_event: Listener,
-    done: int,
-    total: int,
-) -> int:
-    """Simulate rungs; returns how many tries are done."""
+    known: Findings, simulators: Simulators, wanted: Sequence[_Try], told: Callable[[int], None]
+) -> Iterator[_Try]:
+    """Simulate rungs, if there are any."""
+    if not wanted:
+        return
     tasks = [Task(search.at(gpus), (search.size,), (search.card,)) for search, gpus in wanted]
-
-    told = starting(on_event, [_shown(*pair) for pair in wanted], total)
     for ended in known.simulate(simulators, tasks, told):
-        search, gpus = wanted[ended.number]
-        done += 1
-        _take(known, search, gpus, on_event, done, total)
-    return done
+        yield wanted[ended.number]
 
 
-def _take(
-    known: Findings, search: _Search, gpus: int, on_event: Listener, done: int, total: int
-) -> None:
-    """Give a search what was found on a number of GPUs."""
+def _take(known: Findings, search: _Search, gpus: int) -> tuple[Attempt, ...]:
+    """Give a search what was found on a number of GPUs; returns the attempts."""
     rung = search.at(gpus)
     row = known.row(search.card, rung)
     if row.outcome not in ("fits", "oom", "skipped"):
@@ -212,9 +210,7 @@ def _take(
         peak = row.deciding_peak_bytes()
         tried = GpuTry(gpus, row.surely_fits, peak, row.missed_by_bytes, peak is None)
         search.numbers.take(tried)
-    attempts = known.attempts.get((search.card.name, rung.config.key()), ())
-    shown = _shown(search, gpus)
-    on_event(SurveyEvent("predicted", shown, attempts=attempts, index=done, total=total))
+    return known.attempts.get((search.card.name, rung.config.key()), ())
 
 
 def _shown(search: _Search, gpus: int) -> Rung:

@@ -110,11 +110,26 @@ def find_crossings(known: Findings, simulators: Simulators, on_event: Listener) 
 def _finish(
     known: Findings, simulators: Simulators, searches: Sequence[_Search], on_event: Listener
 ) -> None:
-    """Simulate until every search is at its end."""
+    """Simulate until every search is at its end; one simulation serves all that need a value."""
     done = 0
     while wanted := _wanted(searches):
-        _simulate(known, simulators, wanted, done, on_event)
-        done += len(wanted)
+        rungs = [found[0].at(value) for value, found in wanted]
+        tasks = [
+            Task(rung, (int(rung.config.micro_batch_size),), tuple(one.card for one in found))
+            for rung, (_, found) in zip(rungs, wanted, strict=True)
+        ]
+        shown = [
+            Rung(f"{rung.label} at {_SHOWN[found[0].key].format(value)}", rung.config)
+            for rung, (value, found) in zip(rungs, wanted, strict=True)
+        ]
+        total = done + len(wanted)
+        for ended in known.simulate(simulators, tasks, starting(on_event, shown, total)):
+            done += 1
+            value, found = wanted[ended.number]
+            attempts = [_taken(known, search, value) for search in found][-1]
+            rung = shown[ended.number]
+            event = SurveyEvent("predicted", rung, attempts=attempts, index=done, total=total)
+            on_event(event)
 
 
 def _search(known: Findings, key: SolvedKey, card: Card, rung: Rung) -> _Search:
@@ -157,41 +172,6 @@ def _wanted(searches: Sequence[_Search]) -> list[tuple[int, list[_Search]]]:
         if value is not None:
             grouped.setdefault((search.rung.config.key(), value), []).append(search)
     return [(value, found) for (_, value), found in grouped.items()]
-
-
-def _simulate(
-    known: Findings,
-    simulators: Simulators,
-    wanted: list[tuple[int, list[_Search]]],
-    done: int,
-    on_event: Listener,
-) -> None:
-    """Run one simulation for each of `wanted`; the searches take what they say."""
-    total = done + len(wanted)
-    tasks = [
-        Task(
-            found[0].at(value),
-            (int(found[0].at(value).config.micro_batch_size),),
-            tuple(search.card for search in found),
-        )
-        for value, found in wanted
-    ]
-    shown = [
-        Rung(f"{found[0].rung.label} at {_SHOWN[found[0].key].format(value)}", task.rung.config)
-        for task, (value, found) in zip(tasks, wanted, strict=True)
-    ]
-
-    for ended in known.simulate(simulators, tasks, starting(on_event, shown, total)):
-        done += 1
-        value, found = wanted[ended.number]
-        attempts: tuple[Attempt, ...] = ()
-        for search in found:
-            attempts = _taken(known, search, value)
-        on_event(
-            SurveyEvent(
-                "predicted", shown[ended.number], attempts=attempts, index=done, total=total
-            )
-        )
 
 
 def _taken(known: Findings, search: _Search, value: int) -> tuple[Attempt, ...]:

@@ -15,30 +15,22 @@ from oomdoctor.records.job.measurement import CurvePhase, MemoryCurve
 
 
 @dataclass(frozen=True, slots=True)
-class ZeroPeak:
-    """The peak of one phase; the categories add up to it."""
-
-    by_category: Mapping[str, int]
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(self.by_category.values())
-
-
-@dataclass(frozen=True, slots=True)
 class ZeroPeaks:
-    """The peaks of the rank that needs the most. Phases: load, forward, backward, optimizer."""
+    """The peaks of the rank that needs the most: what it holds then, by phase.
+
+    Phases: load, forward, backward, optimizer.
+    """
 
     rank: int
-    phases: Mapping[str, ZeroPeak]
+    phases: Mapping[str, Parts]
 
     @property
     def peak_phase(self) -> str:
-        return max(self.phases, key=lambda phase: self.phases[phase].size_bytes)
+        return max(self.phases, key=lambda phase: size_of(self.phases[phase]))
 
     @property
     def peak_bytes(self) -> int:
-        return self.phases[self.peak_phase].size_bytes
+        return size_of(self.phases[self.peak_phase])
 
 
 def peaks_of(
@@ -69,7 +61,7 @@ def _highest(rank: int, course: Course) -> ZeroPeaks:
     for phase, parts in course:
         if phase not in phases or size_of(parts) > size_of(phases[phase]):
             phases[phase] = parts
-    return ZeroPeaks(rank, {phase: ZeroPeak(parts) for phase, parts in phases.items()})
+    return ZeroPeaks(rank, phases)
 
 
 def curve_of(course: Course) -> MemoryCurve:

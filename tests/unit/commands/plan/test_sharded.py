@@ -18,13 +18,7 @@ from oomdoctor.commands.jobs.launch import Stopped
 from oomdoctor.commands.jobs.simulators import Ended, Simulators
 from oomdoctor.commands.plan import engine_ladder as ladder
 from oomdoctor.commands.plan.engine_ladder import run_ladder
-from oomdoctor.commands.plan.engines import (
-    Engines,
-    Ran,
-    engine_cards,
-    route_warnings,
-    runs_on_card_only,
-)
+from oomdoctor.commands.plan.engines import Engines, engine_cards, route_warnings, runs_on_card_only
 from oomdoctor.commands.plan.fewest import at_gpus, find_fewest
 from oomdoctor.commands.plan.findings import Findings
 from oomdoctor.commands.plan.plan_report import report as finished_report
@@ -72,7 +66,7 @@ class FakeEngines:
         self.peak, self.outcome, self.stop_after = peak, outcome, stop_after
         self.asked: list[TrainConfig] = []
 
-    def run(self, rungs: Sequence[Rung], usable: int, on_start: Any = None) -> Iterator[Ran]:
+    def run(self, rungs: Sequence[Rung], usable: int, on_start: Any = None) -> Iterator[Ended]:
         for number, rung in enumerate(rungs):
             if len(self.asked) >= self.stop_after:
                 raise Stopped
@@ -81,7 +75,7 @@ class FakeEngines:
             outcome = self.outcome or ("fits" if needs <= usable else "oom")
             found = None if self.outcome else measured(needs)
             reason = "DeepSpeed is not installed" if self.outcome else None
-            yield Ran(number, Attempt(rung.config, outcome, found, None, None, reason, 1.0))  # type: ignore[arg-type]
+            yield Ended(number, Attempt(rung.config, outcome, found, None, None, reason, 1.0), None)  # type: ignore[arg-type]
 
 
 def run(known: Findings, engines: FakeEngines) -> list[SurveyEvent]:

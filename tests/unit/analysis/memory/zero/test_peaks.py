@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from oomdoctor.analysis.memory.phases import size_of
 from oomdoctor.analysis.memory.zero.peaks import peaks_of
 from oomdoctor.analysis.memory.zero.setting import (
     PERSISTENCE_THRESHOLD,
@@ -104,7 +105,7 @@ def test_peaks_are_those_of_deepspeed(name):
     parameters = llama(case["model"], case["rung"].get("lora_rank"))
     for rank, real in enumerate(case["ranks"]):
         found = peaks_of(setting(case), parameters, beside(case), rank)
-        phases = {phase: peak.size_bytes for phase, peak in found.phases.items()}
+        phases = {phase: size_of(parts) for phase, parts in found.phases.items()}
         measured = {phase: size for phase, size in real["phases"].items() if phase in phases}
         assert max(phases.values()) == pytest.approx(max(measured.values()), rel=0.01)
         for phase, size in measured.items():
@@ -124,7 +125,7 @@ def test_the_table_of_the_paper(stage, gigabytes):
     parameters = [Parameter(7_500_000)] * 1000
     case = replace(SETTING, stage=stage, ranks=64, accumulates=stage == 1)
     phases = peaks_of(case, parameters, NOTHING).phases
-    phase = phases["backward" if stage == 1 else "optimizer"].by_category
+    phase = phases["backward" if stage == 1 else "optimizer"]
     named = {name: phase.get(name, 0) for name in ("weights", "gradients", "optimizer")}
     assert sum(named.values()) / GB == pytest.approx(gigabytes, abs=0.06)
     whole = 16 * sum(p.elements for p in parameters)
@@ -159,7 +160,7 @@ def test_the_shards_of_all_ranks_add_up_to_the_whole(ranks, parameters):
 def test_the_states_of_all_ranks_are_those_of_one_gpu(stage, ranks, parameters):
     case = replace(SETTING, stage=stage, ranks=ranks)
     whole = sum(p.elements for p in parameters)
-    found = peaks_of(case, parameters, NOTHING, 0).phases["optimizer"].by_category
+    found = peaks_of(case, parameters, NOTHING, 0).phases["optimizer"]
     padding = 12 * (2 * ranks + ranks * len(parameters))
     assert 12 * whole <= found["optimizer"] * ranks <= 12 * whole + padding
     if stage < 3:
@@ -169,7 +170,7 @@ def test_the_states_of_all_ranks_are_those_of_one_gpu(stage, ranks, parameters):
 def test_a_rank_keeps_whole_gradients_of_what_it_owns_a_part_of():
     parameters = [Parameter(100), Parameter(10), Parameter(10), Parameter(40)]  # 40 for each of 4
     assert [sorted(owned(parameters, 4, rank)) for rank in range(4)] == [[0], [0], [0, 1, 2], [3]]
-    found = peaks_of(SETTING, parameters, NOTHING, 2).phases["optimizer"].by_category
+    found = peaks_of(SETTING, parameters, NOTHING, 2).phases["optimizer"]
     assert found["gradients"] == 2 * (100 + 10 + 10)
     assert peaks_of(replace(SETTING, bucket=1), parameters, NOTHING).rank == 2
 
@@ -177,14 +178,14 @@ def test_a_rank_keeps_whole_gradients_of_what_it_owns_a_part_of():
 def test_offload_leaves_weights_and_buffers_on_the_gpu():
     parameters = [Parameter(4_000_000)] * 10
     moved = peaks_of(replace(SETTING, optimizer_on_host=True), parameters, NOTHING, 0)
-    assert moved.phases["optimizer"].by_category == {
+    assert moved.phases["optimizer"] == {
         "weights": 80_000_000,
         "optimizer": 0,
         "temporary": 8_000_000,
     }
     both = replace(SETTING, stage=3, optimizer_on_host=True, weights_on_host=True)
     found = peaks_of(both, parameters, NOTHING).phases["optimizer"]
-    assert found.size_bytes == 2 * REDUCE_BUCKET
+    assert size_of(found) == 2 * REDUCE_BUCKET
 
 
 def test_gathered_weights_are_limited_unless_nothing_is_prefetched():
@@ -204,7 +205,7 @@ def test_full_buckets_are_reduced_beside_a_copy():
     parameters = [Parameter(10_000_000)] * 100
     small = replace(SETTING, bucket=20_000_000)
     one, other = (
-        peaks_of(case, parameters, NOTHING, 0).phases["backward"].by_category["temporary"]
+        peaks_of(case, parameters, NOTHING, 0).phases["backward"]["temporary"]
         for case in (small, replace(small, bucket=40_000_000))
     )
     assert (one, other) == (2 * 2 * 20_000_000, 2 * 2 * 40_000_000)
@@ -214,5 +215,5 @@ def test_the_worst_rank_is_found_among_many():
     config = TrainConfig(world_size=1024, sharding="zero2", effective_batch_size=1024)
     parameters = [Parameter(1_000_000_000), *[Parameter(1_000_000)] * 1000]
     found = peaks_of(setting_of(config), parameters, NOTHING)
-    assert found.phases["optimizer"].by_category["gradients"] >= 2 * 1_000_000_000
-    assert found.peak_bytes == max(peak.size_bytes for peak in found.phases.values())
+    assert found.phases["optimizer"]["gradients"] >= 2 * 1_000_000_000
+    assert found.peak_bytes == max(map(size_of, found.phases.values()))
