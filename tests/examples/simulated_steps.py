@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from oomdoctor.analysis.simulator.playback import RecordedRung, phase_peak_positions
+from oomdoctor.analysis.simulator.playback import RecordedRung
 from oomdoctor.records.configuration.config import held_micro_batches
 from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.records.job.simulation import SimulationRequest
@@ -40,9 +40,7 @@ def simulated_peaks(job: ProbeJob, size: int = 2, **changes: Any) -> dict[tuple[
         job.config.with_micro_batch(size), on_cpu=not changes.get("as_cuda", True)
     )
     layout = rung.layout(size, accumulates=accumulates, held=held)
-    return {
-        window: peak for window, (_, peak) in phase_peak_positions(layout, rounded=False).items()
-    }
+    return {window: peak.size for window, peak in layout.outline.peaks(layout.sizes).items()}
 
 
 def differences(job: ProbeJob) -> dict[tuple[str, str], int]:

@@ -30,7 +30,6 @@ from oomdoctor.analysis.simulator.tape import (
     TapeBlock,
     grows_evenly,
     in_canonical_order,
-    made_of,
     plain_order,
     row_sums_between,
     same_structure,
@@ -238,26 +237,13 @@ def phase_memory(layout: Layout, played: Replay) -> dict[Window, PhaseMemory]:
     return worst
 
 
-def phase_peak_positions(layout: Layout, *, rounded: bool = True) -> dict[Window, tuple[int, int]]:
-    """(event of the order, bytes) of the highest sum of living blocks in each (step, phase).
-
-    With sizes rounded as the allocator does by default, it is a lower bound of the allocated peak.
-    """
-    outline = layout.outline
-    sizes = _rounded(layout.sizes) if rounded else layout.sizes
-    return {
-        window: (outline.position(peak), peak.size) for window, peak in outline.peaks(sizes).items()
-    }
-
-
 def floor_peaks(layout: Layout) -> dict[Window, Peak]:
-    """The same with rounded sizes, as places in the layout's outline."""
+    """The highest sum of living blocks in each (step, phase), as places in the layout's outline.
+
+    Sizes are rounded as the allocator does by default, so it is a lower bound of the allocated
+    peak.
+    """
     return layout.outline.peaks(_rounded(layout.sizes))
-
-
-def alive_at(layout: Layout, position: int) -> Mapping[int, int]:
-    """How many copies of each recorded block are alive after an event."""
-    return made_of(layout.order, layout.sizes, layout.blocks, position)
 
 
 def _rounded(sizes: list[int]) -> list[int]:

@@ -214,13 +214,12 @@ class Sizes:
 def phase_peaks(layout: Layout) -> tuple[PhasePeak, ...]:
     """The peak of each phase by category, with its largest allocations."""
     found = []
-    for (step, phase), (position, size) in playback.phase_peak_positions(
-        layout, rounded=False
-    ).items():
-        alive = playback.alive_at(layout, position)
+    for (step, phase), peak in layout.outline.peaks(layout.sizes).items():
         totals = dict.fromkeys(CATEGORIES, 0)
         grouped: dict[tuple[int, str, str, str], int] = {}
-        for block, count in alive.items():
+        for block, count in layout.outline.alive(peak).items():
+            if not layout.sizes[block]:
+                continue
             entry = layout.blocks[block]
             totals[entry.category] += count * layout.sizes[block]
             module = re.sub(r"\.\d+\.", ".*.", entry.module + ".")[:-1]
@@ -231,7 +230,7 @@ def phase_peaks(layout: Layout) -> tuple[PhasePeak, ...]:
             PhasePeak(
                 step,
                 phase,
-                size,
+                peak.size,
                 totals,
                 tuple(
                     Allocation(bytes_, count, category, operator, module)

@@ -7,8 +7,6 @@ separate from the order of events, so one order serves every micro-batch size.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from oomdoctor.analysis.simulator.reductions import RowSum
@@ -218,14 +216,3 @@ class Order:
 def plain_order(tape: Tape) -> Order:
     """The tape as recorded."""
     return Order(list(tape.events), list(range(len(tape.blocks))), list(tape.windows))
-
-
-def made_of(
-    order: Order, sizes: list[int], blocks: list[TapeBlock], position: int
-) -> Mapping[int, int]:
-    """How many copies of each block of the tape are alive after the event at `position`."""
-    events = order.events[: position + 1]
-    alive = {event for event in events if event > 0}.difference([-e for e in events if e < 0])
-    counted = Counter(order.origin[event - 1] for event in alive)
-    in_order = dict.fromkeys(order.origin[event - 1] for event in events if event > 0)
-    return {source: counted[source] for source in in_order if counted[source] and sizes[source]}

@@ -10,7 +10,7 @@ import pytest
 from tiny_models import tiny_job
 from worker_process import answered
 
-from oomdoctor.analysis.simulator.playback import RecordedRung, phase_peak_positions
+from oomdoctor.analysis.simulator.playback import RecordedRung
 from oomdoctor.records.configuration.config import held_micro_batches
 from oomdoctor.records.job.simulation import SimulationRequest
 from oomdoctor.worker.protocol import PhaseFile
@@ -49,11 +49,11 @@ def test_ranks_on_the_cpu(sharding: str, world: int, more: dict[str, Any], tmp_p
         rung.add(1, recorded.tape, recorded.taken, recorded.accumulated)
     held = held_micro_batches(config, on_cpu=True)
     layout = rung.layout(1, accumulates=False, held=held)
-    found = phase_peak_positions(layout, rounded=False)
+    found = layout.outline.peaks(layout.sizes)
     measured = reply.measurement
     for step, phases in (("first", measured.first_step), ("steady", measured.steady)):
         for phase, memory in phases.items():
-            predicted = found[step, phase][1]
+            predicted = found[step, phase].size
             difference = memory.peak_allocated_bytes - predicted
             # gloo's own thread may still hold the gradients that it sent last.
             sent = _LARGEST if phase in ("backward", "optimizer") else 0

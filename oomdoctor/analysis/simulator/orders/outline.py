@@ -85,11 +85,6 @@ class Outline:
             self._alive[place] = {source: count for source, count in counted.items() if count}
         return self._alive[place]
 
-    def position(self, peak: Peak) -> int:
-        """The event of the order at which a peak is."""
-        stretch = self.stretches[peak.stretch]
-        return stretch.start + peak.turn * len(stretch.changes) + peak.event
-
 
 def outline_of(order: Order) -> Outline:
     """The outline of an order, whose windows begin at its start."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from alive_blocks import made_of
+
 from oomdoctor.analysis.simulator.orders.steps import with_second_micro_step, with_steady_step
 from oomdoctor.analysis.simulator.playback import RecordedRung
 from oomdoctor.analysis.simulator.reductions import RowSum
@@ -12,7 +14,6 @@ from oomdoctor.analysis.simulator.tape import (
     TapeBlock,
     grows_evenly,
     in_canonical_order,
-    made_of,
     plain_order,
     row_sums_between,
     same_structure,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from alive_blocks import made_of
+
 from oomdoctor.analysis.simulator.orders.outline import outline_of
 from oomdoctor.analysis.simulator.orders.steps import (
     with_inputs,
     with_second_micro_step,
     with_steady_step,
 )
-from oomdoctor.analysis.simulator.tape import Order, Tape, TapeBlock, made_of, plain_order
+from oomdoctor.analysis.simulator.tape import Order, Tape, TapeBlock, plain_order
 
 FOUND, LOSS = 3, 4
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 
 import pytest
+from alive_blocks import made_of, position_of
 from layered_step import Step
 
 from oomdoctor.analysis.simulator.orders.depth import extend
 from oomdoctor.analysis.simulator.orders.outline import Outline, outline_of
 from oomdoctor.analysis.simulator.orders.steps import with_steady_step
-from oomdoctor.analysis.simulator.tape import Order, made_of
+from oomdoctor.analysis.simulator.tape import Order
 
 
 def order_of(layers: int, odd: int | None = None) -> tuple[Order, list[int], Step]:
@@ -38,7 +39,8 @@ def highest(order: Order, sizes: list[int]) -> dict[tuple[str, str], tuple[int, 
 
 def told(outline: Outline, sizes: list[int]) -> dict[tuple[str, str], tuple[int, int]]:
     return {
-        window: (outline.position(peak), peak.size) for window, peak in outline.peaks(sizes).items()
+        window: (position_of(outline, peak), peak.size)
+        for window, peak in outline.peaks(sizes).items()
     }
 
 
@@ -55,7 +57,7 @@ def test_peaks_and_what_is_alive_there(layers: int, odd: int | None, seed: int) 
     assert told(outline, sizes) == highest(order, sizes)
     for peak in outline.peaks(sizes).values():
         alive = {s: n for s, n in outline.alive(peak).items() if sizes[s]}
-        assert alive == made_of(order, sizes, step.tape.blocks, outline.position(peak))
+        assert alive == made_of(order, sizes, step.tape.blocks, position_of(outline, peak))
 
 
 def test_a_deep_order_has_a_short_outline() -> None:
