@@ -211,8 +211,7 @@ def _on_fewest(fitting: Sequence[ProbeResult], request: SurveyRequest) -> Survey
 
 def _is_ladder(plan: PlanRequest) -> bool:
     """Whether the plan has no question beside its ladder."""
-    asks_more = plan.why is not None or plan.sweep is not None or plan.solve is not None
-    return not asks_more and plan.fewest is None
+    return not plan.asks_more and plan.fewest is None
 
 
 def _leaner(results: Sequence[ProbeResult], request: SurveyRequest) -> list[str]:

@@ -73,6 +73,12 @@ def loads(kind: type[T], text: str) -> T:
     return from_json(kind, value)
 
 
+def shared(source: object, kind: type) -> dict[str, Any]:
+    """The fields of a record that `source` has under the same names, with its values."""
+    names = [field.name for field in dataclasses.fields(kind)]
+    return {name: getattr(source, name) for name in names if hasattr(source, name)}
+
+
 @cache
 def _hints(kind: type) -> dict[str, Any]:
     return get_type_hints(kind)

@@ -185,7 +185,8 @@ def _precision_at_least(more: TrainConfig, less: TrainConfig, setting: Setting) 
     if not wider or setting.counts is None or vocabulary is None:
         return False
     scores = any(
-        ATTENTIONS[rung.attention].stores_scores or masks_pairs(rung) for rung in (more, less)
+        ATTENTIONS[rung.attention].stores_scores is True or masks_pairs(rung)
+        for rung in (more, less)
     )
     if scores or not _fast_attention(computed, setting):
         return False

@@ -34,7 +34,7 @@ from oomdoctor.analysis.simulator.recording_columns import (
     tape_columns,
 )
 from oomdoctor.analysis.simulator.tape import Tape
-from oomdoctor.records.codec import from_json, to_json
+from oomdoctor.records.codec import from_json, shared, to_json
 from oomdoctor.records.facts.categories import CATEGORIES
 from oomdoctor.records.job.measurement import MemoryCurve
 
@@ -104,17 +104,7 @@ class _Kept(Recorded):
 
     def whole(self) -> Recorded:
         """The same, with everything read."""
-        return Recorded(
-            size=self.size,
-            tape=self.tape,
-            taken=self.taken,
-            alike=self.alike,
-            attention_operators=self.attention_operators,
-            managed_bytes=self.managed_bytes,
-            costs=self.costs,
-            adding=self.adding,
-            accumulated=self.accumulated,
-        )
+        return Recorded(**shared(self, Recorded))
 
 
 def packed(pack: Pack) -> bytes:

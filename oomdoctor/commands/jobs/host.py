@@ -86,23 +86,21 @@ class WorkerHost:
         if not self._ready(stop):
             return ChildEnd("stopped", None, 0.0)
         try:
-            return self._serve_one(job, reply, log, deadline_s, on_poll, stop)
+            request = {"job": str(job), "reply": str(reply), "log": str(log)}
+            return self._serve_one(request, deadline_s, on_poll, stop)
         except BaseException:
             self.close()  # otherwise the reply of this job would be taken for that of the next
             raise
 
     def _serve_one(
         self,
-        job: Path,
-        reply: Path,
-        log: Path,
+        request: dict[str, str],
         deadline_s: float,
         on_poll: Callable[[], None],
         stop: Callable[[], bool],
     ) -> ChildEnd:
         assert self._process is not None and self._process.stdin is not None
         begin = time.monotonic()
-        request = {"job": str(job), "reply": str(reply), "log": str(log)}
         try:
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
             self._process.stdin.flush()

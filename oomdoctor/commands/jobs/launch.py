@@ -99,12 +99,12 @@ def classify(
     reply: Reply | None,
     reply_fault: str | None,
     *,
-    usable_bytes: int | None,
-    deadline_s: float,
-    last_phase: str | None,
-    log_tail: str,
-    killed_for_memory: bool,
-    folder: str | None,
+    usable_bytes: int | None = None,
+    deadline_s: float = math.inf,
+    last_phase: str | None = None,
+    log_tail: str = "",
+    killed_for_memory: bool = False,
+    folder: str | None = None,
 ) -> Attempt:
     """The attempt, from how the child ended and the files it left. A complete reply counts."""
 
@@ -173,18 +173,7 @@ def _naming_the_limit(attempt: Attempt) -> Attempt:
 
 def attempt_of(job: ProbeJob, reply: Reply, elapsed_s: float, cached_at: str | None) -> Attempt:
     """The attempt of a reply that was kept; `cached_at` is when, if in an earlier run."""
-    attempt = classify(
-        job.config,
-        ChildEnd("exited", 0, elapsed_s),
-        reply,
-        None,
-        usable_bytes=None,
-        deadline_s=math.inf,
-        last_phase=None,
-        log_tail="",
-        killed_for_memory=False,
-        folder=None,
-    )
+    attempt = classify(job.config, ChildEnd("exited", 0, elapsed_s), reply, None)
     return replace(attempt, cached_at=cached_at)
 
 

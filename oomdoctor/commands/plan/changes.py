@@ -70,18 +70,10 @@ def _of_card(known: Findings, simulators: Simulators, card: Card) -> tuple[PlanR
     return tuple(found)
 
 
-def _why_not(known: Findings) -> str | None:
-    """Why no changes are simulated; None if they are."""
-    if _asks_more(known) or len(known.cards) != 1:
-        return "changes are simulated in a plan of one card"
-    return None
-
-
 def _asks_more(known: Findings) -> bool:
     """Whether a plan has a question beside its ladder, or is about all cards."""
     plan = known.plan
-    beside = plan.sweep is not None or plan.why is not None or plan.solve is not None
-    return beside or plan.all_gpus or known.request.lengths is not None
+    return plan.asks_more or plan.all_gpus or known.request.lengths is not None
 
 
 def _remedies(
@@ -147,11 +139,8 @@ def find_yours(known: Findings, simulators: Simulators) -> YourRung | None:
     rung = known.own_rung()
     if training is None or rung is None:
         return None
-    reason = _why_not(known)
-    if reason is None and not known.plan.ranks:
-        reason = "changes are simulated in a plan of one card"
-    if reason is not None:
-        return unanswered(rung.config.key(), reason)
+    if _asks_more(known) or len(known.cards) != 1 or not known.plan.ranks:
+        return unanswered(rung.config.key(), "changes are simulated in a plan of one card")
     (card,) = known.cards
     row = known.row(card, rung)
     reason = no_answer(row)

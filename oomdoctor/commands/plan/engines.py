@@ -59,9 +59,7 @@ def runs_on_card_only(config: TrainConfig) -> bool:
 
 def engine_cards(known: Findings, chosen: Chosen = is_sharded) -> tuple[Card, ...]:
     """The cards on which the `chosen` rungs of the plan run; none if they are all simulated."""
-    plan = known.plan
-    asks_more = plan.why is not None or plan.sweep is not None or plan.solve is not None
-    if asks_more or known.request.snapshot is not None or known.shapes:
+    if known.plan.asks_more or known.request.snapshot is not None or known.shapes:
         return ()
     if not any(chosen(rung.config) for rung in known.rungs):
         return ()

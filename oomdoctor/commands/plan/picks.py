@@ -7,6 +7,7 @@ from pathlib import Path
 
 from oomdoctor.analysis.rank import rank
 from oomdoctor.commands.devices.cards import Card, card_named
+from oomdoctor.records.codec import shared
 from oomdoctor.records.facts.choices import Method
 from oomdoctor.records.job.result import ProbeResult
 from oomdoctor.records.report.plan import (
@@ -40,19 +41,12 @@ def card_plan(
     own = next((pick(row) for row in rows if row.label == YOURS), None) if is_ladder else None
     per_hour = price_of(card.name, request.plan.prices if request.plan is not None else None)
     return CardPlan(
-        name=card.name,
+        **shared(card, CardPlan),
         compute_capability=card.facts.compute_capability if card.facts else None,
-        memory_bytes=card.memory_bytes,
-        total_bytes=card.total_bytes,
-        total_source=card.total_source,
-        headroom_bytes=card.headroom_bytes,
-        usable_bytes=card.usable_bytes,
-        context=card.context,
         fitting=sum(row.surely_fits for row in rows),
         rungs=len(rows),
         picks=with_costs(_picks(rows, request), per_hour) if is_ladder else none,
         price_per_hour=per_hour,
-        calibrated_by=card.calibrated_by,
         remedies=remedies,
         yours=own,
         borderline=sum(row.borderline for row in rows),
@@ -92,21 +86,8 @@ def _by_formula(row: ProbeResult) -> bool:
 
 def pick(row: ProbeResult) -> CardPick:
     """What the line of a card shows of a rung; its price is added later."""
-    return CardPick(
-        key=row.key,
-        label=row.label,
-        fits=row.surely_fits,
-        borderline=row.borderline,
-        micro_batch_size=row.micro_batch_size,
-        gradient_accumulation_steps=row.gradient_accumulation_steps,
-        peak_device_bytes=row.peak_device_bytes,
-        tokens_per_s=row.tokens_per_s,
-        tokens_per_s_spread=row.tokens_per_s_spread,
-        tokens_time_s=row.tokens_time_s,
-        missed_by_bytes=row.missed_by_bytes,
-        by_formula=_by_formula(row),
-        training_time=row.training_time,
-    )
+    own = shared(row, CardPick)
+    return CardPick(**own, fits=row.surely_fits, by_formula=_by_formula(row))
 
 
 def price_list(path: Path) -> PriceList:

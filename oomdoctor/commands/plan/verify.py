@@ -20,7 +20,6 @@ from oomdoctor.commands.jobs.launch import launch
 from oomdoctor.commands.plan.engine_ladder import with_times
 from oomdoctor.commands.plan.findings import Findings
 from oomdoctor.records.configuration.config import Rung
-from oomdoctor.records.job.measurement import Measurement
 from oomdoctor.records.job.result import Attempt, PredictedPeak, ProbeResult
 from oomdoctor.records.report.warnings import warning
 from oomdoctor.system.store.run_folders import RunFolder, save_attempt
@@ -155,19 +154,11 @@ def _checked(
     return replace(
         checked,
         key=row.key,
-        predicted=_peaks(predicted.get(checked.micro_batch_size or 0)),
+        predicted=PredictedPeak.of(predicted.get(checked.micro_batch_size or 0)),
         tries=tuple(sorted((*checked.tries, *others), key=lambda one: one.micro_batch_size)),
         max_micro_batch_size=row.max_micro_batch_size if as_chosen else largest,
         calibrated_by=row.calibrated_by if checked.tokens_per_s is not None else None,
         notes=(*_differs(row, checked, attempts), *checked.notes),
-    )
-
-
-def _peaks(predicted: Measurement | None) -> PredictedPeak | None:
-    if predicted is None:
-        return None
-    return PredictedPeak(
-        predicted.peak_allocated_bytes, predicted.peak_reserved_bytes, predicted.peak_device_bytes
     )
 
 

@@ -196,7 +196,6 @@ class LadderPrediction:
     """Predictions by `config.key()` of a rung; empty if nothing could be predicted."""
 
     rungs: dict[str, RungPrediction] = field(default_factory=dict)
-    peaks: dict[tuple[str, int], PredictedPeak] = field(default_factory=dict)  # by key and size
     attempts: dict[str, tuple[Attempt, ...]] = field(default_factory=dict)  # as if each was tried
 
     def keep(
@@ -222,11 +221,6 @@ class LadderPrediction:
                 peaks[size] = tensors
             outcome: Outcome = "fits" if peaks[size] <= usable_bytes else "oom"
             tried.append(replace(attempt, measurement=expected, outcome=outcome))
-            self.peaks[key, size] = PredictedPeak(
-                expected.peak_allocated_bytes,
-                expected.peak_reserved_bytes,
-                expected.peak_device_bytes,
-            )
             if simulated.timing is not None:
                 rates[size] = tokens_per_s(simulated.timing, attempt.config)
                 limited_by[size] = simulated.timing.limited_by
@@ -235,11 +229,12 @@ class LadderPrediction:
 
     def beside(self, result: ProbeResult, rung: Rung) -> ProbeResult:
         """The row with its prediction: at its micro-batch size, or at the smallest predicted."""
-        key = rung.config.key()
+        attempts = self.attempts.get(rung.config.key(), ())
+        simulated = {attempt.config.micro_batch_size: attempt.measurement for attempt in attempts}
+        smallest = next(iter(simulated.values()), None)
         size = result.micro_batch_size
-        if size is None:
-            size = min((known for other, known in self.peaks if other == key), default=1)
-        return replace(result, predicted=self.peaks.get((key, size)))
+        predicted = smallest if size is None else simulated.get(size)
+        return replace(result, predicted=PredictedPeak.of(predicted))
 
 
 def _as_measured(simulated: Measurement, device_type: DeviceType) -> Measurement:

@@ -18,14 +18,7 @@ from oomdoctor.records.report.diagnosis import Frame, ReadPhase
 from oomdoctor.records.report.run import Place, UnknownBranch
 
 _OURS = "oomdoctor/monitor/"
-_PHASES: dict[str, ReadPhase] = {
-    "load": "load",
-    "forward": "forward",
-    "loss": "loss",
-    "backward": "backward",
-    "optimizer": "optimizer",
-    "eval": "eval",
-}
+_HOOKED: tuple[ReadPhase, ...] = ("load", "forward", "loss", "backward", "optimizer", "eval")
 # A function of a library that says more than the hooks do: a part of its file, its name, the phase.
 _FUNCTIONS: tuple[tuple[str, str, ReadPhase], ...] = (
     ("clip_grad", "", "clip"),
@@ -78,7 +71,8 @@ def phase_of_peak(peak: dict[str, Any]) -> ReadPhase:
                 return phase
     if _in_backward(peak):
         return "backward"
-    return _PHASES.get(peak["phase"]) or _by_stack(peak["frames"])
+    hooked = next((phase for phase in _HOOKED if phase == peak["phase"]), None)
+    return hooked or _by_stack(peak["frames"])
 
 
 def _by_stack(frames: list[dict[str, Any]]) -> ReadPhase:

@@ -27,18 +27,16 @@ class Interconnect:
 
     name: str
     reach: Reach
-    bytes_per_s: float | None
     share: float
-    adapters: Literal["gpu", "node"] | None
     source: str
+    bytes_per_s: float | None = None
+    adapters: Literal["gpu", "node"] | None = None
 
 
 @cache
 def interconnects() -> dict[str, Interconnect]:
     """The rows of `data/speed.toml` by name."""
-    fields = {"bytes_per_s": None, "adapters": None}
-    rows = data_of("speed.toml")["interconnects"]
-    return {row["name"]: Interconnect(**fields | row) for row in rows}
+    return {row["name"]: Interconnect(**row) for row in data_of("speed.toml")["interconnects"]}
 
 
 # Cards that are joined in pairs by a bridge, not all by a switch, have these words in their names.

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from oomdoctor.records.codec import shared
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.job.costs import CalibratedBy
 from oomdoctor.records.job.dataset import CountedRows, LengthsRequest, TrainingTime
@@ -195,6 +196,11 @@ class PredictedPeak:
     peak_allocated_bytes: int | None
     peak_reserved_bytes: int | None
     peak_device_bytes: int | None
+
+    @classmethod
+    def of(cls, predicted: Measurement | None) -> PredictedPeak | None:
+        """The peaks of what a simulation says in place of a measurement."""
+        return None if predicted is None else cls(**shared(predicted, cls))
 
     def deciding_peak_bytes(self) -> int | None:
         """The peak that is compared with the budget, as for a measurement."""

@@ -102,6 +102,11 @@ class PlanRequest:
         """Whether the rungs are ranked: a sweep, --solve and --min only list them."""
         return self.sweep is None and self.solve is None and self.fewest is None
 
+    @property
+    def asks_more(self) -> bool:
+        """Whether it has a question beside its ladder: --why, --sweep or --solve."""
+        return not (self.why is None and self.sweep is None and self.solve is None)
+
 
 @dataclass(frozen=True, slots=True)
 class CardPick:

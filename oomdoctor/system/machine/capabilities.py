@@ -76,11 +76,11 @@ def _library(package: str, version: str | None, gpus: tuple[Gpu, ...]) -> Capabi
     if package == "torch" and gpus and version.endswith("+cpu"):
         text = "a build without CUDA, so it cannot use this machine's GPUs"
         return Capability(package, version, "unfit", text)
-    capability = OF_PACKAGE[package].capability if package in OF_PACKAGE else None
-    if capability is not None:
-        low, high = capability
+    capability = OF_PACKAGE[package].capability if package in OF_PACKAGE else ()
+    if capability:
+        low, high = capability[0], capability[1] if len(capability) > 1 else None
         if not _fit(gpus, low, high):
-            kind = f"{low}" if low == high else f"{low} or higher"
+            kind = low if high else f"{low} or higher"
             text = f"needs a GPU of compute capability {kind}; {_have(gpus)}"
             return Capability(package, version, "unfit", text)
     return Capability(package, version, "ok", adds)

@@ -124,7 +124,7 @@ def test_attention(name: str) -> None:
 
 
 def test_no_kernel_is_hidden_by_an_earlier_row() -> None:
-    parts = [part for part, _ in KERNELS]
+    parts = list(KERNELS)
     for number, part in enumerate(parts):
         assert not any(earlier in part for earlier in parts[:number]), part
 

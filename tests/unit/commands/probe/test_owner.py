@@ -150,7 +150,8 @@ def test_on_the_cpu_only_tensor_bytes_are_predicted() -> None:
     predicted = LadderPrediction()
     predicted.keep("key", [attempt(SHORT.config, 3 * GIB)], "cpu", 4 * GIB)
     assert predicted.rungs["key"].peaks == {1: 3 * GIB - 100}
-    assert predicted.peaks["key", 1] == PredictedPeak(3 * GIB - 100, None, None)
+    (simulated,) = predicted.attempts["key"]
+    assert PredictedPeak.of(simulated.measurement) == PredictedPeak(3 * GIB - 100, None, None)
 
 
 def test_attempts_and_skips_settle_the_ladder() -> None:
