@@ -1,4 +1,4 @@
-"""The parts of a page: sections with facts, grids, notes and verbatim lines.
+"""The parts of a page: sections with facts, grids, notes, code and verbatim lines.
 
 The parts hold the text and say what may leave a narrow table first. `formats` draws them. At the
 end are the sections that every page has: errors, warnings, the next commands.
@@ -99,7 +99,28 @@ class Verbatim:
     lines: tuple[str, ...]
 
 
-Block = Grid | Sized | Facts | Note | Verbatim
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Lines to type, by the name of what they are for, which is not shown unless they are `named`.
+
+    A terminal breaks them between words, so that a shell can still run what is copied.
+    """
+
+    pairs: tuple[tuple[str, str], ...]
+    depth: int = 4
+    named: bool = True
+
+    def lines(self) -> list[tuple[str, str, str]]:
+        """The text before each line, the line, and the name that it is for."""
+        size = max((len(name) for name, _ in self.pairs), default=0) + 2 if self.named else 0
+        return [
+            (" " * self.depth + f"{'' if number or not self.named else name:<{size}}", line, name)
+            for name, text in self.pairs
+            for number, line in enumerate(text.splitlines())
+        ]
+
+
+Block = Grid | Sized | Facts | Note | Verbatim | Code
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,19 +1,22 @@
-"""The page of `explain`: the verdict, the cause, the card as a bar, the evidence, the remedies.
+"""The page of `explain`: the verdict and what to do first, the card as a bar, the cause, the rest.
 
 Text from a log is not trusted: `formats` escapes it like all other text.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import PurePath
 from typing import Any
 
 from oomdoctor.explain.evidence import held_text
+from oomdoctor.explain.remedies.wording import derivation, effect, is_certain, typed
+from oomdoctor.records.facts.phases import OF_A_STEP
 from oomdoctor.records.report.diagnosis import RESOURCE_WORDS, Cause, Diagnosis, Numbers, Remedy
 from oomdoctor.records.report.report import Report
-from oomdoctor.render.blocks import Block, Column, Facts, Grid, Look, Note, Section, Verbatim
+from oomdoctor.render.blocks import Block, Code, Column, Facts, Grid, Look, Note, Section, Verbatim
 from oomdoctor.render.formats.csv_rows import named, record_rows
 from oomdoctor.render.words import counted
 from oomdoctor.units import MIB, format_bytes
@@ -31,6 +34,12 @@ _CSV = (
     ("remedy", "remedies.0.change"),
     ("verdict", "verdict"),
 )
+_FIRST = "Do this first"
+_SHOWN = 5  # remedies without --verbose, the first included
+_NEAR, _DEEPER = 4, 6  # spaces before code: below a sentence, and of a numbered remedy
+_TENSORS = 3  # with --verbose
+_FRAME = re.compile(r'File "([^"]*)", line (\d+), in (.*)')
+_ANY_CALL = ("_wrapped_call_impl", "_call_impl", "wrapper", "decorate_context", "<module>")
 _QUOTED = 2  # lines of evidence without --verbose
 _ALSO_SHOWN = 5  # further failures of one log without --verbose
 
@@ -75,12 +84,11 @@ def _one_source(
     first = found[0]
     sections = [Section(source if titled else "", tuple(_head(first)))]
     card = card_blocks(first.numbers)
-    facts = [*_facts(first, asks=asks), *([] if verbose else _evidence(first))]
     sections += [Section("", tuple(card))] if card else []
+    facts = _facts(first, verbose=verbose)
     sections += [Section("", (Facts(tuple(facts)),))] if facts else []
     sections += _all_evidence(first) if verbose else []
-    if first.remedies:
-        sections.append(remedies_section(first, verbose=verbose))
+    sections += _remedies(first, verbose=verbose, asks=asks)
     if len(found) > 1:
         pairs = tuple((_place(other), other.verdict) for other in found[1:])
         shown = pairs if verbose else pairs[:_ALSO_SHOWN]
@@ -92,14 +100,30 @@ def _one_source(
 
 
 def _head(found: Diagnosis) -> list[Block]:
-    head: list[Block] = [Note(found.verdict[:1].upper() + found.verdict[1:] + ".", "strong")]
-    if found.causes:
-        head.append(Note(f"Cause: {_named(found.causes[0], ' confidence')}.", "normal"))
+    """What ran out and where, and what to do first: one line to type, and what it gives."""
+    head: list[Block] = [Note(_sentence(found.verdict), "strong")]
+    if found.no_way:
+        head.append(Note(found.no_way, "normal"))
+    if found.remedies:
+        remedy = found.remedies[0]
+        gives = effect(found, remedy)
+        head += [Note(f"{_FIRST}: {remedy.change}", "strong"), *_typed(found, remedy, _NEAR)]
+        head += [Note(_sentence(gives), "normal")] if gives else []
     elif found.short_answer:
-        head.append(Note(f"Try: {found.short_answer}", "normal"))
+        head.append(Note(f"{_FIRST}: {found.short_answer}", "normal"))
     elif not found.is_oom and ": " not in found.verdict:
         head.append(Note(_NOTHING, "normal"))
     return head
+
+
+def _typed(found: Diagnosis, remedy: Remedy, depth: int) -> list[Block]:
+    """The line to type; nothing if the remedy has none."""
+    lines = typed(found, remedy)
+    return [Code(tuple(lines.items()), depth, not is_certain(found, lines))] if lines else []
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}" + ("" if text.endswith((".", "!", "?")) else ".")
 
 
 def _named(cause: Cause, word: str = "") -> str:
@@ -108,25 +132,30 @@ def _named(cause: Cause, word: str = "") -> str:
     return f"{name} ({cause.confidence}{word}){why}"
 
 
-def _facts(found: Diagnosis, *, asks: bool) -> list[tuple[str, str]]:
+def _facts(found: Diagnosis, *, verbose: bool) -> list[tuple[str, str]]:
+    """The cause with its evidence, and what else is known; with `verbose` how it is known."""
     pairs = []
+    if found.causes:
+        pairs.append(("Cause", _named(found.causes[0], " confidence")))
+    if not verbose:
+        pairs += _evidence(found)
     if found.where is not None:
         line = "" if found.where.line is None else f":{found.where.line}"
         code = f": {found.where.code}" if found.where.code else ""
         pairs.append(("Your line", f"{found.where.file}{line} in {found.where.function}{code}"))
-    if found.tensors:
-        for number, tensor in enumerate(found.tensors[:3]):
-            text = f"{tensor.arithmetic or tensor.name} ({tensor.likelihood} likelihood)"
-            pairs.append(("or" if number else "Tensor", text))
-    elif asks and found.is_oom and found.resource == "gpu" and _names_a_tensor(found):
-        pairs.append(("Tensor", _no_tensor(found)))
+    for number, tensor in enumerate(found.tensors[: _TENSORS if verbose else 1]):
+        text = f"{tensor.arithmetic or tensor.name} ({tensor.likelihood} likelihood)"
+        pairs.append(("or" if number else "Tensor", text))
+    if verbose and not found.tensors and found.assumed and _names_a_tensor(found):
+        pairs.append(("Tensor", "no tensor of this model has the requested size"))
     if found.recovery is not None:
         pairs.append(("Recovery", found.recovery))
     if found.held is not None:
         held = f"{held_text(found.held)} (by {PurePath(found.held_source or '').name})"
         pairs.append(("Held", held))
     pairs += [("Note", text) for text in found.oddities]
-    pairs += [("" if number else "Needs", text) for number, text in enumerate(found.needs)]
+    if verbose:
+        pairs += [("" if number else "Needs", text) for number, text in enumerate(found.needs)]
     if found.simulated_bytes is not None:
         pairs.append(("Simulated", f"the training peaks at {format_bytes(found.simulated_bytes)}"))
     if found.assumed:
@@ -139,38 +168,50 @@ def _names_a_tensor(found: Diagnosis) -> bool:
     return found.numbers.requested_bytes not in (None, 2 * MIB, 20 * MIB)
 
 
-def _no_tensor(found: Diagnosis) -> str:
-    if not found.assumed:
-        return "unknown; to identify it, pass --model MODEL --seq-len N --micro-batch N"
-    return "no tensor of this model has the requested size"
-
-
 def _evidence(found: Diagnosis) -> list[tuple[str, str]]:
-    """The lines that support the first cause, in full, and the names of the other causes."""
-    # already among the facts
-    known = {*(tensor.arithmetic for tensor in found.tensors), *found.needs}
+    """The lines that support the first cause, and the other causes if it is not certain."""
+    known = {*(tensor.arithmetic for tensor in found.tensors), *found.needs}  # already facts
     lines = found.causes[0].evidence if found.causes else found.evidence
-    quoted = [line for line in lines if line not in known][:_QUOTED]
-    pairs = [("Evidence", line) for line in quoted]
+    quoted = [_brief(line) for line in lines if line not in known and not _is_told(found, line)]
+    shown = [line for line in quoted if line][:_QUOTED]
+    pairs = [("" if number else "Evidence", line) for number, line in enumerate(shown)]
     others = [
         f"{cause.cause.replace('_', ' ')} ({cause.confidence})"
         for cause in found.causes[1:]
         if cause.confidence != "low"
     ]
-    return [*pairs, ("Less likely", ", ".join(others))] if others else pairs
+    if others and found.causes[0].confidence != "high":
+        pairs.append(("Less likely", ", ".join(others)))
+    return pairs
+
+
+def _is_told(found: Diagnosis, line: str) -> bool:
+    """Whether a line is the message again, whose numbers the verdict and the bar have."""
+    if found.numbers.requested_bytes is None:
+        return False
+    return line in found.message or found.message in line or "ried to allocate" in line
+
+
+def _brief(line: str) -> str:
+    """A frame of a traceback as `model.py:12 in forward: code`; empty if any call has it."""
+    match = _FRAME.match(line)
+    if match is None:
+        return line
+    file, number, rest = match.groups()
+    return "" if rest.startswith(_ANY_CALL) else f"{PurePath(file).name}:{number} in {rest}"
 
 
 def _all_evidence(found: Diagnosis) -> list[Section]:
     blocks: list[Block] = []
-    for cause in found.causes:
-        blocks.append(Note(_named(cause), "normal"))
+    for number, cause in enumerate(found.causes):
+        blocks += [Note(_named(cause), "normal")] if number else []  # the first is a fact
         if cause.evidence:
             blocks.append(Facts(tuple(("evidence", line) for line in cause.evidence)))
     quoted = {line for cause in found.causes for line in cause.evidence}
     others = tuple(("log", line) for line in found.evidence if line not in quoted)
     if others:
         blocks.append(Facts(others))
-    return [Section("Causes and evidence", tuple(blocks))] if blocks else []
+    return [Section("Evidence and other causes", tuple(blocks))] if blocks else []
 
 
 def _place(found: Diagnosis) -> str:
@@ -278,81 +319,35 @@ def _parts(numbers: Numbers, own: int) -> str:
         (numbers.private_pools_bytes, "in private pools"),
     ]
     known = [f"{format_bytes(size)} {word}" for size, word in parts if size and size != own]
-    return f" ({', '.join(known)})" if known else ""
+    return f": {', '.join(known)}" if known else ""
 
 
-_SHOWN = 5  # remedies without --verbose
-_LIBRARIES = ("trl", "transformers", "deepspeed", "accelerate", "lightning", "pytorch")
-_BASIS = {"rule": "rule of thumb", "arithmetic": "computed", "predicted": "simulated"}
+def _remedies(found: Diagnosis, *, verbose: bool, asks: bool) -> list[Section]:
+    """The remedies after the first one; with `verbose` all, with how their sizes are known.
+
+    With `asks` the section also says which options of `explain` would tell more.
+    """
+    shown = found.remedies if verbose else found.remedies[1:_SHOWN]
+    blocks: list[Block] = []
+    for number, remedy in enumerate(shown, 1 if verbose else 2):
+        gives = effect(found, remedy)
+        pairs = [(f"{number}.", f"{remedy.change}: {gives}" if gives else remedy.change)]
+        blocks.append(Facts((*pairs, ("", derivation(remedy))) if verbose else tuple(pairs)))
+        if not verbose:
+            blocks += _typed(found, remedy, _DEEPER)
+        elif remedy.lines:
+            blocks.append(Code(tuple(remedy.lines.items()), _DEEPER))
+    blocks += [Note(text) for text in _asides(found, verbose=verbose, asks=asks)]
+    title = "Remedies" if verbose and shown else "Other remedies" if shown else ""
+    return [Section(title, tuple(blocks))] if blocks else []
 
 
-def remedies_section(found: Diagnosis, *, verbose: bool) -> Section:
-    """The remedies in their order; without `verbose` the first ones, for the library in use."""
-    short_by = found.short_bytes or _short_by(found)
-    title = "What helps" + (f" (short by {format_bytes(short_by)})" if short_by else "")
-    shown = found.remedies if verbose else found.remedies[:_SHOWN]
-    blocks: list[Block] = [Note(found.no_way, "strong")] if found.no_way else []
-    hidden = len(shown) < len(found.remedies)
-    for number, remedy in enumerate(shown, 1):
-        effect = _effect(remedy, short_by, found.numbers.capacity_bytes)
-        blocks.append(Facts(((f"{number}.", f"{remedy.change}: {effect}"),)))
-        chosen = list(remedy.lines.items()) if verbose else _lines(found, remedy)
-        hidden = hidden or len(chosen) < len(remedy.lines)
-        size = max((len(name) for name, _ in chosen), default=0)
-        if chosen:
-            lines = [_indented(name, line, size) for name, line in chosen]
-            blocks.append(Verbatim(tuple(line for block in lines for line in block)))
-    if hidden:
-        blocks.append(Note(_more(len(found.remedies) - len(shown))))
-    return Section(title, tuple(blocks))
-
-
-def _more(count: int) -> str:
-    code = "the code for other libraries"
-    if not count:
-        return f"--verbose shows {code}."
-    return f"--verbose shows {count} more {'remedy' if count == 1 else 'remedies'} and {code}."
-
-
-def _indented(name: str, lines: str, size: int) -> list[str]:
-    """The lines for one library, with its name before the first one."""
-    first, *others = lines.splitlines()
-    return [f"      {name:<{size}}  {first}", *(f"      {'':<{size}}  {line}" for line in others)]
-
-
-def _effect(remedy: Remedy, short_by: int | None, capacity: int | None) -> str:
-    details = [text for text in (remedy.arithmetic, remedy.note) if text]
-    basis = _BASIS.get(remedy.basis, remedy.basis)
-    if remedy.frees_bytes is None:
-        return f"{'; '.join(details)} ({basis})" if details else f"({basis})"
-    size = format_bytes(remedy.frees_bytes)
-    if remedy.leaves_bytes is not None and remedy.enough is not False:
-        card = f" of {format_bytes(capacity)}" if capacity else ""
-        least = "about " if remedy.enough else "at least "
-        effect = f"then needs {least}{format_bytes(remedy.leaves_bytes)}{card}"
-    else:
-        # More than the card has cannot be freed: the training would need that much less.
-        beyond = capacity is not None and remedy.frees_bytes > capacity
-        effect = f"needs about {size} less" if beyond else f"frees about {size}"
-        if short_by and remedy.frees_bytes < short_by:
-            effect += ", not enough alone"
-    return f"{effect} ({': '.join([basis, '; '.join(details)] if details else [basis])})"
-
-
-def _lines(found: Diagnosis, remedy: Remedy) -> list[tuple[str, str]]:
-    """The code for the library in the traceback, and what needs no library."""
-    pairs = list(remedy.lines.items())
-    wanted = {found.framework or "transformers", "pytorch"}
-    if remedy.parts:  # several lines for each library: one library is enough
-        known = [name for name in (found.framework, "transformers", "pytorch") if name]
-        wanted = {next((name for name in known if name in remedy.lines), "pytorch")}
-    chosen = [pair for pair in pairs if pair[0] in wanted or pair[0] not in _LIBRARIES]
-    return pairs if len(pairs) < 3 and not remedy.parts else chosen or pairs
-
-
-def _short_by(found: Diagnosis) -> int | None:
-    """How much of the request was not free; for reports that older versions wrote."""
-    numbers = found.numbers
-    if numbers.requested_bytes is None or numbers.free_bytes is None:
-        return None
-    return max(0, numbers.requested_bytes - numbers.free_bytes) or None
+def _asides(found: Diagnosis, *, verbose: bool, asks: bool) -> Iterator[str]:
+    if any(one.leaves_bytes is not None and one.enough is None for one in found.remedies):
+        yield "Sizes leave out what grows with the batch: with it, the training needs more."
+    count = len(found.remedies) - _SHOWN
+    if not verbose and (count > 0 or any(len(one.lines) > 1 for one in found.remedies)):
+        more = f"{count} more {'remedy' if count == 1 else 'remedies'} and " if count > 0 else ""
+        yield f"--verbose shows {more}the code for other programs."
+    if asks and not found.assumed and found.resource == "gpu" and found.phase in OF_A_STEP:
+        yield "Add --model MODEL --seq-len N --micro-batch N for the sizes of this training."

@@ -26,6 +26,8 @@ _GLUE = re.compile(
     r"|(?<=\d min) (?=\d)|(?<=\d h) (?=\d)|(?<=\d d) (?=\d)"
     r"|(?<=\d) (?=x \d)|(?<=\d x) (?=\d)|(?<=\w) (?=\d+\.\d+\.)"
 )
+_QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'")
+_BETWEEN = re.compile(r"(?<![,;]) ")
 _NO_BREAK = "\xa0"  # textwrap does not break here, and `one_line` has removed it from the text
 _UNSAFE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
@@ -69,6 +71,28 @@ def wrap(text: str, width: int, first: str = "", rest: str = "") -> list[str]:
         break_on_hyphens=False,
     )
     return [line.replace(_NO_BREAK, " ") for line in lines]
+
+
+def wrap_code(line: str, width: int, first: str, *, shell: bool = False) -> list[str]:
+    """A line of code in lines of at most `width`: broken between words, never inside quotes.
+
+    It breaks after commas if it has any. A comment that does not fit goes below. With `shell` a
+    broken line ends with a backslash.
+    """
+    indent = " " * len(first)
+    if len(first) + len(line) <= width:
+        return [first + line]
+    code, mark, comment = line.partition("  # ")
+    if mark and code.strip():
+        below = wrap(comment, width, f"{indent}# ", f"{indent}# ")
+        return [*wrap_code(code, width, first, shell=shell), *below]
+    kept = _QUOTED.sub(lambda found: found[0].replace(" ", _NO_BREAK), line)
+    arguments = _BETWEEN.sub(_NO_BREAK, kept)
+    if len(max(arguments.split(" "), key=len)) <= width - len(first) - 4:
+        kept = arguments
+    end = " \\" if shell else ""
+    lines = wrap(kept, width - len(end), first, f"{indent}    ")
+    return [*(part + end for part in lines[:-1]), *lines[-1:]]
 
 
 def _visible(character: str) -> str:

@@ -47,7 +47,8 @@ def test_a_job_with_an_empty_log_is_answered(cli: Callable[..., Any], folder: Pa
     (folder / "slurm-4711.out").write_text("")
     ended = cli("explain", "4711")
     assert ended.code == 0
-    assert ended.out.startswith("Out of host memory.\nCause: host memory (high confidence)")
+    assert ended.out.startswith("Out of host memory.\nDo this first: ")
+    assert "host memory (high confidence)" in ended.out
     assert "Slurm\n  job 4711 of me on gpu01: OUT_OF_MEMORY" in ended.out
     assert "63.8 GiB in the highest sample of a task, 64.0 GiB requested" in ended.out
     assert ended.err == "asking Slurm about job 4711\n"

@@ -43,7 +43,7 @@ def test_the_page(file: Path) -> None:
         "logits",
         "train.py:21",
         "functional.py:3462",
-        "What helps",
+        "Do this first",
     ):
         assert text in ended.stdout, ended.stdout
 

@@ -169,7 +169,7 @@ def test_a_training_is_watched_and_guarded(watched: Watched) -> None:
     assert skipped[1] <= before[1] and after[1] == before[1]
     events = [(e.event, e.step) for e in log(watched, "guarded").events]
     assert events == [("oom", 2), ("skipped", 2), ("end", 4)]
-    assert "oomdoctor: out of GPU memory" in facts["error"] and "What helps" in facts["error"]
+    assert "oomdoctor: out of GPU memory" in facts["error"] and "Do this first" in facts["error"]
     assert "oomdoctor: batch skipped, 1 so far" in error
 
     # The Trainer's reporters see the metrics.

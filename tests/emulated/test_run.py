@@ -100,7 +100,7 @@ def test_running_out_of_memory(watched: Watched) -> None:
     (diagnosis,) = report.diagnoses
     assert diagnosis.is_oom and diagnosis.resource == "gpu" and diagnosis.remedies
     assert diagnosis.numbers.requested_bytes == rank.oom.requested_bytes
-    assert "Out of GPU memory" in error and "What helps" in error
+    assert "Out of GPU memory" in error and "Do this first" in error
 
 
 def test_an_error_that_the_script_catches(watched: Watched) -> None:

@@ -31,7 +31,8 @@ def test_the_error_is_diagnosed() -> None:
     assert type(error) is DiagnosedOutOfMemoryError
     assert str(error).startswith(MESSAGE)
     assert "oomdoctor: out of GPU memory" in str(error)
-    assert "Cause: " in str(error) and "What helps (short by 1.30 GiB):\n  1. " in str(error)
+    assert "\nDo this first: " in str(error) and "\nCause: " in str(error)
+    assert "Other remedies:\n  2. " in str(error)
     assert error.diagnosis.numbers.requested_bytes == 2.5 * GIB
     assert isinstance(error.__cause__, torch.OutOfMemoryError)
 

@@ -16,15 +16,12 @@ from typing import Any
 from oomdoctor.explain.diagnose import diagnose
 from oomdoctor.explain.reading.parse import flatten, read_message
 from oomdoctor.explain.reading.scan import scan
+from oomdoctor.explain.remedies.wording import effect, typed
 from oomdoctor.explain.training.known import Given
 from oomdoctor.monitor.pinned import drop_copies, is_copied
 from oomdoctor.records.report.diagnosis import Diagnosis
-from oomdoctor.units import format_bytes
 
 _REMEDIES = 4
-_LIBRARIES = ("transformers", "pytorch", "shell")
-
-
 _MOST_TEXT = 20_000
 _PLAIN = (int, float, complex, str, bytes, type(None), type, FunctionType, ModuleType)
 
@@ -67,22 +64,26 @@ def diagnosed(error: BaseException, more: str = "") -> Any:
 
 
 def text_of(found: Diagnosis) -> str:
-    """A diagnosis in a few lines: what happened, the cause, the first remedies."""
+    """A diagnosis in a few lines: what happened, what to do first, the cause, other remedies."""
     lines = [f"oomdoctor: {found.verdict}."]
-    if found.causes:
-        first = found.causes[0]
-        what = first.cause.replace("_", " ") + (f", {first.detail}" if first.detail else "")
-        why = f": {first.why}" if first.why else ""
-        lines.append(f"Cause: {what} ({first.confidence} confidence){why}")
-    if found.remedies:
-        short = f" (short by {format_bytes(found.short_bytes)})" if found.short_bytes else ""
-        lines.append(f"What helps{short}:")
     for number, remedy in enumerate(found.remedies[:_REMEDIES], 1):
-        frees = f": frees about {format_bytes(remedy.frees_bytes)}" if remedy.frees_bytes else ""
-        lines.append(f"  {number}. {remedy.change}{frees}")
-        line = next((remedy.lines[n] for n in _LIBRARIES if n in remedy.lines), None)
-        lines += [f"       {part}" for part in (line or "").splitlines()]
-    return "\n".join(lines)
+        gives = effect(found, remedy)
+        head = "Do this first: " if number == 1 else f"  {number}. "
+        lines.append(f"{head}{remedy.change}" + (f": {gives}" if gives else ""))
+        for line in typed(found, remedy).values():
+            lines += [f"       {part}" for part in line.splitlines()]
+        if number == 1:
+            lines += [*_cause(found), *(["Other remedies:"] if found.remedies[1:] else [])]
+    return "\n".join(lines if found.remedies else [*lines, *_cause(found)])
+
+
+def _cause(found: Diagnosis) -> list[str]:
+    if not found.causes:
+        return []
+    first = found.causes[0]
+    what = first.cause.replace("_", " ") + (f", {first.detail}" if first.detail else "")
+    why = f": {first.why}" if first.why else ""
+    return [f"Cause: {what} ({first.confidence} confidence){why}"]
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -15,7 +15,7 @@ from oomdoctor.errors import machine_error
 from oomdoctor.package_data import page_parts
 from oomdoctor.records.report.report import Report
 from oomdoctor.render import pages
-from oomdoctor.render.blocks import Block, Facts, Grid, Note, Part, Section, Sized, Verbatim
+from oomdoctor.render.blocks import Block, Code, Facts, Grid, Note, Part, Section, Sized, Verbatim
 from oomdoctor.render.charts import Chart
 from oomdoctor.render.charts.axes import COLORS
 from oomdoctor.render.charts.choose import charts_of
@@ -157,6 +157,9 @@ def _block(block: Block) -> dict[str, object]:
         return {"kind": "facts", "pairs": _pairs(block)}
     if isinstance(block, Verbatim):
         return {"kind": "lines", "text": "\n".join(escape(line) for line in block.lines)}
+    if isinstance(block, Code):
+        lines = (escape((first + line)[block.depth :]) for first, line, _ in block.lines())
+        return {"kind": "lines", "text": "\n".join(lines)}
     return _grid(block.whole if isinstance(block, Sized) else block)
 
 

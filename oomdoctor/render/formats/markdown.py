@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from oomdoctor.render.blocks import Block, Facts, Grid, Note, Section, Sized
+from oomdoctor.render.blocks import Block, Code, Facts, Grid, Note, Section, Sized
 from oomdoctor.render.pages import sections_of
 from oomdoctor.render.text import escape, one_line
 
@@ -43,7 +43,10 @@ def _block(block: Block) -> str:
         rules = ["---:" if column.right else "---" for column in block.columns]
         rows = [[_escaped(cell) for cell in row] for row in block.rows]
         return "\n".join(f"| {' | '.join(row)} |" for row in [names, rules, *rows])
-    lines = [escape(line) for line in block.lines]
+    if isinstance(block, Code):
+        lines = [escape((first + line)[block.depth :]) for first, line, _ in block.lines()]
+    else:
+        lines = [escape(line) for line in block.lines]
     ticks = max((len(run) for line in lines for run in re.findall("`+", line)), default=0)
     fence = "`" * max(3, ticks + 1)
     return "\n".join([f"{fence}text", *lines, fence])

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from oomdoctor.render.blocks import Block, Column, Facts, Grid, Note, Section, Sized, Verbatim
+from oomdoctor.render.blocks import Block, Code, Column, Facts, Grid, Note, Section, Sized, Verbatim
 from oomdoctor.render.outcome_colors import painted, tone
-from oomdoctor.render.text import escape, one_line, wrap
+from oomdoctor.render.text import escape, one_line, wrap, wrap_code
 from oomdoctor.units import DASH
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _GAP = "  "
 _INDENT = "  "
+_SHELLS = ("shell", "docker")  # names of code that a shell runs
 _NARROWEST_TEXT = 36  # narrower text reads better on a line below the row
 
 
@@ -87,6 +88,8 @@ def _plain_block(block: Block, indent: str, color: bool) -> list[str]:
         return [indent + one_line(block.text)]
     if isinstance(block, Verbatim):
         return [indent + escape(line) for line in block.lines]
+    if isinstance(block, Code):
+        return [indent + escape(first + line) for first, line, _ in block.lines()]
     if isinstance(block, Facts):
         size = max(len(one_line(name)) for name, _ in block.pairs)
         return [f"{indent}{one_line(n):<{size}}{_GAP}{one_line(t)}" for n, t in block.pairs]
@@ -117,6 +120,14 @@ def _terminal_block(block: Block, indent: str, width: int) -> list[Text]:
         return [Text(line, style) for line in wrap(one_line(block.text), width, indent, indent)]
     if isinstance(block, Verbatim):
         return [Text(indent + escape(line)) for line in block.lines]
+    if isinstance(block, Code):
+        return [
+            Text(part)
+            for first, line, name in block.lines()
+            for part in wrap_code(
+                escape(line), width, indent + escape(first), shell=name in _SHELLS
+            )
+        ]
     if isinstance(block, Grid):
         return _terminal_grid(block, indent, width)
     if isinstance(block, Sized):

@@ -80,10 +80,50 @@ def _page(
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_verdict_and_cause_are_the_first_two_lines(terminal: bool) -> None:
-    first, second = _page(FOUND, terminal=terminal).splitlines()[:2]
-    assert first == "Out of GPU memory while computing the loss: tried to allocate 8.00 GiB."
-    assert second == "Cause: logits (high confidence): the logits did not fit."
+def test_what_ran_out_and_what_to_do_first_come_first(terminal: bool) -> None:
+    lines = _page(FOUND, terminal=terminal).splitlines()
+    assert lines[:4] == [
+        "Out of GPU memory while computing the loss: tried to allocate 8.00 GiB.",
+        "Do this first: change 0",
+        "    A(0)",
+        "8 -> 0.",
+    ]
+    cause = "Cause        logits (high confidence): the logits did not fit"
+    bar = next(line for line in lines if line.startswith("["))
+    assert lines.index(bar) < lines.index(cause) < lines.index("Other remedies")
+
+
+def test_without_a_program_in_the_log_the_lines_to_type_are_named() -> None:
+    page = _page(replace(FOUND, framework=None))
+    assert "    transformers  A(0)\n    pytorch       C(0)\n" in page
+
+
+def test_code_breaks_between_words_and_not_in_a_string() -> None:
+    long = 'export WORDS="one two three four five six seven" MORE=1 AND_STILL_MORE=2 LAST=3'
+    remedy = Remedy("set it", None, "rule", {"shell": long})
+    page = _page(replace(FOUND, remedies=(remedy,)), terminal=True, width=60)
+    assert (
+        'Do this first: set it\n    export WORDS="one two three four five six seven" \\\n'
+        "        MORE=1 AND_STILL_MORE=2 LAST=3\n"
+    ) in page
+    assert f"\n    {long}\n" in _page(replace(FOUND, remedies=(remedy,)))
+
+
+def test_a_comment_that_does_not_fit_goes_below_its_line() -> None:
+    code = f"call({'argument, ' * 3}last=1)  # " + "and why this is so " * 2
+    remedy = Remedy("call it", None, "rule", {"transformers": code})
+    page = _page(replace(FOUND, remedies=(remedy,)), terminal=True, width=60)
+    assert "\n    call(argument, argument, argument, last=1)\n    # and why" in page
+
+
+def test_sizes_that_leave_out_the_batch_say_so_once() -> None:
+    remedies = tuple(
+        Remedy(f"r{n}", GIB, "arithmetic", {}, "a + b", None, 70 * GIB, None) for n in range(3)
+    )
+    page = _page(replace(FOUND, remedies=remedies))
+    assert "Then it needs 70.0 GiB of 80.0 GiB.\n" in page and "a + b" not in page
+    assert page.count("leave out what grows with the batch") == 1
+    assert "computed: a + b" in _page(replace(FOUND, remedies=remedies), verbose=True)
 
 
 def test_the_card_is_drawn_to_scale() -> None:
@@ -93,7 +133,7 @@ def test_the_card_is_drawn_to_scale() -> None:
     assert (len(body), body.count("="), body.count("."), body.count("#")) == (32, 6, 2, 24)
     assert bar[bar.index("]") + 1 :] == "!! of 80.0 GiB"
     assert lines[lines.index(bar) + 1 :][:4] == [
-        "# this process     60.0 GiB (55.0 GiB allocated, 1.00 GiB reserved but unallocated)",
+        "# this process     60.0 GiB: 55.0 GiB allocated, 1.00 GiB reserved but unallocated",
         "= other processes  16.0 GiB",
         ". free             4.00 GiB",
         "! requested        8.00 GiB",
@@ -125,7 +165,7 @@ def test_numbers_that_make_no_bar_are_listed() -> None:
 def test_memory_in_use_belongs_to_this_process_only_if_the_others_are_known() -> None:
     unknown = replace(FOUND.numbers, other_processes_bytes=None, process_bytes=None)
     page = _page(replace(FOUND, numbers=unknown))
-    assert "# in use     76.0 GiB by all processes (55.0 GiB allocated, 1.00 GiB reserved" in page
+    assert "# in use     76.0 GiB by all processes: 55.0 GiB allocated, 1.00 GiB reserved" in page
     assert "this process" not in page
 
 
@@ -135,12 +175,19 @@ def test_the_bar_fits_into_60_columns() -> None:
     assert len(bar) <= 60
 
 
-def test_evidence_is_quoted_in_full_and_once() -> None:
+def test_evidence_is_quoted_once_and_the_message_never() -> None:
     long = "CUDA out of memory. " + "figures " * 60 + "the end"
-    cause = Cause("logits", "high", ("8.00 GiB = 4 x 2 x 1", long, "third"), "so")
+    frame = 'File "/lib/torch/nn/modules/module.py", line 9, in _wrapped_call_impl: return x'
+    own = 'File "/home/me/model.py", line 7, in forward: return self.head(x)'
+    cause = Cause("logits", "medium", ("8.00 GiB = 4 x 2 x 1", long, frame, own, "third"), "so")
     page = _page(replace(FOUND, causes=(cause, FOUND.causes[1])))
-    assert f"Evidence     {long}\nEvidence     third\nLess likely  other process (medium)" in page
-    assert page.count("8.00 GiB = 4 x 2 x 1") == 1
+    assert "Evidence     model.py:7 in forward: return self.head(x)\n             third\n" in page
+    assert "Less likely  other process (medium)" in page
+    assert page.count("8.00 GiB = 4 x 2 x 1") == 1 and "figures" not in page
+    assert "figures" in _page(replace(FOUND, causes=(cause,)), verbose=True)
+    killed = replace(FOUND, numbers=Numbers(), message="Killed", tensors=())
+    page = _page(replace(killed, causes=(Cause("host_memory", "high", ("Killed",)),)))
+    assert "Evidence     Killed\n" in page
 
 
 def test_slurm_has_its_own_section() -> None:
@@ -149,7 +196,7 @@ def test_slurm_has_its_own_section() -> None:
 
 
 def test_line_tensor_oddities_needs_and_assumptions() -> None:
-    page = _page(FOUND)
+    page = _page(FOUND, verbose=True)
     for text in (
         "train.py:12 in main: loss = model(x).loss",
         "8.00 GiB = 4 x 2 x 1 (high likelihood)",
@@ -161,36 +208,35 @@ def test_line_tensor_oddities_needs_and_assumptions() -> None:
 
 
 def test_no_match_is_said() -> None:
-    assert "no tensor of this model" in _page(replace(FOUND, tensors=()))
-    assert "to identify it, pass --model" in _page(replace(FOUND, tensors=(), assumed=()))
+    assert "no tensor of this model" in _page(replace(FOUND, tensors=()), verbose=True)
+    assert "Add --model MODEL --seq-len N" in _page(replace(FOUND, tensors=(), assumed=()))
+    assert "Add --model" not in _page(FOUND)
 
 
-def test_remedies_have_effect_basis_and_the_lines_of_the_library() -> None:
+def test_remedies_have_effect_and_the_line_of_the_library() -> None:
     page = _page(FOUND)
-    assert "What helps (short by 4.00 GiB)" in page
-    assert "1.  change 0: 8 -> 0 (rule of thumb)" in page
-    assert "2.  change 1: frees about 1.00 GiB, not enough alone (computed: 8 -> 0)" in page
-    assert "5.  change 4: frees about 4.00 GiB (computed: 8 -> 0)" in page
-    assert "transformers  A(1)" in page and "pytorch       C(1)" in page
-    assert "B(1)" not in page
+    assert "  2.  change 1: frees 1.00 GiB; not enough alone\n        A(1)\n" in page
+    assert "  5.  change 4: frees 4.00 GiB\n        A(4)\n" in page
+    assert "B(1)" not in page and "C(1)" not in page
     assert "6.  change" not in page and "2 more" in page
 
 
 def test_verbose_has_everything() -> None:
     page = _page(FOUND, verbose=True)
     assert "7.  change 6" in page and "trl           B(1)" in page
+    assert "  2.  change 1: frees 1.00 GiB; not enough alone\n      computed: 8 -> 0\n" in page
     assert "other process (medium): others hold 16 GiB" in page
     assert page.count("a frame") == 1
 
 
 def test_more_than_the_card_is_not_freed() -> None:
     huge = replace(FOUND, remedies=(Remedy("less", 200 * GIB, "arithmetic", {}, "a"),))
-    assert "needs about 200 GiB less" in _page(huge)
+    assert "Needs 200 GiB less." in _page(huge)
 
 
 def test_look_alike_and_nothing() -> None:
     page = _page(NOT_MEMORY)
-    assert page.startswith("Not a memory failure: shapes.\nTry: compare the shapes\n")
+    assert page.startswith("Not a memory failure: shapes.\nDo this first: compare the shapes\n")
     nothing = replace(NOT_MEMORY, look_alike=None, short_answer=None, evidence=(),
                       verdict="no memory failure found")  # fmt: skip
     assert _page(nothing).startswith("No memory failure found.\nIf the run died silently")
@@ -209,8 +255,8 @@ def test_several_logs_are_one_table() -> None:
     assert len(rows) == 2
     assert "out of GPU memory" in rows[0] and "logits (high)" in rows[0]
     assert "other error" in rows[1] and "compare the shapes" in rows[1]
-    assert "What helps" not in page
-    assert "What helps" in _page(FOUND, NOT_MEMORY, verbose=True)
+    assert "Do this first" not in page
+    assert "Do this first" in _page(FOUND, NOT_MEMORY, verbose=True)
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 140])
@@ -285,4 +331,4 @@ def test_stdin_keeps_its_name_in_csv() -> None:
 
 def test_markdown() -> None:
     page = _page(FOUND, format="markdown")
-    assert "### What helps" in page and "```text" in page
+    assert "### Other remedies" in page and "```text" in page

@@ -1,0 +1,70 @@
+"""The words for a remedy: what it gives, and the lines to type for the program at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from oomdoctor.records.report.diagnosis import Diagnosis, Remedy
+from oomdoctor.units import format_bytes
+
+_LIBRARIES = ("trl", "transformers", "deepspeed", "accelerate", "lightning", "pytorch")
+_BASIS = {"rule": "rule of thumb", "arithmetic": "computed", "predicted": "simulated"}
+
+
+def effect(found: Diagnosis, remedy: Remedy) -> str:
+    """What the remedy gives and what it costs, without the arithmetic; empty if nothing is known.
+
+    A number is said only if it was computed or measured for this failure.
+    """
+    return "; ".join(filter(None, (*_size(found, remedy), remedy.note)))
+
+
+def _size(found: Diagnosis, remedy: Remedy) -> Iterator[str | None]:
+    if remedy.frees_bytes is None:
+        yield remedy.arithmetic  # a rule in words
+        return
+    size, capacity = format_bytes(remedy.frees_bytes), found.numbers.capacity_bytes
+    if remedy.leaves_bytes is not None and remedy.enough is not False:
+        card = f" of {format_bytes(capacity)}" if capacity else ""
+        yield f"then it needs {format_bytes(remedy.leaves_bytes)}{card}"
+        return
+    # More than the card has cannot be freed: the training would need that much less.
+    beyond = capacity is not None and remedy.frees_bytes > capacity
+    yield f"needs {size} less" if beyond else f"frees {size}"
+    missing = found.short_bytes or missing_bytes(found)
+    if missing and remedy.frees_bytes < missing:
+        yield "not enough alone"
+
+
+def derivation(remedy: Remedy) -> str:
+    """How the number is known: "computed: weights 15.0 GiB + ..."."""
+    basis = _BASIS.get(remedy.basis, remedy.basis)
+    said = remedy.frees_bytes is None or not remedy.arithmetic  # the effect has the words
+    return basis if said else f"{basis}: {remedy.arithmetic}"
+
+
+def missing_bytes(found: Diagnosis) -> int | None:
+    """How much of the request was not free."""
+    numbers = found.numbers
+    if numbers.requested_bytes is None or numbers.free_bytes is None:
+        return None
+    return max(0, numbers.requested_bytes - numbers.free_bytes) or None
+
+
+def typed(found: Diagnosis, remedy: Remedy) -> dict[str, str]:
+    """The line to type by the name of its program, whose own lines are the first ones.
+
+    A log that names no program may be one of transformers or of plain PyTorch: then both.
+    """
+    lines, program, first = remedy.lines, found.framework, next(iter(remedy.lines), "")
+    names = [program] if program in lines and first in _LIBRARIES else [first]
+    if program is None and first in _LIBRARIES:
+        names = [name for name in ("transformers", "pytorch") if name in lines] or names
+    return {name: lines[name] for name in names if name and name in lines}
+
+
+def is_certain(found: Diagnosis, lines: Mapping[str, str]) -> bool:
+    """Whether the lines need no name beside them: one line that is not for another library."""
+    return len(lines) == 1 and all(
+        name == found.framework or name not in _LIBRARIES for name in lines
+    )
