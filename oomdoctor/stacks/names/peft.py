@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row
-from oomdoctor.stacks.names.values import among, decimal, names_in, number, on_if, only_if, switched
+from oomdoctor.stacks.names.values import (
+    among,
+    decimal,
+    given,
+    names_in,
+    number,
+    on_if,
+    only_if,
+    switched,
+)
 from oomdoctor.stacks.partial_config import PartialConfig
 
 
@@ -18,16 +27,7 @@ def in_four_bits(config: TrainConfig) -> bool:
     return config.quantization == "nf4"
 
 
-def in_eight_bits(config: TrainConfig) -> bool:
-    """Whether the base is stored in eight bits."""
-    return config.quantization == "int8"
-
-
-def share(value: object) -> PartialConfig:
-    """The dropout before each adapter."""
-    return {} if value is None else {"lora_dropout": decimal(value)}
-
-
+share = given("lora_dropout", decimal)
 quant_type = among("quantization type", "a rung quantizes to nf4, not to {}")
 
 
@@ -90,7 +90,12 @@ def lora_rows(rank: str, alpha: str, dropout: str, *older: str) -> tuple[Row, ..
 
 BITS = (
     Row("load_in_4bit", ("bits_4",), switched("bits_4"), on_if(in_four_bits)),
-    Row("load_in_8bit", ("bits_8",), switched("bits_8"), on_if(in_eight_bits)),
+    Row(
+        "load_in_8bit",
+        ("bits_8",),
+        switched("bits_8"),
+        on_if(lambda config: config.quantization == "int8"),
+    ),
 )
 STORAGE = only_if(
     Row(

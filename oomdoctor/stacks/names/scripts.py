@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from oomdoctor.stacks.names.peft import BITS, quant_type, storage, upcast_adapters
+from oomdoctor.stacks.names.peft import BITS, quant_type, storage, trained_whole, upcast_adapters
 from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row, Table, table, words_of
 from oomdoctor.stacks.names.techniques import backend_row, fp8_row
 from oomdoctor.stacks.names.values import (
@@ -15,18 +15,14 @@ from oomdoctor.stacks.names.values import (
     dtype,
     flag,
     flagged,
+    if_on,
     integer,
-    names_in,
     number,
     switch,
     targets,
     text_of,
 )
 from oomdoctor.stacks.partial_config import PartialConfig, only
-
-
-def _modules(value: object) -> PartialConfig:
-    return {"modules_to_save": tuple(names_in(value))} if value else {}
 
 
 def _allocator(value: object) -> PartialConfig:
@@ -38,14 +34,6 @@ def _allocator(value: object) -> PartialConfig:
 def _targets(value: object) -> PartialConfig:
     """The modules with adapters; our own scripts find those of attention by a function."""
     return {"lora_targets": "attention"} if value == ["attention"] else targets(value)
-
-
-def _whole(value: object) -> PartialConfig:
-    return {"use_peft": False} if flag(value) else {}
-
-
-def _vision(value: object) -> PartialConfig:
-    return {"vision": "trained" if flag(value) else "frozen"}
 
 
 def _as_said(key: str) -> Row:
@@ -69,14 +57,18 @@ SCRIPT = LENGTH | table(
     (
         _as_said("objective"),
         # Unsloth's switch for training without an adapter.
-        Row("full_finetuning", ("use_peft",), _whole),
-        Row("finetune_vision_layers", ("vision",), _vision),
+        Row("full_finetuning", ("use_peft",), if_on({"use_peft": False})),
+        Row(
+            "finetune_vision_layers",
+            ("vision",),
+            lambda value: {"vision": "trained" if flag(value) else "frozen"},
+        ),
         Row("lora_target_modules", ("lora_targets",), _targets, None, ("target_modules",)),
         switch("use_dora", "use_dora", True, False),
         switch("use_rslora", "use_rslora", True, False),
         upcast_adapters("autocast_adapter_dtype"),
         _as_said("adapter_dtype"),
-        Row("modules_to_save", ("modules_to_save",), _modules),
+        Row("modules_to_save", ("modules_to_save",), lambda v: trained_whole(v) if v else {}),
         *(replace(row, write=None) for row in BITS),
         Row("bnb_4bit_quant_type", (), quant_type),
         Row("bnb_4bit_use_double_quant", ("double_quant",), flagged("double_quant")),

@@ -7,7 +7,7 @@ import re
 
 from oomdoctor.records.configuration.keys import low_rank
 from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row, Write
-from oomdoctor.stacks.names.values import among, flag, integer, on_if, switched
+from oomdoctor.stacks.names.values import among, flag, given, integer, on_if, switched
 from oomdoctor.stacks.partial_config import PartialConfig
 
 
@@ -74,14 +74,10 @@ def side(value: object) -> PartialConfig:
     return {"image_size": integer(value)}
 
 
-def side_of_pixels(value: object) -> PartialConfig:
-    """The most pixels of an image: larger ones are made smaller, so this is the worst case."""
-    return {} if value is None else {"image_size": math.isqrt(integer(value))}
-
-
-def frozen_vision(value: object) -> PartialConfig:
-    """A switch that keeps the vision encoder as it is."""
-    return {} if value is None else {"vision": "frozen" if flag(value) else "trained"}
+# The most pixels of an image: larger ones are made smaller, so this is the worst case.
+side_of_pixels = given("image_size", lambda value: math.isqrt(integer(value)))
+# A switch that keeps the vision encoder as it is.
+frozen_vision = given("vision", lambda value: "frozen" if flag(value) else "trained")
 
 
 def trainable_vision(value: object) -> PartialConfig:

@@ -82,9 +82,14 @@ def whole(key: str) -> Read:
     return lambda value: {} if value is None or is_auto(value) else only(key, integer(value))
 
 
+def given(key: str, convert: Callable[[object], object]) -> Read:
+    """Reads a value as `convert` takes it. null is the same as no line."""
+    return lambda value: {} if value is None else only(key, convert(value))
+
+
 def word(key: str) -> Read:
     """Reads a word."""
-    return lambda value: {} if value is None else only(key, str(value).strip().lower())
+    return given(key, lambda value: str(value).strip().lower())
 
 
 def switched(key: str, *, auto: bool = False) -> Read:
@@ -204,6 +209,16 @@ def optimizer(value: object) -> str:
     if found is None:
         raise NotTakenError(f"a rung has no optimizer {value}")
     return found.name
+
+
+def optimizer_among(known: Mapping[str, str]) -> Read:
+    """Reads an optimizer by a program's own words, or by another name of it."""
+
+    def read(value: object) -> PartialConfig:
+        text = str(value).strip().lower()
+        return {"optimizer": known.get(text) or optimizer(text)}
+
+    return read
 
 
 def targets(value: object) -> PartialConfig:

@@ -50,10 +50,6 @@ def _zero_row(name: str, inner: str, *, none: object = LEFT_OUT) -> Row:
     return only_if(full, is_zero)
 
 
-def _nodes(config: TrainConfig) -> int:
-    return max(1, -(-config.world_size // config.gpus_per_node))
-
-
 ACCELERATE = table(
     "accelerate",
     (
@@ -63,7 +59,8 @@ ACCELERATE = table(
             among("accelerate precision", "a rung has no mixed precision {}"), _mixed_word),
         backend_row("fp8_config.backend", ("AO", "TE")),
         number("num_processes", "world_size"),
-        number("num_machines", "nodes", write=_nodes),
+        number("num_machines", "nodes",
+               write=lambda config: max(1, -(-config.world_size // config.gpus_per_node))),
         Row("gradient_accumulation_steps", ("accumulation_steps",), whole("accumulation_steps")),
         Row("dynamo_config.dynamo_backend", ("compile",),
             among("accelerate compiler", "a rung compiles with inductor, not with {}"),

@@ -17,6 +17,7 @@ from oomdoctor.stacks.names.values import (
     dtype,
     flag,
     flagged,
+    given,
     integer,
     is_auto,
     named_file,
@@ -53,10 +54,6 @@ def computes(config: TrainConfig, precision: str) -> bool:
     return precision == config.autocast_dtype
 
 
-def _weights(value: object) -> PartialConfig:
-    return {} if value is None else {"weights_dtype": dtype(value)}
-
-
 def _not_reentrant(value: object) -> PartialConfig:
     if value is None or not flag(value):
         return {}
@@ -67,9 +64,7 @@ def _checkpointing(config: TrainConfig) -> bool:
     return config.activation_checkpointing != "none"
 
 
-def bucket(value: object) -> PartialConfig:
-    """The size of DDP's buckets in MiB."""
-    return {} if value is None else {"bucket_mib": integer(value)}
+bucket = given("bucket_mib", integer)
 
 
 def _bucket_of(config: TrainConfig) -> object:
@@ -109,7 +104,7 @@ FROM_PRETRAINED = table(
         Row(
             "dtype",
             ("weights_dtype",),
-            _weights,
+            given("weights_dtype", dtype),
             lambda config: config.weights_dtype,
             ("torch_dtype", "model_init_kwargs.dtype", "model_init_kwargs.torch_dtype"),
         ),
@@ -131,7 +126,7 @@ ARGUMENTS = table(
         Row(
             "optim",
             ("optimizer",),
-            lambda value: {} if value is None else {"optimizer": optimizer(value)},
+            given("optimizer", optimizer),
             lambda config: config.optimizer,
         ),
         mixed("bf16", "bfloat16"),
@@ -147,7 +142,7 @@ ARGUMENTS = table(
         _of_checkpointing(
             "every_n_layers",
             ("checkpoint_every",),
-            lambda value: {} if value is None else {"checkpoint_every": integer(value)},
+            given("checkpoint_every", integer),
             lambda config: config.activation_checkpointing == "every_n",
             lambda config: config.checkpoint_every,
         ),

@@ -37,7 +37,7 @@ from oomdoctor.stacks.names.values import (
     number,
     on_if,
     only_if,
-    optimizer,
+    optimizer_among,
     steps,
     switch,
     switched,
@@ -77,11 +77,6 @@ def _adapter_word(config: TrainConfig) -> object:
     if config.method == "full":
         return LEFT_OUT
     return "qlora" if config.quantization == "nf4" else "lora"
-
-
-def _optimizer(value: object) -> PartialConfig:
-    word = str(value).strip().lower()
-    return {"optimizer": _OPTIMIZERS.get(word) or optimizer(word)}
 
 
 def _optimizer_word(config: TrainConfig) -> str:
@@ -137,7 +132,7 @@ AXOLOTL = table(
         number("sequence_len", "sequence_length"),
         number("micro_batch_size", "micro_batch_size"),
         number("gradient_accumulation_steps", "accumulation_steps", write=steps),
-        Row("optimizer", ("optimizer",), _optimizer, _optimizer_word),
+        Row("optimizer", ("optimizer",), optimizer_among(_OPTIMIZERS), _optimizer_word),
         Row("bf16", ("mixed_bfloat16",), _bf16, _autocasts),
         Row("fp16", ("mixed_float16",), switched("mixed_float16"), _half),
         Row("bfloat16", ("weights_dtype",), if_on({"weights_dtype": "bfloat16"})),

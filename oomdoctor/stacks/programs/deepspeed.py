@@ -27,7 +27,7 @@ from oomdoctor.stacks.names.values import (
     is_auto,
     nothing,
     number,
-    optimizer,
+    optimizer_among,
     steps,
     switched,
     whole,
@@ -35,8 +35,6 @@ from oomdoctor.stacks.names.values import (
 from oomdoctor.stacks.partial_config import PartialConfig, only
 from oomdoctor.stacks.programs.program import Program, facts
 from oomdoctor.stacks.rung import StackRung, not_in
-
-_OPTIMIZERS = words_of("deepspeed optimizer")
 
 
 def _stage(value: object) -> PartialConfig:
@@ -62,11 +60,6 @@ def _prefetch(value: object) -> PartialConfig:
     if integer(value) == 0:
         return {"prefetch": "none"}
     raise NotTakenError("a rung prefetches DeepSpeed's default amount, or nothing")
-
-
-def _optimizer(value: object) -> PartialConfig:
-    word = str(value).strip().lower()
-    return {"optimizer": _OPTIMIZERS[word] if word in _OPTIMIZERS else optimizer(word)}
 
 
 def _precision(name: str) -> Write:
@@ -111,7 +104,7 @@ DEEPSPEED = table(
                    f"{_ZERO}prefetch_bucket_size"),
         _of_engine("communication_data_type", ("reduce_dtype",),
                    among("deepspeed reduction", "a rung cannot reduce gradients in {}", null={})),
-        Row("optimizer.type", ("optimizer",), _optimizer),
+        Row("optimizer.type", ("optimizer",), optimizer_among(words_of("deepspeed optimizer"))),
     ),
 )  # fmt: skip
 

@@ -28,6 +28,7 @@ from oomdoctor.stacks.names.values import (
     among,
     flag,
     flagged,
+    given,
     if_on,
     integer,
     nothing,
@@ -48,6 +49,9 @@ from oomdoctor.stacks.programs.program import Program, facts
 from oomdoctor.stacks.programs.trl import is_packed
 from oomdoctor.stacks.rung import StackRung, learning_rate, not_in
 
+_STAGES = {"default": "sft", "dpo": "dpo", "reward": "rm"}
+_QUANTIZED = {"nf4": 4, "int8": 8}
+
 
 def _all_layers(value: object) -> PartialConfig:
     raise NotTakenError(f"LLaMA-Factory checkpoints whole layers in its own way, not by {value}")
@@ -60,11 +64,6 @@ def _layers(value: object) -> PartialConfig:
     return {"trainable_layers": count}
 
 
-def _stage_word(config: TrainConfig) -> object:
-    spoken = {"default": "sft", "dpo": "dpo", "reward": "rm"}
-    return spoken.get(config.objective, LEFT_OUT)
-
-
 def _bits(value: object) -> PartialConfig:
     if value is None:
         return {}
@@ -72,10 +71,6 @@ def _bits(value: object) -> PartialConfig:
     if count not in (4, 8):
         raise NotTakenError(f"a rung quantizes to 4 or 8 bits, not to {value}")
     return only(f"bits_{count}", True)
-
-
-def _bits_of(config: TrainConfig) -> object:
-    return {"nf4": 4, "int8": 8}.get(config.quantization, LEFT_OUT)
 
 
 def _targets(config: TrainConfig) -> str:
@@ -96,10 +91,6 @@ def _v1_model(value: object) -> PartialConfig:
     return {"first_version": True, "model": str(value)} if value else {"first_version": True}
 
 
-def _v1_layers(value: object) -> PartialConfig:
-    return {} if value is None else {"trainable_layers": integer(value)}
-
-
 def _v1_bits(value: object) -> PartialConfig:
     return {} if value is None else only(f"bits_{integer(value)}", True)
 
@@ -115,7 +106,8 @@ FIRST_VERSION = (
     Row("peft_config.modules_to_save", ("modules_to_save",), trained_whole),
     Row("peft_config.use_dora", ("use_dora",), flagged("use_dora")),
     Row("peft_config.use_rslora", ("use_rslora",), flagged("use_rslora")),
-    Row("peft_config.freeze_trainable_layers", ("trainable_layers",), _v1_layers),
+    Row("peft_config.freeze_trainable_layers", ("trainable_layers",),
+        given("trainable_layers", integer)),
     Row("micro_batch_size", ("micro_batch_size",), whole("micro_batch_size")),
     Row("global_batch_size", ("effective_batch_size",), whole("effective_batch_size")),
     Row("enable_activation_checkpointing", ("checkpointing",), switched("checkpointing")),
@@ -131,7 +123,8 @@ LLAMA_FACTORY = ARGUMENTS | table(
         text_of("model_name_or_path", "model"),
         text_of("model_revision", "revision"),
         Row("stage", ("objective",),
-            among("llama-factory stage", "a rung has no stage {}; sft is taken"), _stage_word),
+            among("llama-factory stage", "a rung has no stage {}; sft is taken"),
+            lambda c: _STAGES.get(c.objective, LEFT_OUT)),
         Row("finetuning_type", ("method",),
             among("llama-factory method", "a rung has no method {}; lora is taken"),
             lambda config: "full" if config.method == "full" else "lora"),
@@ -153,7 +146,8 @@ LLAMA_FACTORY = ARGUMENTS | table(
         *lora_rows("lora_rank", "lora_alpha", "lora_dropout"),
         only_if(Row("lora_target", ("lora_targets",), targets, _targets), adapted),
         *variants("use_dora", "use_rslora", "additional_target", joined=True),
-        Row("quantization_bit", ("bits_4", "bits_8"), _bits, _bits_of),
+        Row("quantization_bit", ("bits_4", "bits_8"), _bits,
+            lambda config: _QUANTIZED.get(config.quantization, LEFT_OUT)),
         Row("quantization_method", (), nothing,
             lambda config: "bnb" if config.quantization != "none" else LEFT_OUT),
         only_if(Row("double_quantization", ("double_quant",), flagged("double_quant"),
@@ -219,11 +213,6 @@ def _command(config: TrainConfig) -> str:
 
 
 def _prepare(given: PartialConfig, said: Collection[str]) -> None:
-    _of_first_version(given, said)
-    _of_projection(given)
-
-
-def _of_first_version(given: PartialConfig, said: Collection[str]) -> None:
     """LLaMA-Factory's new engine trains all weights unless a file names an adapter."""
     if given.get("first_version"):
         given["method"] = given.get("method_of_first", "full")
@@ -231,6 +220,7 @@ def _of_first_version(given: PartialConfig, said: Collection[str]) -> None:
             given["mixed_bfloat16"] = True
         if "micro_batch_size" not in said:
             given["micro_batch_size"] = 1
+    _of_projection(given)
 
 
 def _of_projection(given: PartialConfig) -> None:

@@ -34,7 +34,7 @@ from oomdoctor.stacks.names.values import (
     switch,
     switched,
 )
-from oomdoctor.stacks.partial_config import PartialConfig, RungKeys
+from oomdoctor.stacks.partial_config import PartialConfig
 from oomdoctor.stacks.programs.program import OF_WEIGHTS, Program, facts
 from oomdoctor.stacks.rung import StackRung, learning_rate, not_in
 
@@ -75,10 +75,6 @@ def _builder(value: object) -> PartialConfig:
     return settings if model is None else settings | {"model": model}
 
 
-def _attention_modules(value: object) -> PartialConfig:
-    return {"tune_modules": tuple(names_in(value))}
-
-
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "output_proj")
 _MLP = ("gate_proj", "up_proj", "down_proj")
 
@@ -115,10 +111,6 @@ def _component(config: TrainConfig) -> object:
     return spoken.get(config.optimizer, LEFT_OUT)
 
 
-def _torch_adam(config: TrainConfig) -> bool:
-    return config.optimizer in ("adamw_torch", "adamw_torch_fused")
-
-
 def _loss(value: object) -> PartialConfig:
     """The loss, which tells the recipe."""
     word = str(value).rpartition(".")[2]
@@ -136,7 +128,8 @@ TORCHTUNE = table(
         Row("model.image_size", ("image_size",), side, None, ("tokenizer.image_size",)),
         Row("model.encoder_trainable", ("vision",), trainable_vision),
         Row("model._component_", ("model", "method"), _builder),
-        only_if(Row("model.lora_attn_modules", ("tune_modules",), _attention_modules, _modules),
+        only_if(Row("model.lora_attn_modules", ("tune_modules",),
+                    lambda value: {"tune_modules": tuple(names_in(value))}, _modules),
                 adapted),
         only_if(Row("model.apply_lora_to_mlp", ("tune_mlp",), flagged("tune_mlp"), _on_mlp),
                 adapted),
@@ -147,7 +140,8 @@ TORCHTUNE = table(
         number("gradient_accumulation_steps", "accumulation_steps", write=steps),
         Row("optimizer._component_", ("optimizer",), _optimizer, _component),
         only_if(Row("optimizer.fused", ("tune_fused",), switched("tune_fused"),
-                    lambda config: config.optimizer == "adamw_torch_fused"), _torch_adam),
+                    lambda config: config.optimizer == "adamw_torch_fused"),
+                lambda config: config.optimizer in ("adamw_torch", "adamw_torch_fused")),
         Row("dtype", ("weights_dtype",), lambda value: {"weights_dtype": dtype(value)},
             lambda config: _LINEAR[config.weights_dtype]),
         switch("compile", "compile", True, False),
@@ -217,15 +211,11 @@ def _prepare(given: PartialConfig, said: Collection[str]) -> None:
         )
 
 
-def _adapters(given: PartialConfig, found: RungKeys) -> str:
-    return OF_WEIGHTS
-
-
 PROGRAM = Program(
     **facts("torchtune"),
     names=TORCHTUNE,
     prepare=_prepare,
-    adapters=_adapters,
+    adapters=lambda given, found: OF_WEIGHTS,
     complete=_complete,
     command=_command,
 )

@@ -24,6 +24,7 @@ from oomdoctor.stacks.names.scripts import SCRIPT
 from oomdoctor.stacks.names.values import (
     decimal,
     flagged,
+    given,
     if_on,
     integer,
     number,
@@ -49,9 +50,6 @@ def _multiple(config: TrainConfig) -> object:
     """1 is the length of the longest row."""
     known = {"longest": 1, "max_length": config.sequence_length}
     return known.get(config.padding, LEFT_OUT)
-
-
-PAD_TO_MULTIPLE = Row("pad_to_multiple_of", ("pads_to",), _pads_to, _multiple)
 
 
 def is_packed(config: TrainConfig) -> bool:
@@ -111,9 +109,8 @@ PRECOMPUTED = Row(
 )
 
 
-def beta(value: object) -> PartialConfig:
-    """The weight of the reference: GRPO has one only above 0."""
-    return {} if value is None else {"beta": decimal(value)}
+# The weight of the reference: GRPO has one only above 0.
+beta = given("beta", decimal)
 
 
 def beta_of(config: TrainConfig) -> object:
@@ -166,7 +163,7 @@ OBJECTIVES = table(
         Row(
             "vllm_gpu_memory_utilization",
             ("vllm_share",),
-            lambda value: {} if value is None else {"vllm_share": decimal(value)},
+            given("vllm_share", decimal),
             lambda c: c.vllm_gpu_memory_utilization or LEFT_OUT,
         ),
         Row(
@@ -186,7 +183,7 @@ SFT_CONFIG = ARGUMENTS | table(
         ),
         Row("packing", ("trl_packing",), switched("trl_packing"), is_packed),
         Row("packing_strategy", ("trl_packing_strategy",), word("trl_packing_strategy")),
-        PAD_TO_MULTIPLE,
+        Row("pad_to_multiple_of", ("pads_to",), _pads_to, _multiple),
         Row("padding_free", ("trl_padding_free",), switched("trl_padding_free"), on_if(is_flat)),
         # Without Liger's kernels, `loss_type` says how the loss is computed.
         Row(

@@ -92,6 +92,11 @@ def _leave(
     taken.not_taken.append(NotTaken(name, shown(value), taken.document.path, line, reason, matters))
 
 
+def left_out(said: Said, reason: str) -> NotTaken:
+    """A setting that a rung leaves out although it matters."""
+    return NotTaken(said.name, said.value, said.file, said.line, reason, True)
+
+
 def _why(table: Table, name: str, program: Program) -> tuple[str, bool]:
     """Why a setting without a row is not taken, and whether it matters."""
     known = {head: len(head) for head in filter(None, (

@@ -25,6 +25,7 @@ from oomdoctor.stacks.names.row import by_name, settings_data, shown
 from oomdoctor.stacks.partial_config import PartialConfig, RungKeys, only, without
 from oomdoctor.stacks.programs.program import OF_WEIGHTS
 from oomdoctor.stacks.programs.trl import in_chunks
+from oomdoctor.stacks.reading.apply import left_out
 from oomdoctor.stacks.reading.conclude import conclude
 from oomdoctor.stacks.reading.merge import Draft
 
@@ -91,7 +92,8 @@ def finished(
         assumed["sequence_length"] = "no file says how long a row is; --seq-len does"
     if "objective" not in draft.values and settings.get("objective") == "dpo" and "beta" in values:
         assumed["objective"] = "beta belongs to DPO; trainers such as ORPO have no reference model"
-    config = without_usual_dtype(_with_library(_config(settings), assumed))
+    checked: dict[str, Any] = {**settings}  # words that the tables have checked
+    config = without_usual_dtype(_with_library(TrainConfig(**checked), assumed))
     if config.adapter_dtype != "default" and "adapter_dtype" not in draft.values:
         reason = draft.main.program.why_adapters
         assumed |= {} if reason is None else {"adapter_dtype": reason}
@@ -124,12 +126,6 @@ def finished(
             if key in names
         ),
     )
-
-
-def _config(settings: RungKeys) -> TrainConfig:
-    """The rung, whose words the tables have checked."""
-    values: dict[str, Any] = {**settings}
-    return TrainConfig(**values)
 
 
 def _gpus_of_batch(values: PartialConfig) -> PartialConfig:
@@ -287,11 +283,10 @@ def _overridden(
 ) -> tuple[NotTaken, ...]:
     """The settings that options replace."""
     return tuple(
-        NotTaken(one.name, one.value, one.file, one.line,
-                 f"{given[key][0]} says {given[key][1]}", True)
+        left_out(one, f"{given[key][0]} says {given[key][1]}")
         for key, one in said.items()
         if key in given and one.value != str(given[key][1])
-    )  # fmt: skip
+    )
 
 
 def within(
@@ -310,15 +305,12 @@ def within(
                 continue
             config = changed
             reason = f"a rung cannot combine it: {what}"
-            left += [
-                NotTaken(one.name, one.value, one.file, one.line, reason, True)
-                for one in said.get(key, ())
-            ] or [NotTaken(key, str(value), where, None, reason, True)]
+            left += [left_out(one, reason) for one in said.get(key, ())] or [
+                NotTaken(key, str(value), where, None, reason, True)
+            ]
             break
     named = [key for key in said if KEYS[key].settles is None]
     left += [
-        NotTaken(one.name, one.value, one.file, one.line, what, True)
-        for key, what in dropped_faults(config, named)
-        for one in said[key]
+        left_out(one, what) for key, what in dropped_faults(config, named) for one in said[key]
     ]
     return settled(config), tuple(left)

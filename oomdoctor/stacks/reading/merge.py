@@ -10,7 +10,7 @@ from oomdoctor.records.facts.choices import FormatName
 from oomdoctor.records.report.user_training import Document, NotTaken, Said
 from oomdoctor.stacks.partial_config import PartialConfig, only
 from oomdoctor.stacks.programs import BY_NAME, PROGRAMS, recognize, table_of
-from oomdoctor.stacks.reading.apply import Taken, apply
+from oomdoctor.stacks.reading.apply import Taken, apply, left_out
 
 _PRECISIONS = ("mixed_bfloat16", "mixed_float16")
 
@@ -127,8 +127,7 @@ def _contradiction(first: Said, second: Said) -> Exception:
 
 
 def _overruled(loser: Said, winner: Said) -> NotTaken:
-    reason = f"{winner.name} of {winner.file} decides"
-    return NotTaken(loser.name, loser.value, loser.file, loser.line, reason, True)
+    return left_out(loser, f"{winner.name} of {winner.file} decides")
 
 
 def _place(said: Said) -> str:

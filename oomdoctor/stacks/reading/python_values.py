@@ -27,8 +27,7 @@ class Source:
     """A script's text, with what its names are bound to."""
 
     def __init__(self, text: str, tree: ast.Module) -> None:
-        self._offsets = _line_offsets(text)
-        self._lines = text.split("\n")
+        self._text = text
         self._bound = dict(_bindings(tree))
         self._options = dict(_options(tree))
 
@@ -87,15 +86,8 @@ class Source:
 
     def place(self, node: ast.expr) -> Place:
         return Place(
-            self._offset(node.lineno, node.col_offset),
-            self._offset(node.end_lineno or node.lineno, node.end_col_offset or 0),
-            node.lineno,
+            offset_of(self._text, node), offset_of(self._text, node, end=True), node.lineno
         )
-
-    def _offset(self, line: int, column: int) -> int:
-        """The character of a position; ast counts columns in bytes of UTF-8."""
-        text = self._lines[line - 1].encode()[:column].decode()
-        return self._offsets[line - 1] + len(text)
 
 
 _OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -174,9 +166,10 @@ def _options(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
             yield str(name).lstrip("-").replace("-", "_"), given["default"]
 
 
-def _line_offsets(text: str) -> list[int]:
-    offsets, total = [], 0
-    for line in text.split("\n"):
-        offsets.append(total)
-        total += len(line) + 1
-    return offsets
+def offset_of(text: str, node: ast.expr | ast.keyword, *, end: bool = False) -> int:
+    """Where a node starts or ends in the text, in characters; ast counts bytes of UTF-8."""
+    row = (node.end_lineno if end else node.lineno) or 1
+    column = (node.end_col_offset if end else node.col_offset) or 0
+    lines = text.split("\n")
+    before = sum(len(line) + 1 for line in lines[: row - 1])
+    return before + len(lines[row - 1].encode()[:column].decode())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 
-from oomdoctor.records.configuration.config import TrainConfig, scored_tokens
+from oomdoctor.records.configuration.config import scored_tokens
 from oomdoctor.records.configuration.keys import KEYS, settled
 from oomdoctor.stacks.rung import StackRung, learning_rate, not_in
 from oomdoctor.stacks.scripts.code import (
@@ -54,7 +54,9 @@ def script(
 
     Two blank lines stand between functions. `command` starts it. `notes` stand in the head.
     """
-    environment = _environment(rung.config)
+    # What has to be set before torch allocates anything.
+    expandable = rung.config.allocator == "expandable_segments"
+    environment = lines("expandable_segments") if expandable else Part()
     whole = together(_arguments(rung), data_of(rung.config).source, *parts)
     main = (
         f'def main() -> None:\n{indented(whole.body)}\n\n\nif __name__ == "__main__":\n    main()'
@@ -79,13 +81,6 @@ def _quoted(text: str) -> str:
     """A text that cannot end the docstring that it stands in, whatever names it holds."""
     plain = "".join(sign if sign.isprintable() else " " for sign in text)
     return plain.replace("\\", "\\\\").replace('"', '\\"')
-
-
-def _environment(config: TrainConfig) -> Part:
-    """What has to be set before torch allocates anything."""
-    if config.allocator != "expandable_segments":
-        return Part()
-    return lines("expandable_segments")
 
 
 def _constants(rung: StackRung) -> str:

@@ -9,6 +9,7 @@ from oomdoctor.records.configuration.config import (
     is_zero,
 )
 from oomdoctor.records.configuration.keys import low_rank
+from oomdoctor.records.facts.choices import FormatName
 from oomdoctor.records.facts.dtypes import dtype_bytes
 from oomdoctor.stacks.carried_settings import carried
 from oomdoctor.stacks.engines import engine_settings
@@ -59,7 +60,8 @@ def arguments_part(rung: StackRung, kind: str, arguments: dict[str, str], librar
     model.
     """
     body = call(f"training = {kind}", arguments, indent=4)
-    made = Part(body, (f"{library}:{kind}", *_engine_imports(rung.config)))
+    mesh = ("accelerate.parallelism_config:ParallelismConfig",) if has_mesh(rung.config) else ()
+    made = Part(body, (f"{library}:{kind}", *mesh))
     # accelerate refuses a configuration of DeepSpeed if its own file has settings of it as well
     # (1.15 `DeepSpeedPlugin._deepspeed_config_checks`); those of an export are the same.
     before = lines("without_launcher_settings") if is_zero(rung.config) else Part()
@@ -70,6 +72,7 @@ def training_arguments(rung: StackRung, *, trl: bool = False) -> dict[str, str]:
     """Keyword arguments of `TrainingArguments`, or of TRL's configurations, whose defaults
     differ."""
     config = rung.config
+    target: FormatName = "trl" if trl else "trainer"
     computes = {config.autocast_dtype} | ({config.weights_dtype} if is_zero(config) else set())
     found: dict[str, str] = {
         "output_dir": "args.output",
@@ -96,8 +99,8 @@ def training_arguments(rung: StackRung, *, trl: bool = False) -> dict[str, str]:
         found["loss_type"] = literal("nll" if two else "chunked_nll")
     if config.compile:
         found["torch_compile"] = "True"
-    found |= _offload(rung, trl=trl)
-    _check_fsdp(rung, "trl" if trl else "trainer")
+    found |= _offload(rung, target)
+    _check_fsdp(rung, target)
     engine = engine_settings(config, dtype_bytes(config.weights_dtype))
     found |= {name: literal_lines(value, _ROOM) for name, value in engine.items()}
     if has_mesh(config):
@@ -109,7 +112,7 @@ def training_arguments(rung: StackRung, *, trl: bool = False) -> dict[str, str]:
     if rung.device == "cpu":
         found["use_cpu"] = "True"
     found |= {"logging_steps": "10", "save_strategy": '"no"', "report_to": '"none"'}
-    for name, value in carried(rung, "trl" if trl else "trainer").items():
+    for name, value in carried(rung, target).items():
         if not found.get(name, "").startswith("args."):
             found[name] = literal(value)
     return found
@@ -157,11 +160,6 @@ def has_mesh(config: TrainConfig) -> bool:
     return config.sharding == "hybrid" and config.fsdp_version == 2
 
 
-def _engine_imports(config: TrainConfig) -> tuple[str, ...]:
-    """What the arguments of an engine import."""
-    return ("accelerate.parallelism_config:ParallelismConfig",) if has_mesh(config) else ()
-
-
 def _check_fsdp(rung: StackRung, target: str) -> None:
     """What no argument of the Trainer sets for FSDP."""
     config = rung.config
@@ -182,12 +180,11 @@ def _checkpointing(rung: StackRung, *, trl: bool) -> dict[str, str]:
     return {name: "True", f"{name}_kwargs": literal(settings)}
 
 
-def _offload(rung: StackRung, *, trl: bool) -> dict[str, str]:
+def _offload(rung: StackRung, target: str) -> dict[str, str]:
     """Activations in host memory; the engines of several GPUs say the rest themselves."""
     kind = rung.config.offload
-    target = "trl" if trl else "trainer"
     if kind == "activations":
-        if not trl:
+        if target != "trl":
             raise not_in(target, "offload = activations", "use --to trl")
         return {"activation_offloading": "True"}
     if kind == "optimizer" and rung.config.sharding == "none":

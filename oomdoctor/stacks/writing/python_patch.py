@@ -9,7 +9,7 @@ from typing import Any
 from oomdoctor.stacks.programs.arguments import ARGUMENTS
 from oomdoctor.stacks.programs.trl import CONFIGS, OBJECTIVES, SFT_CONFIG
 from oomdoctor.stacks.programs.unsloth import CLASSES as UNSLOTH_CLASSES
-from oomdoctor.stacks.reading.python_values import name_of
+from oomdoctor.stacks.reading.python_values import name_of, offset_of
 from oomdoctor.stacks.reading.script import parse
 from oomdoctor.stacks.reading.script_calls import LOADED_BY_TRL, LORA, Script
 
@@ -136,7 +136,7 @@ def _into_dict(
     if not inner or not isinstance(node, ast.Dict) or not node.values:
         raise ValueError(f"{given.arg} is no literal")
     entry = f'"{inner}": {source}'
-    end = _offset(text, node.values[-1], end=True)
+    end = offset_of(text, node.values[-1], end=True)
     shown = f"{entry} in {given.arg}"
     return ScriptEdit(f"{text[:end]}, {entry}{text[end:]}", shown, node.lineno, call_name(call))
 
@@ -149,7 +149,7 @@ def _with_keyword(text: str, call: ast.Call, keyword: str) -> str:
         default=None,
     )
     if last is None:
-        end = _offset(text, call, end=True) - 1
+        end = offset_of(text, call, end=True) - 1
         return f"{text[:end]}{keyword}{text[end:]}"
     lines = text.split("\n")
     row, column = (last.end_lineno or 1) - 1, last.end_col_offset or 0
@@ -174,7 +174,7 @@ def _without(text: str, script: Script, name: str) -> ScriptEdit:
     if not calls or "." in name:
         raise ValueError(f"{name} is no keyword that can be left out")
     call, given = calls[0]
-    start, end = _offset(text, given), _offset(text, given, end=True)
+    start, end = offset_of(text, given), offset_of(text, given, end=True)
     rest = text[end:]
     if rest.lstrip().startswith(","):
         end += rest.index(",") + 1
@@ -187,15 +187,6 @@ def _without(text: str, script: Script, name: str) -> ScriptEdit:
     return ScriptEdit(
         text[:start] + text[end:], f"without {given.arg}", given.lineno, call_name(call)
     )
-
-
-def _offset(text: str, node: ast.expr | ast.keyword, *, end: bool = False) -> int:
-    """Where a node starts or ends in the text, in characters."""
-    row = (node.end_lineno if end else node.lineno) or 1
-    column = (node.end_col_offset if end else node.col_offset) or 0
-    lines = text.split("\n")
-    before = sum(len(line) + 1 for line in lines[: row - 1])
-    return before + len(lines[row - 1].encode()[:column].decode())
 
 
 def _is_literal(source: str, name: str) -> bool:
