@@ -30,6 +30,7 @@ from oomdoctor.records.report.diagnosis import (
     Tensor,
 )
 from oomdoctor.system.catalogue import find_gpu
+from oomdoctor.units import GIB
 
 _LANGUAGE = (
     r"CausalLM|lm_head|/trl/|\btrl\b|sft|llama|qwen|mistral|gemma|phi-?3|loss_utils|per_token_log"
@@ -88,7 +89,34 @@ class Case:
 
     @property
     def others(self) -> int | None:
-        return usage.others(self.incident.event)
+        """What processes hold that are not part of this job; None if nothing shows such."""
+        if self.program.kind == "rl" or self.ranks_share:
+            return None
+        held = usage.others(self.incident.event)
+        if held is None or self.parallel < 2:
+            return held
+        # With tensor parallelism, the other workers may have a context on this GPU too.
+        contexts = [
+            one.used_bytes for one in self.incident.listed_processes if one.used_bytes < GIB
+        ]
+        return max(0, held - sum(contexts))
+
+    @property
+    def parallel(self) -> int:
+        """Over how many GPUs an engine splits the model, as the log says; 1 if it does not."""
+        told = self.facts.settings.get("tensor_parallel_size")
+        return told if isinstance(told, int) and not isinstance(told, bool) and told > 0 else 1
+
+    @cached_property
+    def ranks_share(self) -> bool:
+        """Whether several processes of a launcher loaded the same engine's model onto one GPU.
+
+        torchrun starts the script once for each GPU, and each process then takes the first one.
+        """
+        large = [one for one in self.incident.listed_processes if one.used_bytes >= GIB]
+        launched = "launcher" in self.facts.mentions
+        elsewhere = (self.incident.rank or 0) > 0 and "GPU 0 has" in self.message and len(large) > 2
+        return self.program.kind == "engine" and len(large) > 1 and (launched or elsewhere)
 
     @property
     def missing(self) -> int | None:
@@ -131,8 +159,8 @@ class Case:
     @cached_property
     def beyond(self) -> bool:
         """Whether the arithmetic alone says that this cannot fit on the GPU."""
-        if self.sizes is None or self.training is None:
-            return False
+        if self.sizes is None or self.training is None or self.program.kind == "engine":
+            return False  # an engine may split or quantize the weights
         if self.capacity is None or self.incident.resource != "gpu":
             return False
         total = self.whole(self.training).size_bytes + self.context
@@ -284,7 +312,10 @@ class Case:
             for line in lines
         ]
         lines = dict.fromkeys((*self.incident.lines, *told))
-        return tuple(line for line in lines if re.search(pattern, line, re.IGNORECASE))[:3]
+        found = [line for line in lines if re.search(pattern, line, re.IGNORECASE)]
+        if not found and re.search(pattern, self.message, re.IGNORECASE):
+            found = [self.message]  # its lines were wrapped in the middle of the words
+        return tuple(found[:3])
 
     def innermost(self, pattern: str, count: int = 4) -> tuple[str, ...]:
         """The matching frames among the last `count`."""

@@ -28,8 +28,20 @@ _BANNERS = {
 }
 _BANNER = re.compile(rf"({'|'.join(_BANNERS)})(?: \([^)\n]{{0,80}}\))? = ([\d,]+)")
 _VALUE = r"(?:'([^'\n]{0,200})'|\"([^\"\n]{0,200})\"|([^\s,;)}\]'\"|]{1,200}))"
-_SETTING = re.compile(rf"(?<![\w.-])([A-Za-z_]\w*)['\"]?\s*[=:]\s*{_VALUE}")
+# Overrides of verl are dotted: actor_rollout_ref.rollout.gpu_memory_utilization=0.6.
+_SETTING = re.compile(
+    rf"(?<![\w.-])(?:actor_rollout_ref(?:\.\w+)*\.)?([A-Za-z_]\w*)['\"]?\s*[=:]\s*{_VALUE}"
+)
 _ARGUMENT = re.compile(rf"--([A-Za-z_][\w-]*)[ =]+{_VALUE}")
+# The share of the GPU that an engine takes, as commands, files, lists and prose say it.
+_SHARE = re.compile(
+    r"(?i)(?:gpu[-_ ]mem(?:ory)?[-_ ]util(?:i[sz]ation)?|\butil|mem[-_]fraction[-_]static"
+    r"|cuda[-_]memory[-_]fraction|cache[-_]max[-_]entry[-_]count|gpu[-_]mem(?:ory)?[-_]fraction)"
+    r"\W{1,5}(?:(?:is|of|to|at)\W{1,3})?(0?\.\d{1,4}|1\.0)\b(?!\.\d)"
+)
+# What llama.cpp takes as a letter.
+_LETTER = re.compile(r"(?<!\S)-(c|ngl) (\d{1,7})(?!\S)")
+_LETTERS = {"c": "n_ctx", "ngl": "n_gpu_layers"}
 _MODEL = re.compile(
     r"(?:model_name_or_path|pretrained_model_name_or_path|base_model(?:_name_or_path)?|_name_or_path"
     r"|model_name|model_id|model_path|\bmodel)['\"]?\s*[=:]\s*['\"]?([\w.~-]{0,100}/?[\w.-]{1,100}/[\w./-]{1,300})"
@@ -98,12 +110,10 @@ ALSO_LOGGED = (
     "auto_find_batch_size",
     "dataloader_pin_memory",
     "device_map",
-    "gpu_memory_utilization",
     "hidden_size",
     "intermediate_size",
     "lora_alpha",
     "max_completion_length",
-    "max_model_len",
     "max_prompt_length",
     "max_steps",
     "num_attention_heads",
@@ -111,25 +121,32 @@ ALSO_LOGGED = (
     "num_hidden_layers",
     "num_key_value_heads",
     "num_train_epochs",
-    "tensor_parallel_size",
     "torch_compile",
     "train_batch_size",
     "vocab_size",
-    # of engines
-    "chunked_prefill_size",
-    "cuda_memory_fraction",
-    "enforce_eager",
-    "max_batch_prefill_tokens",
-    "max_num_batched_tokens",
-    "max_num_seqs",
-    "max_total_tokens",
-    "mem_fraction_static",
-    "tp_size",
 )
+SHARE = "gpu_memory_utilization"  # the key of an engine's share, however the engine calls it
+# What engines limit: the name that is kept -> what others call it.
+OF_ENGINES: dict[str, tuple[str, ...]] = {
+    "chunked_prefill_size": (),
+    "enforce_eager": (),
+    "max_batch_prefill_tokens": (),
+    "max_model_len": ("vllm_max_model_len", "vllm_max_model_length", "session_len"),
+    "max_num_batched_tokens": (),
+    "max_num_seqs": ("max_running_requests",),
+    "n_ctx": ("ctx_size", "num_ctx", "contextsize", "context_length"),
+    "n_gpu_layers": ("num_gpu", "gpulayers"),
+    "tensor_parallel_size": ("tp_size", "tp", "num_shard", "vllm_tensor_parallel_size"),
+}
 # A name as a log prints it -> the name under which its value is kept.
 LOG_KEYS: dict[str, str] = {
     **{name: name for name in ALSO_LOGGED},
-    **{name: kept for kept, others in _PRINTED.items() for name in (kept, *others)},
+    **{
+        name: kept
+        for table in (_PRINTED, OF_ENGINES)
+        for kept, others in table.items()
+        for name in (kept, *others)
+    },
 }
 
 
@@ -152,7 +169,7 @@ class SettingsReader:
                 return
             self._left = _AFTER_NOTICE
         self._left -= 1
-        if "=" in text or ":" in text or "--" in text:
+        if "=" in text or ":" in text or " -" in text or "--" in text or "til" in text:
             self._named(text)
         if self.gpu is None and (match := _GPU_NAME.search(text)):
             self.gpu = match[0]
@@ -168,6 +185,12 @@ class SettingsReader:
                 name = match[1].replace("-", "_")
                 if name in LOG_KEYS:
                     self._set(LOG_KEYS[name], match[2] or match[3] or match[4] or "", text)
+        if "til" in text or "frac" in text or "entry" in text or "UTIL" in text:
+            for match in _SHARE.finditer(text):
+                self._set(SHARE, match[1] if match[1][0] != "." else f"0{match[1]}", text)
+        if " -" in text:
+            for match in _LETTER.finditer(text):
+                self._set(_LETTERS[match[1]], match[2], text)
         if "ALLOC_CONF" in text and not _advised(self._before, text):
             for match in _ALLOCATOR.finditer(text):
                 self._set("allocator", match[1], text)

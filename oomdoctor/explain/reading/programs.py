@@ -67,7 +67,8 @@ def program_of(incident: Incident, mentions: Mapping[str, tuple[str, ...]]) -> P
     seen = next(found, None)
     if seen is None or seen.kind in ("engine", "training"):
         seen = next(rl, seen)
-    if named and (seen is None or (seen.kind != "rl" and seen not in named)):
+    # Several engines print one dialect; the first row that has it is the one it is named after.
+    if named and (seen is None or seen.kind not in ("rl", named[0].kind)):
         return named[0]
     return seen
 

@@ -93,7 +93,7 @@ def spoken(case: Case, lines: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     program, seen = case.program, case.facts.mentions
     others = frozenset(key for one in programs() for key in one.speaks) - frozenset(LIBRARIES)
     for key in sorted(lines, key=lambda key: _place(key, program.speaks)):
-        trains = program.kind in ("training", "rl") and key not in others
+        trains = program.kind == "training" and key not in others
         if key in around():
             right = key in seen or not (seen.keys() & around().keys() & lines.keys())
         else:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from oomdoctor.explain.diagnosis.case import Case
-from oomdoctor.explain.remedies.engines import share_of
+from oomdoctor.explain.remedies.engines import fitting_context, share_of
 from oomdoctor.explain.training.assumed import stage_of
 from oomdoctor.records.facts.architectures import LIGER_FAMILIES
 from oomdoctor.records.facts.optimizers import is_paged, optimizer_named
@@ -204,8 +204,21 @@ def _gaps_cover(case: Case) -> bool:
     return _has_gaps(case) and not windows and off and not _older_torch(case)
 
 
+def _of_others(case: Case) -> bool:
+    """Whether processes may hold memory that are not part of this job."""
+    if case.program.kind == "rl" or case.ranks_share:
+        return False
+    return bool(case.others) or case.capacity is None or case.dialect == "vllm"
+
+
+def _worth_serving(case: Case) -> bool:
+    """Whether the context that would fit, if the text says it, is long enough for a request."""
+    fits = fitting_context(case)
+    return fits is None or fits >= 1024
+
+
 WHEN: Mapping[str, Condition] = {
-    "stop_others": lambda case: bool(case.others) or case.capacity is None,
+    "stop_others": _of_others,
     "other_card": lambda case: (case.others or 0) > 0,
     "raise_fraction": lambda case: case.incident.event.allowed_bytes is not None,
     "expandable_segments": _gaps_cover,
@@ -252,6 +265,7 @@ WHEN: Mapping[str, Condition] = {
     "save_on_cpu": _in_phase("save"),
     "smaller_generation": lambda case: case.setup.eval_batch_size != 1,
     "engine_share_higher": lambda case: share_of(case) < 0.95,
+    "engine_context": _worth_serving,
     "mixed_precision": lambda case: case.setup.autocast_dtype in (None, "none"),
     "smaller_image": lambda case: case.program.kind == "diffusion" or _step_is_on(case),
     "page_file": lambda case: "windows" in case.facts.mentions,

@@ -1,73 +1,109 @@
-"""What to type for an engine: its own limits and shares, smaller, as its log prints them."""
+"""What to type for an engine: its own limits and shares, as its log prints them, made smaller.
+
+Defaults are those of the programs' documentation: vLLM 0.90 of the GPU (EngineArgs), SGLang about
+0.88 (server_args.py), TGI all of it, LMDeploy 0.8 and TensorRT-LLM 0.9 of what the weights leave.
+"""
 
 from __future__ import annotations
 
 import re
 
 from oomdoctor.explain.diagnosis.case import Case
+from oomdoctor.explain.reading.logged_settings import SHARE
 
-# Of the GPU, where nothing else is said: vLLM and SGLang as documented, TGI takes all of it.
-_SHARES = {"vllm": 0.90, "sglang": 0.88, "tgi": 1.0}
-_SHARE_KEYS = ("gpu_memory_utilization", "mem_fraction_static", "cuda_memory_fraction")
-_ROLLOUT_SHARE = 0.3  # TRL's default
+_SHARES = {"sglang": 0.88, "tgi": 1.0, "lmdeploy": 0.8}
+_SHARE = 0.90
+_ROLLOUT_SHARE = 0.3  # TRL's default for an engine beside a trainer
 _LARGEST_SHARE = 0.95
 _STEP = 0.10
-# The longest context that fits, as vLLM and TGI print it.
+_MARGIN = 0.02  # of the GPU: what others take may change by this much
+_SHORTEST = 1024  # tokens; what is shorter serves hardly anybody
+# The longest context that fits, as vLLM prints it (v1/core/kv_cache_utils.py, worker/worker.py).
 _FITS = re.compile(
-    r"estimated maximum model length is (\d+)|stored in (?:the )?KV cache \((\d+)\)"
-    r"|max_total_tokens[^\d]{1,20}(\d+)"
+    r"estimated maximum model length is ([\d,]+)|stored in (?:the )?KV cache \(([\d,]+)\)"
 )
+# As many sequences as the states of a hybrid model have room for (vLLM), and what TGI's warm-up
+# and vLLM's could not handle.
+_STATES = re.compile(r"Mamba cache blocks \(([\d,]+)\)")
+_DUMMIES = re.compile(r"with (\d+) dummy requests")
+_TOO_MANY = re.compile(r"handle (?:\d+ total tokens with )?(\d+) prefill tokens")
+_TOTAL = re.compile(r"handle (\d+) total tokens")
+_AT_START = re.compile(r"on startup is less than desired")
 
 
 def share_of(case: Case) -> float:
     """The part of the GPU that the engine takes, 0 to 1: as the log says it, or its default."""
-    told = (case.facts.settings.get(key) for key in _SHARE_KEYS)
-    value = next((one for one in told if isinstance(one, int | float) and 0 < one <= 1), None)
-    return float(value) if value is not None else _SHARES.get(case.program.name, 0.90)
+    told = case.facts.settings.get(SHARE)
+    if isinstance(told, int | float) and 0 < told <= 1:
+        return float(told)
+    return _ROLLOUT_SHARE if case.program.kind == "rl" else _SHARES.get(case.program.name, _SHARE)
+
+
+def fitting_context(case: Case) -> int | None:
+    """The longest context that fits, in tokens; None if the text does not say."""
+    return _printed(_FITS, case)
 
 
 def engine_values(case: Case) -> dict[str, str]:
     """The values of the $names in the lines of engines."""
-    context = _context(case)
+    context, lower = _context(case), _lower(case)
+    prefill = _printed(_TOO_MANY, case) or _prefill(case)
+    sequences = _printed(_STATES, case) or max(1, _sequences(case) // 4)
     return {
-        "program": case.program.title,
-        "share_lower": f"{_lower(case):.2f}",
-        "share_higher": f"{min(_LARGEST_SHARE, share_of(case) + 0.05):.2f}",
-        "rollout_share": f"{_rollout(case):.2f}",
+        "program": "the rollout engine" if case.program.kind == "rl" else case.program.title,
+        "share_lower": f"{lower:.2f}",
+        "share_higher": f"{min(_LARGEST_SHARE, share_of(case) + _STEP):.2f}",
         "context": str(context),
         "input": str(context - context // 8),
-        "sequences": str(max(1, _number(case, "max_num_seqs", 64) // 4)),
-        "prefill": str(max(512, _number(case, "max_num_batched_tokens", _prefill(case)) // 2)),
+        "sequences": str(sequences),
+        "prefill": str(max(512, prefill // 2)),
+        "total_tokens": str((_printed(_TOTAL, case) or 2 * context) // 2),
+        "gpus": str(2 * case.parallel),
+        "tp": str(case.parallel),
     }
 
 
 def _lower(case: Case) -> float:
-    """A share that leaves room; what is free at the start, if the log says that it is less."""
-    share = share_of(case)
-    if case.free and case.capacity and case.phase == "init" and case.free < share * case.capacity:
-        return max(0.05, case.free / case.capacity - 0.02)
-    return max(0.05, share - _STEP)
-
-
-def _rollout(case: Case) -> float:
-    told = case.facts.settings.get("vllm_gpu_memory_utilization", share_of(case))
-    value = float(told) if isinstance(told, int | float) else _ROLLOUT_SHARE
-    return _ROLLOUT_SHARE if value > 2 * _ROLLOUT_SHARE else max(0.05, round(value * 0.7, 2))
+    """A share that leaves room: what is free at the start, if the log says so, else less."""
+    share, total = share_of(case), case.capacity
+    if total and case.free is not None and _AT_START.search(case.message):
+        return max(_MARGIN, int(100 * (case.free / total - _MARGIN)) / 100)
+    if case.program.kind == "rl" and share > 2 * _ROLLOUT_SHARE:
+        return _ROLLOUT_SHARE
+    step = _STEP if share > 2 * _STEP else share / 3
+    if total and case.missing and case.missing < total // 2:
+        step = max(step, case.missing / total + _MARGIN)
+    return max(0.05, share - step)
 
 
 def _context(case: Case) -> int:
     """The longest context that fits, if the text says it; else half of today's."""
-    match = _FITS.search(" ".join((case.message, *case.incident.lines)))
-    if match is not None:
-        return int(next(part for part in match.groups() if part))
+    fits = fitting_context(case)
+    if fits is not None:
+        return fits
+    today = _number(case, "max_model_len", _number(case, "n_ctx", 0))
     default = 8192 if case.program.name in ("llamacpp", "ollama") else 16384
-    return max(1024, _number(case, "max_model_len", default) // 2)
+    return max(_SHORTEST, (today or default) // 2)
 
 
 def _prefill(case: Case) -> int:
-    return _number(case, "chunked_prefill_size", _number(case, "max_batch_prefill_tokens", 4096))
+    names = ("max_num_batched_tokens", "chunked_prefill_size", "max_batch_prefill_tokens")
+    return next((size for name in names if (size := _number(case, name, 0))), 4096)
+
+
+def _sequences(case: Case) -> int:
+    """How many sequences it serves at once: as said; vLLM's default is at least 256."""
+    return _number(case, "max_num_seqs", 0) or _printed(_DUMMIES, case) or 256
 
 
 def _number(case: Case, key: str, default: int) -> int:
     value = case.facts.settings.get(key)
     return value if isinstance(value, int) and value > 1 else default
+
+
+def _printed(pattern: re.Pattern[str], case: Case) -> int | None:
+    """The number of the first match in the message or the quoted lines; None if there is none."""
+    match = pattern.search(" ".join((case.message, *case.incident.lines)))
+    if match is None:
+        return None
+    return int(next(part for part in match.groups() if part).replace(",", ""))

@@ -58,6 +58,20 @@ def tensor(word: str, *phases: str) -> Callable[[Case], Lines]:
     return when
 
 
+def mentioned(name: str) -> Callable[[Case], Lines]:
+    """A line of the log shows this row of `around` in `data/programs.toml`."""
+    return lambda case: case.facts.mentions.get(name, NONE)
+
+
+def refused_though_free(case: Case) -> Lines:
+    return yes(case.refused_though_free, case.figures())
+
+
+def ranks_share(case: Case) -> Lines:
+    lines = (*case.facts.mentions.get("launcher", ()), *case.figures())
+    return yes(case.ranks_share, lines)
+
+
 def first_step(case: Case) -> Lines:
     """The optimizer creates its states in its first step."""
     if case.phase != "optimizer":

@@ -6,7 +6,12 @@ from typing import Any
 
 import pytest
 
-from oomdoctor.explain.reading.logged_settings import ALSO_LOGGED, LOG_KEYS, SettingsReader
+from oomdoctor.explain.reading.logged_settings import (
+    ALSO_LOGGED,
+    LOG_KEYS,
+    OF_ENGINES,
+    SettingsReader,
+)
 from oomdoctor.explain.training.known import Given, setup_of
 
 ALL = "all-linear"
@@ -131,7 +136,8 @@ def test_a_log_says_it(field: str, name: str, shape: str) -> None:
 
 
 def test_every_name_of_logs_has_an_example() -> None:
-    assert set(LOG_KEYS) - set(ALSO_LOGGED) == {name for _, name in IN_LOGS}
+    of_engines = {name for kept, others in OF_ENGINES.items() for name in (kept, *others)}
+    assert set(LOG_KEYS) - set(ALSO_LOGGED) - of_engines == {name for _, name in IN_LOGS}
 
 
 def test_a_value_is_kept_under_a_name_that_means_the_same() -> None:
@@ -140,3 +146,40 @@ def test_a_value_is_kept_under_a_name_that_means_the_same() -> None:
         same = {field for field, one in EXAMPLES if one == name}
         assert same == {field for field, one in EXAMPLES if one == kept}
     assert not {LOG_KEYS[name] for _, name in IN_LOGS} & set(ALSO_LOGGED)
+
+
+@pytest.mark.parametrize(
+    ("line", "share"),
+    [
+        ("vllm serve Qwen/Qwen3-8B --gpu-memory-utilization 0.98", 0.98),
+        ("llm = LLM(model=path, gpu_memory_utilization=.85)", 0.85),
+        ('command: ["--gpu-memory-utilization", "0.7"]', 0.7),
+        ("      gpu-memory-utilization: 0.6", 0.6),
+        ("my util is 0.98 already", 0.98),
+        ("less than desired GPU memory utilization (0.9, 42.67 GiB)", 0.9),
+        ("python -m sglang.launch_server --mem-fraction-static 0.8", 0.8),
+        ("actor_rollout_ref.rollout.gpu_memory_utilization=0.45 \\", 0.45),
+        ("GRPOConfig(use_vllm=True, vllm_gpu_memory_utilization=0.3)", 0.3),
+        ("lmdeploy serve api_server m --cache-max-entry-count 0.5", 0.5),
+        ("  value: { string_value: kv_cache_free_gpu_mem_fraction 0.95 }", 0.95),
+        ("Try increasing `gpu_memory_utilization` when initializing the engine.", None),
+        ("Try increasing gpu_memory_utilization. 0.11.2 is the version", None),
+    ],
+)
+def test_the_share_of_an_engine_in_any_spelling(line: str, share: float | None) -> None:
+    reader = SettingsReader()
+    reader.feed(line)
+    assert reader.settings.get("gpu_memory_utilization") == share
+
+
+def test_limits_of_engines_under_one_name() -> None:
+    reader = SettingsReader()
+    for line in ("--tp 4 --max-running-requests 32", "llama-server -m x.gguf -ngl 99 -c 32768"):
+        reader.feed(line)
+    told = {key: reader.settings.get(key) for key in OF_ENGINES}
+    assert {key: value for key, value in told.items() if value is not None} == {
+        "tensor_parallel_size": 4,
+        "max_num_seqs": 32,
+        "n_gpu_layers": 99,
+        "n_ctx": 32768,
+    }
