@@ -8,6 +8,7 @@ A backward pass or an optimizer step is what it is, whatever the functions aroun
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
@@ -71,9 +72,13 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The patterns of `data/frames.toml`; `near` are words near a message without frames."""
+    """The patterns of `data/frames.toml`.
+
+    `moments` are words of single lines before a message without frames; `near` are words around it.
+    """
 
     rows: tuple[Row, ...]
+    moments: tuple[tuple[ReadPhase, str], ...]
     near: tuple[tuple[ReadPhase, str], ...]
     names: dict[str, str]
 
@@ -87,8 +92,11 @@ def table() -> Table:
         Row(**row | {key: names.get(row[key]) or _joined(row[key]) for key in _LOOKS & row.keys()})
         for row in data["rows"]
     )
-    near = ((row["phase"], _joined(row["words"])) for row in data["near"])
-    return Table(tuple(rows), tuple(near), names)
+    moments, near = (
+        tuple((row["phase"], _joined(row["words"])) for row in data[name])
+        for name in ("moments", "near")
+    )
+    return Table(tuple(rows), moments, near, names)
 
 
 _LOOKS = {"file", "function", "code"}
@@ -103,11 +111,8 @@ def _named(name: str) -> re.Pattern[str]:
     return _compiled(table().names[name])
 
 
-def phase_of(frames: tuple[Frame, ...], context: str = "") -> tuple[ReadPhase, Frame | None]:
-    """The phase according to the frames, and the innermost line of the user's own code.
-
-    `context` is the text around the failure; it is used only if the frames give no phase.
-    """
+def phase_of(frames: tuple[Frame, ...]) -> tuple[ReadPhase, Frame | None]:
+    """The phase according to the frames, and the innermost line of the user's own code."""
     where = next((f for f in reversed(frames) if is_own(f.file)), None)
     phase: ReadPhase = "unknown"
     interrupted = bool(frames) and frames[-1].file.endswith(_INTERRUPTED)
@@ -134,8 +139,6 @@ def phase_of(frames: tuple[Frame, ...], context: str = "") -> tuple[ReadPhase, F
         trained = trained or (
             phase in _PASSES and bool(_named("training").fullmatch(frame.function))
         )
-    if phase == "unknown" and context:
-        phase = _told_by(context)
     return phase, where
 
 
@@ -162,6 +165,19 @@ def recomputes(frames: tuple[Frame, ...]) -> bool:
     return bool(backward) and any(
         _RECOMPUTING.search(frame.file) for frame in frames[min(backward) :]
     )
+
+
+def moment_of(lines: Iterable[str], context: str) -> ReadPhase:
+    """The phase according to what a program printed before a failure without frames.
+
+    `lines` come nearest first, and the first that tells a moment decides. If none does, words in
+    the `context`, the text around the failure, may.
+    """
+    for line in lines:
+        for phase, words in table().moments:
+            if _compiled(words).search(line):
+                return phase if phase != "unknown" else _told_by(context)
+    return _told_by(context)
 
 
 def _told_by(context: str) -> ReadPhase:

@@ -9,7 +9,9 @@ from oomdoctor.units import GIB
 _CUDA_LIKE = frozenset({"cuda_caching_allocator", "hip", "xpu"})
 UNDERFLOW = "17179869184"  # GiB: WSL and Windows print a negative difference as unsigned
 
-# A context that is larger than this holds something else too.
+# What a process may hold outside PyTorch's allocator: the CUDA context with its loaded kernels (0.3
+# to 0.8 GiB), cuBLAS and cuDNN, and the buffers of NCCL, which are up to 2 GiB with many channels.
+# What is larger than this holds something else too.
 _LARGEST_CONTEXT = 3 * GIB
 
 
@@ -25,16 +27,20 @@ def unallocated(event: OomEvent) -> int | None:
 
 
 def reserved(event: OomEvent) -> int | None:
-    """Everything that the allocator of this process holds."""
+    """Everything that the allocator of this process holds.
+
+    Private pools are a part of what is allocated, as CUDACachingAllocator.cpp prints it.
+    """
     if event.allocated_bytes is None:
         return event.reserved_bytes
-    return event.allocated_bytes + (unallocated(event) or 0) + (event.private_pools_bytes or 0)
+    return event.allocated_bytes + (unallocated(event) or 0)
 
 
 def others(event: OomEvent) -> int | None:
     """What other processes hold: as printed, or what is neither free nor ours.
 
-    If the message does not print our own use, up to 1.5 GiB may be our context and libraries.
+    If the message does not print our own use, as up to torch 2.0, the rest has our context and
+    NCCL's buffers too: what those explain is not counted as others'.
     """
     if event.other_processes_bytes is not None:
         return event.other_processes_bytes
@@ -45,7 +51,7 @@ def others(event: OomEvent) -> int | None:
     if capacity is None or free is None or own is None:
         return None
     rest = capacity - free - own
-    slack = 0 if process is not None else 3 * 2**29
+    slack = 0 if process is not None else _LARGEST_CONTEXT
     return rest if rest > slack else 0 if rest >= 0 else None
 
 

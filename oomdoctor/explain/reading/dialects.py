@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from oomdoctor.explain.reading.printed_sizes import SHORT_SIZE, SIZE
@@ -32,6 +32,7 @@ class Dialect:
     `on_host`: if this pattern is found, the memory was host memory.
     `binary_units`: its KB, MB and GB are powers of 1024.
     `announces`: a warning before the message of the same failure, which says more.
+    `beside`: like `figures`, but on lines of their own before or after the message.
     `in_frames`: the words count only if this pattern is found in the innermost frames.
     """
 
@@ -51,6 +52,7 @@ class Dialect:
     binary_units: bool = False
     announces: bool = False
     in_frames: str | None = None
+    beside: Mapping[str, str] = field(default_factory=dict)
 
     def applies_to(self, frames: Sequence[Frame]) -> bool:
         """Whether the traceback of a message allows this row."""
@@ -60,15 +62,21 @@ class Dialect:
         return re.search(self.in_frames, inner) is not None
 
 
-_WORDS = {"SIZE": SIZE, "SHORT": SHORT_SIZE, "BYTES": r"\d[\d,]*"}
+_WORDS = {
+    "SIZE": SIZE,
+    "SHORT": SHORT_SIZE,
+    "BYTES": r"\d[\d,]*",
+    "NUMBER": r"\d+(?:\.\d+)?",
+    "UNIT": r"[KMGT]i?B",
+}
 
 
 def _row(row: dict[str, Any], sets: Mapping[str, Mapping[str, str]]) -> Dialect:
     """A row of the file, with its patterns written out."""
-    opening, figures = row.pop("opening"), row.pop("figures", {})
+    opening, figures, beside = row.pop("opening"), row.pop("figures", {}), row.pop("beside", {})
     pattern = re.sub("SIZE", lambda _: SIZE, "".join(opening))
     own = sets[figures] if isinstance(figures, str) else _captured(figures)
-    return Dialect(**row, opening=re.compile(pattern), figures=own)
+    return Dialect(**row, opening=re.compile(pattern), figures=own, beside=_captured(beside))
 
 
 def _captured(figures: Mapping[str, str]) -> dict[str, str]:

@@ -79,11 +79,12 @@ def read_message(flat: str, phase: str = "unknown", within: int | None = None) -
     slack = 0
     last = opening.end() - opening.start()
     for field, pattern in dialect.figures.items():
-        match = _figure(pattern).search(text)
+        match = figure(pattern).search(text)
         if match is not None:
-            values[field] = size_bytes(match[1], dialect.binary_units)
+            printed = printed_size(match)
+            values[field] = size_bytes(printed, dialect.binary_units)
             if field in _SUMMED:
-                slack += rounding_bytes(match[1], dialect.binary_units)
+                slack += rounding_bytes(printed, dialect.binary_units)
             last = max(last, match.end())
     listed: tuple[ListedProcess, ...] = ()
     if dialect.figures is SENTENCES:
@@ -108,9 +109,14 @@ def read_message(flat: str, phase: str = "unknown", within: int | None = None) -
 
 
 @cache
-def _figure(pattern: str) -> re.Pattern[str]:
+def figure(pattern: str) -> re.Pattern[str]:
     """Compiled on first use: a message needs only the figures of its dialect."""
     return re.compile(pattern, re.IGNORECASE)
+
+
+def printed_size(match: re.Match[str]) -> str:
+    """The size that a figure's pattern matched; of `9.87/23.99 GiB`, number and unit are apart."""
+    return " ".join(group for group in match.groups() if group)
 
 
 def _first(

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
 
-from oomdoctor.analysis.frames import phase_of, recomputes
+from oomdoctor.analysis.frames import moment_of, phase_of, recomputes
 from oomdoctor.explain.reading.failures.going_on import MEMORY, Report
 from oomdoctor.explain.reading.failures.incidents import (
     Finding,
@@ -35,7 +35,8 @@ from oomdoctor.explain.reading.lines.traceback import starts_traceback
 from oomdoctor.explain.reading.lines.window import AHEAD, Window
 from oomdoctor.explain.reading.log_facts import FactReader, Progress
 from oomdoctor.explain.reading.message import Read, best, dialect_and_resource
-from oomdoctor.explain.reading.parse import MAY_OPEN, Message
+from oomdoctor.explain.reading.parse import MAY_OPEN, Message, figure, printed_size
+from oomdoctor.explain.reading.printed_sizes import size_bytes
 from oomdoctor.records.job.measurement import OomEvent
 from oomdoctor.records.report.diagnosis import Frame, Incident, LogFacts
 
@@ -45,6 +46,8 @@ _MOST_OTHERS = 600  # lines that may report another failure
 _MOST_LATE = 40
 _QUOTE = 600
 _SHORT_LOG = 40
+_LOOK_BACK = 60  # lines before a message that may show which moment of a program it was
+_BESIDE = 120, 24  # lines before and after a message that may print its figures
 _CLEAN_UP = re.compile(
     r"after successful completion|post-run message"
     r"|(?:shutdown|clean-?up|teardown) (?:artifact|noise|warning)"
@@ -220,7 +223,10 @@ class _Scanner:
     ) -> None:
         dialect, index = message.dialect, told[0]
         around = self._window.around(index, split.tag)
-        phase, where = phase_of(frames, around)
+        phase, where = phase_of(frames)
+        if phase == "unknown":
+            own = None if dialect.hints_only or dialect.lived_on else split.tag
+            phase = moment_of(self._window.before(told[-1], own, _LOOK_BACK), around)
         if phase == "unknown":
             phase = dialect.phase
         if dialect.lived_on and message.resource == "host":
@@ -234,7 +240,7 @@ class _Scanner:
             rank = int(beside[1])
         quoted = tuple(self._window.line(i).text.strip()[:_QUOTE] for i in told)
         name, resource = dialect_and_resource(message, frames, around, self._wsl)
-        event = replace(message.event, phase=phase, dialect=name)
+        event = replace(self._with_figures(message, index, split.tag), phase=phase, dialect=name)
         incident = Incident(
             event=event,
             look_alike=None,
@@ -255,6 +261,21 @@ class _Scanner:
         )
         report = progress.report._replace(last=self._window.line(told[-1]).number)
         fold(self._found, Finding(incident, [report], dialect))
+
+    def _with_figures(self, message: Message, index: int, tag: str) -> OomEvent:
+        """What a message says, with the figures that its program prints on lines beside it."""
+        event, dialect = message.event, message.dialect
+        wanted = {name: p for name, p in dialect.beside.items() if getattr(event, name) is None}
+        if not wanted:
+            return event
+        lines = self._window.around(index, tag, *_BESIDE).split("\n")
+        found: dict[str, int | None] = {}
+        for name, pattern in wanted.items():
+            matches = (figure(pattern).search(line.strip()) for line in lines)
+            match = next((match for match in matches if match is not None), None)
+            if match is not None:
+                found[name] = size_bytes(printed_size(match), dialect.binary_units)
+        return replace(event, **found)
 
     def _note_retry(self, told: list[int]) -> None:
         """Look for words beside a message that say that the program goes on."""
@@ -283,7 +304,9 @@ class _Scanner:
         frames = self._window.traceback(index, split.tag)
         if not (frames or found.strong or self._window.end < _SHORT_LOG):
             return
-        phase, where = phase_of(frames, self._window.around(index, split.tag))
+        phase, where = phase_of(frames)
+        if phase == "unknown":
+            phase = moment_of((), self._window.around(index, split.tag))
         line = self._window.line(index)
         incident = Incident(
             event=OomEvent(message=found.message, dialect="not_oom", phase=phase),

@@ -19,7 +19,7 @@ _FINISHED = re.compile(
     r"|Finished training|All done|train_runtime\s*=|[Ee]xited with code 0\b|[Ee]xit code:? 0\b"
     r"|[Ee]xit status:? 0\b|\bCOMPLETED, ExitCode 0"
     r"|(?:[Rr]un|[Jj]ob|[Ss]cript|[Pp]rogram) (?:finished|completed)(?: successfully)?\W*$"
-    r"|[Ff]inished successfully|[Ss]uccessfully (?:finished|completed)|Prompt executed in"
+    r"|[Ff]inished successfully|[Ss]uccessfully (?:finished|completed)"
     r"|\bTrial \S+ (?:finished with value|completed)|训练(?:已)?(?:完成|结束)"
 )
 _SAVED = re.compile(  # at the start of a line, or after what a logger puts there
@@ -270,7 +270,6 @@ def _may_finish(text: str) -> bool:
         or "inished" in text
         or "ompleted" in text
         or "COMPLETED" in text
-        or "Prompt exec" in text
         or "All done" in text
         or (not text.isascii() and "训练" in text)
     )

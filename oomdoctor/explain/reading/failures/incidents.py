@@ -7,16 +7,18 @@ one finding. This module works on incidents and knows nothing about lines.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 from oomdoctor.explain.reading.dialects import Dialect
 from oomdoctor.explain.reading.failures.going_on import Report
 from oomdoctor.records.job.measurement import OomEvent
-from oomdoctor.records.report.diagnosis import Incident, ReadPhase
+from oomdoctor.records.report.diagnosis import Incident, Numbers, ReadPhase
 
 _MOST_QUOTES = 6
 _MOST_LOOK_ALIKES = 3
 _MOST_RUNS = 64
+# Of several reports of one kill, the one that knows the limit tells most about it.
+_KILLERS = ("slurm", "container", "host_oom_killer")
 
 
 @dataclass(slots=True)
@@ -49,6 +51,21 @@ class Finding:
     def lived_on(self) -> bool:
         return self.dialect is not None and self.dialect.lived_on
 
+    @property
+    def announces(self) -> bool:
+        return self.dialect is not None and self.dialect.announces
+
+    @property
+    def kill(self) -> bool:
+        """Whether it reports that the system or a launcher saw a process killed."""
+        return (self.lived_on or self.hints_only) and self.incident.resource == "host"
+
+    @property
+    def bare(self) -> bool:
+        """Whether it has no figures, as the title of a thread or a summary."""
+        event = self.incident.event
+        return all(getattr(event, figure.name) is None for figure in fields(Numbers))
+
 
 def fold(found: list[Finding], new: Finding) -> None:
     """Add a finding to the list, or merge it with the one that reports the same failure."""
@@ -58,18 +75,20 @@ def fold(found: list[Finding], new: Finding) -> None:
         return
     had, has = old.incident, new.incident
     better = has if has.frames and not had.frames else had
+    phase = next((p for p in (better.phase, had.phase, has.phase) if p != "unknown"), "unknown")
     enough = len(had.lines) >= _MOST_QUOTES
     old.incident = replace(
         had,
-        event=_filled(had.event, has.event, better.phase),
+        event=_filled(had.event, has.event, phase),
         frames=better.frames,
-        phase=better.phase,
+        phase=phase,
         where=better.where,
         recomputing=better.recomputing,
         lines=had.lines if enough else (*had.lines, *has.lines)[:_MOST_QUOTES],
         exception=had.exception or has.exception,
         rank=had.rank if had.rank is not None else has.rank,
-        repeats=had.repeats + 1,
+        # Kernel, shell and launcher report one kill in several lines.
+        repeats=had.repeats + (not new.kill),
     )
     if old.reports[-1].run == new.reports[-1].run or len(old.reports) == _MOST_RUNS:
         old.reports.pop()
@@ -87,10 +106,13 @@ def incidents_of(
     """
     found = [finding for finding in found if not _announced(finding, found)]
     for finding in found:
-        recovery = None if finding.hints_only else _recovery(finding, found, went_on)
+        ended = finding.hints_only and not finding.announces
+        recovery = None if ended else _recovery(finding, found, went_on)
         finding.incident = replace(
             finding.incident, survived=recovery is not None, recovery=recovery
         )
+    # A warning that nothing came of is no failure.
+    found = [f for f in found if not (f.hints_only and f.incident.survived)]
     memory = [f for f in found if f.dialect is not None]
     others = [f for f in found if f.dialect is None]
     told = [f for f in memory if not f.hints_only]
@@ -103,6 +125,7 @@ def incidents_of(
         shown = causes or [f for f in others if not f.incident.consequence] or others
         return tuple(f.incident for f in shown[:_MOST_LOOK_ALIKES])
     _mark_consequences(told, hints)
+    _mark_titles(told)
     ordered = sorted(memory, key=lambda f: f.incident.consequence)
     strong = [f for f in causes if f.strong]
     return tuple(f.incident for f in (*ordered, *strong[:_MOST_LOOK_ALIKES]))
@@ -134,12 +157,13 @@ def next_failure(finding: Finding, report: Report, found: list[Finding]) -> int 
 
 
 def _announced(finding: Finding, found: list[Finding]) -> bool:
-    """Whether a finding is only the warning before a message of the same device."""
-    if finding.dialect is None or not finding.dialect.announces:
+    """Whether a finding is only the warning before a message about the same memory."""
+    if not finding.announces:
         return False
-    later = (f for f in found if f.dialect is not None and not f.dialect.announces)
+    later = (f for f in found if f.dialect is not None and not f.announces)
     return any(
-        f.incident.resource == "gpu" and f.incident.line_number >= finding.incident.line_number
+        f.incident.resource == finding.incident.resource
+        and f.incident.line_number >= finding.incident.line_number
         for f in later
     )
 
@@ -171,15 +195,44 @@ def _outlived(finding: Finding, found: list[Finding]) -> str | None:
 
 def _mark_consequences(told: list[Finding], hints: list[Finding]) -> None:
     """Mark the findings that another failure in the log explains."""
+    kills = [f for f in told if f.kill and f.incident.event.dialect in _KILLERS]
     reported = any(f.lived_on for f in told)
-    slurm = any(f.incident.event.dialect == "slurm" for f in told)
     for finding in told:
-        name = finding.incident.event.dialect
-        if (name == "dataloader_worker" and reported) or (name == "host_oom_killer" and slurm):
+        if finding.incident.event.dialect == "dataloader_worker" and reported:
             finding.incident = replace(finding.incident, consequence=True)
+    if kills:
+        kills.sort(key=lambda f: _KILLERS.index(f.incident.event.dialect))
+        _fold_kills(kills[0], [*kills[1:], *(f for f in hints if f.kill)])
     # Several hints at one kill: keep the first.
     for finding in hints if told else hints[1:]:
         finding.incident = replace(finding.incident, consequence=True)
+
+
+def _fold_kills(first: Finding, others: list[Finding]) -> None:
+    """Fill in what the other reports of one kill know, and mark them as consequences."""
+    for other in others:
+        had, has = first.incident, other.incident
+        told = had if had.phase != "unknown" else has
+        event = _filled(had.event, has.event, told.phase)
+        first.incident = replace(had, event=event, phase=told.phase, where=told.where)
+        other.incident = replace(has, consequence=True)
+
+
+def _mark_titles(told: list[Finding]) -> None:
+    """Mark titles and summaries of a message whose figures stand elsewhere in the text.
+
+    They have no place of their own: no traceback, or the one that the message ends.
+    """
+    full = [f.incident for f in told if f.incident.resource == "gpu" and not f.bare]
+    for finding in told:
+        has = finding.incident
+        if has.resource != "gpu" or not finding.bare or has.survived:
+            continue
+        if any(
+            has.rank in (None, one.rank) and has.frames in ((), one.frames) and not one.survived
+            for one in full
+        ):
+            finding.incident = replace(has, consequence=True)
 
 
 def _key(incident: Incident) -> tuple[object, ...]:
@@ -203,4 +256,5 @@ def _key(incident: Incident) -> tuple[object, ...]:
 
 def _filled(had: OomEvent, has: OomEvent, phase: ReadPhase) -> OomEvent:
     process = had.process_bytes if had.process_bytes is not None else has.process_bytes
-    return replace(had, phase=phase, process_bytes=process)
+    allowed = had.allowed_bytes if had.allowed_bytes is not None else has.allowed_bytes
+    return replace(had, phase=phase, process_bytes=process, allowed_bytes=allowed)

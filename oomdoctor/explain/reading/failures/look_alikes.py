@@ -60,6 +60,8 @@ LOOK_ALIKES: tuple[LookAlike, ...] = (
             r"out of resource: shared memory|OutOfResources: out of resource"
             r"|no kernel image is available|uncorrectable ECC|fallen off the bus"
             r"|Found no NVIDIA driver|CUDA driver version is insufficient"
+            r"|NVIDIA driver on your system is too old|forward compatibility was attempted"
+            r"|is not compatible with the current PyTorch installation"
             r"|unspecified launch failure"
             r"|only supports Ampere GPUs or newer|No CUDA GPUs are available"
             r"|CUDA-capable device\(s\) is/are busy|hardware error|Xid \(PCI"
@@ -67,7 +69,7 @@ LOOK_ALIKES: tuple[LookAlike, ...] = (
         ),
         (
             r"resource: shared|kernel image|ECC|fallen off|NVIDIA driver|launch failure|Ampere|Xid"
-            r"|_FAIL\b|DUE TO"
+            r"|_FAIL\b|DUE TO|driver version|forward compat|not compatible"
         ),
     ),
     LookAlike(
@@ -94,7 +96,30 @@ LOOK_ALIKES: tuple[LookAlike, ...] = (
         "No space left|quota exceeded",
     ),
     LookAlike(
-        "timeout", r"DUE TO TIME LIMIT|TERM_RUNLIMIT|walltime \S* exceeded", "DUE TO|RUNLIMIT"
+        "timeout",
+        (
+            r"DUE TO TIME LIMIT|TERM_RUNLIMIT|walltime \S* exceeded"
+            r"|Watchdog caught collective operation timeout"
+        ),
+        "DUE TO|RUNLIMIT|Watchdog",
+    ),
+    LookAlike("duplicate_gpu", r"Duplicate GPU detected", "Duplicate GPU"),
+    LookAlike(
+        "port_in_use",
+        r"EADDRINUSE|[Aa]ddress already in use|errno: 98\b",
+        "EADDRINUSE|ddress already",
+    ),
+    LookAlike(
+        # cuBLAS and cuDNN create their handles with the first use.
+        "not_initialized",
+        r"(?:CUDNN|CUBLAS|CUSOLVER|CUSPARSE)_STATUS_NOT_INITIALIZED",
+        "STATUS_NOT_INIT",
+    ),
+    LookAlike(
+        # Managed memory, as in WSL and under virtual machines. The library prints this and exits.
+        "paged_optimizer",
+        r"Error (?:operation not supported|invalid device ordinal) at line \d+ in file \S*pythonInterface",
+        "pythonInterface",
     ),
     LookAlike(
         "preemption",
@@ -109,7 +134,7 @@ LOOK_ALIKES: tuple[LookAlike, ...] = (
     ),
     LookAlike(
         "timeout",
-        r"Watchdog caught collective operation timeout|TimeoutE(?:rror|xpired)|timed out",
+        r"TimeoutE(?:rror|xpired)|timed out",
     ),
     LookAlike(
         "connection",
@@ -166,7 +191,7 @@ _CONSEQUENCES = re.compile(
     r"|CalledProcessError|NCCL communicator was aborted|WorkerCrashedError"
     r"|Engine core init\w* failed"
     r"|DataLoader worker \(pid\(?s?\)? [\d, ]+\) exited unexpectedly|KeyboardInterrupt|SystemExit"
-    r"|BrokenProcessPool|SIGTERM|SignalException"
+    r"|BrokenProcessPool|TerminatedWorkerError|SIGTERM|SignalException"
 )
 
 

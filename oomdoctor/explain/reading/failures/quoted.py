@@ -104,7 +104,7 @@ _CSV_NEXT = re.compile(r"^[^\"]*\"\s*,\s*[\"\w]")
 _SETTING = re.compile(
     r"^\s*(?:- )?(?:retry\w*|on_\w+|patterns?|match\w*|regex|description|notes?|comment|help|hint"
     r"|tips?"
-    r"|title|ignore\w*|except\w*|known_\w+|oom_\w+|keywords?)\s*[:=]",
+    r"|title|ignore\w*|except(?!ion\s*:)\w*|known_\w+|oom_\w+|keywords?)\s*[:=]",
     re.IGNORECASE,
 )
 _ITEM = re.compile(r"^\s*-\s+[\"'\w]")

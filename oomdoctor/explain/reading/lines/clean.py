@@ -36,6 +36,10 @@ _ENTITIES = {
     "&quot;": '"', "&#34;": '"', "&#034;": '"', "&#x22;": '"', "&apos;": "'", "&#39;": "'",
     "&#039;": "'", "&#x27;": "'", "&lt;": "<", "&gt;": ">", "&amp;": "&", "&nbsp;": " ",
 }  # fmt: skip
+# Text that was read from a picture: "out of menory", "8.00 Gi8".
+_SCANNED = ("menory", "nemory")
+_SCANNED_WORD = re.compile(r"\b[mn]e[mn]ory\b")
+_SCANNED_UNIT = re.compile(r"(?<=\d) ?([KMGT])[i1l][B8]\b")
 _BAR = re.compile(r"\d+%\|")
 _BARS = "│┃║"
 _LEFT_EDGES, _RIGHT_EDGES, _RULES = "╭╰┌└┏┗╔╚", "╮╯┐┘┓┛╗╝", "─━═"
@@ -53,6 +57,8 @@ def clean(text: str, number: int) -> Iterator[Line]:
         text = text.translate(_STRAIGHT)
     if "&" in text:
         text = _ENTITY.sub(lambda entity: _ENTITIES[entity[0]], text)
+    if any(word in text for word in _SCANNED):
+        text = _SCANNED_UNIT.sub(r" \1iB", _SCANNED_WORD.sub("memory", text))
     half = ""  # the first part of a path that a box wrapped
     raws = text.split("\n")
     if not raws[-1]:

@@ -39,6 +39,10 @@ _EXCEPTION = re.compile(r"(?<![\w.])(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Excep
 _HALF_PATH = re.compile(r'File "[^"]*$')
 _HALF_FRAME = re.compile(r'File "[^"]+",(?: line)?$|File "[^"]+", line \d+,(?: in)?$')
 
+# A number that a terminal broke: before or after its point, but not at the end of a sentence.
+_DIGIT_LAST = re.compile(r"[ (:]\d{1,20}(?:\.\d*)?$")
+_DIGIT_FIRST = re.compile(r"\.?\d{1,20}(?:\.\d+)? ?(?:[KMGT]?i?B|bytes)\b")
+
 _HEAD = "Traceback (most recent call last)"
 _NEXT_FRAME = re.compile(r'\s+(?=File ")')
 _PLACE = re.compile(r'(File "[^"]*", line \d+(?:, in [\w.<>]+)?)\s+(.*)', re.DOTALL)
@@ -112,6 +116,15 @@ class Window:
         """The lines of one process near a line."""
         near = range(max(self.start, index - before), min(index + after, self.end))
         return "\n".join(self.split(i).text[:2000] for i in self._same(near, tag))
+
+    def before(self, index: int, tag: str | None, most: int) -> Iterator[str]:
+        """The text of a line and of up to `most` lines before it, the nearest first.
+
+        Only those of one process and those that name none; all if `tag` is None.
+        """
+        for i in range(index, max(self.start, index - most) - 1, -1):
+            if tag is None or self.split(i).tag in ("", tag):
+                yield self.split(i).text[:2000]
 
     def readings(self, index: int, tag: str) -> Iterator[Reading]:
         """The text of one process from a line on; twice if wrapping may have split words."""
@@ -241,11 +254,16 @@ class Window:
 
 
 def _joined(held: list[tuple[int, str]], tight: set[int] | None) -> Reading:
-    """The lines joined into one, with a space between them except after those in `tight`."""
+    """The lines joined into one, with a space between them except after those in `tight`.
+
+    Two numbers never stand side by side in a message, so digits at the end of a line and at the
+    start of the next one are parts of one number.
+    """
     flat = ""
     ends: list[tuple[int, int]] = []
     for index, piece in held:
-        gap = "" if not ends or (tight and ends[-1][0] in tight) else " "
+        whole = _DIGIT_LAST.search(flat[-24:]) is None or _DIGIT_FIRST.match(piece) is None
+        gap = "" if not ends or (tight and ends[-1][0] in tight) or not whole else " "
         flat = f"{flat}{gap}{piece}"
         ends.append((index, len(flat)))
     return Reading(flat, tuple(ends))
