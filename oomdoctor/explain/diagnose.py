@@ -11,7 +11,7 @@ from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.diagnosis.causes.ranked import causes
 from oomdoctor.explain.diagnosis.frames import scores_line
 from oomdoctor.explain.diagnosis.requested import matches
-from oomdoctor.explain.diagnosis.verdict import oddities, short_answer, verdict
+from oomdoctor.explain.diagnosis.verdict import OTHER, oddities, short_answer, verdict
 from oomdoctor.explain.evidence import SnapshotEvidence, matching
 from oomdoctor.explain.memory.activations import activations
 from oomdoctor.explain.memory.model_sizes import Sizes, sizes_of
@@ -30,6 +30,7 @@ from oomdoctor.units import format_bytes
 _OUTPUT = r"lm_head|logits|loss_utils"  # what follows the layers of the forward pass
 _AFTER_FORWARD = frozenset({"loss", "backward", "clip", "optimizer"})
 NOTHING_FOUND = "no memory failure found"
+_SHOWN_ERROR = 160  # characters of the last error in a verdict
 
 
 def diagnose(
@@ -42,7 +43,7 @@ def diagnose(
     """
     shown = [i for i in incidents if not i.consequence] or list(incidents)
     if not shown:
-        return (_nothing(source),)
+        return (_nothing(source, facts),)
     return tuple(_answer(source, i, facts, given) for i in sorted(shown, key=_weight))
 
 
@@ -65,7 +66,8 @@ def _weight(incident: Incident) -> tuple[bool, bool, int]:
     return (incident.survived, not memory, incident.line_number)
 
 
-def _nothing(source: str) -> Diagnosis:
+def _nothing(source: str, facts: LogFacts) -> Diagnosis:
+    told = facts.evidence.get("last_error", ())
     return Diagnosis(
         source=source,
         is_oom=False,
@@ -78,8 +80,17 @@ def _nothing(source: str) -> Diagnosis:
         tensor=None,
         causes=(),
         remedies=(),
-        verdict=NOTHING_FOUND,
+        verdict=_unknown(told[0]) if told else NOTHING_FOUND,
+        evidence=told,
     )
+
+
+def _unknown(error: str) -> str:
+    """The verdict about a failure that is not known, which may still be one of memory."""
+    shown = " ".join(error.split())
+    if len(shown) > _SHOWN_ERROR:
+        shown = f"{shown[:_SHOWN_ERROR].rsplit(' ', 1)[0]} ..."
+    return f"no known memory failure; the last error is {shown.rstrip('.')}"
 
 
 def _answer(source: str, incident: Incident, facts: LogFacts, given: Given) -> Diagnosis:
@@ -109,6 +120,8 @@ def _answer(source: str, incident: Incident, facts: LogFacts, given: Given) -> D
     )
     if incident.look_alike is not None:
         answer = short_answer(incident.look_alike, event.message)
+        if answer is OTHER:
+            return replace(read, short_answer=answer.todo, verdict=_unknown(event.message))
         return replace(
             read, short_answer=answer.todo, verdict=f"not a memory failure: {answer.what}"
         )

@@ -116,7 +116,7 @@ class Answer:
 
 
 ANSWERS = tuple(Answer(**row) for row in data_of("look_alikes.toml")["answers"])
-_OTHER = Answer(
+OTHER = Answer(
     "other", "the program failed for another reason", "read the last line of the traceback"
 )
 
@@ -124,4 +124,4 @@ _OTHER = Answer(
 def short_answer(name: str, message: str = "") -> Answer:
     """What a look-alike is and what to do about it; a general answer if no row matches."""
     fitting = (row for row in ANSWERS if row.name == name and re.search(row.words, message))
-    return next(fitting, _OTHER)
+    return next(fitting, OTHER)

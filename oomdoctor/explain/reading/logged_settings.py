@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 
 from oomdoctor.explain.reading.lines.prefixes import split_line
+from oomdoctor.explain.reading.printed_sizes import size_bytes
 from oomdoctor.records.report.diagnosis import SettingValue
 
 # The banner that transformers' Trainer prints at the start.
@@ -62,6 +63,17 @@ _VERSION = re.compile(
 # This variable has its own syntax: commas and colons belong to the value.
 _ALLOCATOR = re.compile(
     r"PYTORCH_(?:CUDA_|HIP_)?ALLOC_CONF['\"]?\]?\s*[=:,]\s*['\"]?([a-z_]\w*:[\w:,.\[\]-]+)"
+)
+# Limits that a text states: of a container or a pod, of a job, and of an engine's cache.
+_POD_MEMORY = re.compile(r"^\s*memory: ?['\"]?(\d+(?:\.\d+)?) ?([KMGT]i?)B?['\"]?\s*$")
+_LIMITS = re.compile(r"^\s*limits:\s*$")
+_OTHER_KEY = re.compile(r"^\s*requests:\s*$")
+_HOST_LIMIT = re.compile(
+    r"(?:\bdocker run\b.{0,400}? (?:-m|--memory)[ =]|#SBATCH --mem[ =]|\bs(?:run|batch)\b.{0,400}? --mem[ =]"
+    r"|\blimits\.memory[=: ]{1,2}|\bmem_limit: ?)(\d+(?:\.\d+)?) ?([KMGTkmgt])i?[bB]?\b"
+)
+_LONGEST_CONTEXT = re.compile(
+    r"estimated maximum model length is (\d+)|can be stored in (?:the )?KV cache \((\d+)\)"
 )
 _ANNOUNCED = re.compile(
     r"per_device_train_batch_size|Running training|trainable params|TrainingArgument|_ALLOC_CONF"
@@ -161,6 +173,7 @@ class SettingsReader:
         self.gpu: str | None = None
         self._left = _NEAR_START
         self._before = ""  # the previous line, for a wrapped sentence
+        self._in_limits = False  # of a pod
 
     def feed(self, text: str) -> None:
         """Read one line."""
@@ -174,7 +187,28 @@ class SettingsReader:
         if self.gpu is None and (match := _GPU_NAME.search(text)):
             self.gpu = match[0]
             self._quote("gpu_name", text)
+        if "emory" in text or "imit" in text or "--mem" in text or "docker run" in text:
+            self._stated(text)
         self._before = text
+
+    def _stated(self, text: str) -> None:
+        """Read a limit on memory that a text states, in bytes, or on the context, in tokens."""
+        if _LIMITS.match(text):
+            self._in_limits = True
+        elif _OTHER_KEY.match(text):
+            self._in_limits = False
+        match = (_POD_MEMORY.match(text) if self._in_limits else None) or _HOST_LIMIT.search(text)
+        if match is not None:
+            # Kubernetes: Gi is 1024**3 and G is 1000**3; Docker and Slurm: G is 1024**3.
+            unit = match[2] if match.re is _POD_MEMORY else f"{match[2].upper()}i"
+            self._keep("memory_limit_bytes", size_bytes(f"{match[1]} {unit}B"), text)
+        if (told := _LONGEST_CONTEXT.search(text)) is not None:
+            self._keep("longest_context", int(told[1] or told[2]), text)
+
+    def _keep(self, name: str, value: int | None, text: str) -> None:
+        if value is not None and name not in self.settings:
+            self.settings[name] = value
+            self._quote(name, text)
 
     def _named(self, text: str) -> None:
         for match in _SETTING.finditer(text):

@@ -56,6 +56,11 @@ _OUTERMOST = ("<module>", "_run_module_as_main")  # functions where a program be
 _LONGEST = 600  # characters of a line that may show that it is quoted
 
 _EXCEPTION = re.compile(r"(?<![\w.])((?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception))\b")
+# What a program prints as it dies without an exception.
+_ERROR = re.compile(
+    r"\b(?:[Ee]rror|ERROR|[Ff]atal|FATAL|[Ss]egmentation fault|[Cc]ore dumped|Abort(?:ed)?|panic"
+    r"|terminate called|[Ff]ailed to)\b(?![ :=]{1,3}(?:0|None|null)\b)"
+)
 _RANK_BESIDE = re.compile(r"^\s*rank\s*: (\d+)", re.MULTILINE)
 _WSL = re.compile(r"\bWSL ?2?\b|microsoft-standard")
 
@@ -99,7 +104,10 @@ class _Scanner:
         incidents = incidents_of(self._found, self._went_on)
         if not incidents and self._quoted is not None:
             incidents = (self._quoted,)
-        return with_rank(incidents, self._facts.failed_rank), self._facts.facts(number)
+        facts = self._facts.facts(number)
+        if not incidents and (line := self._window.last(_ERROR)) is not None:
+            facts.evidence["last_error"] = (line.strip()[:_QUOTE],)
+        return with_rank(incidents, self._facts.failed_rank), facts
 
     def _add(self, index: int, line: Line) -> None:
         text = line.text

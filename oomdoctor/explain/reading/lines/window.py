@@ -117,6 +117,11 @@ class Window:
         near = range(max(self.start, index - before), min(index + after, self.end))
         return "\n".join(self.split(i).text[:2000] for i in self._same(near, tag))
 
+    def last(self, pattern: re.Pattern[str]) -> str | None:
+        """The last line in memory that matches a pattern."""
+        texts = (line.text for line in reversed(self._lines))
+        return next((text for text in texts if pattern.search(text[:2000])), None)
+
     def before(self, index: int, tag: str | None, most: int) -> Iterator[str]:
         """The text of a line and of up to `most` lines before it, the nearest first.
 

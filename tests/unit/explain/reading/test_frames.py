@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from oomdoctor.analysis.frames import phase_of, recomputes, table
+from oomdoctor.analysis.frames import moment_of, phase_of, recomputes, table
 from oomdoctor.explain.reading.lines.traceback import frame_in, frames_in
 from oomdoctor.records.report.diagnosis import Frame
 
@@ -173,9 +173,39 @@ def test_a_recomputed_forward_is_told():
 
 
 def test_words_around_tell_only_where_frames_do_not():
-    assert phase_of((), "work = default_pg.barrier(opts=opts)")[0] == "init"
-    assert phase_of(frames(USER, BACKWARD, ENGINE), "from_pretrained")[0] == "backward"
-    assert phase_of((), "OutOfResources: out of resource: shared memory, Required")[0] == "forward"
+    assert moment_of((), "work = default_pg.barrier(opts=opts)") == "init"
+    assert moment_of((), "OutOfResources: out of resource: shared memory, Required") == "forward"
+
+
+@pytest.mark.parametrize(
+    ("lines", "phase"),
+    [
+        # vLLM
+        ("Starting to load model m...", "load"),
+        ("Loading safetensors checkpoint shards:  33% Completed | 1/3", "load"),
+        ("Model loading took 14.9 GiB and 6.1 seconds", "init"),
+        ("Capturing CUDA graph shapes:  17%|#   | 6/35 [00:03<00:15,  1.86it/s]", "init"),
+        ("Avg prompt throughput: 812.4 tokens/s, GPU KV cache usage: 31.0%", "generate"),
+        # SGLang
+        ("Load weight begin. avail mem=78.81 GB", "load"),
+        ("Capture cuda graph begin. This can take up to several minutes.", "init"),
+        ("Decode batch. #running-req: 41, #token: 60211", "generate"),
+        # TGI
+        ("ERROR warmup{max_input_length=8000}:warmup: text_generation_client", "init"),
+        ("ERROR batch{batch_size=3}:prefill:prefill{id=17 size=3}", "generate"),
+        # llama.cpp
+        ("load_tensors: offloading 48 repeating layers to GPU", "load"),
+        ("llama_kv_cache_init: failed to allocate buffer for kv cache", "init"),
+        ("slot launch_slot_: id  0 | task 12 | processing task", "generate"),
+        # a training after an engine started
+        ("Capturing CUDA graph shapes: 100%\n{'loss': 1.2}", "unknown"),
+        ("Loading checkpoint shards: 100%|###| 3/3 [00:10<00:00,  3.4s/it]", "unknown"),
+        # what came last counts
+        ("Starting to load model m...\nGraph capturing finished in 12 secs", "init"),
+    ],
+)
+def test_the_last_moment_that_a_program_printed_tells_the_phase(lines: str, phase: str):
+    assert moment_of(reversed(lines.split("\n")), "") == phase
 
 
 @pytest.mark.parametrize(
