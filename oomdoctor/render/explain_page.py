@@ -11,6 +11,7 @@ from dataclasses import fields
 from pathlib import PurePath
 from typing import Any
 
+from oomdoctor.explain.diagnose import NOTHING_FOUND
 from oomdoctor.explain.evidence import held_text
 from oomdoctor.explain.remedies.wording import derivation, effect, is_certain, typed
 from oomdoctor.records.facts.phases import OF_A_STEP
@@ -111,7 +112,7 @@ def _head(found: Diagnosis) -> list[Block]:
         head += [Note(_sentence(gives), "normal")] if gives else []
     elif found.short_answer:
         head.append(Note(f"{_FIRST}: {found.short_answer}", "normal"))
-    elif not found.is_oom and ": " not in found.verdict:
+    elif found.verdict == NOTHING_FOUND:
         head.append(Note(_NOTHING, "normal"))
     return head
 
@@ -258,7 +259,7 @@ def _size(size: int | None) -> str:
 def _outcome(found: Diagnosis) -> str:
     if not found.is_oom:
         # What the scheduler says, if there is nothing else to say.
-        end = found.verdict.partition(": ")[2]
+        end = found.verdict.partition(f"{NOTHING_FOUND}: ")[2]
         return "other error" if found.look_alike else end or "no memory failure"
     return RESOURCE_WORDS[found.resource] + (", survived" if found.survived else "")
 

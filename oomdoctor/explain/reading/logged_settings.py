@@ -69,7 +69,8 @@ _POD_MEMORY = re.compile(r"^\s*memory: ?['\"]?(\d+(?:\.\d+)?) ?([KMGT]i?)B?['\"]
 _LIMITS = re.compile(r"^\s*limits:\s*$")
 _OTHER_KEY = re.compile(r"^\s*requests:\s*$")
 _HOST_LIMIT = re.compile(
-    r"(?:\bdocker run\b.{0,400}? (?:-m|--memory)[ =]|#SBATCH --mem[ =]|\bs(?:run|batch)\b.{0,400}? --mem[ =]"
+    r"(?:\bdocker run\b.{0,400}? (?:-m|--memory)[ =]|#SBATCH --mem[ =]"
+    r"|\bs(?:run|batch)\b.{0,400}? --mem[ =]"
     r"|\blimits\.memory[=: ]{1,2}|\bmem_limit: ?)(\d+(?:\.\d+)?) ?([KMGTkmgt])i?[bB]?\b"
 )
 _LONGEST_CONTEXT = re.compile(

@@ -11,6 +11,7 @@ import re
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 from oomdoctor.analysis.frames import moment_of, phase_of, recomputes
 from oomdoctor.explain.reading.failures.going_on import MEMORY, Report
@@ -105,8 +106,9 @@ class _Scanner:
         if not incidents and self._quoted is not None:
             incidents = (self._quoted,)
         facts = self._facts.facts(number)
-        if not incidents and (line := self._window.last(_ERROR)) is not None:
-            facts.evidence["last_error"] = (line.strip()[:_QUOTE],)
+        if not incidents and (error := self._window.last(_ERROR)) is not None:
+            told = {"last_error": (error.strip()[:_QUOTE],)}
+            facts = replace(facts, evidence={**facts.evidence, **told})
         return with_rank(incidents, self._facts.failed_rank), facts
 
     def _add(self, index: int, line: Line) -> None:
@@ -277,7 +279,7 @@ class _Scanner:
         if not wanted:
             return event
         lines = self._window.around(index, tag, *_BESIDE).split("\n")
-        found: dict[str, int | None] = {}
+        found: dict[str, Any] = {}
         for name, pattern in wanted.items():
             matches = (figure(pattern).search(line.strip()) for line in lines)
             match = next((match for match in matches if match is not None), None)

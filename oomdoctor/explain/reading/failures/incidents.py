@@ -75,13 +75,13 @@ def fold(found: list[Finding], new: Finding) -> None:
         return
     had, has = old.incident, new.incident
     better = has if has.frames and not had.frames else had
-    phase = next((p for p in (better.phase, had.phase, has.phase) if p != "unknown"), "unknown")
+    placed = next((i for i in (better, had, has) if i.phase != "unknown"), better)
     enough = len(had.lines) >= _MOST_QUOTES
     old.incident = replace(
         had,
-        event=_filled(had.event, has.event, phase),
+        event=_filled(had.event, has.event, placed.phase),
         frames=better.frames,
-        phase=phase,
+        phase=placed.phase,
         where=better.where,
         recomputing=better.recomputing,
         lines=had.lines if enough else (*had.lines, *has.lines)[:_MOST_QUOTES],

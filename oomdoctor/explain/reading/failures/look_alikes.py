@@ -118,7 +118,8 @@ LOOK_ALIKES: tuple[LookAlike, ...] = (
     LookAlike(
         # Managed memory, as in WSL and under virtual machines. The library prints this and exits.
         "paged_optimizer",
-        r"Error (?:operation not supported|invalid device ordinal) at line \d+ in file \S*pythonInterface",
+        r"Error (?:operation not supported|invalid device ordinal) at line \d+ in file \S*"
+        r"pythonInterface",
         "pythonInterface",
     ),
     LookAlike(
