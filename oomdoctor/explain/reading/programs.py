@@ -117,7 +117,7 @@ def _patterns() -> Mapping[str, re.Pattern[str]]:
 
 @cache
 def _words() -> tuple[tuple[str, str], ...]:
-    """Plain words, and the name whose pattern needs one of them; they are far faster to look for."""
+    """Plain words, and the name whose pattern needs one of them: looking for them is faster."""
     words = data_of("programs.toml")["words"]
     return tuple((word, name) for name in _patterns() for word in words[name].split("|") if word)
 

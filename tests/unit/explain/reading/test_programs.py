@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import product
+from re._parser import parse  # type: ignore[import-not-found, import-untyped, unused-ignore]
+from typing import Any
+
 import pytest
 
 from oomdoctor.explain.diagnose import diagnose
@@ -9,6 +14,7 @@ from oomdoctor.explain.reading.programs import around, programs
 from oomdoctor.explain.reading.scan import scan
 from oomdoctor.explain.remedies.table import TABLE
 from oomdoctor.explain.training.known import Given
+from oomdoctor.package_data import data_of
 from oomdoctor.records.report.diagnosis import Diagnosis
 
 OOM = (
@@ -89,3 +95,38 @@ def test_rows_are_sound() -> None:
     for row in TABLE.values():
         assert row.programs <= kinds | names, row.key
         assert set(row.own_lines) <= spoken | {"numpy"}, row.key
+
+
+def _literals(pattern: str) -> list[list[str]]:
+    """For each way in which a pattern can match, the pieces of plain text that it must contain."""
+
+    def ways(tree: Iterable[tuple[Any, Any]]) -> list[list[str]]:
+        found = [[""]]
+        for op, told in tree:
+            name = str(op)
+            if name == "LITERAL":
+                found = [[*way[:-1], way[-1] + chr(told)] for way in found]
+            elif name in ("SUBPATTERN", "BRANCH"):
+                inner = [told[3]] if name == "SUBPATTERN" else told[1]
+                more = [way for branch in inner for way in ways(branch)]
+                found = [[*a[:-1], a[-1] + b[0], *b[1:]] for a, b in product(found, more)]
+            elif name in ("MAX_REPEAT", "MIN_REPEAT") and told[0] == 0:
+                once = ways(told[2]) if told[1] == 1 else [["", ""]]
+                found += [[*a[:-1], a[-1] + b[0], *b[1:]] for a, b in product(found, once)]
+            elif name != "AT":
+                found = [[*way, ""] for way in found]
+        return found
+
+    return ways(parse(pattern))
+
+
+def test_each_line_that_names_a_program_has_one_of_its_words() -> None:
+    words = data_of("programs.toml")["words"]
+    lines = {one.name: one.lines for one in programs() if one.lines is not None} | dict(around())
+    assert words.keys() == lines.keys()
+    for name, pattern in lines.items():
+        for way in _literals(pattern.pattern):
+            assert any(word in piece for word in words[name].split("|") if word for piece in way), (
+                name,
+                way,
+            )
