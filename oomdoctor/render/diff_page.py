@@ -165,24 +165,31 @@ def _most(diff: DiffAnswer, plus_minus: str) -> str:
     text = [f"Most: {rung.label}"]
     if rung.outcome_before != rung.outcome_after:
         text.append(outcomes(rung))
-    if one is not None and one.difference and one.quantity in _COUNTS:
-        both = f"{amount(one, one.before)} -> {amount(one, one.after)}"
-        text.append(f"{QUANTITIES[one.quantity]} {both}")
-    elif one is not None and one.difference:
+    if one is not None and one.difference:
         at = f" at micro-batch {one.at_micro_batch}" if one.at_micro_batch else ""
-        both = f"{amount(one, one.before)} -> {amount(one, one.after)}"
-        text.append(f"{QUANTITIES[one.quantity]} {both}{at}, {signed(one)}")
-        if one.verdict == "within":
+        more = "" if one.quantity in _COUNTS else f"{at}, {signed(one)}"
+        text.append(f"{QUANTITIES[one.quantity]} {_change(one)}{more}")
+        if more and one.verdict == "within":
             text.append(f"within the uncertainty of {plus_minus}{uncertainty(one)}")
-    grown = sorted(rung.categories, key=lambda c: -abs(c.after_bytes - c.before_bytes))
+    grown = _grown(rung)
     if rung.outcome_before != rung.outcome_after and rung.reason and not rung.missed_by_bytes:
         text.append(one_line(rung.reason))
     if grown and rung.verdict in ("worse", "better"):
-        size = grown[0].after_bytes - grown[0].before_bytes
-        text.append(f"{grown[0].category} {'+' if size > 0 else ''}{format_bytes(size)}")
+        text.append(grown[0])
     if len(text) == 1:
         return f"Every number of {counted(len(diff.rungs), 'rung')} is the same"
     return f"{text[0]}: {'; '.join(text[1:])}"
+
+
+def _change(one: QuantityChange) -> str:
+    return f"{amount(one, one.before)} -> {amount(one, one.after)}"
+
+
+def _grown(rung: RungDiff) -> list[str]:
+    """The categories at the peak with their signed change, the largest first."""
+    changes = {one.category: one.after_bytes - one.before_bytes for one in rung.categories}
+    ordered = sorted(changes.items(), key=lambda item: -abs(item[1]))
+    return [f"{name} {'+' if size > 0 else ''}{format_bytes(size)}" for name, size in ordered]
 
 
 def uncertainty(one: QuantityChange) -> str:
@@ -299,11 +306,9 @@ def _both(one: QuantityChange | None) -> str:
 
 
 def _sizes(rung: RungDiff) -> str:
-    for name in ("max_micro_batch_size", "micro_batch_size"):
-        for one in rung.quantities:
-            if one.quantity == name:
-                return f"{amount(one, one.before)} -> {amount(one, one.after)}"
-    return ""
+    named = {one.quantity: one for one in rung.quantities}
+    one = named.get("max_micro_batch_size") or named.get("micro_batch_size")
+    return "" if one is None else _change(one)
 
 
 def _why(rung: RungDiff) -> str:
@@ -312,11 +317,7 @@ def _why(rung: RungDiff) -> str:
         return ""
     if rung.reason and rung.outcome_before != rung.outcome_after and not rung.missed_by_bytes:
         return rung.reason
-    parts = []
-    for one in sorted(rung.categories, key=lambda c: -abs(c.after_bytes - c.before_bytes))[:3]:
-        size = one.after_bytes - one.before_bytes
-        parts.append(f"{one.category} {'+' if size > 0 else ''}{format_bytes(size)}")
-    return ", ".join(parts)
+    return ", ".join(_grown(rung)[:3])
 
 
 def diff_rows(report: Report) -> Iterator[list[Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import groupby
-from pathlib import PurePath
+from operator import attrgetter
 
 from oomdoctor.analysis.fit import USUAL_HEADROOM, headroom_bytes
 from oomdoctor.records.job.machine import real_name
@@ -13,7 +13,7 @@ from oomdoctor.records.report.run import LargerBatch, Place, RankMemory, RankOom
 from oomdoctor.render.blocks import Block, Column, Facts, Grid, Look, Note, Section, Verbatim
 from oomdoctor.render.explain_page import answer_sections
 from oomdoctor.render.snapshot.snapshot_page import held_sections
-from oomdoctor.render.words import counted, curve
+from oomdoctor.render.words import counted, curve, file_line
 from oomdoctor.units import DASH, format_bytes, format_percent
 
 _SHOWN_LINES = 5
@@ -53,7 +53,9 @@ def run_sections(report: Report, look: Look) -> list[Section]:
         sections.append(Section("", (rank_grid(report.ranks, together=not verbose),)))
         lines = curve_lines(worst, signs=look.signs)
         if lines is not None:
-            sections.append(Section(_curve_title(report.ranks, worst), (lines,)))
+            one_of = len(report.ranks) > 1
+            title = f"Memory of rank {worst.rank}" if one_of else "Memory over time"
+            sections.append(Section(title, (lines,)))
         if verbose and worst.steps_memory:
             sections.append(Section("Steps", (step_grid(worst),)))
     sections += _unknown(report.ranks)
@@ -94,7 +96,8 @@ def _verdict(report: Report, device: RunDevice | None, worst: RankMemory | None)
     ended = f"the command ended with exit code {code}"
     on_host = report.status == "no" and (worst is None or worst.outcome != "oom")
     if on_host:
-        what = "shared memory" if _resource(report) == "shm" else "host memory"
+        first = report.diagnoses[0].resource if report.diagnoses else ""
+        what = "shared memory" if first == "shm" else "host memory"
         return f"Out of {what}: {ended}."
     if worst is None:
         return f"Nothing was measured{on}: {ended}."
@@ -108,10 +111,6 @@ def _verdict(report: Report, device: RunDevice | None, worst: RankMemory | None)
     usable = device.usable_bytes if device is not None else None
     of = f" of {format_bytes(usable)} for tensors" if usable else ""
     return f"Fits{on}: {peak}{of}."
-
-
-def _resource(report: Report) -> str:
-    return report.diagnoses[0].resource if report.diagnoses else ""
 
 
 def _device(device: RunDevice) -> str:
@@ -186,10 +185,6 @@ def _unknown(ranks: tuple[RankMemory, ...]) -> list[Section]:
     return [Section("Lines that read unknown values", (*lines[:_SHOWN_LINES], note))]
 
 
-def _curve_title(ranks: tuple[RankMemory, ...], worst: RankMemory) -> str:
-    return f"Memory of rank {worst.rank}" if len(ranks) > 1 else "Memory over time"
-
-
 def _worst(ranks: tuple[RankMemory, ...]) -> RankMemory | None:
     """The rank that ran out of memory, else the one that reserved most."""
     return max(
@@ -243,28 +238,20 @@ def _cells(rank: RankMemory) -> tuple[str, ...]:
         format_bytes(rank.headroom_bytes),
         rank.peak_phase if rank.peak_phase != "unknown" else DASH,
         rank.peak_module or DASH,
-        f"{PurePath(rank.where.file).name}:{rank.where.line}" if rank.where else DASH,
-        f"{PurePath(below.file).name}:{below.line}" if below else "",
+        file_line(rank.where) if rank.where else DASH,
+        file_line(below) if below else "",
     )
 
 
 def step_grid(rank: RankMemory) -> Grid:
     """The peaks of each step of a rank, and what it left."""
-    columns = (
-        Column("step", right=True),
-        Column("peak allocated", right=True),
-        Column("peak reserved", right=True),
-        Column("allocated after", right=True),
-        Column("reserved after", right=True),
-    )
-    rows = tuple(
-        (
-            str(step.step),
-            format_bytes(step.peak_allocated_bytes),
-            format_bytes(step.peak_reserved_bytes),
-            format_bytes(step.allocated_bytes),
-            format_bytes(step.reserved_bytes),
-        )
-        for step in rank.steps_memory
-    )
-    return Grid(columns, rows)
+    sizes = {
+        "peak allocated": "peak_allocated_bytes",
+        "peak reserved": "peak_reserved_bytes",
+        "allocated after": "allocated_bytes",
+        "reserved after": "reserved_bytes",
+    }
+    columns = [Column(name, right=True) for name in ("step", *sizes)]
+    sized = attrgetter(*sizes.values())
+    rows = ((str(one.step), *map(format_bytes, sized(one))) for one in rank.steps_memory)
+    return Grid(tuple(columns), tuple(rows))

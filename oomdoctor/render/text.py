@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 import textwrap
 import unicodedata
+from base64 import b64encode
+from hashlib import sha256
 
 # Whole ECMA-48 sequences, so that the colours of a log disappear. A sequence without its end does
 # not match; its escape character is made visible instead.
@@ -102,3 +104,8 @@ def _visible(character: str) -> str:
     if code < 0x100:
         return f"\\x{code:02x}"
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def hash_of(text: str) -> str:
+    """The name of an inline script or style in the policy of a page."""
+    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from typing import Any
 
@@ -10,7 +10,7 @@ from oomdoctor.records.job.result import OUTCOME_WORDS, ProbeResult
 from oomdoctor.records.report.diagnosis import RESOURCE_WORDS
 from oomdoctor.records.report.report import Report
 from oomdoctor.records.report.triage import GatheredJob, Triage, TriagedJob, TriageGroup
-from oomdoctor.render.blocks import Block, Column, Grid, Look, Note, Section
+from oomdoctor.render.blocks import Block, Column, Grid, Look, Note, Section, table_of
 from oomdoctor.render.formats.csv_rows import named, record_rows
 from oomdoctor.render.words import batch, counted
 from oomdoctor.units import format_bytes, format_rate
@@ -80,31 +80,22 @@ def _groups(groups: tuple[TriageGroup, ...], by: str) -> Grid:
 
 
 def _lines(jobs: list[TriagedJob]) -> Grid:
-    columns = (
-        Column("job"),
-        Column("user", 5, detail="{}"),
-        Column("outcome", 2, tone=True),
-        Column("cause"),
-        Column("phase", 4, detail="in {}"),
-        Column("your line", 6, detail="{}"),
-        Column("remedy", 3),
-        Column("line to change", 1, detail="{}", wraps=True),
+    cells: tuple[tuple[Column, Callable[[TriagedJob], str]], ...] = (
+        (Column("job"), lambda one: one.job or one.source),
+        (Column("user", 5), lambda one: one.user or ""),
+        (Column("outcome", 2, tone=True), _outcome),
+        (Column("cause"), lambda one: _REASONS.get(one.reason, one.reason)),
+        (Column("phase", 4, detail="in {}"), lambda one: one.phase or ""),
+        (Column("your line", 6), lambda one: one.where or ""),
+        (Column("remedy", 3), lambda one: one.remedy or one.why),
+        (Column("line to change", 1, wraps=True), lambda one: one.line or ""),
     )
-    return Grid(columns, tuple(map(_row, jobs))).without_empty_columns()
+    return table_of(jobs, cells).without_empty_columns()
 
 
-def _row(one: TriagedJob) -> tuple[str, ...]:
-    outcome = {"oom": RESOURCE_WORDS[one.resource], "other": "other error"}
-    return (
-        one.job or one.source,
-        one.user or "",
-        outcome.get(one.outcome, "no failure" if one.outcome == "ended" else "unknown"),
-        _REASONS.get(one.reason, one.reason),
-        one.phase or "",
-        one.where or "",
-        one.remedy or one.why,
-        one.line or "",
-    )
+def _outcome(one: TriagedJob) -> str:
+    words = {"oom": RESOURCE_WORDS[one.resource], "other": "other error", "ended": "no failure"}
+    return words.get(one.outcome, "unknown")
 
 
 def triage_rows(report: Report) -> Iterator[list[Any]]:
@@ -175,9 +166,5 @@ def _gathered_row(job: GatheredJob, one: ProbeResult, *, first: bool) -> tuple[s
         format_bytes(one.peak_reserved_bytes or one.peak_allocated_bytes),
         format_bytes(job.usable_bytes),
         format_rate(one.tokens_per_s),
-        (job.reason if first else None) or _why(one),
+        (job.reason if first else None) or (one.reason if one.outcome != "fits" else None) or "",
     )
-
-
-def _why(one: ProbeResult) -> str:
-    return "" if one.outcome == "fits" else one.reason or ""

@@ -28,20 +28,15 @@ def watch_sections(report: Report, look: Look) -> list[Section]:
         return []
     sections = [_gpu(gpu, answer) for gpu in answer.gpus]
     many = len(answer.trainings) > 2 and not look.verbose
-    shown = _most_urgent(answer.trainings)[:1] if many else list(answer.trainings)
+    shown = [max(answer.trainings, key=_share)] if many else answer.trainings
     sections += [_training(one, signs=look.signs) for one in shown]
     if not answer.gpus and not all(one.ended for one in answer.trainings):
         sections.append(Section("", (Note(_NO_DRIVER),)))
     if many:
         left = len(answer.trainings) - 1
-        sections.append(
-            Section("", (Note(f"{left} more ranks are not as full; --verbose shows them."),))
-        )
+        more = f"{left} more ranks are not as full; --verbose shows them."
+        sections.append(Section("", (Note(more),)))
     return sections
-
-
-def _most_urgent(trainings: tuple[WatchedTraining, ...]) -> list[WatchedTraining]:
-    return sorted(trainings, key=_share, reverse=True)
 
 
 def _share(one: WatchedTraining) -> float:
@@ -92,13 +87,7 @@ def _training(one: WatchedTraining, *, signs: bool) -> Section:
         of = f" of {one.total_steps:,}" if one.total_steps else ""
         each = f", {format_seconds(one.step_s)} each" if one.step_s else ""
         pairs.append(("Step", f"{one.step:,}{of}{each}"))
-        pairs.append(
-            (
-                "Now",
-                f"{format_bytes(one.allocated_bytes)} allocated, "
-                f"{format_bytes(one.reserved_bytes)} reserved",
-            )
-        )
+        pairs.append(("Now", _sizes(one.allocated_bytes, one.reserved_bytes)))
         pairs.append(("Peak", _peak(one)))
         pairs.append(("Trend", _trend(one.trend, ended=one.ended)))
         line = curve([point.peak_allocated_bytes for point in one.memory], signs=signs)
@@ -122,11 +111,12 @@ def _state(one: WatchedTraining) -> str:
     return "runs"
 
 
+def _sizes(allocated: int | None, reserved: int | None) -> str:
+    return f"{format_bytes(allocated)} allocated, {format_bytes(reserved)} reserved"
+
+
 def _peak(one: WatchedTraining) -> str:
-    text = (
-        f"{format_bytes(one.peak_allocated_bytes)} allocated, "
-        f"{format_bytes(one.peak_reserved_bytes)} reserved"
-    )
+    text = _sizes(one.peak_allocated_bytes, one.peak_reserved_bytes)
     if one.capacity_bytes and one.peak_allocated_bytes is not None:
         share = format_percent(one.peak_allocated_bytes / one.capacity_bytes)
         text += f"; {share} of the {format_bytes(one.capacity_bytes)} that it can have"

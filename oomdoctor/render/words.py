@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from pathlib import PurePath
 
 from oomdoctor.records.job.result import ProbeResult
 from oomdoctor.records.report.report import Report
+from oomdoctor.records.report.run import Place
 from oomdoctor.units import DASH, GIB, format_bytes, format_count, format_percent, format_rate
 
 _EMPTY_WORDS = re.compile(r" (?:Generation|Edition)\b|(?<=RTX PRO \d{4}) Blackwell\b")
 _BARS = "▁▂▃▄▅▆▇█"
 _ASCII = "_.-:=+*#"
+METHODS = {"full": "full", "lora": "LoRA", "qlora": "QLoRA"}
 SWEPT_WORDS = {
     "sequence_length": "sequence length",
     "micro_batch_size": "micro-batch size",
@@ -106,6 +109,11 @@ def _spread(result: ProbeResult, plus_minus: str) -> str:
         return ""
     digits = 0 if is_estimate(result) else 1
     return f"{plus_minus}{format_percent(result.tokens_per_s_spread, digits)}"
+
+
+def file_line(where: Place) -> str:
+    """The file without its folder, and the line."""
+    return f"{PurePath(where.file).name}:{where.line}"
 
 
 def curve(sizes: Sequence[int], *, signs: bool) -> str:

@@ -29,7 +29,7 @@ from oomdoctor.render.charts.axes import (
 from oomdoctor.render.charts.parts import PART_WORDS
 from oomdoctor.render.text import one_line
 from oomdoctor.render.words import ranked_results
-from oomdoctor.units import DASH, format_bytes, format_percent
+from oomdoctor.units import format_bytes, format_percent
 
 _MOST = 12  # charts of a page; each takes some 30 KiB
 _ROLES = tuple(role for role in STACKED if role in PART_WORDS)
@@ -175,16 +175,12 @@ def _grid(bands: Bands) -> Grid:
         rows.append(
             (
                 _moment_words(span) + " (peak)" * (top == bands.peak),
-                *(_size(bands.sizes[role][top]) for role in roles),
+                *(format_bytes(bands.sizes[role][top] or None) for role in roles),
                 format_bytes(bands.totals[top]),
                 format_percent(bands.totals[top] / bands.totals[bands.peak]),
             )
         )
     return Grid(columns, tuple(rows))
-
-
-def _size(size: int) -> str:
-    return format_bytes(size) if size else DASH
 
 
 def _draw(bands: Bands, figure: Any, size: Size) -> None:
@@ -208,7 +204,10 @@ def _draw(bands: Bands, figure: Any, size: Size) -> None:
     axes.xaxis.set_major_formatter(lambda value, _: f"{int(value):,}")
     about = " (this is not time)" if size == "wide" else ""
     frame(axes, grid="y", label=f"allocations and releases, in order{about}")
-    words = [f"{PART_WORDS[role]} {_size(bands.sizes[role][bands.peak])}" for role in roles]
+    words = [
+        f"{PART_WORDS[role]} {format_bytes(bands.sizes[role][bands.peak] or None)}"
+        for role in roles
+    ]
     legend(figure, list(map(patch, roles)), words, _LEGEND_COLUMNS[size], height, top=24)
     figure.text(
         8 / WIDTHS[size], 1 - 4 / height, "At the peak:", fontsize=SMALL, color=ink("faint"),

@@ -6,10 +6,8 @@ policy in the head that allows only its style. Every text of the report is escap
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from hashlib import sha256
 
 from oomdoctor.errors import machine_error
 from oomdoctor.package_data import page_parts
@@ -22,7 +20,7 @@ from oomdoctor.render.charts.choose import charts_of
 from oomdoctor.render.charts.drawing import need_matplotlib, svg_part
 from oomdoctor.render.formats import Style
 from oomdoctor.render.outcome_colors import tone
-from oomdoctor.render.text import escape, one_line
+from oomdoctor.render.text import escape, hash_of, one_line
 from oomdoctor.render.words import card_name
 
 PARTS = ("page.html", "page.css")
@@ -97,7 +95,8 @@ def render(report: Report, style: Style) -> str:
     page = environment.get_template("page.html").render(
         title=title_of(report),
         tool=report.tool,
-        policy=f"default-src 'none'; style-src {_hash(sheet)}; base-uri 'none'; form-action 'none'",
+        policy=f"default-src 'none'; style-src {hash_of(sheet)}; base-uri 'none'; "
+        "form-action 'none'",
         style=Markup(sheet),
         parts=[_part(part, pictures) for part in parts_of(report)],
         started=one_line(report.started_at).replace("T", " ").removesuffix("+00:00"),
@@ -126,10 +125,6 @@ def _colors() -> str:
 
 def _classes(styles: dict[str, str]) -> str:
     return "\n".join(f".{name} {{ {style} }}" for style, name in styles.items())
-
-
-def _hash(text: str) -> str:
-    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
 
 
 def _part(part: Part, pictures: Sequence[_Picture]) -> dict[str, object]:

@@ -55,12 +55,12 @@ def _title(result: ProbeResult) -> str:
 
 def _rung(report: Report, result: ProbeResult, plus_minus: str) -> list[Block]:
     measured = result.measurement
-    rank = report.ranking_reasons.get(result.key)
+    in_tries = any(attempt.reason == result.reason for attempt in result.tries)
     pairs: list[tuple[str, str | None]] = [
         ("key", result.key),
         ("config", _config(result.config)),
-        ("rank", rank),
-        ("reason", None if _is_in_tries(result) else result.reason),
+        ("rank", report.ranking_reasons.get(result.key)),
+        ("reason", None if in_tries else result.reason),
         (
             "likely message" if result.evidence == "predicted" else "message",
             result.oom.message if result.oom is not None else None,
@@ -102,23 +102,15 @@ def _host_memory(result: ProbeResult) -> str | None:
     return f"{format_bytes(result.host_peak_bytes)} on each machine, for all of its ranks"
 
 
-def _is_in_tries(result: ProbeResult) -> bool:
-    """Whether the table of tries gives the reason of the row."""
-    return any(attempt.reason == result.reason for attempt in result.tries)
-
-
 def _measured(
     report: Report, measured: Measurement, plus_minus: str
 ) -> list[tuple[str, str | None]]:
     share = measured.trainable_parameters / measured.parameters if measured.parameters else None
     retries = measured.allocation_retries
     other_versions = report.machine is None or measured.versions != report.machine.versions
+    trained, total = map(format_count, (measured.trainable_parameters, measured.parameters))
     return [
-        (
-            "trainable",
-            f"{format_count(measured.trainable_parameters)} of "
-            f"{format_count(measured.parameters)} parameters ({format_percent(share, 2)})",
-        ),
+        ("trainable", f"{trained} of {total} parameters ({format_percent(share, 2)})"),
         ("peak", _peaks(measured)),
         ("retries", None if retries is None else f"{retries} allocation retries"),
         ("time", _timing(measured.timing, plus_minus) if measured.timing else None),
@@ -232,16 +224,10 @@ def phase_table(measured: Measurement) -> Grid:
     """The peak of each phase. Optimizer states are created in the first step."""
     rows = []
     for name, worst in measured.phases.items():
-        first, steady = measured.first_step.get(name), measured.steady.get(name)
-        rows.append(
-            (
-                name,
-                format_bytes(worst.peak_allocated_bytes),
-                format_bytes(worst.peak_reserved_bytes),
-                format_bytes(first.peak_allocated_bytes if first else None),
-                format_bytes(steady.peak_allocated_bytes if steady else None),
-            )
-        )
+        steps = (measured.first_step.get(name), measured.steady.get(name))
+        later = (one.peak_allocated_bytes if one else None for one in steps)
+        sizes = (worst.peak_allocated_bytes, worst.peak_reserved_bytes, *later)
+        rows.append((name, *map(format_bytes, sizes)))
     columns = (
         Column("phase"),
         Column("peak allocated", right=True),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import groupby
@@ -13,10 +13,8 @@ from oomdoctor.records.report.plan import CardPick, CardPlan, PlanRequest
 from oomdoctor.records.report.report import Report
 from oomdoctor.render.blocks import Block, Column, Grid, Note, Section, Sized
 from oomdoctor.render.ladder.columns import own_data_note
-from oomdoctor.render.words import card_name, card_size, counted, money
+from oomdoctor.render.words import METHODS, card_name, card_size, counted, money
 from oomdoctor.units import DASH, format_bytes, format_percent, format_rate, format_seconds
-
-METHODS = ("full", "lora", "qlora")
 
 
 class Detail(IntEnum):
@@ -60,7 +58,7 @@ class Cells:
 
     def __init__(self, cards: Sequence[CardPlan], detail: Detail, currency: str) -> None:
         self.detail, self._currency = detail, currency
-        fitting = {name: _fitting_picks(cards, name) for name in METHODS}
+        fitting = {name: _fitting(cards, [name]) for name in METHODS}
         self.bases = {name: _base(picks) for name, picks in fitting.items() if picks}
         self._planned = planned_methods(cards)
 
@@ -100,7 +98,7 @@ class Cells:
     def _whole(self, pick: CardPick) -> str:
         rate = f"~{format_rate(pick.tokens_per_s)}/s" if pick.tokens_per_s is not None else ""
         batch = f"{pick.micro_batch_size} x {pick.gradient_accumulation_steps}"
-        parts = (pick.label, batch, rate, own_time(pick), self._cost(pick))
+        parts = (pick.label, batch, rate, own_time(pick), self.money(pick.cost_per_million_tokens))
         return ", ".join(filter(None, parts))
 
     def _parts(self, method: str, pick: CardPick) -> list[str]:
@@ -108,11 +106,11 @@ class Cells:
         rate = own_time(pick) or rate  # which says more, and there is no room for both
         batch = f"x{pick.micro_batch_size}" if self.detail is Detail.BATCH else ""
         tail = _addition(pick.label, self.bases[method]) if self.detail <= Detail.RUNG else ""
-        return [rate, self._cost(pick), batch, tail]
+        return [rate, self.money(pick.cost_per_million_tokens), batch, tail]
 
-    def _cost(self, pick: CardPick) -> str:
-        cost = pick.cost_per_million_tokens
-        return "" if cost is None else money(cost, self._currency)
+    def money(self, amount: float | None) -> str:
+        """An amount in the currency of the prices; empty if it is not known."""
+        return "" if amount is None else money(amount, self._currency)
 
 
 def _fits_with(card: CardPlan, method: str) -> str | None:
@@ -121,8 +119,9 @@ def _fits_with(card: CardPlan, method: str) -> str | None:
     return next((one.change for one in found), None)
 
 
-def _fitting_picks(cards: Sequence[CardPlan], method: str) -> list[CardPick]:
-    picks = (pick_of(card, method) for card in cards)
+def _fitting(cards: Sequence[CardPlan], methods: Iterable[str] = METHODS) -> list[CardPick]:
+    """The picks that fit, card after card."""
+    picks = (pick_of(card, name) for card in cards for name in methods)
     return [pick for pick in picks if pick is not None and pick.fits]
 
 
@@ -142,8 +141,7 @@ def _addition(label: str, base: str) -> str:
     return "-".join(words) + plus + rest
 
 
-_TITLES = {"full": "full fine-tuning", "lora": "LoRA", "qlora": "QLoRA"}
-_SHORT = {"full": "full", "lora": "LoRA", "qlora": "QLoRA"}
+_TITLES = METHODS | {"full": "full fine-tuning"}
 _ORDERS = {
     "speed": ", fastest card first",
     "memory": ", smallest card first",
@@ -166,7 +164,7 @@ def card_sections(report: Report) -> list[Section]:
     blocks: list[Block] = []
     if shown:
         blocks += [_table(shown, plan), Note(_legend(shown, plan))]
-        own = own_data_note(report, [pick for card in shown for pick in _fitting(card)])
+        own = own_data_note(report, _fitting(shown))
         blocks += [Note(own)] if own else []
     blocks += [Note(text, "normal") for text in closing]
     order = _ORDERS.get(plan.sort or "", "") if plan is not None and len(shown) > 1 else ""
@@ -223,20 +221,20 @@ def _table(cards: Sequence[CardPlan], plan: PlanRequest | None) -> Sized:
     groups, fold = few(cards)
     currency = plan.prices.currency if plan is not None and plan.prices is not None else ""
     drawn = []
-    for detail in (Detail.LABEL, Detail.BATCH, Detail.RUNG, Detail.SPEED, Detail.NAME):
+    for detail in Detail:
         cells = Cells(cards, detail, currency)
-        notes = [Note(text) for text in (cells.note(_SHORT), fold) if text]
-        drawn.append((_grid(groups, cells, currency, short=True), tuple(notes)))
+        notes = [Note(text) for text in (cells.note(METHODS), fold) if text]
+        drawn.append((_grid(groups, cells, short=True), tuple(notes)))
     single = [Group(card, ()) for card in cards]
-    return Sized(_grid(single, Cells(cards, Detail.LABEL, currency), currency), tuple(drawn))
+    return Sized(_grid(single, Cells(cards, Detail.LABEL, currency)), tuple(drawn))
 
 
-def _grid(groups: Sequence[Group], cells: Cells, currency: str, *, short: bool = False) -> Grid:
+def _grid(groups: Sequence[Group], cells: Cells, *, short: bool = False) -> Grid:
     rows = tuple(
         (
             card_name(group.card.name) + (f" (+{len(group.others)})" if group.others else ""),
             "" if cells.detail is Detail.NAME else card_size(group.card.memory_bytes),
-            _price(group.card, currency) if cells.detail <= Detail.BATCH else "",
+            cells.money(group.card.price_per_hour) if cells.detail <= Detail.BATCH else "",
             *(cells.cell(group.card, name) for name in METHODS),
         )
         for group in groups
@@ -247,22 +245,16 @@ def _grid(groups: Sequence[Group], cells: Cells, currency: str, *, short: bool =
         Column("memory", right=True),
         Column("price/h", right=True),
         *(
-            Column(
-                (_SHORT if short else _TITLES)[name], place, detail=_SHORT[name] + ": {}", tone=True
-            )
-            for place, name in enumerate(METHODS, 1)
+            Column((METHODS if short else _TITLES)[name], place, detail=word + ": {}", tone=True)
+            for place, (name, word) in enumerate(METHODS.items(), 1)
         ),
     )
     return Grid(columns, rows)
 
 
-def _price(card: CardPlan, currency: str) -> str:
-    return "" if card.price_per_hour is None else money(card.price_per_hour, currency)
-
-
 def _legend(cards: Sequence[CardPlan], plan: PlanRequest | None) -> str:
     """What a cell means, and how far off its estimates are."""
-    picks = [pick for card in cards for pick in _fitting(card)]
+    picks = _fitting(cards)
     spreads = [p.tokens_per_s_spread for p in picks if p.tokens_per_s_spread is not None]
     parts = []
     if any(own_time(pick) for pick in picks):
@@ -276,11 +268,6 @@ def _legend(cards: Sequence[CardPlan], plan: PlanRequest | None) -> str:
     if any(pick_of(card, name) is None for card in cards for name in planned_methods(cards)):
         parts.append("A dash: not predicted.")
     return " ".join([*parts, f"{_ONE_CARD}."])
-
-
-def _fitting(card: CardPlan) -> list[CardPick]:
-    picks = (pick_of(card, name) for name in METHODS)
-    return [pick for pick in picks if pick is not None and pick.fits]
 
 
 def _off(spreads: Sequence[float]) -> str:

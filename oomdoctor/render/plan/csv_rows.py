@@ -15,8 +15,8 @@ from oomdoctor.records.report.plan import CardPick
 from oomdoctor.records.report.report import Report
 from oomdoctor.records.report.searched import FewestLine, SolveLine
 from oomdoctor.render.formats.csv_rows import named, record_rows
+from oomdoctor.render.words import METHODS
 
-_METHODS = ("full", "lora", "qlora")
 _CARD = (
     *named(("name", "compute_capability", "memory_bytes"), "0."),
     *named(("total_bytes", "usable_bytes", "price_per_hour"), "0."),
@@ -46,7 +46,7 @@ def survey_rows(report: Report) -> Iterator[list[Any]]:
         sizes = named(("least_bytes", "fits", "peak_device_bytes"), "1.")
         return record_rows([*named(_LINE, "0."), value, *sizes], swept)
     picks = (
-        (card, method, getattr(card.picks, method)) for card in report.cards for method in _METHODS
+        (card, method, getattr(card.picks, method)) for card in report.cards for method in METHODS
     )
     return record_rows(_CARD, picks)
 

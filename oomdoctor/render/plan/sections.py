@@ -75,7 +75,7 @@ def _phases(phases: tuple[PhasePeak, ...], peak: PhasePeak) -> Grid:
         (
             f"{_moment(phase)} (peak)" if phase is peak else _moment(phase),
             format_bytes(phase.peak_allocated_bytes),
-            *(_size(phase.by_category.get(name)) for name, _ in categories),
+            *(format_bytes(phase.by_category.get(name) or None) for name, _ in categories),
         )
         for phase in phases
     )
@@ -112,26 +112,19 @@ def _largest(phase: PhasePeak) -> Grid:
 
 
 def _formula(view: FormulaView, why: Why) -> list[Block]:
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (
             term.name,
             DASH if term.bytes_per_parameter is None else f"{term.bytes_per_parameter:.3g}",
             format_count(term.parameters),
             format_bytes(term.formula_bytes),
-            _size(term.simulated_bytes),
+            format_bytes(term.simulated_bytes or None),
         )
         for term in view.terms
         if term.formula_bytes or term.simulated_bytes
     ]
-    rows.append(
-        (
-            "total",
-            "",
-            "",
-            format_bytes(view.formula_bytes),
-            format_bytes(why.peak_allocated_bytes),
-        )
-    )
+    sums = map(format_bytes, (view.formula_bytes, why.peak_allocated_bytes))
+    rows.append(("total", "", "", *sums))
     columns = (
         Column("term"),
         Column("bytes/parameter", 2, right=True, detail="{} bytes per parameter"),
@@ -146,10 +139,6 @@ def _formula(view: FormulaView, why: Why) -> list[Block]:
         f"{format_bytes(why.peak_device_bytes)}."
     )
     return [Grid(columns, tuple(rows)), *(Note(text, "normal") for text in (rule, *view.remarks))]
-
-
-def _size(size: int | None) -> str:
-    return format_bytes(size) if size else DASH
 
 
 _COLUMNS = (
@@ -207,14 +196,8 @@ def _checked_row(result: ProbeResult, usable: int | None) -> tuple[str, ...]:
     if expected and found is not None:
         difference = f"{(expected - found) / found:+.2%}"
     verdict = ", ".join(filter(None, [OUTCOME_WORDS[result.outcome], _difference(result, usable)]))
-    return (
-        result.label,
-        batch(result),
-        format_bytes(expected),
-        format_bytes(found),
-        difference,
-        verdict,
-    )
+    sizes = map(format_bytes, (expected, found))
+    return (result.label, batch(result), *sizes, difference, verdict)
 
 
 def _difference(result: ProbeResult, usable: int | None) -> str:

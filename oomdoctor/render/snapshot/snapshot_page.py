@@ -7,7 +7,6 @@ Of two snapshots, a row for each line that holds more or less than before.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import PurePath
 from typing import Any
 
 from oomdoctor.package_data import data_of
@@ -27,6 +26,7 @@ from oomdoctor.records.report.snapshot import (
 from oomdoctor.render.blocks import Block, Column, Facts, Grid, Look, Note, Section
 from oomdoctor.render.explain_page import answer_sections
 from oomdoctor.render.formats.csv_rows import named, record_rows
+from oomdoctor.render.words import counted, file_line
 from oomdoctor.units import DASH, format_bytes, format_seconds
 
 _FITS = (
@@ -124,7 +124,7 @@ def line_of(where: Place | None) -> str:
     """The file without its folder, and the line."""
     if where is not None and where.module is not None:
         return where.module
-    return DASH if where is None else f"{PurePath(where.file).name}:{where.line}"
+    return DASH if where is None else file_line(where)
 
 
 def at_line(where: Place | None) -> str:
@@ -157,7 +157,11 @@ _CSV = (
 def snapshot_sections(report: Report, look: Look) -> list[Section]:
     """The devices, those with most memory first, then the diagnosis of a request that failed."""
     verbose = look.verbose
-    ordered = sorted(report.devices, key=_most_bytes, reverse=True)
+    ordered = sorted(
+        report.devices,
+        key=lambda one: one.peak_allocated_bytes or one.allocated_bytes,
+        reverse=True,
+    )
     sections = []
     if not ordered:
         nothing = Note("The snapshot is empty: no GPU memory was in use.", "strong")
@@ -191,12 +195,9 @@ def _change(size: int) -> str:
     return f"{format_bytes(abs(size))} {'more' if size > 0 else 'less'}"
 
 
-def _most_bytes(device: SnapshotDevice) -> int:
-    return device.peak_allocated_bytes or device.allocated_bytes
-
-
 def _device(device: SnapshotDevice, *, verbose: bool) -> list[Section]:
-    sections = [Section("", tuple(_head(device)))]
+    head = Note(_verdict(device), "strong"), Facts(tuple(_facts(device)))
+    sections = [Section("", head)]
     sections += replay_sections(device)
     held = device.peak or device.at_end
     when = "At the peak" if device.peak is not None else "At the end"
@@ -217,10 +218,6 @@ def held_sections(held: SnapshotPeak, title: str, *, verbose: bool) -> list[Sect
             rows.append(Note(f"Other lines hold {format_bytes(rest)}{more}."))
         sections.append(Section("By line of code", tuple(rows)))
     return sections
-
-
-def _head(device: SnapshotDevice) -> list[Block]:
-    return [Note(_verdict(device), "strong"), Facts(tuple(_facts(device)))]
 
 
 def _verdict(device: SnapshotDevice) -> str:
@@ -268,7 +265,7 @@ def _history(device: SnapshotDevice) -> str:
         return "none was recorded; call torch.cuda.memory._record_memory_history() first"
     text = f"{device.events:,} events"
     if device.steps:
-        text += f", {device.steps} optimizer step{'s' if device.steps > 1 else ''}"
+        text += f", {counted(device.steps, 'optimizer step')}"
     if device.truncated:
         text += "; it began when memory was already in use"
     if not device.has_stacks:

@@ -19,7 +19,6 @@ from array import array
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
-from hashlib import sha256
 from html import escape
 from itertools import pairwise
 from string import Template
@@ -33,6 +32,7 @@ from oomdoctor.records.report.timeline import (
     Timeline,
     TimelineDevice,
 )
+from oomdoctor.render.text import hash_of
 
 _ALIGNED = 8
 _TYPES = (("b", 2**7), ("h", 2**15), ("i", 2**31))
@@ -147,7 +147,7 @@ def page(timeline: Timeline, parts: Mapping[str, str]) -> str:
     """The HTML; `parts` are the texts of the files `PARTS`."""
     style = "\n".join(parts[name] for name in STYLES)
     script = "\n".join(parts[name] for name in SCRIPTS)
-    policy = f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}"
+    policy = f"default-src 'none'; script-src {hash_of(script)}; style-src {hash_of(style)}"
     return Template(parts["page.html"]).substitute(
         policy=policy,
         license=parts["uPlot.LICENSE"].strip(),
@@ -157,7 +157,3 @@ def page(timeline: Timeline, parts: Mapping[str, str]) -> str:
         script=script,
         data=packed(timeline),
     )
-
-
-def _hash(text: str) -> str:
-    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"

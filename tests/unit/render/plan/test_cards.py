@@ -12,8 +12,8 @@ from oomdoctor.records.job.dataset import TrainingTime
 from oomdoctor.records.report.plan import CardPick, CardPicks, CardPlan, PlanRemedy
 from oomdoctor.records.report.report import Report
 from oomdoctor.render import render_report
-from oomdoctor.render.plan.cards import METHODS, Cells, Detail, few
-from oomdoctor.render.words import card_name, money
+from oomdoctor.render.plan.cards import Cells, Detail, few
+from oomdoctor.render.words import METHODS, card_name, money
 from oomdoctor.system.catalogue import find_gpu, gpus
 from oomdoctor.units import GIB
 
