@@ -292,11 +292,15 @@ def steps_in_backward(config: TrainConfig) -> bool:
     return config.optimizer_in_backward or (row is not None and row.layerwise)
 
 
+FSDP = ("fsdp", "fsdp_grad_op", "hybrid")
+ZERO = ("zero1", "zero2", "zero3")
+
+
 def is_fsdp(config: TrainConfig) -> bool:
     """Whether torch's FSDP shards the model."""
-    return config.sharding in ("fsdp", "fsdp_grad_op", "hybrid")
+    return config.sharding in FSDP
 
 
 def is_zero(config: TrainConfig) -> bool:
     """Whether DeepSpeed ZeRO shards the training."""
-    return config.sharding in ("zero1", "zero2", "zero3")
+    return config.sharding in ZERO
