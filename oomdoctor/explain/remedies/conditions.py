@@ -36,11 +36,14 @@ def _many_sequences(case: Case) -> bool:
     """Whether a smaller training batch can help; evaluation and generation have their own batch."""
     if case.phase in ("eval", "generate") or not _step_is_on(case):
         return False
-    return case.batch is None or case.batch > 1
+    if case.batch is None:
+        return "batch of one" not in case.facts.mentions
+    return case.batch > 1
 
 
 def _long_sequences(case: Case) -> bool:
-    return _step_is_on(case) and (case.setup.sequence_length or 2**20) > 256
+    images = case.program.name == "vision"
+    return _step_is_on(case) and not images and (case.setup.sequence_length or 2**20) > 256
 
 
 def _can_liger(case: Case) -> bool:
@@ -108,7 +111,8 @@ def _unpaged(case: Case) -> bool:
 
 def _wide_states(case: Case) -> bool:
     seen = case.phase in ("optimizer", "clip") or case.sizes or case.setup.optimizer
-    return bool(seen) and _full(case) and _unpaged(case)
+    failed = case.shows("get_paged|cget_managed_ptr")  # a paged optimizer that found no memory
+    return bool(seen) and _full(case) and (_unpaged(case) or failed)
 
 
 def _on_device(case: Case) -> bool:
@@ -116,7 +120,8 @@ def _on_device(case: Case) -> bool:
 
 
 def _several_cards(case: Case) -> bool:
-    return (case.setup.world_size or 1) > 1 and stage_of(case.setup.sharding) < 3
+    several = (case.setup.world_size or 1) > 1 or case.shows("_ddp_init_helper")
+    return several and stage_of(case.setup.sharding) < 3
 
 
 def _hugging_face(case: Case) -> bool:

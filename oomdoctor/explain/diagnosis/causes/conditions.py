@@ -146,10 +146,15 @@ def loads_twice(case: Case) -> Lines:
 
 
 def loads_again(case: Case) -> Lines:
-    """A notebook loads a model after another one, as for merging an adapter."""
-    if case.phase not in ("load", "init") or "notebook" not in case.facts.mentions:
+    """A process loads another model: to merge an adapter, or for the next fold or trial."""
+    if case.phase not in ("load", "init"):
         return NONE
     return case.facts.mentions.get("second load", NONE)
+
+
+def told_to_grow(case: Case) -> Lines:
+    """The poster says that memory grows from step to step, or from epoch to epoch."""
+    return case.facts.mentions.get("growth", NONE) if case.incident.resource == "gpu" else NONE
 
 
 def page_file_full(case: Case) -> Lines:

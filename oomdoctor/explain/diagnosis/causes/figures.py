@@ -15,12 +15,34 @@ from oomdoctor.units import GIB, MIB
 _NAMED = tuple(category for category in CATEGORY_WORDS if category != "other")
 _MUCH = 0.2  # of what was needed
 _GREW = 0.1
+_GAPS = 0.1  # of what is reserved
 _LARGE = 1.25  # times the request: gaps that just cover it are no more than blocks between sizes
 
 
 def larger_than_card(case: Case) -> Lines:
     big = None not in (case.requested, case.capacity)
     return yes(big and (case.requested or 0) > (case.capacity or 0), case.figures())
+
+
+def impossible_request(case: Case) -> Lines:
+    """A petabyte or more: no tensor has that size, so it was computed wrongly."""
+    return yes((case.requested or 0) >= 2**50, case.figures())
+
+
+def peers_decide(case: Case) -> Lines:
+    """Other processes that hold as much as this one, in a run of several ranks: its own ranks."""
+    own, listed = case.incident.event.process_bytes, case.incident.listed_processes
+    several = case.incident.rank is not None or (case.facts.world_size or 1) > 1
+    alike = [one for one in listed if own and abs(one.used_bytes - own) <= own // 20]
+    return yes(several and bool(alike), case.figures())
+
+
+def trains_too_many(case: Case) -> Lines:
+    """Weights and gradients of 16 bits for the parameters that are trained exceed the GPU."""
+    count, alone = case.facts.settings.get("trainable_parameters"), case.facts.world_size or 1
+    if not isinstance(count, int) or case.capacity is None or alone > 1:
+        return NONE
+    return yes(4 * count > case.capacity, case.facts.evidence.get("trainable_parameters", ()))
 
 
 def others_decide(case: Case) -> Lines:
@@ -55,7 +77,17 @@ def fraction_set(case: Case) -> Lines:
 
 
 def fragmented(case: Case) -> Lines:
-    """What is reserved but unallocated would have covered the request, and is large beside it."""
+    """What is reserved but unallocated would have covered the request, and is large beside it.
+
+    PyTorch's message asks for reserved memory that is "much more" than allocated: some gaps are
+    always there, as the allocator rounds sizes and takes segments of 2 and 20 MiB.
+    """
+    large = (case.unallocated or 0) >= _GAPS * (case.reserved or 0)
+    return gaps_cover(case) if large else NONE
+
+
+def gaps_cover(case: Case) -> Lines:
+    """What is reserved but unallocated would have covered the request, as far as can be told."""
     if case.unallocated is None or case.requested is None or case.requested < 50 * MIB:
         return NONE
     return yes(case.unallocated >= _LARGE * case.requested, case.figures())
@@ -64,8 +96,7 @@ def fragmented(case: Case) -> Lines:
 def badly_fragmented(case: Case) -> Lines:
     """The same, and it is a large part of what the process holds: little else would explain it."""
     much = (case.unallocated or 0) >= max(GIB, (case.capacity or 0) // 10)
-    covers = (case.unallocated or 0) >= (case.requested or 0) >= 50 * MIB
-    return yes(much and covers and not case.refused_though_free, case.figures())
+    return gaps_cover(case) if much and not case.refused_though_free else NONE
 
 
 def graph_pools(case: Case) -> Lines:

@@ -45,6 +45,9 @@ def causes(case: Case) -> tuple[tuple[Cause, ...], dict[str, Called]]:
             detail = _SCORES
         cause = Cause(rule.cause, confidence, lines, why, detail)
         found[rule.cause] = (*rank, cause, rule)
+        if rule.alone:
+            found = {rule.cause: found[rule.cause]}
+            break
     if not found:
         why = "the log does not say enough to name a cause"
         return (Cause("unknown", "low", case.figures(), why),), dict.fromkeys(anything(), Called(2))

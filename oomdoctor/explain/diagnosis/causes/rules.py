@@ -26,8 +26,9 @@ class Rule:
 
     `why` is a sentence; `causes` fills in its {names} with sizes of the case. `remedies` are keys
     of `remedies.table`, `in_order` if they are to be tried as they are listed. `arithmetic` rules
-    compare what the training needs with the GPU: no other cause is as sure. `detail` says what
-    exactly, in a noun phrase. `programs` are names and kinds of programs; empty for any.
+    compare what the training needs with the GPU: no other cause is as sure. If a rule that stands
+    `alone` applies, no other one counts. `detail` says what exactly, in a noun phrase. `programs`
+    are names and kinds of programs; empty for any.
     """
 
     cause: CauseName
@@ -39,6 +40,7 @@ class Rule:
     detail: str | None = None
     programs: frozenset[str] = frozenset()
     in_order: bool = False
+    alone: bool = False
 
     def evidence(self, case: Case) -> Lines:
         """The lines that prove it; () if it does not apply."""
@@ -76,6 +78,7 @@ def _rule(row: Mapping[str, Any], lists: Mapping[str, list[str]]) -> Rule:
         detail=row.get("detail"),
         programs=frozenset(row.get("programs", ())),
         in_order=row.get("in_order", False),
+        alone=row.get("alone", False),
     )
 
 

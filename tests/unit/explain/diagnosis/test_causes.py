@@ -11,7 +11,7 @@ from oomdoctor.explain.diagnosis.causes.conditions import growth_per_step
 from oomdoctor.explain.diagnosis.causes.rules import anything, rules
 from oomdoctor.explain.remedies.table import TABLE
 from oomdoctor.explain.training.known import Given
-from oomdoctor.records.report.diagnosis import CauseName, Frame, LogFacts
+from oomdoctor.records.report.diagnosis import CauseName, Frame, ListedProcess, LogFacts
 from oomdoctor.units import MIB
 
 GATHER = (
@@ -52,11 +52,19 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
         "high",
     ),
     (
-        "a little fragmented",
+        "gaps that every training has",
         {"event_reserved_unallocated_bytes": 500 * MIB, "event_requested_bytes": 100 * MIB,
          "event_free_bytes": 10 * MIB},
         "fragmentation",
-        "medium",
+        "low",
+    ),
+    ("exabytes", {"event_requested_bytes": 2**61}, "unknown", "medium"),
+    (
+        "ranks that share a GPU",
+        {"rank": 3, "event_process_bytes": gib(5), "event_other_processes_bytes": gib(15),
+         "listed_processes": (ListedProcess(7, gib(5)),)},
+        "other_process",
+        "high",
     ),
     ("graph pools", {"event_private_pools_bytes": gib(10)}, "private_pool", "medium"),
     (
@@ -188,7 +196,33 @@ def test_the_table_is_sound() -> None:
 
 
 def test_every_cause_of_the_contract_has_a_rule() -> None:
-    assert {rule.cause for rule in rules()} == set(get_args(CauseName)) - {"unknown"}
+    assert {rule.cause for rule in rules()} == set(get_args(CauseName))
+
+
+def test_a_request_that_no_tensor_has_is_no_need() -> None:
+    found = answer(event_requested_bytes=2**61, phase="forward")
+    assert [remedy.key for remedy in found.remedies] == ["check_sizes"]
+
+
+def test_what_the_poster_says_of_growth_and_of_another_model_counts() -> None:
+    grows = LogFacts(mentions={"growth": ("memory goes up every epoch",)})
+    assert causes(answer(facts=grows))[0][0] == "growth"
+    again = LogFacts(mentions={"second load": ("Fold 1",)})
+    assert causes(answer(facts=again, phase="load"))[0][0] == "duplicate_load"
+
+
+def test_more_parameters_than_the_gpu_can_train_are_capacity() -> None:
+    facts = LogFacts(settings={"trainable_parameters": 40 * 10**9})
+    found = answer(facts=facts, phase="backward")
+    assert causes(found)[0] == ("capacity", "high")
+    assert "smaller_batch" not in [remedy.key for remedy in found.remedies[:3]]
+
+
+def test_a_batch_of_one_is_not_made_smaller() -> None:
+    one = LogFacts(mentions={"batch of one": ("batch size is already 1",)})
+    assert "smaller_batch" in [remedy.key for remedy in answer(phase="forward").remedies]
+    keys = [remedy.key for remedy in answer(facts=one, phase="forward").remedies]
+    assert "smaller_batch" not in keys
 
 
 def test_causes_are_ranked_by_confidence() -> None:
