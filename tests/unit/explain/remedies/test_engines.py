@@ -30,6 +30,16 @@ def _frames(*calls: tuple[str, str]) -> list[str]:
     return [f'{CORE}  File "/s/vllm/{file}", line 9, in {name}' for file, name in calls]
 
 
+def test_what_is_free_at_the_start_is_the_share_to_type() -> None:
+    found = _read(
+        f"{CORE}ValueError: Free memory on device (11.62/47.41 GiB) on startup is less than "
+        "desired GPU memory utilization (0.9, 42.67 GiB). Decrease GPU memory utilization."
+    )
+    assert found.causes[0].cause == "other_process"
+    # 11.62 of 47.41 is 0.245, and 0.02 is left for what changes meanwhile
+    assert "--gpu-memory-utilization 0.22" in _typed(found)
+
+
 @pytest.mark.parametrize(
     ("message", "line"),
     [
