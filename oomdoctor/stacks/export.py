@@ -26,7 +26,8 @@ def export(rung: StackRung, name: str) -> str:
     from oomdoctor.stacks.writing.file import file_text
 
     program = BY_NAME[name]
-    if program.script_writer is None:
+    if not program.file.endswith(".py"):
         return file_text(rung, program)
-    text: str = importlib.import_module(program.script_writer).render(rung)
+    writer = importlib.import_module(f"oomdoctor.stacks.scripts.{program.name}")
+    text: str = writer.render(rung)
     return text

@@ -100,5 +100,4 @@ PROGRAM = Program(
     **facts("accelerate"),
     names=ACCELERATE,
     complete=_complete,
-    command=lambda _: "accelerate launch --config_file accelerate.yaml train.py",
 )

@@ -240,11 +240,6 @@ def _complete(rung: StackRung, settings: Settings) -> Settings:
     return settings
 
 
-def _command(config: TrainConfig) -> str:
-    several = f" --num-processes {config.world_size}" if config.world_size > 1 else ""
-    return f"axolotl train train.yaml{several}"
-
-
 def _precision(
     given: PartialConfig, found: RungKeys, said: Collection[str], weights: str, mixed: str
 ) -> tuple[str, str]:
@@ -270,5 +265,4 @@ PROGRAM = Program(
     precision=_precision,
     adapters=_adapters,
     complete=_complete,
-    command=_command,
 )

@@ -207,11 +207,6 @@ def _complete(rung: StackRung, settings: Settings) -> Settings:
     return settings
 
 
-def _command(config: TrainConfig) -> str:
-    several = "FORCE_TORCHRUN=1 " if config.world_size > 1 else ""
-    return f"{several}llamafactory-cli train train.yaml"
-
-
 def _prepare(given: PartialConfig, said: Collection[str]) -> None:
     """LLaMA-Factory's new engine trains all weights unless a file names an adapter."""
     if given.get("first_version"):
@@ -268,5 +263,4 @@ PROGRAM = Program(
     precision=_precision,
     adapters=_adapters,
     complete=_complete,
-    command=_command,
 )

@@ -37,8 +37,9 @@ class Program:
     `why_adapters`. `shards_alone` is whether several GPUs mean FSDP, and `offloads_checkpoints`
     whether its offloading of activations moves the inputs of checkpoints, if there are any.
 
-    Writing: `file` is a usual name. A script is written by the module `script_writer`. `complete`
-    adds to the settings of a rung what a file needs beside them, and `command` starts it.
+    Writing: `file` is a usual name. A script is written by the module of the same name in
+    `scripts`. `complete` adds to the settings of a rung what a file needs beside them. `starts` are
+    the commands that start it, on one GPU and on several.
     `beside` are its names of `names.beside`, where they differ; None for those that it does not
     have. `held` are the keys that the file of a launcher holds; None if it describes a training.
     """
@@ -64,9 +65,8 @@ class Program:
     why_adapters: str | None = None
     shards_alone: bool = False
     offloads_checkpoints: bool = False
-    script_writer: str | None = None
     complete: Callable[[StackRung, Settings], Settings] | None = None
-    command: Callable[[TrainConfig], str] | None = None
+    starts: tuple[str, ...] = ()
     beside: Mapping[str, str | None] = field(default_factory=dict)
     whole_epochs: bool = False
     held: frozenset[str] | None = None
@@ -75,6 +75,15 @@ class Program:
     def is_launcher(self) -> bool:
         """Whether it only starts or shards a training that another file describes."""
         return self.held is not None
+
+    def command(self, config: TrainConfig) -> str | None:
+        """What starts the training of a file; None for a file that is not started."""
+        if not self.starts:
+            return None
+        kind = "full" if config.method == "full" else "lora"
+        return self.starts[-1 if config.world_size > 1 else 0].format(
+            gpus=config.world_size, kind=kind
+        )
 
     def name_of(self, setting: Beside) -> str | None:
         """What it calls a setting that no rung has; None if it has no such setting."""
@@ -87,6 +96,7 @@ def facts(name: FormatName) -> dict[str, Any]:
     An empty name `beside` a rung stands for a setting that the program does not have.
     """
     row: dict[str, Any] = {"name": name, **settings_data()[f"program-{name}"]}
+    row["starts"] = tuple(row.get("starts", ()))
     row |= {kind: listed(row[kind]) for kind in ("marks", "not_with", "held") if kind in row}
     beside: dict[str, str] = row.get("beside", {})
     return row | {"beside": {key: own or None for key, own in beside.items()}}

@@ -10,5 +10,4 @@ from oomdoctor.stacks.programs.trainer import TRAINER
 PROGRAM = Program(
     **facts("pytorch"),
     script=TRAINER | SCRIPT | Table((), defaults={"micro_batch_size": 1}, source="no more is said"),
-    script_writer="oomdoctor.stacks.scripts.pytorch",
 )

@@ -193,14 +193,6 @@ def _complete(rung: StackRung, settings: Settings) -> Settings:
     return settings
 
 
-def _command(config: TrainConfig) -> str:
-    kind = "full" if config.method == "full" else "lora"
-    if config.world_size == 1:
-        return f"tune run {kind}_finetune_single_device --config train.yaml"
-    gpus = f"--nproc_per_node {config.world_size}"
-    return f"tune run {gpus} {kind}_finetune_distributed --config train.yaml"
-
-
 def _prepare(given: PartialConfig, said: Collection[str]) -> None:
     """What torchtune says in two settings each: its optimizer, and where adapters go."""
     if given.get("tune_fused") and given.get("optimizer") == "adamw_torch":
@@ -217,5 +209,4 @@ PROGRAM = Program(
     prepare=_prepare,
     adapters=lambda given, found: OF_WEIGHTS,
     complete=_complete,
-    command=_command,
 )

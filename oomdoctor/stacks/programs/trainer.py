@@ -21,5 +21,4 @@ PROGRAM = Program(
     **facts("trainer"),
     names=TRAINER,
     script=TRAINER | SCRIPT,
-    script_writer="oomdoctor.stacks.scripts.trainer",
 )

@@ -247,5 +247,4 @@ PROGRAM = Program(
     script=TRL | SCRIPT,
     classes=frozenset((*CONFIGS, *TRAINERS)) | OTHER_CONFIGS,
     adapters=_adapters,
-    script_writer="oomdoctor.stacks.scripts.trl",
 )

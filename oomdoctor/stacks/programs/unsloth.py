@@ -30,5 +30,4 @@ PROGRAM = Program(
     classes=CLASSES,
     prepare=_prepare,
     decide=_decide,
-    script_writer="oomdoctor.stacks.scripts.unsloth",
 )

@@ -40,8 +40,8 @@ def file_text(rung: StackRung, program: Program) -> str:
         return json.dumps(settings, indent=2) + "\n"
     missing = lost(rung.config, program.name, settings)
     notes = [f"{program.brand or program.name}: {rung.label}.", *rung.origin]
-    if program.command is not None:
-        notes.append(f"Start it with: {program.command(rung.config)}")
+    command = program.command(rung.config)
+    notes += [] if command is None else [f"Start it with: {command}"]
     notes += [f"Not in this file: {text}" for text in map(_said, missing)]
     head = "\n".join(
         line for text in notes for line in textwrap.wrap(text, _WIDTH, subsequent_indent="  ")
