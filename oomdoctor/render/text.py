@@ -90,11 +90,17 @@ def wrap_code(line: str, width: int, first: str, *, shell: bool = False) -> list
         return [*wrap_code(code, width, first, shell=shell), *below]
     kept = _QUOTED.sub(lambda found: found[0].replace(" ", _NO_BREAK), line)
     arguments = _BETWEEN.sub(_NO_BREAK, kept)
-    if len(max(arguments.split(" "), key=len)) <= width - len(first) - 4:
-        kept = arguments
+    room, (call, opened, inside) = width - len(first) - 4, arguments.partition("(")
+    if opened and _longest(arguments) > room >= _longest(inside):
+        return [first + call + opened, *wrap(inside, width, f"{indent}    ", f"{indent}    ")]
     end = " \\" if shell else ""
+    kept = arguments if _longest(arguments) <= room else kept
     lines = wrap(kept, width - len(end), first, f"{indent}    ")
     return [*(part + end for part in lines[:-1]), *lines[-1:]]
+
+
+def _longest(code: str) -> int:
+    return max(map(len, code.split(" ")))
 
 
 def _visible(character: str) -> str:

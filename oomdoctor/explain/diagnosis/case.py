@@ -172,7 +172,7 @@ class Case:
         assert self.sizes is not None  # for the type checker
         if not self.trains:
             return serving(self.sizes, training)
-        if self.phase in ("eval", "generate", "save"):
+        if self.phase in ("eval", "generate"):
             return at_phase(self.sizes, training, self.phase)
         return peak(self.sizes, training)
 
@@ -213,9 +213,9 @@ class Case:
         """Whether this run trains a model: by its phase, its settings or its frames."""
         if self.program.kind in ("engine", "diffusion"):
             return False
-        if self.phase in ("clip", "optimizer", "backward", "loss"):
+        if self.phase in ("clip", "optimizer", "backward", "loss", "save"):
             return True
-        if self.phase in ("eval", "generate", "save"):
+        if self.phase in ("eval", "generate"):
             told = (self.setup.optimizer, self.setup.accumulation_steps, self.setup.method)
             return any(value is not None for value in told) or self.shows(r"\btrain(?:er)?\b")
         return self.grads
