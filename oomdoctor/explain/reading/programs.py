@@ -12,7 +12,7 @@ from oomdoctor.package_data import data_of
 from oomdoctor.records.report.diagnosis import Frame, Incident
 
 Kind = Literal["training", "rl", "engine", "diffusion", "array", "inference"]
-_NEAR_START = 20_000  # lines that may name the program; later ones only in a traceback or message
+_NEAR_START = 4_000  # lines that may name the program; later ones only in a traceback or message
 _LONGEST_LINE = 2_000
 _LONGEST_QUOTE = 400
 
