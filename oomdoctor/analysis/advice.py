@@ -143,7 +143,9 @@ def _plan_commands(
     if fitting and plan.fewest is not None:
         lines.append(command_line(_on_fewest(fitting, request)))
     elif fitting and plan.solve is not None:
-        lines.append(command_line(_best_alone(fitting, replace(request, plan=_unsolved(plan)))))
+        lines.append(
+            command_line(_best_alone(fitting, replace(request, plan=replace(plan, solve=None))))
+        )
     elif fitting:
         whole = _is_ladder(plan) and request.lengths is None
         if len(plan.gpus) == 1 and whole:
@@ -180,10 +182,6 @@ def _with_change(request: SurveyRequest, yours: YourRung) -> tuple[str, ...]:
 def _page(pages: bool) -> str:
     """How to get the whole report: with charts, or for a program."""
     return "--html report.html" if pages else "--format json"
-
-
-def _unsolved(plan: PlanRequest) -> PlanRequest:
-    return replace(plan, solve=None)
 
 
 def _best_alone(fitting: Sequence[ProbeResult], request: SurveyRequest) -> SurveyRequest:

@@ -49,16 +49,6 @@ class PeakErrors:
 
     def of_simulation(self, method: Method, metric: PeakMetric) -> float | None:
         """The share by which a predicted peak differs from that on the emulated GPU."""
-        prediction = self._prediction(method, metric)
-        return None if prediction is None else prediction.p95
-
-    def of_emulation(self) -> float | None:
-        """The share by which a peak on the emulated GPU differs from that on a real one."""
-        # What torch reserves follows from what it allocates, by torch's own code.
-        real = next((r for r in self.records if r.reference == "published"), None)
-        return None if real is None else real.p95
-
-    def _prediction(self, method: Method, metric: PeakMetric) -> PeakErrorRecord | None:
         release = None if self.torch is None else ".".join(self.torch.split(".")[:2])
         known = [r for r in self.records if (r.reference, r.metric) == ("emulated", metric)]
         kinds = (
@@ -70,8 +60,14 @@ class PeakErrors:
         for kind in kinds:
             for r in known:
                 if (r.method, r.compute_capability, r.torch) == kind and r.count >= _ENOUGH:
-                    return r
-        return max(known, key=lambda r: r.p95, default=None)
+                    return r.p95
+        return max((r.p95 for r in known), default=None)
+
+    def of_emulation(self) -> float | None:
+        """The share by which a peak on the emulated GPU differs from that on a real one."""
+        # What torch reserves follows from what it allocates, by torch's own code.
+        real = next((r for r in self.records if r.reference == "published"), None)
+        return None if real is None else real.p95
 
 
 USUAL_HEADROOM = 0.02

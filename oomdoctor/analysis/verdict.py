@@ -21,6 +21,11 @@ from oomdoctor.records.job.result import (
 from oomdoctor.records.report.report import SurveyRequest
 from oomdoctor.units import format_bytes
 
+# Fields of a row that are those of its measurement, None without one.
+_MEASURED = (
+    *("peak_allocated_bytes", "peak_reserved_bytes", "peak_device_bytes", "peak_rss_bytes"),
+    *("breakdown", "trainable_parameters", "attention_kernel"),
+)
 _BEFORE_THE_STEP = ("init", "load")
 NOT_REACHED = Failure("not_reached", "the survey ended before this rung was tried")
 
@@ -73,16 +78,10 @@ def conclude(
         gradient_accumulation_steps=None if size is None else config.accumulation_steps(),
         effective_batch_size=config.effective_batch_size,
         sequence_length=config.sequence_length,
-        peak_allocated_bytes=measured.peak_allocated_bytes if measured else None,
-        peak_reserved_bytes=measured.peak_reserved_bytes if measured else None,
-        peak_device_bytes=measured.peak_device_bytes if measured else None,
-        peak_rss_bytes=measured.peak_rss_bytes if measured else None,
+        **{name: getattr(measured, name, None) for name in _MEASURED},
         peak_phase=measured.peak_phase if measured else oom.phase if oom else None,
         phases=measured.phases if measured else {},
-        breakdown=measured.breakdown if measured else None,
         **speed.figures,
-        trainable_parameters=measured.trainable_parameters if measured else None,
-        attention_kernel=measured.attention_kernel if measured else None,
         max_micro_batch_size=max((s.micro_batch_size for s in fitting), default=None),
         fastest_micro_batch_size=size if fitting else None,
         missed_by_bytes=missed,

@@ -120,16 +120,7 @@ class CachingAllocator:
         freed = self._live.pop(block)
         self.allocated_bytes -= freed.size
         pool = freed.pool
-        following, before = freed.next, freed.previous
-        if following is not None and following.key:
-            pool.remove(following)
-            freed.absorb(following)
-        if before is not None and before.key:
-            pool.remove(before)
-            before.absorb(freed)
-            before.number = freed.number
-            freed = before
-        pool.add(freed)
+        pool.add(pool.joined(freed))
 
     def address_of(self, block: int) -> int:
         """The address of a block.

@@ -115,15 +115,7 @@ def _map(block: Block, size: int, device: Device) -> Block | None:
     if mapped < block.size:
         insort(pool.unmapped, block.cut(mapped), key=_ADDRESS)
     block.mapped = True
-    following, before = block.next, block.previous
-    if following is not None and following.key:
-        pool.remove(following)
-        block.absorb(following)
-    if before is not None and before.key:
-        pool.remove(before)
-        before.absorb(block)
-        before.number = block.number
-        block = before
+    block = pool.joined(block)
     pool.add(block)
     return block
 

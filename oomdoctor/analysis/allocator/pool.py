@@ -133,6 +133,19 @@ class Pool:
         del self.keys[at], self.blocks[at]
         block.key = 0
 
+    def joined(self, block: Block) -> Block:
+        """A block that is in no pool, merged with its free neighbours."""
+        following, before = block.next, block.previous
+        if following is not None and following.key:
+            self.remove(following)
+            block.absorb(following)
+        if before is not None and before.key:
+            self.remove(before)
+            before.absorb(block)
+            before.number = block.number
+            return before
+        return block
+
     def take_best_fit(self, size: int) -> Block | None:
         """The smallest free block of at least `size` bytes, removed from the pool."""
         at = bisect_left(self.keys, size << ADDRESS_BITS)

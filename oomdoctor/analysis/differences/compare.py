@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 
-from oomdoctor.analysis.differences.judging import Sides, importance, judged
+from oomdoctor.analysis.differences.judging import Sides, importance, judged, most_important
 from oomdoctor.analysis.differences.rows import Row, rows_of
 from oomdoctor.analysis.differences.surroundings import (
     device_of,
@@ -18,7 +18,7 @@ from oomdoctor.analysis.differences.surroundings import (
     model_of,
     setting_changes,
 )
-from oomdoctor.records.report.earlier_runs import DiffAnswer, DiffSide, DiffVerdict, RungDiff
+from oomdoctor.records.report.earlier_runs import DiffAnswer, DiffSide
 from oomdoctor.records.report.report import Report
 from oomdoctor.records.report.user_training import YOURS
 
@@ -37,7 +37,7 @@ def compared(before: Report, after: Report, names: tuple[str, str], sides: Sides
     return DiffAnswer(
         before=one,
         after=other,
-        verdict=_overall(rungs),
+        verdict=most_important(one.verdict for one in rungs),
         environment=environment_changes(before, after),
         settings=setting_changes(before, after),
         rungs=tuple(rungs),
@@ -59,12 +59,6 @@ def _side(report: Report, name: str, rows: Sequence[Row]) -> DiffSide:
         oomdoctor=report.tool.version,
         rungs=len(rows),
     )
-
-
-def _overall(rungs: Sequence[RungDiff]) -> DiffVerdict:
-    found = {one.verdict for one in rungs}
-    order: tuple[DiffVerdict, ...] = ("worse", "better", "different", "within")
-    return next((verdict for verdict in order if verdict in found), "same")
 
 
 def _notes(before: DiffSide, after: DiffSide) -> list[str]:

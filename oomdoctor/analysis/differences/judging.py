@@ -8,7 +8,7 @@ both. A prediction and a measurement: by the whole recorded error.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from oomdoctor.analysis.differences.rows import PEAKS, Row
@@ -84,6 +84,12 @@ def speed_uncertainty(before: Row, after: Row) -> float | None:
 
 
 _NOT_TRIED = "skipped"
+_BY_IMPORTANCE: tuple[DiffVerdict, ...] = ("worse", "better", "different", "within", "same")
+
+
+def most_important(verdicts: Iterable[DiffVerdict]) -> DiffVerdict:
+    """The verdict that counts among several."""
+    return min(verdicts, key=_BY_IMPORTANCE.index, default="same")
 
 
 def judged(before: Row, after: Row, sides: Sides) -> RungDiff:
@@ -110,7 +116,7 @@ def importance(one: RungDiff) -> tuple[float, ...]:
     """Sorts rungs: what no longer fits, what fits now, then by how much a number changed."""
     fits = (one.outcome_before == "fits", one.outcome_after == "fits")
     first = {(True, False): 0, (False, True): 1}.get(fits, 2)
-    order = ("worse", "better", "different", "within", "same").index(one.verdict)
+    order = _BY_IMPORTANCE.index(one.verdict)
     counted = [q for q in one.quantities if q.verdict == one.verdict] or one.quantities
     most = max((abs(q.relative) for q in counted if q.relative is not None), default=0.0)
     return (first if one.verdict != "different" else 2, order, -most)
@@ -124,9 +130,7 @@ def _verdict(before: Row, after: Row, quantities: tuple[QuantityChange, ...]) ->
             return "worse"
         return "better" if after.outcome == "fits" else "different"
     # A number that only one side has, such as the speed beside an emulated GPU, decides nothing.
-    found = {one.verdict for one in quantities if one.difference is not None}
-    order: tuple[DiffVerdict, ...] = ("worse", "better", "different", "within")
-    return next((verdict for verdict in order if verdict in found), "same")
+    return most_important(one.verdict for one in quantities if one.difference is not None)
 
 
 def _quantities(before: Row, after: Row, sides: Sides) -> Iterator[QuantityChange]:

@@ -37,10 +37,10 @@ class Row:
     key: str
     label: str
     outcome: str
-    evidence: Evidence
-    method: Method | None
     settings: Mapping[str, Any]
-    peaks: Mapping[str, int | None]
+    evidence: Evidence = "predicted"
+    method: Method | None = None
+    peaks: Mapping[str, int | None] = field(default_factory=dict)
     micro_batch_size: int | None = None
     max_micro_batch_size: int | None = None
     tokens_per_s: float | None = None
@@ -136,10 +136,7 @@ def _of_solve(report: Report, key: str, line: SolveLine, config: TrainConfig | N
         key=line.key,
         label=_label(report, line),
         outcome="fits" if line.largest is not None else _failed(line.next_missed_by_bytes),
-        evidence="predicted",
-        method=None,
         settings=_settings(line, config, {"solved": key}),
-        peaks={},
         missed_by_bytes=line.next_missed_by_bytes if line.largest is None else None,
         reason=line.reason,
         largest_value=line.largest,
@@ -152,9 +149,7 @@ def _of_fewest(report: Report, line: FewestLine, config: TrainConfig | None) -> 
         label=_label(report, line),
         outcome="fits" if line.gpus is not None else _failed(line.fewer_missed_by_bytes),
         evidence=line.evidence or "predicted",
-        method=None,
         settings=_settings(line, config, {"world_size": None}),
-        peaks={},
         missed_by_bytes=line.fewer_missed_by_bytes if line.gpus is None else None,
         reason=line.reason,
         fewest_gpus=line.gpus,
@@ -169,8 +164,6 @@ def _of_sweep(
         key=f"{line.key} {peak.value}",
         label=f"{_label(report, line)} at {value}",
         outcome="skipped" if peak.fits is None else "fits" if peak.fits else "oom",
-        evidence="predicted",
-        method=None,
         settings=_settings(line, config, {key: peak.value, "swept": peak.value}),
         peaks={"peak_device_bytes": peak.peak_device_bytes},
         reason=line.reason,
@@ -215,7 +208,6 @@ def _of_rank(rank: RankMemory) -> Row:
         label=label,
         outcome=rank.outcome,
         evidence=rank.evidence,
-        method=None,
         settings={"rank": rank.rank, "device": rank.device},
         peaks={name: getattr(rank, name) for name in PEAKS},
     )
@@ -227,7 +219,6 @@ def _of_pick(card: str, method: Method, pick: CardPick) -> Row:
         key=label,
         label=label,
         outcome="fits" if pick.fits else "oom",
-        evidence="predicted",
         method=method,
         settings={"card": card, "method": method},
         peaks={"peak_device_bytes": pick.peak_device_bytes},

@@ -14,7 +14,6 @@ from oomdoctor.records.facts.interconnects import (
     PINNED_COPIES,
     USUAL_NETWORK,
     Interconnect,
-    interconnect_named,
     interconnects,
 )
 from oomdoctor.records.job.machine import GpuFacts
@@ -54,7 +53,7 @@ def links_of(
     `interconnect` is a name of `INTERCONNECTS`, or "auto": NVLink if the card has it, and between
     nodes the usual network.
     """
-    named = interconnect_named(interconnect)
+    named = interconnects().get(interconnect)
     together = min(world_size, gpus_per_node)
     within, host = _within(gpu, together, named), host_link(gpu)
     if within is None or host is None:

@@ -1,8 +1,10 @@
-"""What memory is held for: one row a category, which traces, records, tables and pictures read."""
+"""What memory is held for: `data/categories.toml`, which traces, tables and pictures read."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from oomdoctor.package_data import rows_of
 
 WEIGHTS, GRADIENTS, OPTIMIZER = "weights", "gradients", "optimizer"
 ACTIVATIONS, LOGITS = "activations", "logits"
@@ -29,19 +31,7 @@ class Category:
     within: str | None = None
 
 
-TABLE = {
-    category.name: category
-    for category in (
-        Category(WEIGHTS, "weights", 0, "w", "#2866b0", "#4a86d0", (212, 52, 56)),
-        Category(GRADIENTS, "gradients", 2, "g", "#12876f", "#1fa588", (168, 48, 42)),
-        Category(OPTIMIZER, "optimizer states", 1, "o", "#e39a2d", "#e39a2d", (35, 78, 55)),
-        Category(ACTIVATIONS, "activations", 3, "a", "#d98cc4", "#d98cc4", (322, 38, 62)),
-        Category(LOGITS, "logits", 4, "l", "#a83a17", "#cf5a34", (10, 68, 56)),
-        Category(INPUTS, "inputs", 5, within=OTHER),
-        Category(TEMPORARY, "temporary", 6, hsl=(52, 70, 56), within=OTHER),
-        Category(OTHER, "other", 7, "+", "#f2e7a6", "#e6dc9d", (220, 8, 62)),
-    )
-}
+TABLE = {category.name: category for category in rows_of(Category, "categories.toml")}
 """The categories by name, in the order of tables and bars."""
 CATEGORIES = tuple(name for name in TABLE if name != OTHER)
 """Those that a recorded step distinguishes."""

@@ -1,8 +1,10 @@
-"""The data types: one row each, with the names that torch, configurations and people use."""
+"""The data types of `data/dtypes.toml`, with the names that torch, settings and people use."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from oomdoctor.package_data import rows_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,20 +21,7 @@ class DataType:
     spellings: tuple[str, ...] = ()
 
 
-_ROWS = (
-    DataType("bfloat16", 2, "bf16", ("bf16",)),
-    DataType("float32", 4, "fp32", ("fp32", "float")),
-    DataType("float16", 2, "fp16", ("fp16", "half")),
-    DataType("float64", 8, spellings=("double",)),
-    DataType("int8", 1),
-    DataType("uint8", 1),
-    DataType("int32", 4),
-    DataType("int64", 8),
-    DataType("bool", 1),
-    DataType("complex64", 8),
-    DataType("complex128", 16),
-)
-
+_ROWS = rows_of(DataType, "dtypes.toml")
 DTYPES = {row.name: row for row in _ROWS}
 TRAINED = {row.name: row for row in _ROWS if row.word}
 # Every name and spelling -> bytes of one entry.

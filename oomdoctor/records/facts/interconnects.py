@@ -54,8 +54,3 @@ PINNED_COPIES = {3: 12e9, 4: 22e9, 5: 45e9, 6: 90e9}
 # Qwen2.5-3B on 2 A100 with ZeRO-Offload took 2.4 s a step in all, on 128 cores (github
 # deepspeedai/DeepSpeed#7474), so its update of 3.1e9 parameters took less.
 HOST_ADAM_PER_S = 1.3e9
-
-
-def interconnect_named(name: str) -> Interconnect | None:
-    """The row of a name; None for "auto" and unknown names."""
-    return interconnects().get(name)

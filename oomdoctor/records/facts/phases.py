@@ -1,8 +1,10 @@
-"""The phases of a training: one row each, in the order in which they happen."""
+"""The phases of a training, in the order in which they happen: the rows of `data/phases.toml`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from oomdoctor.package_data import rows_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,30 +24,7 @@ class Phase:
     measured: bool = False
 
 
-PHASES = {
-    phase.name: phase
-    for phase in (
-        Phase("init", "during startup", "startup"),
-        Phase("load", "while loading the weights", "load", measured=True),
-        Phase(
-            "forward", "in the forward pass", "forward pass", "fwd",
-            of_step=True, runs_forward=True, measured=True,
-        ),
-        Phase("loss", "while computing the loss", "loss", of_step=True, runs_forward=True),
-        Phase(
-            "backward", "in the backward pass", "backward pass", "bwd", of_step=True, measured=True
-        ),
-        Phase("clip", "while clipping the gradients", "gradient clipping", of_step=True),
-        Phase(
-            "optimizer", "in the optimizer step", "optimizer step", "opt",
-            of_step=True, measured=True,
-        ),
-        Phase("eval", "during evaluation", "evaluation", runs_forward=True, measured=True),
-        Phase("generate", "during generation", "generation", runs_forward=True),
-        Phase("save", "while saving", "saving"),
-        Phase("data", "while loading data", "data loading"),
-    )
-}  # fmt: skip
+PHASES = {phase.name: phase for phase in rows_of(Phase, "phases.toml")}
 OF_A_STEP = frozenset(name for name, phase in PHASES.items() if phase.of_step)
 FORWARD = frozenset(name for name, phase in PHASES.items() if phase.runs_forward)
 MEASURED = tuple(name for name, phase in PHASES.items() if phase.measured)

@@ -18,7 +18,7 @@ from oomdoctor.analysis.speed.links import Link, Links, host_link, links_of
 from oomdoctor.analysis.speed.throughput import mfu, tokens_per_s
 from oomdoctor.analysis.speed.traffic import gathered_bytes, host_updates, traffic_of
 from oomdoctor.records.configuration.config import TrainConfig
-from oomdoctor.records.facts.interconnects import interconnect_named, interconnects
+from oomdoctor.records.facts.interconnects import interconnects
 from oomdoctor.records.report.plan import Interconnect
 from oomdoctor.system import catalogue
 
@@ -220,12 +220,12 @@ def test_what_cannot_be_estimated():
 
 def test_rows_of_interconnects_are_consistent():
     assert get_args(Interconnect) == ("auto", *interconnects())
-    assert interconnect_named("auto") is None
+    assert "auto" not in interconnects()
     for row in interconnects().values():
         assert 0 < row.share < 1 and row.source, row.name
         is_network = row.reach == "network"
         assert (row.bytes_per_s is not None) == (row.adapters is not None) == is_network
-        assert interconnect_named(row.name) is row
+        assert interconnects()[row.name] is row
 
 
 def test_every_card_of_the_catalogue_has_a_link_if_its_slot_is_known():
