@@ -34,7 +34,9 @@ SOURCES = {
     "nvidia-ml": ("nvml.c",),
     "cublas": ("blas.c",),
     "cublasLt": ("blaslt.c",),
-    "cudnn": ("cudnn.c",),
+    "cudnn": ("cudnn.c", "cudnn_old.c"),
+    "cusolver": ("solver.c",),
+    "cusparse": ("sparse.c",),
     "nccl": ("nccl.c", "nccl_comm.c", "nccl_wire.c"),
 }
 DEVICE = (
@@ -71,6 +73,24 @@ _PREFIXES = {
     "nvToolsExt": "nvtx",
 }
 _NOT_SUPPORTED = {"nvidia-ml": 3}
+# "Not supported" of the libraries whose functions answer through pointers, and names of such
+# functions: none may succeed and leave the caller with what happened to be in memory.
+_UNANSWERED = {
+    "cudnn": 3000,
+    "cusolver": 9,
+    "cusparse": 10,
+    "cusparseLt": 10,
+    "cufft": 16,
+    "curand": 103,
+    "cublas": 15,
+    "cublasLt": 15,
+}
+_ANSWERS = re.compile(
+    r"cudnn(?:Get|Find|Create)\w+|cufft(?:Get|Create|Make|XtMake|Estimate)\w*|curand(?:Get|Create)\w+"
+    r"|cusolver\w*?(?:Create|Get)\w*|cusparse(?:Lt)?(?:\w*Get|Create(?!Identity)|\w+Init)\w*"
+    r"|cublas(?:Lt)?(?:Get(?!Vector|Matrix)|\w*Create|\w*GetHeuristic)\w*"
+    r"|\w+(?:[bB]ufferSize(?:Ext)?|Sizes?\d?(?:_v\d+)?|Nnz|_zeroPivot|_workEstimation|_createDescr)"
+)
 # Failing is the honest answer where success would leave the caller with nothing.
 _FAILS = {"cuCtxFromGreenCtx": 801, "cuptiSubscribe": 39, "cuptiActivityEnable": 39}
 _SMALL = 64 << 20  # bytes of a library of torch that is searched for names of driver functions
@@ -122,14 +142,26 @@ def libraries(torch: Path, packages: Iterable[Path]) -> list[Library]:
 
 def stubs(library: Library, own: set[str]) -> str:
     """C code of the defaults of a library; `own` are the symbols that it has already."""
-    code = _NOT_SUPPORTED.get(library.name, 0)
     names = sorted(set().union(*library.symbols.values()) - own) if library.symbols else []
     lines = [
         f'long {name}(void) {{ static int seen; return emu_default("{name}", &seen, '
-        f"{_FAILS.get(name, code)}); }}"
+        f"{_default_code(library, name)}); }}"
         for name in names
     ]
     return "\n".join(["extern long emu_default(const char *, int *, long);", *lines, ""])
+
+
+def answers(name: str) -> bool:
+    """Whether a function answers through a pointer to memory of the host, by its name."""
+    return _ANSWERS.fullmatch(name) is not None
+
+
+def _default_code(library: Library, name: str) -> int:
+    if name in _FAILS:
+        return _FAILS[name]
+    if library.name in _UNANSWERED:
+        return _UNANSWERED[library.name] if answers(name) else 0
+    return _NOT_SUPPORTED.get(library.name, 0)
 
 
 def version_script(library: Library) -> str | None:

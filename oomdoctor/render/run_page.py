@@ -18,9 +18,10 @@ from oomdoctor.units import DASH, format_bytes, format_percent
 
 _SHOWN_LINES = 5
 _NO_VALUES = (
-    "Emulated: memory is exact. No kernel ran, so losses and other values mean nothing, and "
+    "Emulated: memory is exact{but}. No kernel ran, so losses and other values mean nothing, and "
     "neither do times."
 )
+_BUT = ", but for what a warning names"
 
 
 _WIDTH = 48
@@ -86,7 +87,8 @@ def _head(report: Report) -> list[Block]:
         facts.append(("Smallest", f"{card.name} ({format_bytes(card.total_bytes)}) would do"))
     blocks += [Facts(tuple(facts))] if facts else []
     if device is not None and device.kind == "emulated":
-        blocks.append(Note(_NO_VALUES))
+        inexact = any(warn.code == "inexact" for warn in report.warnings)
+        blocks.append(Note(_NO_VALUES.format(but=_BUT if inexact else "")))
     return blocks
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from oomdoctor.emulator.enter import entered
 from oomdoctor.emulator.interpreter import ask
 from oomdoctor.emulator.possible import find_compiler, lacks_cuda_libraries, reason_against
 from oomdoctor.errors import OomDoctorError, usage_error
+from oomdoctor.package_data import data_of
 from oomdoctor.records.job.machine import EMULATED, Gpu
 from oomdoctor.records.report.report import Warn
 from oomdoctor.records.report.warnings import smallest_variant, warning
@@ -33,6 +34,7 @@ def uuid_of(index: int) -> str:
 
 
 UUID = uuid_of(0)  # of the first GPU
+_INEXACT = "inexact"  # native/failures.c writes it
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +173,8 @@ def without_values(python: str) -> str | None:
 def emulating(gpus: EmulatedGpus, python: str, folder: Path) -> Iterator[dict[str, str]]:
     """The variables to add for processes of an interpreter that shall see these GPUs.
 
-    `folder` is that of the run; the session is a folder in it, which goes in the end.
+    `folder` is that of the run; the session is a folder in it, which goes in the end. What was not
+    exact stays beside it (`inexact_parts`).
 
     Raises:
         OomDoctorError: the stand-in libraries cannot be built (exit 5).
@@ -182,4 +185,17 @@ def emulating(gpus: EmulatedGpus, python: str, folder: Path) -> Iterator[dict[st
         with entered(Path(python), devices_of(gpus), session, cache, variable("CC")) as found:
             yield found.variables
     finally:
+        with suppress(OSError):
+            (session / _INEXACT).replace(folder / _INEXACT)
         shutil.rmtree(session, ignore_errors=True)
+
+
+def inexact_parts(folder: Path) -> list[Warn]:
+    """What an emulated run in this folder used that only the real libraries know the size of."""
+    try:
+        noted = (folder / _INEXACT).read_text(encoding="utf-8").split()
+    except OSError:
+        return []
+    parts = data_of("inexact.toml")
+    texts = [parts[name] for name in dict.fromkeys(noted) if name in parts]
+    return [warning("inexact", parts="; ".join(texts))] if texts else []

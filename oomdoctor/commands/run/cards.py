@@ -51,7 +51,7 @@ def with_cards(
     return replace(
         report,
         next_commands=_next(request, request.gpus, report.ranks, smallest, failed=failed),
-        warnings=tuple(_warnings(request, processes, report.ranks, failed=failed)),
+        warnings=tuple(_warnings(request, processes, report.ranks, folder, failed=failed)),
         smallest_gpu=smallest,
     )
 
@@ -83,12 +83,14 @@ def _warnings(
     request: WatchRequest,
     processes: Sequence[Process],
     ranks: Sequence[RankMemory],
+    folder: Path,
     *,
     failed: bool,
 ) -> list[Warn]:
     gpus = request.gpus
     assert gpus is not None
     found = emulated.warnings(gpus) + emulated.value_warnings(str(request.python))
+    found += emulated.inexact_parts(folder)
     ranks_asked = _world(processes)
     if gpus.alone and ranks_asked > 1:
         wording = "failed" if failed and not ran_out(ranks) else "text"

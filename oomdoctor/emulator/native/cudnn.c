@@ -1,4 +1,6 @@
-/* cuDNN: version and handle. Graphs (attention on Hopper, convolutions): each has one engine without workspace. */
+/* cuDNN: version and handle. Graphs (attention on Hopper, convolutions): each has one engine without
+ * workspace. The older interface, which torch uses for batch norm, RNNs, dropout, CTC and fused
+ * convolutions, is in cudnn_old.c. */
 #include "emu.h"
 #include "versions.h"
 #include <stdio.h>
@@ -26,6 +28,7 @@ int cudnnBackendGetAttribute(void *d, int name, int type, int64_t asked, int64_t
     int64_t n = name == HEURISTIC_RESULTS || name == CONFIG_ENGINE || name == CONFIG_WORKSPACE ||
                 name == CONFIG_SHARED || name == PLAN_WORKSPACE || name == ENGINE_INDEX;
     if (count) *count = n;
+    if (name == PLAN_WORKSPACE) emu_inexact("cudnn_graph");
     if (n && asked > 0 && out && type == TYPE_INT64) {
         const char *workspace = getenv("OOMDOCTOR_EMULATED_CUDNN_WORKSPACE");
         *(int64_t *)out = (name == PLAN_WORKSPACE || name == CONFIG_WORKSPACE) && workspace ? atoll(workspace) : 0;

@@ -75,5 +75,9 @@ int emu_sticky(void);
  * 2 each call, 3 each kernel too. */
 long emu_default(const char *name, int *seen, long code);
 int emu_trace(void);
+
+/* Something was answered that only the real library knows: a bound, or nothing. `what` is a key of
+ * data/inexact.toml. Each process notes it once, in the file `inexact` of the session. */
+void emu_inexact(const char *what);
 double emu_now(void); /* seconds */
 #endif

@@ -1,9 +1,11 @@
 /* Failures that a test asks for, and the errors after which a context is of no use. */
 #include "emu.h"
 #include <pthread.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define MAX_RULES 16
 typedef struct { char function[64]; long at, seen; int code, onwards; } rule;
@@ -63,4 +65,22 @@ long emu_default(const char *name, int *seen, long code) {
     if (level && (level > 1 || !*seen)) fprintf(stderr, "emulated: default %s\n", name);
     *seen = 1;
     return failure ? failure : code;
+}
+
+void emu_inexact(const char *what) {
+    static const char *noted[32];
+    static pthread_mutex_t writing = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&writing);
+    int i = 0;
+    while (i < 32 && noted[i] && strcmp(noted[i], what)) i++;
+    if (i < 32 && !noted[i]) {
+        char path[4200], line[80];
+        noted[i] = what;
+        snprintf(path, sizeof path, "%s/inexact", emu_session());
+        int length = snprintf(line, sizeof line, "%s\n", what);
+        int file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+        /* If the disk is full, the run goes on. */
+        if (file >= 0) length = (int)write(file, line, (size_t)length), close(file);
+    }
+    pthread_mutex_unlock(&writing);
 }

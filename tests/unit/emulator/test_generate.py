@@ -11,6 +11,7 @@ from oomdoctor.emulator import elf
 from oomdoctor.emulator.generate import (
     CUDA_LIBRARY,
     Library,
+    answers,
     architectures,
     libraries,
     stubs,
@@ -110,6 +111,19 @@ def test_a_default_succeeds_or_says_not_supported() -> None:
     assert 'emu_default("cudaA", &seen, 0)' in stubs(runtime, {"cudaB"})
     assert "cudaB" not in stubs(runtime, {"cudaB"})
     assert ", 3)" in stubs(Library("nvidia-ml", "libnvidia-ml.so.1", {None: {"nvmlA"}}), set())
+
+
+def test_a_default_that_answers_through_a_pointer_fails() -> None:
+    """It could only leave its caller with what happened to be in memory."""
+    solver = Library("cusolver", "libcusolver.so.12", {None: {"cusolverDnSgesvd_bufferSize"}})
+    assert ", 9)" in stubs(solver, set())
+    for name in (
+        *("cudnnGetNewWorkspaceSize", "cudnnCreateNewDescriptor", "cudnnFindBestAlgorithm"),
+        *("cusparseSpNew_bufferSize", "cusparseXnewNnz", "cufftGetSize", "cublasLtNewCreate"),
+    ):
+        assert answers(name), name
+    for name in ("cudnnRNNForward", "cublasSgemm_v2", "cusparseSpMM", "cublasGetVectorAsync"):
+        assert not answers(name), name
 
 
 def test_the_version_of_most_symbols_takes_the_rest() -> None:

@@ -108,6 +108,10 @@ WORDED: dict[tuple[str, str], tuple[dict[str, object], str]] = {
     ("unknown_values", "text"): ({"message": "AssertionError"}, "(AssertionError)"),
     ("ended_from_outside", "text"): ({"said": "signal 9"}, "signal 9"),
     ("gpu_unused", "text"): ({}, "-I, -E or -S"),
+    ("inexact", "text"): (
+        {"parts": "the workspaces of cuSOLVER are lower bounds"},
+        "memory is not exact here: the workspaces of cuSOLVER",
+    ),
     ("no_values", "text"): ({"reason": "no C++ compiler"}, "(no C++ compiler)"),
     ("one_rank", "text"): ({"ranks": 64}, "only rank 0 of 64 ran"),
     ("one_rank", "failed"): ({"ranks": 64}, "leave out --ranks 1"),
