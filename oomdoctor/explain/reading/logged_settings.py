@@ -64,7 +64,8 @@ _VERSION = re.compile(
 _ALLOCATOR = re.compile(
     r"PYTORCH_(?:CUDA_|HIP_)?ALLOC_CONF['\"]?\]?\s*[=:,]\s*['\"]?([a-z_]\w*:[\w:,.\[\]-]+)"
 )
-# Limits that a text states: of a container or a pod, of a job, and of an engine's cache.
+MEMORY_LIMIT = "memory_limit_bytes"
+# Limits on host memory that a text states: of a container, a pod or a job.
 _POD_MEMORY = re.compile(r"^\s*memory: ?['\"]?(\d+(?:\.\d+)?) ?([KMGT]i?)B?['\"]?\s*$")
 _LIMITS = re.compile(r"^\s*limits:\s*$")
 _OTHER_KEY = re.compile(r"^\s*requests:\s*$")
@@ -72,9 +73,6 @@ _HOST_LIMIT = re.compile(
     r"(?:\bdocker run\b.{0,400}? (?:-m|--memory)[ =]|#SBATCH --mem[ =]"
     r"|\bs(?:run|batch)\b.{0,400}? --mem[ =]"
     r"|\blimits\.memory[=: ]{1,2}|\bmem_limit: ?)(\d+(?:\.\d+)?) ?([KMGTkmgt])i?[bB]?\b"
-)
-_LONGEST_CONTEXT = re.compile(
-    r"estimated maximum model length is (\d+)|can be stored in (?:the )?KV cache \((\d+)\)"
 )
 _ANNOUNCED = re.compile(
     r"per_device_train_batch_size|Running training|trainable params|TrainingArgument|_ALLOC_CONF"
@@ -193,7 +191,7 @@ class SettingsReader:
         self._before = text
 
     def _stated(self, text: str) -> None:
-        """Read a limit on memory that a text states, in bytes, or on the context, in tokens."""
+        """Read a limit on host memory, in bytes."""
         if _LIMITS.match(text):
             self._in_limits = True
         elif _OTHER_KEY.match(text):
@@ -202,14 +200,10 @@ class SettingsReader:
         if match is not None:
             # Kubernetes: Gi is 1024**3 and G is 1000**3; Docker and Slurm: G is 1024**3.
             unit = match[2] if match.re is _POD_MEMORY else f"{match[2].upper()}i"
-            self._keep("memory_limit_bytes", size_bytes(f"{match[1]} {unit}B"), text)
-        if (told := _LONGEST_CONTEXT.search(text)) is not None:
-            self._keep("longest_context", int(told[1] or told[2]), text)
-
-    def _keep(self, name: str, value: int | None, text: str) -> None:
-        if value is not None and name not in self.settings:
-            self.settings[name] = value
-            self._quote(name, text)
+            limit = size_bytes(f"{match[1]} {unit}B")
+            if limit is not None and MEMORY_LIMIT not in self.settings:
+                self.settings[MEMORY_LIMIT] = limit
+                self._quote(MEMORY_LIMIT, text)
 
     def _named(self, text: str) -> None:
         for match in _SETTING.finditer(text):

@@ -35,6 +35,7 @@ from oomdoctor.explain.reading.lines.prefixes import Split, number_in, rank_in
 from oomdoctor.explain.reading.lines.traceback import starts_traceback
 from oomdoctor.explain.reading.lines.window import AHEAD, Window
 from oomdoctor.explain.reading.log_facts import FactReader, Progress
+from oomdoctor.explain.reading.logged_settings import MEMORY_LIMIT
 from oomdoctor.explain.reading.message import Read, best, dialect_and_resource
 from oomdoctor.explain.reading.parse import MAY_OPEN, Message, figure, printed_size
 from oomdoctor.explain.reading.printed_sizes import size_bytes
@@ -76,6 +77,14 @@ def scan(lines: Iterable[Line | str]) -> tuple[tuple[Incident, ...], LogFacts]:
     return _Scanner().read(lines)
 
 
+def _within(limit: int, incident: Incident) -> Incident:
+    """The incident with the limit on host memory that the text states beside it."""
+    event = incident.event
+    if incident.resource != "host" or event.allowed_bytes is not None:
+        return incident
+    return replace(incident, event=replace(event, allowed_bytes=limit))
+
+
 class _Scanner:
     """The lines around the current one, and everything found so far."""
 
@@ -109,6 +118,9 @@ class _Scanner:
         if not incidents and (error := self._window.last(_ERROR)) is not None:
             told = {"last_error": (error.strip()[:_QUOTE],)}
             facts = replace(facts, evidence={**facts.evidence, **told})
+        limit = facts.settings.get(MEMORY_LIMIT)
+        if isinstance(limit, int):
+            incidents = tuple(_within(limit, incident) for incident in incidents)
         return with_rank(incidents, self._facts.failed_rank), facts
 
     def _add(self, index: int, line: Line) -> None:

@@ -142,6 +142,18 @@ MESSAGES = [
     ("c++: fatal error: Killed signal terminated program cc1plus", "host_oom_killer", "host", {}),
     ("torch.OutOfMemoryError", "cuda_caching_allocator", "gpu", {}),
     ("RuntimeError: out of memory", "cuda_caching_allocator", "gpu", {}),
+    ("bfc_arena.cc:368 onnxruntime::BFCArena::AllocateRawInternal Available memory of 1024 is "
+     "smaller than requested bytes of 2048", "cuda_driver", "gpu",
+     {"requested": 2 * KIB, "free": KIB}),
+    ("RuntimeError: CUDA failed with error out of memory", "cuda_driver", "gpu", {}),
+    ("DGLError: Check failed: e == cudaSuccess: CUDA: out of memory", "cuda_driver", "gpu", {}),
+    ("RuntimeError: Could not allocate tensor with 1024 bytes. There is not enough GPU video "
+     "memory available!", "cuda_driver", "gpu", {"requested": KIB}),
+    ("RuntimeError: Allocation is out of device memory on current platform.", "xpu", "gpu", {}),
+    ("ClientError: Please use an instance type with more memory, or reduce the size of job data",
+     "container", "host", {}),
+    ("cv2.error: OpenCV(4.5.5) error: (-4:Insufficient memory) Failed to allocate 1024 bytes",
+     "cpu_allocator", "host", {"requested": KIB}),
     ("*** SIGBUS received at time=1700012123 on cpu 14 ***", "dataloader_shm", "shm", {}),
     ("Not enough memory. Please try to increase --mem-fraction-static.", "vllm", "gpu", {}),
     ("max_num_seqs (1024) exceeds available Mamba cache blocks (702).", "vllm", "gpu", {}),

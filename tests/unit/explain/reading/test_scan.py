@@ -388,3 +388,75 @@ def test_a_traceback_that_many_failures_share_is_not_slow(frame):
         read(text + "device-side assert triggered\n" * failures)
 
     assert grows_no_faster(work, 120, limit=9)
+
+
+def test_a_title_is_no_failure_beside_the_message_that_has_its_figures():
+    message = (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total "
+        "capacity of 24.00 GiB of which 8.00 MiB is free."
+    )
+    found, _ = read(f"# torch.OutOfMemoryError: CUDA out of memory\n\nIt fails with\n\n{message}\n")
+    assert [(i.event.requested_bytes, i.consequence) for i in found] == [
+        (1024**3, False),
+        (None, True),
+    ]
+
+
+def test_a_number_that_a_terminal_broke_is_whole_again():
+    found, _ = read(
+        "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 8.00 GiB. GPU 1 "
+        "has a total capacity of 48.00 GiB of which 1.50 GiB is free. Of the allocated memory 4\n"
+        "0.25 GiB is allocated by PyTorch, and 4.50 GiB is reserved by PyTorch but unallocated.\n"
+    )
+    assert found[0].event.allocated_bytes == 40 * 1024**3 + 256 * 1024**2
+
+
+def test_text_from_a_picture_is_read():
+    found, _ = read("RuntimeError: CUDA out of menory. Tried to allocate 2.00 Gi8 (GPU 0; 8.00 GlB")
+    assert found[0].event.requested_bytes == 2 * 1024**3
+
+
+def test_a_warning_of_ray_is_a_failure_only_if_the_run_does_not_go_on():
+    warning = (
+        "WARNING: The object store is using /tmp instead of /dev/shm because /dev/shm has only "
+        "67108864 bytes available.\n"
+    )
+    assert [i.resource for i in read(warning)[0]] == ["shm"]
+    steps = "".join(f"{{'loss': 1.0, 'epoch': 0.{n}}}\n" for n in range(4))
+    assert read(warning + steps)[0] == ()
+
+
+def test_figures_on_lines_beside_a_message_are_its_own():
+    found, _ = read(
+        "Stats: \nLimit:      11281553818\nInUse:      10554916864\n"
+        "OOM when allocating tensor with shape[2,3] and type float on device:GPU:0\n"
+    )
+    event = found[0].event
+    assert (event.capacity_bytes, event.allocated_bytes) == (11281553818, 10554916864)
+
+
+def test_a_warning_of_tensorflow_that_is_not_a_failure_is_none():
+    assert (
+        read(
+            "Allocator (GPU_0_bfc) ran out of memory trying to allocate 2.39GiB. The caller "
+            "indicates that this is not a failure, but this may mean lower performance.\n"
+        )[0]
+        == ()
+    )
+
+
+def test_the_limit_of_a_pod_is_what_a_killed_process_was_allowed():
+    found, facts = read(
+        "    resources:\n      requests:\n        memory: 8Gi\n      limits:\n"
+        "        memory: 32Gi\n      Reason:       OOMKilled\n"
+    )
+    assert found[0].event.allowed_bytes == facts.settings["memory_limit_bytes"] == 32 * 1024**3
+    found, _ = read(
+        "#SBATCH --mem=64G\nslurmstepd: error: Detected 1 oom-kill event(s) in step 3\n"
+    )
+    assert found[0].event.allowed_bytes == 64 * 1024**3
+
+
+def test_the_last_error_is_told_where_nothing_is_known():
+    _, facts = read("Loading model\nSegmentation fault (core dumped)\n")
+    assert facts.evidence["last_error"] == ("Segmentation fault (core dumped)",)
