@@ -72,6 +72,7 @@ MODULES = sorted((ROOT / "oomdoctor").rglob("*.py"))
 QUOTED = {
     "oomdoctor/records/job/costs.py": '"quantised"',
     "oomdoctor/data/look_alikes.toml": 'name = "cancelled"',
+    "oomdoctor/data/rung_keys.toml": '"quantisation"',
 }
 
 

@@ -32,7 +32,7 @@ class Dialect:
     `on_host`: if this pattern is found, the memory was host memory.
     `binary_units`: its KB, MB and GB are powers of 1024.
     `announces`: a warning before the message of the same failure, which says more.
-    `beside`: like `figures`, but on lines of their own before or after the message.
+    `beside`: like `figures`, but on separate lines before or after the message.
     `in_frames`: the words count only if this pattern is found in the innermost frames.
     """
 

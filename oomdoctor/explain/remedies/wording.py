@@ -1,4 +1,4 @@
-"""The words for a remedy: what it gives, and the lines to type for the program at hand."""
+"""The words for a remedy: what it gives, and the lines to type for this program."""
 
 from __future__ import annotations
 

@@ -221,7 +221,7 @@ def _fold_kills(first: Finding, others: list[Finding]) -> None:
 def _mark_titles(told: list[Finding]) -> None:
     """Mark titles and summaries of a message whose figures stand elsewhere in the text.
 
-    They have no place of their own: no traceback, or the one that the message ends.
+    They have no place: no traceback, or the one that the message ends.
     """
     full = [f.incident for f in told if f.incident.resource == "gpu" and not f.bare]
     for finding in told:
