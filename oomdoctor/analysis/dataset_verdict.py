@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from oomdoctor.analysis.rank import rank
 from oomdoctor.records.job.dataset import LengthDistribution, LengthLimit, LengthShape, RowsAbove
@@ -12,31 +11,19 @@ from oomdoctor.records.report.report import RankBy
 from oomdoctor.units import format_bytes, format_percent
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """The best rung at the rows that decide, with its micro-batch size and peak."""
-
-    label: str
-    micro_batch_size: int | None
-    peak_bytes: int | None
-
-
-def best_of(rows: tuple[ProbeResult, ...], by: RankBy) -> Taken | None:
-    """The best rung; None if none fits.
+def best_of(rows: tuple[ProbeResult, ...], by: RankBy) -> ProbeResult | None:
+    """The best rung at the rows that decide; None if none fits.
 
     If no speed can be trusted, it is the rung with the lowest peak.
     """
     order = rank(rows, by).order or rank(rows, "memory").order
-    best = next((row for row in rows if order and row.key == order[0]), None)
-    if best is None:
-        return None
-    return Taken(best.label, best.micro_batch_size, best.deciding_peak_bytes())
+    return next((row for row in rows if order and row.key == order[0]), None)
 
 
 def verdict(
     lengths: LengthDistribution,
     shape: LengthShape,
-    taken: Taken | None,
+    taken: ProbeResult | None,
     limits: Sequence[LengthLimit] = (),
 ) -> tuple[str, ...]:
     """Whether the rows of `shape` fit, and how many rows are too long for the best rung.
@@ -82,7 +69,7 @@ def _packed(lengths: LengthDistribution, shape: LengthShape, outcome: str) -> tu
     )
 
 
-def _outcome(shape: LengthShape, taken: Taken | None) -> str:
+def _outcome(shape: LengthShape, taken: ProbeResult | None) -> str:
     rows = _rows_of(shape)
     if taken is None:
         return f"{rows} do not fit with any rung"
@@ -100,13 +87,13 @@ def _longest(lengths: LengthDistribution, longest: int) -> str:
     return f"row {lengths.longest.row:,} ({size})"
 
 
-def _fits(row: str, taken: Taken) -> str:
+def _fits(row: str, taken: ProbeResult) -> str:
     return f"{row} fits with {_with(taken)}"
 
 
-def _with(taken: Taken) -> str:
+def _with(taken: ProbeResult) -> str:
     size = f" at micro-batch {taken.micro_batch_size}" if taken.micro_batch_size else ""
-    return f"{taken.label}{size}, peak {format_bytes(taken.peak_bytes)}"
+    return f"{taken.label}{size}, peak {format_bytes(taken.deciding_peak_bytes())}"
 
 
 def _up_to(limit: LengthLimit) -> str:

@@ -18,8 +18,7 @@ from oomdoctor.records.configuration.adapters import compute_dtype
 from oomdoctor.records.configuration.config import Rung
 from oomdoctor.records.job.dataset import LengthsAnswer
 from oomdoctor.records.job.machine import Machine
-from oomdoctor.records.job.result import Attempt, Inspection, ProbeResult
-from oomdoctor.records.job.simulation import Prediction
+from oomdoctor.records.job.result import Attempt, ProbeResult
 from oomdoctor.records.report.plan import (
     CardOrder,
     CardPick,
@@ -71,7 +70,7 @@ def report(
     return replace(
         found,
         sweep=sweep_answer(known),
-        why=why_of(known.plan, one, rows, known.predictions, known.inspection),
+        why=why_of(known, one, rows),
         lengths=lengths,
         simulations=_simulations(known),
         solve=known.solution,
@@ -179,19 +178,16 @@ _PLACES: dict[CardOrder, Callable[[CardPlan], tuple[float, ...] | tuple[str, ...
 
 
 def why_of(
-    plan: PlanRequest,
-    card: Card | None,
-    rows: Mapping[str, tuple[ProbeResult, ...]],
-    predictions: Mapping[tuple[str, str], Prediction],
-    inspection: Inspection | None,
+    known: Findings, card: Card | None, rows: Mapping[str, tuple[ProbeResult, ...]]
 ) -> Why | None:
     """The rung at the micro-batch size of its row; None if not requested or not simulated."""
+    plan, inspection = known.plan, known.inspection
     if plan.why is None or card is None or inspection is None:
         return None
     row = next((row for row in rows[card.name] if row.label == plan.why), None)
     if row is None or row.measurement is None or row.peak_device_bytes is None:
         return None
-    prediction = next(p for (name, _), p in predictions.items() if name == card.name)
+    prediction = next(p for (name, _), p in known.predictions.items() if name == card.name)
     size = next(s for s in prediction.sizes if s.micro_batch_size == row.micro_batch_size)
     return Why(
         label=row.label,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from oomdoctor.analysis.search.ladder import Context, bound_of, fixed_size
+from oomdoctor.analysis.search.ladder import Context, fixed_size, too_big
 from oomdoctor.analysis.simulator.predicted_attempts import sizes_to_predict
 from oomdoctor.commands.devices.cards import Card
 from oomdoctor.commands.ladder.ledger import counts_from_config
@@ -91,10 +91,5 @@ def _sizes(rung: Rung, plan: PlanRequest, contexts: list[Context]) -> tuple[int,
         return (fixed or 1,)
     sizes = sizes_to_predict(config, fixed)
     # If even the weights do not fit, the smallest size shows by how much.
-    out_of_reach = all(_never_fits(rung, context) for context in contexts)
+    out_of_reach = all(too_big(rung, context) is not None for context in contexts)
     return sizes[:1] if out_of_reach else sizes
-
-
-def _never_fits(rung: Rung, context: Context) -> bool:
-    assert context.counts is not None
-    return bound_of(rung.config, context.counts, context).size_bytes > context.usable_bytes

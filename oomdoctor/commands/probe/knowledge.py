@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from oomdoctor.analysis.memory.overhead import context_bytes, nccl_bytes
 from oomdoctor.analysis.search.from_prediction import RungPrediction
-from oomdoctor.analysis.search.ladder import Context, bound_of, fixed_size
+from oomdoctor.analysis.search.ladder import Context, fixed_size, too_big
 from oomdoctor.analysis.simulator.predicted_attempts import (
     attempts_of_prediction,
     prediction_for,
@@ -243,11 +243,8 @@ def predict_rungs(
 def _is_open(rung: Rung, context: Context) -> bool:
     """Whether the rung is valid and its lower bound leaves room."""
     size = fixed_size(rung.config, context) or 1
-    if cannot_run(rung.config.with_micro_batch(size), context.compute_capability) is not None:
-        return False
-    if context.counts is None:
-        return True
-    return bound_of(rung.config, context.counts, context).size_bytes <= context.usable_bytes
+    refused = cannot_run(rung.config.with_micro_batch(size), context.compute_capability)
+    return refused is None and too_big(rung, context) is None
 
 
 def _target(state: SurveyState, learned: Learned | None) -> Target:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
-from analysis_make import request, rung
+from analysis_make import request, result, rung
 from hypothesis import given
 from hypothesis import strategies as st
 
 from oomdoctor.analysis.dataset_distribution import Tally, percentile, rows_above, shapes_of
-from oomdoctor.analysis.dataset_verdict import Taken, cards_verdict, verdict
+from oomdoctor.analysis.dataset_verdict import cards_verdict, verdict
 from oomdoctor.commands.ladder.dataset import at_rows
 from oomdoctor.records.job.dataset import (
     CountedRows,
@@ -22,9 +23,15 @@ from oomdoctor.records.job.dataset import (
     RowsAbove,
     UnreadRow,
 )
+from oomdoctor.records.job.result import ProbeResult
 from oomdoctor.units import GIB
 
 ASKED = LengthsRequest("data.jsonl")
+
+
+def best(label: str, size: int, peak: int) -> ProbeResult:
+    """A row that fits."""
+    return replace(result("a"), label=label, micro_batch_size=size, peak_device_bytes=peak)
 
 
 def counted(*tokens: int) -> CountedRows:
@@ -120,7 +127,7 @@ def test_a_row_that_no_rung_takes():
 
 def test_a_row_that_only_another_rung_takes():
     one = LengthLimit("card", "key", "full", 1, 0, RowsAbove(1, 0.0001, (8,)))
-    taken = Taken("lora", 1, 3 * GIB)
+    taken = best("lora", 1, 3 * GIB)
     assert verdict(LENGTHS, LONGEST, taken, (LIMIT, one)) == (
         "row 99 (31,902 tokens) does not fit with full, which handles rows up to 12,288 tokens at "
         "micro-batch 4; 3 rows (3.0%) are longer: 5, 7, 90",
@@ -132,12 +139,12 @@ def test_a_row_that_only_another_rung_takes():
 def test_a_row_that_fits_and_one_of_which_nothing_is_known():
     every = LengthLimit("card", "key", "full", 4, 31_902, RowsAbove(0, 0.0, ()))
     told = "row 99 (31,902 tokens) fits with full at micro-batch 4, peak 1.00 GiB"
-    assert verdict(LENGTHS, LONGEST, Taken("full", 4, GIB), (every,)) == (told,)
+    assert verdict(LENGTHS, LONGEST, best("full", 4, GIB), (every,)) == (told,)
     assert verdict(LENGTHS, LONGEST, None) == ("row 99 (31,902 tokens) does not fit with any rung",)
 
 
 def test_a_row_longer_than_the_model_has_positions_is_cut():
-    (told,) = verdict(LENGTHS, LengthShape("longest", 2048), Taken("full", 1, GIB))
+    (told,) = verdict(LENGTHS, LengthShape("longest", 2048), best("full", 1, GIB))
     assert told.startswith("row 99 (31,902 tokens, truncated to the model's 2,048 positions) ")
 
 
@@ -149,7 +156,7 @@ def test_several_cards():
 def test_packed_rows_decide_and_longer_ones_are_cut():
     packed = LengthShape("packed", 2048)
     cut = "packing cuts or splits longer rows; the longest, row 99, has 31,902 tokens"
-    assert verdict(LENGTHS, packed, Taken("full", 4, GIB)) == (
+    assert verdict(LENGTHS, packed, best("full", 4, GIB)) == (
         "rows packed to 2,048 tokens fit with full at micro-batch 4, peak 1.00 GiB",
         cut,
     )
