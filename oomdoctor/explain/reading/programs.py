@@ -22,7 +22,8 @@ class Program:
     """One program: how its logs show it, and how lines to type are written for it.
 
     `library` is the one whose trainer it calls, if it is not a library itself. `frames` and `lines`
-    are None if nothing there names it. `text` is whether it trains only models of text.
+    are None if nothing there names it. `text` is whether it trains only models of text. `runs` are
+    the programs that it starts, whose lines are in its logs too.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Program:
     lines: re.Pattern[str] | None = None
     dialects: frozenset[str] = frozenset()
     text: bool = False
+    runs: frozenset[str] = frozenset()
 
 
 @cache
@@ -67,6 +69,9 @@ def program_of(incident: Incident, mentions: Mapping[str, tuple[str, ...]]) -> P
     seen = next(found, None)
     if seen is None or seen.kind in ("engine", "training"):
         seen = next(rl, seen)
+    if seen is not None:
+        around_it = (one for one in programs() if seen.name in one.runs and one.name in mentions)
+        seen = next(around_it, seen)
     # Several engines print one dialect; the first row that has it is the one it is named after.
     if named and (seen is None or seen.kind not in ("rl", named[0].kind)):
         return named[0]
@@ -106,6 +111,7 @@ def _program(row: Mapping[str, Any]) -> Program:
         lines=re.compile(row["lines"]) if "lines" in row else None,
         dialects=frozenset(row.get("dialects", ())),
         text=row.get("text", False),
+        runs=frozenset(row.get("runs", ())),
     )
 
 

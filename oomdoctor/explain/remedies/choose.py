@@ -66,13 +66,15 @@ def remedies(
         if not row.suits(case):
             continue
         effect = row.effect(case)
-        if effect.frees_bytes == 0:
+        lines = {name: fill(line, values) for name, line in spoken(case, row.lines)}
+        unspoken = row.lines and not lines and row.programs & {"engine", "rl"}
+        if effect.frees_bytes == 0 or unspoken:
             continue
         remedy = Remedy(
             change=fill(row.change, values),
             frees_bytes=effect.frees_bytes,
             basis=effect.basis,
-            lines={name: fill(line, values) for name, line in spoken(case, row.lines)},
+            lines=lines,
             arithmetic=None if effect.arithmetic is None else fill(effect.arithmetic, values),
             note=None if row.note is None else fill(row.note, values),
             enough=_closes(case, effect),

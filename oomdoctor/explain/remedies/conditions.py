@@ -226,7 +226,9 @@ def _worth_serving(case: Case) -> bool:
 
 WHEN: Mapping[str, Condition] = {
     "stop_others": _of_others,
-    "other_card": lambda case: (case.others or 0) > 0,
+    "other_card": lambda case: (
+        (case.others or 0) > 0 or (case.program.kind == "engine" and _of_others(case))
+    ),
     "raise_fraction": lambda case: case.incident.event.allowed_bytes is not None,
     "expandable_segments": _gaps_cover,
     "empty_cache": _has_gaps,

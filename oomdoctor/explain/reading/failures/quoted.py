@@ -33,7 +33,9 @@ _LITERAL = re.compile(rf"^\s*{_OPEN}(?:[\w.]*(?:Error|Exception): ?)?$")
 _CALL = re.compile(r"[\w.]\($|= [(\[{]$")
 _ENTRY = re.compile(r"[\"']\s*[,)]+\s*$")
 # The repr of an exception is a report.
-_REPR = re.compile(r"(?:^|[\s:=(\[,])[\w.]*(?:Error|Exception|OutOfMemory)\([\"'`]?$")
+_REPR = re.compile(
+    r"(?:^|[\s:=(\[,])[\w.]*(?:Error|Exception|OutOfMemory)\((?:[\"'`](?:[^\"'`]{1,200}: )?)?$"
+)
 _STATEMENT = re.compile(
     r"^\W*\d*\W*(?:raise|assert|return|yield|if|elif|while|print|log)\b|\braise "
 )

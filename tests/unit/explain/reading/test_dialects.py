@@ -156,6 +156,7 @@ MESSAGES = [
      "cpu_allocator", "host", {"requested": KIB}),
     ("*** SIGBUS received at time=1700012123 on cpu 14 ***", "dataloader_shm", "shm", {}),
     ("Not enough memory. Please try to increase --mem-fraction-static.", "vllm", "gpu", {}),
+    ("CUDA error 2 at ggml-cuda.cu:7586: out of memory", "llamacpp", "gpu", {}),
     ("max_num_seqs (1024) exceeds available Mamba cache blocks (702).", "vllm", "gpu", {}),
     ("Executor creation failed due to insufficient GPU memory.\nTotal GPU memory (GiB): 80.00",
      "cuda_driver", "gpu", {}),

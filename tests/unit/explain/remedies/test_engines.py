@@ -159,3 +159,30 @@ def test_every_engine_speaks_its_own_words() -> None:
     assert _typed(_read(message))[0] == "--max-batch-prefill-tokens 4096"
     message = "[TRT-LLM] [E] Executor creation failed due to insufficient GPU memory."
     assert _typed(_read(message))[0].startswith("--max_seq_len ")
+
+
+def test_a_program_that_runs_llamacpp_is_told_in_its_own_words() -> None:
+    refused = "allocating 9000.00 MiB on device 0: cudaMalloc failed: out of memory"
+    alone = _read(f"ggml_backend_cuda_buffer_type_alloc_buffer: {refused}")
+    inside = _read(
+        "ollama  | time=2025-11-02 msg=load",
+        f"ollama  | ggml_backend_cuda_buffer_type_alloc_buffer: {refused}",
+    )
+    assert _typed(alone)[0].startswith("-ngl ")
+    assert _typed(inside)[0].startswith("/set parameter num_gpu ")
+    assert not any("utilization" in line for line in _typed(alone))
+
+
+def test_an_exception_that_an_engine_logs_as_a_literal_is_a_failure() -> None:
+    found = _read(
+        "ERROR 12-19 09:33:44 engine.py:135] OutOfMemoryError('Error in model execution (input "
+        "dumped to /tmp/err.pkl): CUDA out of memory. Tried to allocate 524.00 MiB. GPU 0 has a "
+        "total capacity of 15.77 GiB of which 137.12 MiB is free.')"
+    )
+    assert found.is_oom
+    assert _typed(found)[0] == "--gpu-memory-utilization 0.80"
+
+
+def test_weights_in_32_bits_are_the_first_thing_to_change() -> None:
+    found = _read("vllm serve m --dtype float32", FULL + OWN)
+    assert found.remedies[0].key == "engine_half"
