@@ -163,6 +163,8 @@ def _one_card(case: Case) -> bool:
 
 
 def _without_gradients(case: Case) -> bool:
+    if case.phase == "eval" and case.program.name in ("pytorch", "vision"):
+        return case.grads
     return not case.shows(r"train|backward|loss|transformers/generation") and case.grads
 
 

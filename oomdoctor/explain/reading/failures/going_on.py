@@ -38,7 +38,9 @@ _RETRIED = re.compile(
     r"|failed, trying|[Cc]ontinuing (?:with|without|training|to)|moving on|Trial \d+ pruned"
     r"|跳过|重试"
 )
-_NO_RETRY = re.compile(r"onnection|[Nn]etwork|https?:|wandb:|[Dd]ownload|urllib")
+_NO_RETRY = re.compile(
+    r"onnection|[Nn]etwork|https?:|wandb:|[Dd]ownload|urllib|no effect|\bstill\b|n[o']t help"
+)
 MEMORY = re.compile(r"\bOOM\b|out of memory|ran out of|memory error", re.IGNORECASE)
 # People who write about a run use these words; a program that reports its end does not.
 _TOLD_BEFORE = re.compile(

@@ -258,3 +258,8 @@ def test_logits_over_a_vocabulary_only_where_the_model_has_one() -> None:
     shifted = "loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), batch[:, 1:].flatten())"
     words = Frame("train.py", 60, "main", shifted)
     assert causes(answer(phase="loss", frames=(words, library)))[0] == ("logits", "high")
+
+
+def test_a_loop_of_ones_own_first_evaluates_without_gradients() -> None:
+    found = answer(phase="eval", frames=(Frame("train.py", 9, "validate", "out = model(x)"),))
+    assert found.remedies[0].key == "no_grad"
