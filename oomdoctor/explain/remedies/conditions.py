@@ -281,5 +281,5 @@ WHEN: Mapping[str, Condition] = {
     "smaller_image": lambda case: case.program.kind == "diffusion" or _step_is_on(case),
     "page_file": lambda case: "windows" in case.facts.mentions,
     "more_limit": lambda case: bool({"kubernetes", "docker"} & case.facts.mentions.keys()),
-    "check_labels": lambda case: not case.requested,
+    "check_labels": lambda case: not case.requested and case.program.kind not in ("engine", "rl"),
 }

@@ -19,12 +19,10 @@ _STEP = 0.10
 _MARGIN = 0.02  # of the GPU: what others take may change by this much
 _SHORTEST = 1024  # tokens; what is shorter serves hardly anybody
 # The longest context that fits, as vLLM prints it (v1/core/kv_cache_utils.py, worker/worker.py).
-_FITS = re.compile(
-    r"estimated maximum model length is ([\d,]+)|stored in (?:the )?KV cache \(([\d,]+)\)"
-)
+_FITS = re.compile(r"\blength is (\d[\d,]*)|KV cache \((\d[\d,]*)\)")
 # As many sequences as the states of a hybrid model have room for (vLLM), and what TGI's warm-up
 # and vLLM's could not handle.
-_STATES = re.compile(r"Mamba cache blocks \(([\d,]+)\)")
+_STATES = re.compile(r"Mamba cache blocks \((\d[\d,]*)\)|max_num_seqs to at most (\d[\d,]*)")
 _DUMMIES = re.compile(r"with (\d+) dummy requests")
 _TOO_MANY = re.compile(r"handle (?:\d+ total tokens with )?(\d+) prefill tokens")
 _TOTAL = re.compile(r"handle (\d+) total tokens")
@@ -102,8 +100,12 @@ def _number(case: Case, key: str, default: int) -> int:
 
 
 def _printed(pattern: re.Pattern[str], case: Case) -> int | None:
-    """The number of the first match in the message or the quoted lines; None if there is none."""
-    match = pattern.search(" ".join((case.message, *case.incident.lines)))
+    """The number of the first match in the message or the quoted lines; None if there is none.
+
+    A terminal may have wrapped the message: then a line of the log has the number.
+    """
+    wrapped = case.facts.mentions.get("printed limit", ()) if case.dialect == "vllm" else ()
+    match = pattern.search(" ".join((case.message, *case.incident.lines, *wrapped)))
     if match is None:
         return None
     return int(next(part for part in match.groups() if part).replace(",", ""))

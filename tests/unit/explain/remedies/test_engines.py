@@ -62,6 +62,16 @@ def test_a_printed_limit_is_the_first_line_to_type(message: str, line: str) -> N
     assert list(found.remedies[0].lines.values()) == [line]
 
 
+def test_a_limit_that_a_terminal_has_wrapped_is_still_read() -> None:
+    found = _read(
+        "> ValueError: To serve at least one request with the model's max seq len (131072), (16.00",
+        "> GiB KV cache is needed, which is larger than the available KV cache memory (9.8 GiB).",
+        "> Based on the available memory, the estimated maximum model length is 80,272. Try",
+        "> increasing `gpu_memory_utilization`",
+    )
+    assert list(found.remedies[0].lines.values()) == ["--max-model-len 80272"]
+
+
 def test_a_context_too_short_to_serve_is_no_advice() -> None:
     found = _read(
         f"{CORE}ValueError: To serve at least one request with the model's max seq len (32768), "
