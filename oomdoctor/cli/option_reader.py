@@ -10,7 +10,7 @@ from typing import TypeVar
 from oomdoctor.cli.options.answer import FORMATS, AnswerOptions, ListOptions
 from oomdoctor.cli.streams import output
 from oomdoctor.cli.streams.output import say
-from oomdoctor.errors import OomDoctorError, usage_error
+from oomdoctor.errors import usage_error
 from oomdoctor.records.facts.choices import SIZES
 from oomdoctor.render.formats import format_of_file
 from oomdoctor.units import parse_count, parse_duration, parse_size, size_note
@@ -115,15 +115,11 @@ class Reader:
     def check(self) -> None:
         """Raise one usage error with every message so far; without any, print the notes."""
         if self._faults:
-            raise self._error()
+            hint = f"run `oomdoctor {self._command} --help`"
+            raise usage_error("bad_option", "\n".join(self._faults), hint)
         for note in () if self._quiet else self._notes:
             say(note)
         self._notes.clear()
-
-    def _error(self) -> OomDoctorError:
-        return usage_error(
-            "bad_option", "\n".join(self._faults), f"run `oomdoctor {self._command} --help`"
-        )
 
 
 def hub_id(name: str) -> str:

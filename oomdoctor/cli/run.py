@@ -38,7 +38,7 @@ def run(options: RunOptions) -> None:
     from oomdoctor.commands.run.run_watched import run_watched
 
     request = watch_request(options)
-    start = _silent if options.quiet else output.say
+    start = (lambda _: None) if options.quiet else output.say
     report = run_watched(request, start, output.show_traceback, _plain_page)
     try:
         _tell(report, options)
@@ -74,7 +74,3 @@ def _plain_page(report: Report) -> str:
     return render_report(
         report, "table", terminal=False, width=WIDTH, color=False, verbose=True, signs=True
     )
-
-
-def _silent(line: str) -> None:
-    """Say nothing."""

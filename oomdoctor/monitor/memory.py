@@ -197,15 +197,12 @@ class MemoryWatch:
         pinned = None if self._warn_at is None else self._pinned.look(self._step)
         if pinned is not None:
             self._say(pinned)
-        if self._line is not None and _is_first_rank():
+        if self._line is not None and rank_and_world()[0] in (None, 0):
             self._line.show(self._step, self._readings)
 
     def _note_peaks(self, reading: Reading) -> None:
-        for name, size in (
-            ("allocated", reading.peak_allocated_bytes),
-            ("reserved", reading.peak_reserved_bytes),
-        ):
-            self._peaks[name] = max(self._peaks.get(name, 0), size)
+        peaks = {"allocated": reading.peak_allocated_bytes, "reserved": reading.peak_reserved_bytes}
+        self._peaks = {name: max(self._peaks.get(name, 0), size) for name, size in peaks.items()}
 
     def _write(self, reading: Reading) -> None:
         if self._log is not None:
@@ -237,7 +234,9 @@ class MemoryWatch:
         self.alerts.append(alert)
         if self._line is not None:
             self._line.erase()
-        _LOG.warning("oomdoctor: %s%s", _rank_prefix(), alert.message)
+        rank, world = rank_and_world()
+        prefix = f"rank {rank}: " if world > 1 and rank is not None else ""
+        _LOG.warning("oomdoctor: %s%s", prefix, alert.message)
         self.note("warning", alert.message)
         if self._on_alert is not None:
             self._on_alert(alert)
@@ -269,12 +268,3 @@ def _is_capturing() -> bool:
     import torch
 
     return bool(torch.cuda.is_current_stream_capturing())
-
-
-def _rank_prefix() -> str:
-    rank, world = rank_and_world()
-    return f"rank {rank}: " if world > 1 and rank is not None else ""
-
-
-def _is_first_rank() -> bool:
-    return rank_and_world()[0] in (None, 0)

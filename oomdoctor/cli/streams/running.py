@@ -143,7 +143,7 @@ def make_environment(versions: tuple[str, ...], *, quiet: bool) -> None:
     from oomdoctor.system.interpreters.pip import Helper, Stopped
 
     with stop_on_signals(outcome="no environment will be made") as stop:
-        helper = Helper(say=_nothing if quiet else say, stopped=lambda: stop() is not None)
+        helper = Helper(say=(lambda _: None) if quiet else say, stopped=lambda: stop() is not None)
         try:
             make_ready(versions, helper)
         except Stopped:
@@ -152,7 +152,3 @@ def make_environment(versions: tuple[str, ...], *, quiet: bool) -> None:
             raise OomDoctorError(
                 "interrupted", "interrupted; no environment was made", None, code
             ) from None
-
-
-def _nothing(text: str) -> None:
-    """Say nothing."""

@@ -26,9 +26,8 @@ _MOST_FRAMES = 80
 # The user's line, and the innermost one, which may be a library's: how often.
 _counts: dict[tuple[str, int, str, int], int] = {}
 _kept: list[Any] = []  # the callback must live as long as the device
-_libraries = tuple(
-    {sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-)
+_KINDS = ("stdlib", "platstdlib", "purelib", "platlib")
+_libraries = tuple({sysconfig.get_path(name) + os.sep for name in _KINDS})
 
 
 def versions() -> dict[str, str | None]:
@@ -60,8 +59,7 @@ def library_folders() -> list[str]:
     """Folders whose code is not the user's: the standard library, and installed packages."""
     import site
 
-    paths = sysconfig.get_paths()
-    found = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    found = [sysconfig.get_path(name) for name in _KINDS]
     with suppress(AttributeError):
         found += [*site.getsitepackages(), site.getusersitepackages()]
     return sorted(set(found))

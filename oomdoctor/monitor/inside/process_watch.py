@@ -212,12 +212,9 @@ class Watch:
             if len(self._notes) < 20:
                 self._notes.append(f"{type(error).__name__}: {error}"[:500])
 
-    def _live_log(self) -> str | None:
-        path = None if self._memory.live is None else self._memory.live.path()
-        return None if path is None else str(path)
-
     def _write(self, *, ended: bool = False) -> None:
         rank, world = rank_and_world()
+        live_log = None if self._memory.live is None else self._memory.live.path()
         record = {
             "pid": self.pid,
             "rank": rank,
@@ -235,7 +232,7 @@ class Watch:
             "unknown_reads": process.unknown_reads(),
             "notes": self._notes,
             "script": script_file(),
-            "live_log": self._live_log(),
+            "live_log": None if live_log is None else str(live_log),
         }
         with self._writing:
             if self._ended.is_set() and not ended:

@@ -51,7 +51,7 @@ def loads(
     """As `load`, of bytes."""
     machine = Machine(data)
     try:
-        return _run(machine, consumer, progress or _silent)
+        return _run(machine, consumer, progress or (lambda _: None))
     except (IndexError, struct.error):
         raise PickleError(f"it is cut off or damaged at byte {machine.at:,}") from None
     except (TypeError, ValueError, OverflowError, AttributeError) as error:
@@ -143,7 +143,3 @@ def _things(run: bytes, memo: list[Any]) -> list[Any]:
         things.append(memo[int.from_bytes(run[at + 1 : at + 1 + size], "little")])
         at += 1 + size
     return things
-
-
-def _silent(_: float) -> None:
-    """Report nothing."""

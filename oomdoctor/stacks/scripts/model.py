@@ -81,20 +81,27 @@ def kbit_preparation(config: TrainConfig) -> Part:
 def lora_config(config: TrainConfig) -> Part:
     """The expression of peft's configuration."""
     by_name = config.lora_targets == "attention"
+    task = "SEQ_CLS" if config.objective == "reward" else "CAUSAL_LM"
+    settings = adapter_settings(config, "use_dora", "use_rslora", task_type=literal(task))
+    if by_name:
+        settings["target_modules"] = "attention_projections(model)"
+    lora = Part(call("LoraConfig", settings, indent=12), ("peft:LoraConfig",))
+    return together(function("attention_projections"), lora) if by_name else lora
+
+
+def adapter_settings(config: TrainConfig, *switches: str, **others: str) -> dict[str, str]:
+    """The sizes of adapters and where they go, what stands beside that, and `switches` if on."""
     settings = {
         "r": literal(config.lora_rank),
         "lora_alpha": literal(config.lora_alpha),
         "lora_dropout": literal(config.lora_dropout),
-        "target_modules": (
-            "attention_projections(model)" if by_name else literal(config.lora_targets)
-        ),
-        "task_type": literal("SEQ_CLS" if config.objective == "reward" else "CAUSAL_LM"),
+        "target_modules": literal(config.lora_targets),
+        **others,
+        **{key: "True" for key in switches if getattr(config, key)},
     }
-    settings |= {key: "True" for key in ("use_dora", "use_rslora") if getattr(config, key)}
     if config.modules_to_save:
         settings["modules_to_save"] = literal(config.modules_to_save)
-    lora = Part(call("LoraConfig", settings, indent=12), ("peft:LoraConfig",))
-    return together(function("attention_projections"), lora) if by_name else lora
+    return settings
 
 
 def adapter(config: TrainConfig) -> Part:

@@ -10,7 +10,7 @@ from oomdoctor.records.configuration.faults import UNSLOTH_CHECKPOINTING, UNSLOT
 from oomdoctor.stacks.rung import StackRung, not_in
 from oomdoctor.stacks.scripts.code import Part, call, literal
 from oomdoctor.stacks.scripts.data import TEXT
-from oomdoctor.stacks.scripts.model import hub_arguments
+from oomdoctor.stacks.scripts.model import adapter_settings, hub_arguments
 from oomdoctor.stacks.scripts.parts import SAVE, check_said, script
 from oomdoctor.stacks.scripts.trainer import launch, training_arguments
 
@@ -87,17 +87,6 @@ def _loading(rung: StackRung) -> str:
 def _adapter(config: TrainConfig) -> str:
     if config.method == "full":
         return ""
-    settings = {
-        "r": literal(config.lora_rank),
-        "lora_alpha": literal(config.lora_alpha),
-        "lora_dropout": literal(config.lora_dropout),
-        "target_modules": literal(config.lora_targets),
-        "use_gradient_checkpointing": literal(
-            UNSLOTH_CHECKPOINTING[config.activation_checkpointing]
-        ),
-    }
-    if config.use_rslora:
-        settings["use_rslora"] = "True"
-    if config.modules_to_save:
-        settings["modules_to_save"] = literal(config.modules_to_save)
+    checkpointing = literal(UNSLOTH_CHECKPOINTING[config.activation_checkpointing])
+    settings = adapter_settings(config, "use_rslora", use_gradient_checkpointing=checkpointing)
     return call("model = FastLanguageModel.get_peft_model", settings, "model", indent=4)

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
+from oomdoctor.system.machine.libraries import numbers
+
 # The libraries whose code a simulation runs, and those that their versions depend on.
 LIBRARIES = (
     *("torch", "transformers", "accelerate", "peft", "bitsandbytes", "tokenizers", "safetensors"),
@@ -78,11 +80,6 @@ def is_same(asked: str, found: str | None) -> bool:
     if "+" not in asked:
         found = found.split("+")[0]
     return _plain(asked) == _plain(found)
-
-
-def numbers(version: str) -> tuple[int, ...]:
-    """The numbers of a version, to compare versions by."""
-    return tuple(map(int, re.findall(r"\d+", version.split("+")[0])))
 
 
 def _plain(version: str) -> str:

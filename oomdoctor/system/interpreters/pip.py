@@ -16,7 +16,7 @@ from pathlib import Path
 
 from oomdoctor.errors import OomDoctorError, machine_error, usage_error
 from oomdoctor.system.environment import installer_environment
-from oomdoctor.system.interpreters.asked_versions import numbers
+from oomdoctor.system.machine.libraries import numbers
 
 _POLL_S = 0.2
 _PATIENCE_S = 5.0

@@ -13,28 +13,19 @@ from importlib import metadata
 
 from oomdoctor.records.facts.attention import OF_PACKAGE
 from oomdoctor.records.job.machine import Capability, Gpu
-from oomdoctor.system.machine.libraries import versions
+from oomdoctor.system.machine.libraries import numbers, versions
 
-PACKAGES = (
-    "torch",
-    "transformers",
-    "accelerate",
-    "peft",
-    "bitsandbytes",
-    *OF_PACKAGE,
-    "liger-kernel",
-    "kernels",
-)
 _ADDS = {
     "torch": "every measurement and simulation",
     "transformers": "the models",
     "accelerate": "mixed precision and gradient accumulation, as in Trainer",
     "peft": "LoRA and QLoRA",
     "bitsandbytes": "8-bit and paged optimizers, QLoRA (nf4, int8)",
+    **{package: f"attention {row.name}" for package, row in OF_PACKAGE.items()},
     "liger-kernel": 'loss "liger": cross-entropy without full logits',
     "kernels": "attention kernels from the Hugging Face hub",
-    **{package: f"attention {row.name}" for package, row in OF_PACKAGE.items()},
 }
+PACKAGES = tuple(_ADDS)
 _HARDWARE = (
     ("bf16", "8.0", "bfloat16 on tensor cores"),
     ("fp8", "8.9", "FP8 tensor cores"),
@@ -70,7 +61,7 @@ def _library(package: str, version: str | None, gpus: tuple[Gpu, ...]) -> Capabi
         row = OF_PACKAGE.get(package)
         how = (row and row.install) or f"pip install {package}"
         return Capability(package, None, "missing", f"{how} for {adds}")
-    if least and _numbers(version) < _numbers(least):
+    if least and numbers(version) < numbers(least):
         text = f"too old: pip install '{package}>={least}' for {adds}"
         return Capability(package, version, "unfit", text)
     if package == "torch" and gpus and version.endswith("+cpu"):
@@ -100,8 +91,8 @@ def _fit(gpus: tuple[Gpu, ...], least: str, most: str | None) -> tuple[str, ...]
         gpu.name: None
         for gpu in gpus
         if gpu.compute_capability
-        and _numbers(least) <= _numbers(gpu.compute_capability)
-        and (most is None or _numbers(gpu.compute_capability) <= _numbers(most))
+        and numbers(least) <= numbers(gpu.compute_capability)
+        and (most is None or numbers(gpu.compute_capability) <= numbers(most))
     }
     return tuple(names)
 
@@ -111,7 +102,3 @@ def _have(gpus: tuple[Gpu, ...]) -> str:
         return "this machine has no GPU"
     owned = {f"{gpu.name} has {gpu.compute_capability or 'an unknown one'}": None for gpu in gpus}
     return ", ".join(owned)
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version.split("+")[0])[:3])

@@ -29,6 +29,11 @@ _LIMIT_S = 20.0
 EDITABLE = "editable"
 
 
+def numbers(version: str) -> tuple[int, ...]:
+    """The numbers of a version, to compare versions by."""
+    return tuple(map(int, re.findall(r"\d+", version.split("+")[0])))
+
+
 def versions_here() -> dict[str, str]:
     """The versions in this interpreter; for a package from a repository, with its commit.
 
