@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from oomdoctor.records.configuration.config import TrainConfig, is_fsdp, is_zero
 from oomdoctor.stacks.names.fsdp import rows
-from oomdoctor.stacks.names.row import LEFT_OUT, Row, Settings, table
+from oomdoctor.stacks.names.row import LEFT_OUT, Row, Settings, exports_data, table
 from oomdoctor.stacks.names.techniques import backend_row
 from oomdoctor.stacks.names.values import among, named_file, number, only_if, whole
 from oomdoctor.stacks.programs.arguments import computes
@@ -78,21 +78,12 @@ ACCELERATE = table(
 
 def _complete(rung: StackRung, settings: Settings) -> Settings:
     """It says how many GPUs there are and how they share the training."""
-    head: Settings = {"compute_environment": "LOCAL_MACHINE", "debug": False}
-    settings = head | settings
-    settings |= {"machine_rank": 0, "main_training_function": "main", "rdzv_backend": "static",
-                 "same_network": True, "use_cpu": False}  # fmt: skip
+    usual = exports_data("accelerate")
+    settings = usual["head"] | settings | usual["settings"]
     if is_fsdp(rung.config):
-        settings["fsdp_config"] |= {
-            "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-            "fsdp_cpu_ram_efficient_loading": True,
-            "fsdp_state_dict_type": "SHARDED_STATE_DICT",
-        }
+        settings["fsdp_config"] |= usual["fsdp"]
         if rung.config.fsdp_version == 1:
-            settings["fsdp_config"] |= {
-                "fsdp_sync_module_states": True,
-                "fsdp_use_orig_params": True,
-            }
+            settings["fsdp_config"] |= usual["fsdp 1"]
     return settings
 
 

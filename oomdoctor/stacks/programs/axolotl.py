@@ -217,27 +217,19 @@ _REWARDS = ["rewards.rand_reward_func"]  # in rewards.py beside the file: the us
 
 def _complete(rung: StackRung, settings: Settings) -> Settings:
     """The data set and the learning rate are examples to replace."""
+    examples = exports_data("axolotl")
     head: Settings = {"base_model": rung.model}
     settings = head | settings
     if is_fsdp(rung.config):
-        settings["fsdp_config"] = {
-            "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-            "state_dict_type": "FULL_STATE_DICT",
-        } | settings.get("fsdp_config", {})
+        settings["fsdp_config"] = examples["fsdp"] | settings.get("fsdp_config", {})
     if rung.revision:
         settings["model_revision"] = rung.revision
     if rung.trust_remote_code:
         settings["trust_remote_code"] = True
     if rung.config.objective == "grpo":
         settings["trl"]["reward_funcs"] = _REWARDS
-    settings |= {
-        **exports_data("axolotl")[rung.config.objective],
-        "output_dir": "./outputs",
-        "num_epochs": 1,
-        "learning_rate": learning_rate(rung.config),
-        "lr_scheduler": "cosine",
-    }
-    return settings
+    settings |= examples["objectives"][rung.config.objective] | examples["settings"]
+    return settings | {"learning_rate": learning_rate(rung.config)}
 
 
 def _precision(

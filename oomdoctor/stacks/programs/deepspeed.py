@@ -18,6 +18,7 @@ from oomdoctor.stacks.names.row import (
     Settings,
     Table,
     Write,
+    exports_data,
     table,
     words_of,
 )
@@ -146,11 +147,8 @@ def _complete(rung: StackRung, settings: Settings) -> Settings:
     if not is_zero(rung.config):
         what = f"sharding = {rung.config.sharding}"
         raise not_in("deepspeed", what, "choose a rung with zero1, zero2 or zero3")
-    return settings | {
-        "gradient_clipping": 1.0,
-        "zero_allow_untested_optimizer": True,
-        "zero_force_ds_cpu_optimizer": False,
-    }
+    settings |= exports_data("deepspeed")["settings"]
+    return settings
 
 
 PROGRAM = Program(

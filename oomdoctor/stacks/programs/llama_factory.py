@@ -16,7 +16,15 @@ from oomdoctor.stacks.names.peft import (
     trained_whole,
     variants,
 )
-from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row, Settings, table, words_of
+from oomdoctor.stacks.names.row import (
+    LEFT_OUT,
+    NotTakenError,
+    Row,
+    Settings,
+    exports_data,
+    table,
+    words_of,
+)
 from oomdoctor.stacks.names.techniques import (
     backend_row,
     fp8_row,
@@ -174,37 +182,23 @@ LLAMA_FACTORY = ARGUMENTS | table(
     ),
 )  # fmt: skip
 
-# Data sets of its own that are of the right form.
-_DATA = {"default": "alpaca_en_demo", "dpo": "dpo_en_demo", "reward": "dpo_en_demo"}
-
 
 def _complete(rung: StackRung, settings: Settings) -> Settings:
-    """The data set, its template and the learning rate are examples to replace.
+    """The data set, one of its own, its template and the learning rate are examples to replace.
 
     Raises:
         OomDoctorError: LLaMA-Factory has no such objective (exit 3).
     """
-    objective = rung.config.objective
-    if objective not in _DATA:
+    objective, examples = rung.config.objective, exports_data("llama-factory")
+    if objective not in examples["objectives"]:
         raise not_in("llama-factory", f"objective = {objective}", "use --to trl or --to axolotl")
     head: Settings = {"model_name_or_path": rung.model}
     if rung.revision:
         head["model_revision"] = rung.revision
     if rung.trust_remote_code:
         head["trust_remote_code"] = True
-    settings = head | settings
-    if objective == "dpo":
-        settings |= {"pref_beta": 0.1, "pref_loss": "sigmoid"}
-    settings |= {
-        "do_train": True,
-        "dataset": _DATA[objective],
-        "template": "default",
-        "output_dir": "./outputs",
-        "num_train_epochs": 1,
-        "learning_rate": learning_rate(rung.config),
-        "lr_scheduler_type": "cosine",
-    }
-    return settings
+    settings = head | settings | examples["objectives"][objective] | examples["settings"]
+    return settings | {"learning_rate": learning_rate(rung.config)}
 
 
 def _prepare(given: PartialConfig, said: Collection[str]) -> None:
