@@ -23,11 +23,6 @@ if TYPE_CHECKING:
     from oomdoctor.records.report.user_training import AppliedRemedy
 
 _USUAL_BATCH = 16
-# Errors of a model that is not on this machine.
-_ELSEWHERE = frozenset(
-    {"gated", "bad_token", "model_not_found", "not_cached", "offline", "hub_unreachable",
-     "cache_unwritable", "no_huggingface_hub"}
-)  # fmt: skip
 
 
 def read_given(reader: Reader, options: ExplainOptions) -> tuple[Given, tuple[str, ...]]:
@@ -103,8 +98,10 @@ def _settings_in(path: Path, option: str) -> Mapping[str, Any]:
 
 def _without(error: OomDoctorError) -> str:
     """The note about a model that cannot be used, with what to do."""
+    from oomdoctor.system.models.hub import ELSEWHERE
+
     hint = f"; {error.hint}" if error.hint else ""
-    if error.code in _ELSEWHERE:
+    if error.code in ELSEWHERE:
         hint += "; or pass a name from `oomdoctor models`, which are built in"
     return f"explained without the model: {error.message}{hint}"
 

@@ -17,6 +17,15 @@ Task = Literal[
     "image-text-to-text",
 ]
 TaskChoice = Literal["auto", Task]
+AUTO_CLASSES: dict[Task, str] = {
+    "causal-lm": "AutoModelForCausalLM",
+    "masked-lm": "AutoModelForMaskedLM",
+    "sequence-classification": "AutoModelForSequenceClassification",
+    "seq2seq-lm": "AutoModelForSeq2SeqLM",
+    "image-classification": "AutoModelForImageClassification",
+    "image-text-to-text": "AutoModelForImageTextToText",
+}
+"""What transformers makes a model of each task with."""
 
 
 @dataclass(frozen=True, slots=True)

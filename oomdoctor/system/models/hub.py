@@ -12,41 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from oomdoctor.errors import OomDoctorError, model_error
-from oomdoctor.records.job.model import ModelRef, ModelSource, ModelSpec
+from oomdoctor.records.job.model import AUTO_CLASSES, ModelRef, ModelSource, ModelSpec
 from oomdoctor.system.catalogue import CatalogueModel, find_model, model_types
 from oomdoctor.system.models import fetch
 from oomdoctor.system.models.checkpoint import config_beside, read_config
-from oomdoctor.system.models.tasks import (
-    TASK_ARCHITECTURES,
-    architecture_of,
-    other_input,
-    task_of,
-    text_part,
-)
+from oomdoctor.system.models.tasks import architecture_of, other_input, task_of, text_part
 
-__all__ = ["TASK_ARCHITECTURES", "resolve", "resolve_with_notes", "task_of"]
-
+ELSEWHERE = frozenset(
+    {"gated", "bad_token", "model_not_found", "not_cached", "offline", "hub_unreachable",
+     "cache_unwritable", "no_huggingface_hub"}
+)  # fmt: skip
+"""Errors of a model that is not on this machine."""
 # Hub failures after which built-in facts may be used instead.
-_STAND_IN = frozenset(
-    {
-        "gated",
-        "bad_token",
-        "model_not_found",
-        "bad_model_name",
-        "not_cached",
-        "offline",
-        "hub_unreachable",
-        "cache_unwritable",
-        "no_huggingface_hub",
-    }
-)
-_TASK_CLASSES = {
-    "causal-lm": "AutoModelForCausalLM",
-    "masked-lm": "AutoModelForMaskedLM",
-    "seq2seq-lm": "AutoModelForSeq2SeqLM",
-    "image-classification": "AutoModelForImageClassification",
-    "image-text-to-text": "AutoModelForImageTextToText",
-}
+_STAND_IN = ELSEWHERE | {"bad_model_name"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +78,7 @@ def resolve_with_notes(ref: ModelRef) -> tuple[ModelSpec, tuple[str, ...]]:
             "config.json refers to custom code (auto_map), which does not run without "
             f"--trust-remote-code; without it, transformers must support {model_type}"
         )
-    counted = found.known is not None and found.known.auto_class == _TASK_CLASSES.get(task)
+    counted = found.known is not None and found.known.auto_class == AUTO_CLASSES[task]
     spec = ModelSpec(
         id=found.id,
         source=found.source,

@@ -7,21 +7,12 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oomdoctor.records.job.model import ModelSpec, Task
+from oomdoctor.records.job.model import AUTO_CLASSES, ModelSpec, Task
 from oomdoctor.worker.protocol import UnsupportedError
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
     from transformers.models.auto.auto_factory import _BaseAutoModelClass
-
-AUTO_CLASSES: dict[Task, str] = {
-    "causal-lm": "AutoModelForCausalLM",
-    "masked-lm": "AutoModelForMaskedLM",
-    "sequence-classification": "AutoModelForSequenceClassification",
-    "seq2seq-lm": "AutoModelForSeq2SeqLM",
-    "image-classification": "AutoModelForImageClassification",
-    "image-text-to-text": "AutoModelForImageTextToText",
-}
 
 
 def load_config(spec: ModelSpec) -> PretrainedConfig:
