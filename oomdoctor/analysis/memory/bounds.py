@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from oomdoctor.analysis.memory.closed_form import Term, product, quantized_terms, state_width
+from oomdoctor.analysis.memory.closed_form import (
+    Term,
+    product,
+    quantized_terms,
+    shared,
+    state_width,
+)
 from oomdoctor.records.configuration.config import (
     TrainConfig,
     has_reference_model,
@@ -45,9 +51,9 @@ def lower_bound(
     counts = built_counts(config, counts)
     shards = shards_of(config)
     weight_shards = 1 if config.sharding in ("zero1", "zero2") or _is_copied(config) else shards
-    terms = [_shared(term, weight_shards) for term in _weights(config, counts)]
+    terms = [shared(term, weight_shards) for term in _weights(config, counts)]
     if config.method == "full" and all_learn and not (config.frozen_layers and trainable is None):
-        terms += [_shared(term, shards) for term in _training(config, counts, trainable)]
+        terms += [shared(term, shards) for term in _training(config, counts, trainable)]
     total = sum(term.size_bytes for term in terms)
     text = ", ".join(term.text() for term in terms)
     return Bound(total, text)
@@ -137,13 +143,3 @@ def _learning(counts: ParameterCounts) -> int:
         return counts.total
     idle = counts.experts - counts.experts_per_token
     return counts.total - -(-counts.routed_experts * idle // counts.experts)
-
-
-def _shared(term: Term, shards: int) -> Term:
-    if shards == 1:
-        return term
-    return replace(
-        term,
-        size_bytes=term.size_bytes // shards,
-        arithmetic=f"{term.arithmetic} / {shards} devices",
-    )

@@ -37,9 +37,14 @@ class Term:
 def product(name: str, count: int, each: int, shards: int = 1) -> Term:
     """`count` entries of `each` bytes, split evenly over `shards` devices."""
     text = f"{count:,} x {each} byte{'' if each == 1 else 's'}"
-    if shards > 1:
-        return Term(name, count * each // shards, f"{text} / {shards} devices")
-    return Term(name, count * each, text)
+    return shared(Term(name, count * each, text), shards)
+
+
+def shared(term: Term, shards: int) -> Term:
+    """The part of a term that each of several devices has."""
+    if shards <= 1:
+        return term
+    return Term(term.name, term.size_bytes // shards, f"{term.arithmetic} / {shards} devices")
 
 
 def trained_bytes(method: str, weights_dtype: str) -> int:

@@ -18,6 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from oomdoctor.analysis.memory.bounds import shards_of
 from oomdoctor.analysis.memory.closed_form import ADAPTER_BYTES, constant_bytes, packed_bytes
 from oomdoctor.records.configuration.adapters import compute_dtype
 from oomdoctor.records.configuration.config import TrainConfig, is_fsdp, is_zero
@@ -28,8 +29,6 @@ Reach = Literal["ring", "within", "between", "host"]
 When = Literal["micro_step", "last_micro_step", "optimizer_step"]
 # What the engine computes meanwhile: nothing, the backward pass, or both passes.
 HiddenBy = Literal["nothing", "backward", "micro_step"]
-_RING: Reach = "ring"
-_WITHIN: Reach = "within"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +37,9 @@ class Transfer:
 
     name: str
     size_bytes: float
-    reach: Reach
     when: When
     hidden_by: HiddenBy
+    reach: Reach = "ring"
 
 
 def traffic_of(
@@ -98,35 +97,30 @@ def reduced_bytes(config: TrainConfig) -> int:
 
 def _ddp(config: TrainConfig, trained: int) -> tuple[Transfer, ...]:
     size = 2 * _share(config.world_size) * trained * reduced_bytes(config)
-    return (Transfer("all-reduce of gradients", size, "ring", _reduction(config), "backward"),)
+    return (Transfer("all-reduce of gradients", size, _reduction(config), "backward"),)
 
 
 def _fsdp(config: TrainConfig, gathered: int, reduced: int) -> tuple[Transfer, ...]:
-    ranks, reach = config.world_size, _RING
-    if config.sharding == "hybrid":
-        ranks, reach = config.gpus_per_node, _WITHIN
-    passes = 1 if config.sharding == "fsdp_grad_op" else 2
+    hybrid = config.sharding == "hybrid"
+    ranks = config.gpus_per_node if hybrid else config.world_size
+    reach: Reach = "within" if hybrid else "ring"
     share, when = _share(ranks), _reduction(config)
-    found = [
-        Transfer(
-            "all-gather of weights", passes * share * gathered, reach, "micro_step", "micro_step"
-        ),
-        Transfer("reduce-scatter of gradients", share * reduced, reach, when, "micro_step"),
-    ]
-    if config.sharding == "hybrid":
-        nodes = config.world_size // config.gpus_per_node
-        size = 2 * _share(nodes) * reduced / ranks
-        found.append(Transfer("all-reduce between nodes", size, "between", when, "micro_step"))
-    return tuple(found)
+    weights = _passes(config) * share * gathered
+    found = (
+        Transfer("all-gather of weights", weights, "micro_step", "micro_step", reach),
+        Transfer("reduce-scatter of gradients", share * reduced, when, "micro_step", reach),
+    )
+    if not hybrid:
+        return found
+    size = 2 * _share(config.world_size // ranks) * reduced / ranks
+    return (*found, Transfer("all-reduce between nodes", size, when, "micro_step", "between"))
 
 
 def _zero3(config: TrainConfig, gathered: int, reduced: int) -> tuple[Transfer, ...]:
-    share = _share(config.world_size)
+    weights, gradients = (_share(config.world_size) * size for size in (2 * gathered, reduced))
     return (
-        Transfer("all-gather of weights", 2 * share * gathered, "ring", "micro_step", "micro_step"),
-        Transfer(
-            "reduce-scatter of gradients", share * reduced, "ring", "micro_step", "micro_step"
-        ),
+        Transfer("all-gather of weights", weights, "micro_step", "micro_step"),
+        Transfer("reduce-scatter of gradients", gradients, "micro_step", "micro_step"),
     )
 
 
@@ -135,12 +129,10 @@ def _zero12(config: TrainConfig, trained: int, reduced: int) -> tuple[Transfer, 
     # only its partition of the gradients, so each micro-batch is reduced.
     share = _share(config.world_size)
     when: When = "micro_step" if config.sharding == "zero2" else "last_micro_step"
-    weights = trained * dtype_bytes(compute_dtype(config))
+    weights = share * (trained * dtype_bytes(compute_dtype(config)))
     return (
-        Transfer("all-reduce of gradients", 2 * share * reduced, "ring", when, "nothing"),
-        Transfer(
-            "all-gather of updated weights", share * weights, "ring", "optimizer_step", "nothing"
-        ),
+        Transfer("all-reduce of gradients", 2 * share * reduced, when, "nothing"),
+        Transfer("all-gather of updated weights", weights, "optimizer_step", "nothing"),
     )
 
 
@@ -148,37 +140,35 @@ def _to_host(
     config: TrainConfig, gathered: int, reduced: int, trained: int
 ) -> tuple[Transfer, ...]:
     """Copies between a GPU and its host, each of this rank's shard."""
-    shards = config.gpus_per_node if config.sharding == "hybrid" else config.world_size
-    found = []
+    shards, found = shards_of(config), []
     if config.offload == "parameters":
         # Each gather starts with the shard in host memory.
-        passes = 1 if config.sharding == "fsdp_grad_op" else 2
-        found.append(
-            Transfer(
-                "weights to the GPU", passes * gathered / shards, "host", "micro_step", "micro_step"
-            )
-        )
+        size = _passes(config) * gathered / shards
+        found.append(Transfer("weights to the GPU", size, "micro_step", "micro_step", "host"))
     if config.offload in ("optimizer", "parameters"):
         # What is not reduced with each micro-batch is copied once.
         keeps = is_zero(config) and config.sharding != "zero1"
         when: When = "micro_step" if keeps else "last_micro_step"
-        found.append(
-            Transfer("gradients to the host", reduced / shards, "host", when, "micro_step")
-        )
+        size = reduced / shards
+        found.append(Transfer("gradients to the host", size, when, "micro_step", "host"))
     if config.offload == "optimizer":
-        updated = trained * dtype_bytes(compute_dtype(config)) / shards
+        size = trained * dtype_bytes(compute_dtype(config)) / shards
         found.append(
-            Transfer("updated weights to the GPU", updated, "host", "optimizer_step", "nothing")
+            Transfer("updated weights to the GPU", size, "optimizer_step", "nothing", "host")
         )
     return tuple(found)
+
+
+def _passes(config: TrainConfig) -> int:
+    """How often a micro-step gathers the weights."""
+    return 1 if config.sharding == "fsdp_grad_op" else 2
 
 
 def host_updates(config: TrainConfig, trained: int) -> float:
     """The parameters that the host of one node updates in an optimizer step."""
     if config.offload not in ("optimizer", "parameters"):
         return 0.0
-    shards = config.gpus_per_node if config.sharding == "hybrid" else config.world_size
-    return trained * min(config.gpus_per_node, config.world_size) / shards
+    return trained * min(config.gpus_per_node, config.world_size) / shards_of(config)
 
 
 def _share(ranks: int) -> float:
