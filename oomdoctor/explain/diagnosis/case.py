@@ -217,7 +217,9 @@ class Case:
             return True
         if self.phase in ("eval", "generate"):
             told = (self.setup.optimizer, self.setup.accumulation_steps, self.setup.method)
-            return any(value is not None for value in told) or self.shows(r"\btrain(?:er)?\b")
+            return any(value is not None for value in told) or self.shows(
+                r"\btrain(?:er)?(?:\b|_pt_utils)"
+            )
         return self.grads
 
     @cached_property

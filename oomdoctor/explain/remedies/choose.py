@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.diagnosis.causes.ranked import Called
+from oomdoctor.explain.diagnosis.causes.rules import anything
 from oomdoctor.explain.reading.programs import around, programs
 from oomdoctor.explain.remedies.closing import LIBRARIES, closing
 from oomdoctor.explain.remedies.engines import engine_values
@@ -87,6 +88,8 @@ def remedies(
             doubt = -1  # the line that failed says so itself
         order = (0, 0, 0) if in_order else (1, _enough(effect, case.needed), row.cost)
         ranked.append(((doubt, *order, place), remedy))
+    if not ranked and keys.keys() != set(anything()):  # no change for this cause is one for it
+        return remedies(case, dict.fromkeys(anything(), Called(2)), (), table)
     return tuple(remedy for _, remedy in sorted(ranked, key=lambda pair: pair[0]))
 
 

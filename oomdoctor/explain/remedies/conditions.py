@@ -42,7 +42,7 @@ def _many_sequences(case: Case) -> bool:
 
 
 def _long_sequences(case: Case) -> bool:
-    images = case.program.name == "vision"
+    images = case.program.name in ("vision", "sd-scripts")
     return _step_is_on(case) and not images and (case.setup.sequence_length or 2**20) > 256
 
 
@@ -84,6 +84,8 @@ def _not_checkpointed(case: Case) -> bool:
     if case.setup.activation_checkpointing not in (None, "none") or case.incident.recomputing:
         return False
     if case.training is not None and case.training.checkpoints:
+        return False
+    if "checkpointing on" in case.facts.mentions:
         return False
     return case.phase == "unknown" or (
         case.phase in ("forward", "loss", "backward") and case.in_training

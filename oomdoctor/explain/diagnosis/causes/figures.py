@@ -94,9 +94,15 @@ def gaps_cover(case: Case) -> Lines:
 
 
 def badly_fragmented(case: Case) -> Lines:
-    """The same, and it is a large part of what the process holds: little else would explain it."""
-    much = (case.unallocated or 0) >= max(GIB, (case.capacity or 0) // 10)
-    return gaps_cover(case) if much and not case.refused_though_free else NONE
+    """The same, and it is a large part of what the process holds: little else would explain it.
+
+    If it is a fifth of the GPU, it need not be larger than the request.
+    """
+    unallocated, total = case.unallocated or 0, case.capacity or 0
+    covers = unallocated >= (case.requested or 0) >= 50 * MIB
+    if unallocated < max(GIB, total // 10) or not covers or case.refused_though_free:
+        return NONE
+    return case.figures() if unallocated >= total // 5 else gaps_cover(case)
 
 
 def graph_pools(case: Case) -> Lines:

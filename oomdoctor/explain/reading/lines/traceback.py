@@ -26,6 +26,7 @@ _ARROW = re.compile(r"(?:-+>|❱) *(\d{1,7})(?: ?│)?[ │]*(.*)$")
 _NUMBERED = re.compile(r"\d{1,7}(?: ?│)?(?: .*)?$|\(\.\.\.\)")
 _CARETS = re.compile(r"[\s~^-]+$")
 _MARKDOWN = re.compile(r"\\([_*<>\[\]])")
+_LINKED = re.compile(r"\[([^\]\n]{1,400})\]\(https?://[^)\n]{1,400}\)")  # as Colab copies files
 _LONGEST_LINE = 4000
 _START = re.compile(r"Traceback \(most recent call last\)|Traceback \(innermost last\)|stack trace")
 
@@ -35,6 +36,8 @@ def frame_in(text: str) -> Frame | None:
     stripped = text[:_LONGEST_LINE].strip()
     if "\\" in stripped:
         stripped = _MARKDOWN.sub(r"\1", stripped)
+    if "](http" in stripped:
+        stripped = _LINKED.sub(r"\1", stripped)
     if 'File "' in stripped:
         # Several ranks may have written into one line: the last frame is the innermost.
         places = list(_PYTHON.finditer(stripped))
