@@ -81,7 +81,7 @@ def _nothing(source: str, facts: LogFacts) -> Diagnosis:
         causes=(),
         remedies=(),
         verdict=_unknown(told[0]) if told else NOTHING_FOUND,
-        evidence=told,
+        evidence=told if told and len(told[0]) > _SHOWN_ERROR else (),
     )
 
 

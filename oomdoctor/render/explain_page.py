@@ -112,7 +112,7 @@ def _head(found: Diagnosis) -> list[Block]:
         head += [Note(_sentence(gives), "normal")] if gives else []
     elif found.short_answer:
         head.append(Note(f"{_FIRST}: {found.short_answer}", "normal"))
-    elif found.verdict == NOTHING_FOUND:
+    elif not found.is_oom and not found.verdict.startswith(f"{NOTHING_FOUND}: "):
         head.append(Note(_NOTHING, "normal"))
     return head
 

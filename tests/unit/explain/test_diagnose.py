@@ -27,6 +27,17 @@ def test_nothing_found() -> None:
     assert exit_of([found]) == ExitCode.NO
 
 
+def test_what_is_not_known_is_not_called_no_memory_failure() -> None:
+    facts = LogFacts(evidence={"last_error": ("Segmentation fault (core dumped).",)})
+    (found,) = diagnose("log", (), facts, Given())
+    assert found.verdict == (
+        "no known memory failure; the last error is Segmentation fault (core dumped)"
+    )
+    found = answer(look_alike="other", resource="none", event_message="ValueError: bad")
+    assert found.verdict == "no known memory failure; the last error is ValueError: bad"
+    assert not found.is_oom and found.short_answer
+
+
 def test_verdict_says_what_where_and_how_much() -> None:
     found = answer(phase="backward", rank=3, step=12, facts=LogFacts(last_step=12, total_steps=900))
     assert found.verdict == (
