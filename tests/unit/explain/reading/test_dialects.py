@@ -160,6 +160,8 @@ MESSAGES = [
     ("Container killed by YARN for exceeding memory limits.", "container", "host", {}),
     ("*** SIGBUS received at time=1700012123 on cpu 14 ***", "dataloader_shm", "shm", {}),
     ("Not enough memory. Please try to increase --mem-fraction-static.", "vllm", "gpu", {}),
+    ("ggml_backend_cpu_buffer_type_alloc_buffer: failed to allocate buffer of size 4096",
+     "llamacpp", "host", {"requested": 4096}),
     ("CUDA error 2 at ggml-cuda.cu:7586: out of memory", "llamacpp", "gpu", {}),
     ("max_num_seqs (1024) exceeds available Mamba cache blocks (702).", "vllm", "gpu", {}),
     ("Executor creation failed due to insufficient GPU memory.\nTotal GPU memory (GiB): 80.00",
