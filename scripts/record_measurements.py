@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from oomdoctor.errors import OomDoctorError
-from oomdoctor.system.machine.devices import choose_device, list_gpus
+from oomdoctor.system.machine.devices import choose_device
+from oomdoctor.system.machine.nvml import list_gpus
 from oomdoctor.units import format_seconds, parse_size
 
 FOLDER = Path(__file__).parents[1] / "tests" / "data" / "measured"

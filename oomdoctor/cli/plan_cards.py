@@ -12,7 +12,8 @@ from oomdoctor.commands.plan.picks import price_list
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.report.plan import CardOrder, PlanRequest, PriceList
 from oomdoctor.system.catalogue import find_gpu
-from oomdoctor.system.machine.devices import choose_device, list_gpus
+from oomdoctor.system.machine.devices import choose_device
+from oomdoctor.system.machine.nvml import list_gpus
 from oomdoctor.units import format_bytes, size_note
 
 _ORDERS: tuple[CardOrder, ...] = get_args(CardOrder)

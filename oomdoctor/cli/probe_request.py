@@ -28,7 +28,8 @@ from oomdoctor.records.job.result import WeightsChoice
 from oomdoctor.records.report.report import RankBy, SurveyRequest
 from oomdoctor.records.report.searched import GpuRange
 from oomdoctor.system.environment import slurm
-from oomdoctor.system.machine.devices import choose_device, list_gpus
+from oomdoctor.system.machine.devices import choose_device
+from oomdoctor.system.machine.nvml import list_gpus
 from oomdoctor.units import size_note
 
 _WRITING_S = 60.0  # before the end of a Slurm job

@@ -26,7 +26,8 @@ from typing import Any
 
 from oomdoctor.records.job.model import ModelRef
 from oomdoctor.system.environment import worker_environment
-from oomdoctor.system.machine.devices import Device, choose_device, list_gpus
+from oomdoctor.system.machine.devices import Device, choose_device
+from oomdoctor.system.machine.nvml import list_gpus
 from oomdoctor.system.models.hub import resolve
 from oomdoctor.units import format_seconds, parse_size
 

@@ -38,7 +38,8 @@ from oomdoctor.records.job.measurement import Measurement
 from oomdoctor.records.job.model import ModelRef, ModelSpec
 from oomdoctor.records.job.result import Attempt, ProbeJob
 from oomdoctor.system.environment import worker_environment
-from oomdoctor.system.machine.devices import Device, choose_device, list_gpus
+from oomdoctor.system.machine.devices import Device, choose_device
+from oomdoctor.system.machine.nvml import list_gpus
 from oomdoctor.system.models.hub import resolve
 from oomdoctor.system.recipes.recipes import parse_rung
 from oomdoctor.units import format_bytes, format_rate

@@ -27,7 +27,8 @@ from oomdoctor.records.codec import dumps
 from oomdoctor.records.job.machine import Gpu
 from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.system.environment import worker_environment
-from oomdoctor.system.machine.devices import choose_device, list_gpus
+from oomdoctor.system.machine.devices import choose_device
+from oomdoctor.system.machine.nvml import list_gpus
 from oomdoctor.units import GIB, MIB
 from oomdoctor.worker.host import cuda_was_touched
 

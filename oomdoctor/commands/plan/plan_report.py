@@ -32,7 +32,8 @@ from oomdoctor.records.report.plan import (
 )
 from oomdoctor.records.report.report import Budget, Report, Simulations, Warn
 from oomdoctor.records.report.warnings import host_memory_short, speed_unknown
-from oomdoctor.system.machine.devices import Device, describe, installed_versions
+from oomdoctor.system.machine.capabilities import installed_versions
+from oomdoctor.system.machine.devices import Device, describe
 from oomdoctor.system.store.run_folders import RunFolder
 
 

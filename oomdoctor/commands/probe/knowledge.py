@@ -39,7 +39,8 @@ from oomdoctor.records.job.result import Attempt, ProbeJob
 from oomdoctor.records.job.simulation import SimulationRequest, Target
 from oomdoctor.records.report.report import Warn
 from oomdoctor.records.report.warnings import calibration_ignored, warning
-from oomdoctor.system.machine.devices import Device, driver_version
+from oomdoctor.system.machine.devices import Device
+from oomdoctor.system.machine.nvml import driver_version
 from oomdoctor.system.store.calibration import Learned, device_name, recall, remember
 
 _FACTORS = (0.2, 5.0)  # beyond these the prediction is wrong, not the machine slow or fast

@@ -29,14 +29,10 @@ from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.report.report import Report, SurveyRequest, Warn
 from oomdoctor.records.report.warnings import quoted, unusual_sizes, warning
 from oomdoctor.system.environment import worker_environment
-from oomdoctor.system.machine.devices import (
-    Device,
-    choose_devices,
-    describe,
-    installed_versions,
-    list_gpus,
-)
+from oomdoctor.system.machine.capabilities import installed_versions
+from oomdoctor.system.machine.devices import Device, choose_devices, describe
 from oomdoctor.system.machine.lock import device_lock
+from oomdoctor.system.machine.nvml import list_gpus
 from oomdoctor.system.models import hub
 from oomdoctor.system.store.run_folders import RunFolder
 from oomdoctor.units import timestamp

@@ -15,23 +15,9 @@ from pathlib import Path
 from oomdoctor.errors import OomDoctorError, machine_error, usage_error
 from oomdoctor.records.job.machine import DeviceType, Gpu, Machine
 from oomdoctor.system.environment import slurm, variable
-from oomdoctor.system.machine.capabilities import capabilities, installed_versions
 from oomdoctor.system.machine.memory import available_memory, total_memory
-from oomdoctor.system.machine.nvml import driver_version, list_gpus, why_no_driver
+from oomdoctor.system.machine.nvml import driver_version, why_no_driver
 from oomdoctor.units import format_bytes
-
-__all__ = [
-    "Device",
-    "available_memory",
-    "capabilities",
-    "choose_device",
-    "choose_devices",
-    "describe",
-    "driver_version",
-    "installed_versions",
-    "list_gpus",
-    "total_memory",
-]
 
 
 @dataclass(frozen=True, slots=True)

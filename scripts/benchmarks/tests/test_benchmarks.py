@@ -98,7 +98,7 @@ def test_rung_overhead_accounts_for_every_second(model: str) -> None:
 
 
 def test_without_a_gpu_nothing_is_recorded(tmp_path: Path) -> None:
-    from oomdoctor.system.machine.devices import list_gpus
+    from oomdoctor.system.machine.nvml import list_gpus
 
     if list_gpus():
         pytest.skip("there is a GPU here")

@@ -19,7 +19,7 @@ from oomdoctor.records.job.costs import Calibration
 from oomdoctor.records.job.machine import EMULATED, Gpu
 from oomdoctor.records.job.result import Attempt
 from oomdoctor.system.catalogue import find_gpu
-from oomdoctor.system.machine import devices
+from oomdoctor.system.machine import nvml
 from oomdoctor.system.machine.devices import Device
 from oomdoctor.system.store.calibration import Learned, remember
 from oomdoctor.units import GIB, MIB
@@ -158,7 +158,7 @@ def test_a_cap_is_kept_apart() -> None:
 
 
 def test_a_stored_speed_that_cannot_be_true_is_ignored_with_a_note() -> None:
-    bad = Learned(CARD.name, devices.driver_version(), MIB, Calibration(0.2, 0.2, 0.2), 1)
+    bad = Learned(CARD.name, nvml.driver_version(), MIB, Calibration(0.2, 0.2, 0.2), 1)
     remember(bad, VERSIONS)
     knowledge = knows()
     assert knowledge.learned is None

@@ -13,19 +13,16 @@ from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.records.job.machine import Gpu, GpuProcess
 from oomdoctor.system.machine import capabilities as capabilities_module
 from oomdoctor.system.machine import nvml as nvml_module
+from oomdoctor.system.machine.capabilities import capabilities, installed_versions
 from oomdoctor.system.machine.devices import (
     Device,
-    available_memory,
-    capabilities,
     choose_device,
     choose_devices,
     cpu_name,
     describe,
-    driver_version,
-    installed_versions,
-    list_gpus,
-    total_memory,
 )
+from oomdoctor.system.machine.memory import available_memory, total_memory
+from oomdoctor.system.machine.nvml import driver_version, list_gpus
 from oomdoctor.units import GIB, KIB
 
 
