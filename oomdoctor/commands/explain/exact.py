@@ -17,7 +17,8 @@ from oomdoctor.commands.plan.findings import Findings
 from oomdoctor.commands.plan.run_plan import run_plan
 from oomdoctor.errors import ExitCode
 from oomdoctor.explain.remedies.closing import told
-from oomdoctor.explain.remedies.row import alloc_conf, fill
+from oomdoctor.explain.remedies.devices import device_values
+from oomdoctor.explain.remedies.row import fill
 from oomdoctor.explain.remedies.sets import OF_SOME_PROGRAMS, of_simulation, with_autocast
 from oomdoctor.explain.remedies.table import TABLE
 from oomdoctor.records.configuration.config import Recipe, Rung, TrainConfig, changed_keys
@@ -157,10 +158,7 @@ class _Search:
             return tuple(remedies)
         (best, row), changes = self.answer, changed_keys(config, self.answer[0].config)
         same = [remedy for remedy in remedies if remedy.changes == changes]
-        values = {
-            "was": f" (now {config.micro_batch_size})",
-            "alloc_conf": alloc_conf((self._found.message, *self._found.evidence)),
-        }
+        values = {"was": f" (now {config.micro_batch_size})", **_device_values(self._found)}
         new = replace(told(of_simulation(best), config.method, TABLE, values), changes=changes)
         chosen = same[0] if same else _checked(new, before, row)
         return (chosen, *(remedy for remedy in remedies if remedy.changes != changes))
@@ -291,9 +289,13 @@ def _and_segments_alone(
     return [_checked(alone, before, row), *others]
 
 
+def _device_values(found: Diagnosis) -> dict[str, str]:
+    return device_values(found.dialect, found.message, found.evidence, found.listed_processes)
+
+
 def _segments(found: Diagnosis) -> Remedy:
     row = TABLE["expandable_segments"]
-    values = {"alloc_conf": alloc_conf((found.message, *found.evidence))}
+    values = _device_values(found)
     lines = {name: fill(line, values) for name, line in row.lines.items()}
     changes = {"allocator": "expandable_segments"}
     return Remedy(row.change, None, "rule", lines, note=row.note, changes=changes, key=row.key)

@@ -16,7 +16,7 @@ from oomdoctor.explain.diagnosis.frames import quote, scores_line
 from oomdoctor.explain.evidence import SnapshotEvidence
 from oomdoctor.explain.memory.model_sizes import Sizes
 from oomdoctor.explain.memory.moments import Moment, at_phase, peak, serving
-from oomdoctor.explain.reading.programs import Program, default_program, program_of
+from oomdoctor.explain.reading.programs import Program, around, default_program, program_of
 from oomdoctor.explain.training.assumed import Training
 from oomdoctor.explain.training.known import Setup
 from oomdoctor.records.configuration.config import TrainConfig, changed_keys
@@ -36,6 +36,13 @@ _LANGUAGE = (
     r"CausalLM|lm_head|/trl/|\btrl\b|sft|llama|qwen|mistral|gemma|phi-?3|loss_utils|per_token_log"
     # the loss of a loop of one's own: words against the words that follow, or one row a word
     r"|, ?:-1\b.{0,80}, ?1:|shift_logits|lm_logits|\bvocab|input_ids|\.view\(-1, ?\w+\.size\(-1\)"
+)
+CONTAINERS = frozenset({"docker", "kubernetes"})
+SCHEDULERS = frozenset({"slurm", "pbs", "lsf", "grid engine"})
+_LIMITED = re.compile(r"\bOOMKilled\b")  # only container runtimes say so
+_RUNS = (
+    r"(?i)(?:^|/)(?:\w+_)?(?:test|eval\w*|infer\w*|predict\w*|demo|generate|chat|embed\w*|transcribe)"
+    r"(?:_\w+)?\.py$"
 )
 _NOT_LANGUAGE = r"/(?:bert|roberta|deberta\w*|vit|resnet|clip|wav2vec2|whisper)/modeling_"
 
@@ -211,7 +218,7 @@ class Case:
     @cached_property
     def trains(self) -> bool:
         """Whether this run trains a model: by its phase, its settings or its frames."""
-        if self.program.kind in ("engine", "diffusion"):
+        if self.program.kind in ("engine", "diffusion", "inference"):
             return False
         if self.phase in ("clip", "optimizer", "backward", "loss", "save"):
             return True
@@ -220,7 +227,15 @@ class Case:
             return any(value is not None for value in told) or self.shows(
                 r"\btrain(?:er)?(?:\b|_pt_utils)"
             )
-        return self.grads
+        return self.grads and not self._only_runs
+
+    @property
+    def _only_runs(self) -> bool:
+        """Whether the script is named after a test or prediction, and nothing shows a training."""
+        scripts = [f.file.replace("\\", "/") for f in self.frames if f.function == "<module>"]
+        runs = any(re.search(_RUNS, file) for file in scripts)
+        told = (self.setup.optimizer, self.setup.accumulation_steps, self.setup.method)
+        return runs and not self.shows(r"train|loss|backward") and not any(told)
 
     @cached_property
     def writes_text(self) -> bool:
@@ -237,6 +252,11 @@ class Case:
             return False
         return self.free > 1.5 * self.requested + 64 * 2**20
 
+    @property
+    def one_buffer(self) -> bool:
+        """Whether a single buffer is larger than the device allows, whatever is free."""
+        return "Invalid buffer size" in self.message
+
     @cached_property
     def scores_line(self) -> Frame | None:
         """The line that failed, if it computes attention scores."""
@@ -250,6 +270,16 @@ class Case:
     @cached_property
     def _named(self) -> Program | None:
         return program_of(self.incident, self.facts.mentions)
+
+    @cached_property
+    def around(self) -> frozenset[str]:
+        """What runs around the program: what the text names, and what its message implies."""
+        seen = {name for name in self.facts.mentions if name in around()}
+        if self.dialect == "slurm" and not seen & SCHEDULERS:
+            seen.add("slurm")
+        if _LIMITED.search(self.message) and not seen & CONTAINERS:
+            seen |= CONTAINERS
+        return frozenset(seen)
 
     @property
     def framework(self) -> str | None:

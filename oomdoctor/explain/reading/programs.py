@@ -56,7 +56,10 @@ def default_program() -> Program:
 
 
 def program_of(incident: Incident, mentions: Mapping[str, tuple[str, ...]]) -> Program | None:
-    """The program that failed, by its traceback and message, then by what the log mentions."""
+    """The program that failed, by its traceback and message, then by what the log mentions.
+
+    A message that only some programs print rules out those of another kind.
+    """
     named = [one for one in programs() if incident.event.dialect in one.dialects]
     shown = [_shown(frame) for frame in incident.frames]
     marks: tuple[Callable[[Program], bool], ...] = (

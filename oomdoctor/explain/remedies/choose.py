@@ -9,16 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from oomdoctor.explain.diagnosis.case import Case
+from oomdoctor.explain.diagnosis.case import CONTAINERS, Case
 from oomdoctor.explain.diagnosis.causes.ranked import Called
 from oomdoctor.explain.diagnosis.causes.rules import anything
 from oomdoctor.explain.reading.programs import around, programs
 from oomdoctor.explain.remedies.closing import LIBRARIES, closing
+from oomdoctor.explain.remedies.devices import device_values, host_values
 from oomdoctor.explain.remedies.engines import engine_values
-from oomdoctor.explain.remedies.row import Effect, Row, alloc_conf, fill, next_batch
+from oomdoctor.explain.remedies.row import Effect, Row, fill, next_batch
 from oomdoctor.explain.remedies.sets import COMPUTED, Choice
 from oomdoctor.records.report.diagnosis import Remedy
 from oomdoctor.units import format_bytes
+
+_TRAINERS = frozenset({"trl", "accelerate", "deepspeed", "lightning"})  # libraries that only train
 
 
 def values_of(case: Case) -> dict[str, str]:
@@ -40,9 +43,12 @@ def values_of(case: Case) -> dict[str, str]:
         "allowed": format_bytes(allowed),
         "share": f"{(allowed or 0) / total:.2f}" if total else "less than all",
         "requested": format_bytes(case.requested),
-        "alloc_conf": alloc_conf((case.message, *case.incident.lines)),
         "workers": str(max(0, (setup.workers or 4) // 2)),
         "model": setup.model or "MODEL",
+        **device_values(
+            case.dialect, case.message, case.incident.lines, case.incident.listed_processes
+        ),
+        **host_values(case),
         **engine_values(case),
     }
 
@@ -68,7 +74,8 @@ def remedies(
             continue
         effect = row.effect(case)
         lines = {name: fill(line, values) for name, line in spoken(case, row.lines)}
-        unspoken = row.lines and not lines and row.programs & {"engine", "rl"}
+        only_lines = row.programs & {"engine", "rl"} and "inference" not in row.programs
+        unspoken = row.lines and not lines and only_lines
         if effect.frees_bytes == 0 or unspoken:
             continue
         remedy = Remedy(
@@ -77,7 +84,7 @@ def remedies(
             basis=effect.basis,
             lines=lines,
             arithmetic=None if effect.arithmetic is None else fill(effect.arithmetic, values),
-            note=None if row.note is None else fill(row.note, values),
+            note=fill(row.note, values) or None if row.note else None,
             enough=_closes(case, effect),
             changes=case.rung_changes(effect.training),
             key=key,
@@ -95,16 +102,25 @@ def remedies(
 
 def spoken(case: Case, lines: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """The lines that are written for the program, its own first, and for what runs around it."""
-    program, seen = case.program, case.facts.mentions
+    program, seen = case.program, case.around
     others = frozenset(key for one in programs() for key in one.speaks) - frozenset(LIBRARIES)
     for key in sorted(lines, key=lambda key: _place(key, program.speaks)):
-        trains = program.kind == "training" and key not in others
         if key in around():
-            right = key in seen or not (seen.keys() & around().keys() & lines.keys())
+            # of a container, both ways if none is named: something limits /dev/shm
+            right = key in seen or (key in CONTAINERS and not seen & lines.keys())
+        elif key in _TRAINERS and key not in (program.name, program.library):
+            right = program.kind == "training" and not _without_trainer(case)
         else:
+            trains = program.kind == "training" and key not in others
             right = key in program.speaks or trains
         if right:
             yield key, lines[key]
+
+
+def _without_trainer(case: Case) -> bool:
+    """Whether the run only loads or uses a model, as far as the text shows it."""
+    loads = case.phase in ("load", "generate") and case.incident.resource == "gpu"
+    return "inference" in case.kinds or loads
 
 
 def _place(key: str, speaks: Sequence[str]) -> int:

@@ -5,13 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from oomdoctor.explain.diagnosis.case import Case
+from oomdoctor.explain.diagnosis.case import CONTAINERS, SCHEDULERS, Case
+from oomdoctor.explain.diagnosis.causes.conditions import offloads, own_workers
+from oomdoctor.explain.remedies.devices import device_of
 from oomdoctor.explain.remedies.engines import fitting_context, share_of
 from oomdoctor.explain.training.assumed import stage_of
 from oomdoctor.records.facts.architectures import LIGER_FAMILIES
 from oomdoctor.records.facts.optimizers import is_paged, optimizer_named
+from oomdoctor.units import GIB
 
 Condition = Callable[[Case], bool]
+
+_SEVERAL_RANKS = r"torchrun|local_rank|\brank \d|\[rank\d|nproc|deepspeed|accelerate|fsdp"
 
 
 def _shows(pattern: str) -> Condition:
@@ -180,22 +185,48 @@ def _workers(case: Case) -> bool:
     return case.dialect.startswith("dataloader") or bool(mentioned)
 
 
-def _offloads(case: Case) -> bool:
-    return bool(
-        case.setup.offload in ("optimizer", "parameters")
-        or case.logged(r"offload|zero3|zero-3|stage3")
-    )
-
-
 def _gathers(case: Case) -> bool:
-    """Whether it saves, or several ranks may have to."""
-    several = (case.setup.world_size or 0) > 1
-    return case.phase == "save" or several or bool(case.logged(r"torchrun|local_rank|\[rank\d"))
+    """Whether several ranks gather the model to save it."""
+    return (case.phase == "save" or "saving" in case.around) and _several_ranks(case)
 
 
-def _not_slurm(case: Case) -> bool:
-    """Whether a scheduler other than Slurm reports its limit; its job options differ."""
-    return bool(case.logged(r"TERM_MEMLIMIT|PBS: job killed|exceeds job (?:hard|soft) limit"))
+def _large_request(case: Case) -> bool:
+    """Whether the request itself is large; if it is small, all before it is the reason."""
+    return case.incident.resource == "gpu" or (case.requested or GIB) >= GIB
+
+
+def _scheduled(case: Case) -> bool:
+    """Whether a scheduler limits the job's memory."""
+    return bool(case.around & SCHEDULERS)
+
+
+def _contained(case: Case) -> bool:
+    """Whether the text shows a container, whose limit may be what was reached."""
+    return bool(case.around & CONTAINERS) and not _scheduled(case)
+
+
+def _can_swap(case: Case) -> bool:
+    """Whether the machine is one's own, and its system takes a swap file."""
+    elsewhere = {"colab", "windows", "mac", "wsl"} & case.around
+    return not (elsewhere or _scheduled(case) or _contained(case))
+
+
+def _maps(case: Case) -> bool:
+    return bool(case.logged(r"num_proc|map operation|\bMap \("))
+
+
+def _several_ranks(case: Case) -> bool:
+    several = (case.setup.world_size or 0) > 1 or _several_cards(case)
+    return several or bool(case.logged(_SEVERAL_RANKS))
+
+
+def _quantizes(case: Case) -> bool:
+    """Whether bitsandbytes can run on the device."""
+    return device_of(case.dialect, case.message).quantizes
+
+
+def _mlx_trains(case: Case) -> bool:
+    return bool(case.logged(r"mlx_(?:lm|vlm)\S* --?(?:train|data)|mlx_(?:lm|vlm)\.lora|--train\b"))
 
 
 def _has_gaps(case: Case) -> bool:
@@ -216,8 +247,8 @@ def _gaps_cover(case: Case) -> bool:
 
 
 def _of_others(case: Case) -> bool:
-    """Whether processes may hold memory that are not part of this job."""
-    if case.program.kind == "rl" or case.ranks_share:
+    """Whether processes may hold memory that are not part of this job, nor its own workers."""
+    if case.program.kind == "rl" or case.ranks_share or own_workers(case):
         return False
     return bool(case.others) or case.capacity is None or case.dialect == "vllm"
 
@@ -228,37 +259,42 @@ def _worth_serving(case: Case) -> bool:
     return fits is None or fits >= 1024
 
 
+def _splits(case: Case) -> bool:
+    """Whether only smaller splits can help: with older torch, and on ROCm."""
+    return _has_gaps(case) and (_older_torch(case) or case.dialect == "hip")
+
+
 WHEN: Mapping[str, Condition] = {
     "stop_others": _of_others,
-    "other_card": lambda case: (
-        (case.others or 0) > 0 or (case.program.kind == "engine" and _of_others(case))
-    ),
+    "other_card": lambda case: _of_others(case) and case.dialect != "mps",
+    "fewer_servers": lambda case: "workers" in case.around,
+    "fewer_tests": lambda case: "pytest" in case.around,
     "raise_fraction": lambda case: case.incident.event.allowed_bytes is not None,
     "expandable_segments": _gaps_cover,
     "empty_cache": _has_gaps,
-    "max_split": lambda case: _has_gaps(case) and _older_torch(case),
+    "max_split": _splits,
     "bigger_card": lambda case: case.incident.resource == "gpu",
     "liger": _can_liger,
     "chunked": _can_chunk,
     "sdpa": _eager,
     "smaller_batch": _many_sequences,
-    "checkpointing": _not_checkpointed,
+    "checkpointing": lambda case: _not_checkpointed(case) and not case.one_buffer,
     "offload_activations": _offloadable,
     "shorter_sequence": _long_sequences,
     "completion_only": _shows(r"dpo|kto|orpo|grpo|logprob|logp"),
     "fused_optimizer": _shows(r"_foreach_|_multi_tensor"),
-    "adamw_8bit": _wide_states,
-    "paged_adamw": _unpaged,
+    "adamw_8bit": lambda case: _wide_states(case) and _quantizes(case),
+    "paged_adamw": lambda case: _unpaged(case) and _quantizes(case),
     "adafactor": _wide_states,
     "offload_optimizer": _on_device,
     "optimizer_in_backward": lambda case: _full(case) and case.in_training,
     "shard": _several_cards,
     "lora": _trainable_by_lora,
-    "qlora": _quantisable,
+    "qlora": lambda case: _quantisable(case) and _quantizes(case),
     "clip_loop": _in_phase("clip"),
     "half_weights": _wide_weights,
-    "quantized_load": _unquantized,
-    "device_map": _one_card,
+    "quantized_load": lambda case: _unquantized(case) and _quantizes(case),
+    "device_map": lambda case: _one_card(case) and case.dialect != "mps",
     "load_on_cpu": _shows(r"torch\.load\(|load_state_dict|optimizer_and_scheduler"),
     "no_reference_copy": _shows(r"ref_model|create_reference_model|deepcopy|dpo|kto"),
     "zero_grad_none": lambda case: not case.shows(r"transformers/trainer\.py"),
@@ -269,19 +305,33 @@ WHEN: Mapping[str, Condition] = {
     ),
     "smaller_eval": lambda case: case.phase == "eval" and case.setup.eval_batch_size != 1,
     "no_grad": _without_gradients,
-    "more_job_memory": _not_slurm,
-    "more_host_memory": lambda case: not _not_slurm(case),
+    "more_job_memory": _scheduled,
+    "more_host_memory": _can_swap,
+    "more_ram": lambda case: "colab" in case.around,
+    "close_programs": lambda case: bool({"windows", "mac"} & case.around),
+    "ray_parallel": lambda case: "ray" in case.around,
+    "object_store": lambda case: "ray" in case.around,
+    "in_pieces": lambda case: "data in memory" in case.around,
+    "fewer_processes": _maps,
+    "wsl_limit": lambda case: "wsl" in case.around or case.dialect == "wsl_pinned",
+    "jetson_memory": lambda case: "jetson" in case.around,
+    "shard_load": _several_ranks,
     "fewer_workers": _workers,
-    "less_offload": _offloads,
+    "less_offload": lambda case: bool(offloads(case)),
     "load_once": _in_phase("load", "init", "unknown"),
     "sharded_save": _gathers,
+    "chunk": _large_request,
     "save_on_cpu": _in_phase("save"),
     "smaller_generation": lambda case: case.setup.eval_batch_size != 1,
     "engine_share_higher": lambda case: share_of(case) < 0.95,
     "engine_context": _worth_serving,
     "mixed_precision": lambda case: case.setup.autocast_dtype in (None, "none"),
     "smaller_image": lambda case: case.program.kind == "diffusion" or _step_is_on(case),
-    "page_file": lambda case: "windows" in case.facts.mentions,
-    "more_limit": lambda case: bool({"kubernetes", "docker"} & case.facts.mentions.keys()),
+    "page_file": lambda case: "windows" in case.around,
+    "more_limit": _contained,
+    "mlx_less": _mlx_trains,
+    "mlx_cache": lambda case: not _mlx_trains(case),
+    "smaller_input": lambda case: case.program.name != "mlx" or _mlx_trains(case),
+    "jax_remat": lambda case: not case.shows(r"predict|generate|infer"),
     "check_labels": lambda case: not case.requested and case.program.kind not in ("engine", "rl"),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from string import Template
 from typing import Any
@@ -134,12 +134,6 @@ def parts_text(case: Case, before: Moment, after: Moment) -> str:
 
 def _plain(name: str) -> str:
     return name.removeprefix("quantized ")
-
-
-def alloc_conf(texts: Iterable[str]) -> str:
-    """The variable of allocator settings: as the texts name it, with torch 2.9 and later."""
-    new = any("PYTORCH_ALLOC_CONF" in text for text in texts)
-    return "PYTORCH_ALLOC_CONF" if new else "PYTORCH_CUDA_ALLOC_CONF"
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:

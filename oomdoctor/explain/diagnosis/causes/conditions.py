@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from oomdoctor.explain.diagnosis.case import Case
+from oomdoctor.explain.diagnosis.case import CONTAINERS, Case
 from oomdoctor.explain.diagnosis.frames import quote
 from oomdoctor.records.report.diagnosis import MemorySample
 from oomdoctor.units import MIB, format_bytes
@@ -291,3 +291,49 @@ def growth_per_step(samples: tuple[MemorySample, ...]) -> float | None:
         if b[0] != a[0]
     )
     return slopes[len(slopes) // 2] if slopes else None
+
+
+def own_workers(case: Case) -> Lines:
+    """Several workers of the program itself share a GPU: of a server, or of pytest."""
+    told = case.facts.mentions
+    return told.get("several workers", NONE) or told.get("pytest", NONE)
+
+
+def own_workers_hold(case: Case) -> Lines:
+    """The same, and other processes hold a large part of the GPU."""
+    held = (case.others or 0) >= (case.capacity or 0) // 4 > 0
+    return yes(held, (*own_workers(case), *case.figures())) if own_workers(case) else NONE
+
+
+def others_told(case: Case) -> Lines:
+    """The text says that other programs use the same GPU."""
+    return case.facts.mentions.get("other programs", NONE)
+
+
+def in_container(case: Case) -> Lines:
+    """The text shows a container."""
+    return yes(bool(case.around & CONTAINERS), case.incident.lines[:2] or case.figures())
+
+
+def on_jetson(case: Case) -> Lines:
+    """GPU and system share the memory."""
+    return case.facts.mentions.get("jetson", NONE)
+
+
+def offloads(case: Case) -> Lines:
+    """The training keeps states or weights in host memory."""
+    if case.setup.offload in ("optimizer", "parameters"):
+        return (f"offload: {case.setup.offload}",)
+    return case.logged(r"offload_(?:optimizer|param)|zero3?_offload|cpu_offload|_offload\.json")
+
+
+def loads_a_model(case: Case) -> Lines:
+    """The failure is in the loading of a model, or in building it for that."""
+    lines = case.seen(r"from_pretrained|load_model|load_checkpoint|torch\.load\(")
+    if case.phase == "load":
+        return case.incident.lines[:2] or case.figures()
+    return lines if case.phase == "init" else NONE
+
+
+def one_buffer(case: Case) -> Lines:
+    return yes(case.one_buffer, case.figures())

@@ -46,6 +46,18 @@ def trains_too_many(case: Case) -> Lines:
 
 
 def others_decide(case: Case) -> Lines:
+    """The message says what this process or others hold, and without others it would have fit."""
+    event = case.incident.event
+    said = event.process_bytes is not None or event.other_processes_bytes is not None
+    return _without_others(case) if said else NONE
+
+
+def others_likely(case: Case) -> Lines:
+    """The same, but what others hold is only what neither is free nor PyTorch's."""
+    return _without_others(case)
+
+
+def _without_others(case: Case) -> Lines:
     others, missing = case.others or 0, case.missing
     if others < GIB or not missing or missing > others or limited(case):
         return NONE
@@ -124,6 +136,11 @@ def fills_card(case: Case) -> Lines:
     if None in (case.free, case.capacity) or case.incident.resource != "gpu":
         return NONE
     return yes((case.free or 0) <= 0.2 * (case.capacity or 0), case.figures())
+
+
+def requested(case: Case) -> Lines:
+    """The message prints how much was requested."""
+    return yes(case.requested is not None, case.figures())
 
 
 def needs_most(case: Case) -> Lines:

@@ -200,6 +200,8 @@ MESSAGES = [
      "host_oom_killer", "host", {"process": 8 * MIB}),
     ("job.service: Failed with result 'oom-kill'.", "host_oom_killer", "host", {}),
     ("Task was killed due to the node running low on memory.", "host_oom_killer", "host", {}),
+    ("RuntimeError: One of the subprocesses has abruptly died during map operation.To debug the "
+     "error, disable multiprocessing.", "host_oom_killer", "host", {}),
     ("slurmstepd: error: Detected 1 oom_kill event in StepId=7.batch.", "slurm", "host", {}),
     ("slurmstepd: error: Detected 2 oom-kill event(s) in step 7.0 cgroup.", "slurm", "host", {}),
     ("srun: error: node1: task 3: Out Of Memory", "slurm", "host", {}),

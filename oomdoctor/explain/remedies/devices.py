@@ -1,0 +1,87 @@
+"""What to type for the device at hand (its processes, its allocator) and for host memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from oomdoctor.explain.diagnosis.case import Case
+from oomdoctor.records.report.diagnosis import ListedProcess
+from oomdoctor.units import format_bytes
+
+
+class Device(NamedTuple):
+    """A kind of device: its tools and variables.
+
+    `processes` lists who uses it. `visible` is the variable that chooses devices, and `allocator`
+    the one with the settings of PyTorch's allocator. `quantizes`: bitsandbytes has kernels for it.
+    """
+
+    processes: str
+    visible: str
+    allocator: str
+    quantizes: bool = False
+
+
+_CUDA = Device(
+    "nvidia-smi; fuser -v /dev/nvidia*", "CUDA_VISIBLE_DEVICES", "PYTORCH_CUDA_ALLOC_CONF", True
+)
+_DEVICES = {
+    "hip": Device("rocm-smi --showpids", "HIP_VISIBLE_DEVICES", "PYTORCH_HIP_ALLOC_CONF", True),
+    "xpu": Device("xpu-smi ps", "ZE_AFFINITY_MASK", "PYTORCH_ALLOC_CONF"),
+    "mps": Device("top -o mem", "PYTORCH_MPS_DEVICE", "PYTORCH_ALLOC_CONF"),
+    "NPU": Device("npu-smi info", "ASCEND_RT_VISIBLE_DEVICES", "PYTORCH_NPU_ALLOC_CONF"),
+    "MLU": Device("cnmon info", "MLU_VISIBLE_DEVICES", "PYTORCH_MLU_ALLOC_CONF"),
+    "MUSA": Device("mthreads-gmi", "MUSA_VISIBLE_DEVICES", "PYTORCH_MUSA_ALLOC_CONF"),
+    "HPU": Device("hl-smi", "HABANA_VISIBLE_DEVICES", "PYTORCH_HPU_ALLOC_CONF"),
+}
+_VENDOR = re.compile(r"\b(NPU|MLU|MUSA|HPU) out of memory")  # as their builds of torch print it
+
+
+def device_of(dialect: str, message: str) -> Device:
+    """The kind of device whose memory ran out; an NVIDIA GPU if nothing says another."""
+    vendor = _VENDOR.search(message)
+    return _DEVICES.get(dialect if vendor is None else vendor[1], _CUDA)
+
+
+def device_values(
+    dialect: str, message: str, lines: Sequence[str], listed: Sequence[ListedProcess]
+) -> dict[str, str]:
+    """The values of the $names in texts and lines about devices, from what a failure prints."""
+    device = device_of(dialect, message)
+    nvidia = device is _CUDA
+    hidden = "fuser finds processes that nvidia-smi does not list, such as an old notebook"
+    since = "this torch has no expandable segments; 2.1 and later do, and they help more"
+    largest = max(listed, key=lambda one: one.used_bytes).pid if listed else "PID"
+    # torch 2.9 and later name one variable for all devices
+    newer = any("PYTORCH_ALLOC_CONF" in text for text in (message, *lines))
+    return {
+        "processes": f"{device.processes}; kill {largest}",
+        "hidden": hidden if nvidia else "",
+        "visible": device.visible,
+        "alloc_conf": "PYTORCH_ALLOC_CONF" if newer else device.allocator,
+        "split": "max_split_size_mb:128"
+        if nvidia
+        else "garbage_collection_threshold:0.8,max_split_size_mb:512",
+        "split_note": since if nvidia else "",
+        "flash": '; "flash_attention_2" does the same' if nvidia else "",
+    }
+
+
+def host_values(case: Case) -> dict[str, str]:
+    """The values of the $names in texts and lines about host memory."""
+    limit = case.incident.event.allowed_bytes if case.incident.resource == "host" else None
+    return {
+        "limit": "" if limit is None else f" (now {format_bytes(limit)})",
+        "pieces": _pieces(case),
+    }
+
+
+def _pieces(case: Case) -> str:
+    """How data is read in pieces, with the library that the text shows."""
+    if case.logged(r"pandas|read_csv|data ?frame|parquet"):
+        return "for part in pandas.read_csv(path, chunksize=100_000): ..."
+    if case.logged(r"load_dataset|datasets/"):
+        return "load_dataset(..., streaming=True)"
+    return 'numpy.load(path, mmap_mode="r")  # and work on one slice at a time'
