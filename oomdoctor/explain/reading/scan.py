@@ -49,6 +49,7 @@ _MOST_LATE = 40
 _QUOTE = 600
 _SHORT_LOG = 40
 _LOOK_BACK = 60  # lines before a message that may show which moment of a program it was
+_NEAR = 8  # lines before a message that may have words of a phase
 _BESIDE = 120, 24  # lines before and after a message that may print its figures
 _CLEAN_UP = re.compile(
     r"after successful completion|post-run message"
@@ -247,8 +248,11 @@ class _Scanner:
         around = self._window.around(index, split.tag)
         phase, where = phase_of(frames)
         if phase == "unknown":
+            # A launcher, the system and a library write without the name of the process.
             own = None if dialect.hints_only or dialect.lived_on else split.tag
-            phase = moment_of(self._window.before(told[-1], own, _LOOK_BACK), around)
+            lines = self._window.before(told[-1], own, _LOOK_BACK)
+            near = self._window.before(index, split.tag or None, _NEAR)
+            phase = moment_of(lines, "\n".join((around, *near)))
         if phase == "unknown":
             phase = dialect.phase
         if dialect.lived_on and message.resource == "host":
