@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.system.environment import launched_number, variable
 
 if TYPE_CHECKING:
@@ -69,6 +70,21 @@ class Marks:
     def __call__(self, phase: str) -> None:
         self._progress.step_phase = phase
         self._listener(phase)
+
+
+def launched_alone(config: TrainConfig, port: int = 0) -> dict[str, str]:
+    """What a launcher tells the first of the config's ranks, if it is the only one that runs.
+
+    The ranks meet at `port`; 0 if they meet inside the process.
+    """
+    return {
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": str(config.world_size),
+        "LOCAL_WORLD_SIZE": str(min(config.world_size, config.gpus_per_node)),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
 
 
 def local_rank() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
@@ -15,11 +16,19 @@ from oomdoctor.worker.protocol import PhaseFile
 from oomdoctor.worker.simulating.clean_slate import clean_slate
 from oomdoctor.worker.simulating.simulate import simulate
 from oomdoctor.worker.training.batch import micro_batches
-from oomdoctor.worker.training.build import build
+from oomdoctor.worker.training.build import Setup, build
+from oomdoctor.worker.training.draft import Draft
 from oomdoctor.worker.training.inspection import inspect_model
 
 CPU = torch.device("cpu")
 PHASES = ("forward", "backward", "optimizer")
+
+
+def tiny_draft(job: ProbeJob, setup: Setup) -> Draft:
+    """A training whose model is there already, for a technique that changes it."""
+    draft = Draft(job, CPU, None, nullcontext)
+    draft.model, draft.trainer = setup.trainer.model, setup.trainer
+    return draft
 
 
 def deeper(job: ProbeJob, **depths: int) -> ProbeJob:

@@ -14,10 +14,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
+from oomdoctor.emulator.alone import answer_all
 from oomdoctor.records.configuration.config import is_fsdp, uses_host
 from oomdoctor.records.job.result import ProbeJob, Reply
 from oomdoctor.system.environment import set_variables
-from oomdoctor.worker.protocol import PhaseFile
+from oomdoctor.worker.protocol import PhaseFile, launched_alone
 from oomdoctor.worker.ranks.agent import AnswerOne
 from oomdoctor.worker.ranks.run_ranks import joined
 
@@ -32,28 +33,9 @@ _LARGE_BYTES = 1 << 20
 
 def answer_alone(job: ProbeJob, progress: PhaseFile, answer: AnswerOne) -> Reply:
     """Run the first rank; the emulated GPU and `emulator.alone` stand in for the others."""
-    import torch.distributed.checkpoint.default_planner
-    import torch.distributed.fsdp._optim_utils
-    import torch.distributed.rendezvous  # noqa: F401
-
-    from oomdoctor.emulator import alone_ranks as ranks
-
-    ranks.answer_rendezvous()
-    ranks.answer_collectives()
-    ranks.answer_checkpoints()
-    ranks.answer_optimizer_states()
-    nodes = max(1, job.config.world_size // job.config.gpus_per_node)
-    set_variables(
-        {
-            "RANK": "0",
-            "LOCAL_RANK": "0",
-            "WORLD_SIZE": str(job.config.world_size),
-            "LOCAL_WORLD_SIZE": str(job.config.world_size // nodes),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(_free_port()),
-        }
-    )
+    answer_all()
     config = job.config
+    set_variables(launched_alone(config, _free_port()))
     # FSDP shards from host memory, where quantized training casts what is not quantized.
     on_host = uses_host(config) or (is_fsdp(config) and config.method == "qlora")
     with idle_host() if on_host else nullcontext():

@@ -244,11 +244,6 @@ def _dtype_name(dtype: torch.dtype | None) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _copies_to_device(call: OperatorCall, source: str) -> bool:
-    """Whether the device of what is read differs from that of the result."""
-    return _device_type(call.tensor(source)) != _device_type(call.result)
-
-
 def _device_type(tensor: torch.Tensor) -> str:
     # Asking a fake tensor for `device` costs one more dispatch.
     fake = getattr(tensor, "fake_device", None)

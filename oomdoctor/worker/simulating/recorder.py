@@ -21,8 +21,8 @@ from oomdoctor.records.facts.categories import GRADIENTS, INPUTS, OPTIMIZER
 from oomdoctor.records.job.costs import OpCost
 from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.worker.simulating.cuda.workspaces import workspace_setting
-from oomdoctor.worker.simulating.device import answers, image_grids
-from oomdoctor.worker.simulating.device.answers import scored, several_in_a_row
+from oomdoctor.worker.simulating.device import image_grids
+from oomdoctor.worker.simulating.device.answers import Answers, know_padded
 from oomdoctor.worker.simulating.load import Instruments, LoadedRung
 from oomdoctor.worker.simulating.shallow import depths_of
 from oomdoctor.worker.training import optimizers
@@ -44,12 +44,14 @@ from oomdoctor.worker.training.techniques.scaler import forget_scale
 class Recorder:
     """Records steps of a loaded rung; every recording starts from the state after the load."""
 
-    def __init__(self, job: ProbeJob, instruments: Instruments, loaded: LoadedRung) -> None:
+    def __init__(
+        self, job: ProbeJob, instruments: Instruments, loaded: LoadedRung, answers: Answers
+    ) -> None:
         assert job.simulation is not None
         self.job, self.request = job, job.simulation
         self.setup, self.stacks, self.whole = loaded.setup, loaded.stacks, loaded.whole
         self.choices = instruments.choices
-        self._instruments = instruments
+        self._instruments, self._answers = instruments, answers
         self._trace = instruments.trace
         # Blocks of gradients, each with the event before which it became its parameter's gradient.
         self._taken: dict[int, int] = {}
@@ -186,7 +188,7 @@ class Recorder:
         if self.request.as_cuda:
             batches = [as_on_gpu(batch) for batch in batches]
         if padded_rows(config):
-            answers.know_padded(batch["attention_mask"] for batch in batches)
+            know_padded(batch["attention_mask"] for batch in batches)
         trace.adopt(tensors_of(batches), INPUTS)
         trace.vocabulary, trace.tokens = logits_shape(config, setup.task, setup.model_config)
 
@@ -206,9 +208,9 @@ class Recorder:
         grid = grid_of(config, setup.model_config) if images else None
         read = images_read(config, setup.model_config) if images else 1
         with (
-            several_in_a_row(several),
-            scored(share),
-            answers.reads_as(read),
+            self._answers.several_in_a_row(several),
+            self._answers.scored(share),
+            self._answers.reads_as(read),
             image_grids.known(batches, grid),
         ):
             training_step(setup, batches * micro_steps, marks)

@@ -146,7 +146,7 @@ def simulated_rung(job: ProbeJob, progress: PhaseFile, *, shallow: bool) -> Iter
         stack.callback(trace.finish)  # before the device closes, so no death is recorded
         with device.real_too():
             loaded = load(built_as, instruments, shallow=shallow, replicated=replicated)
-        yield Recorder(built_as, instruments, loaded)
+        yield Recorder(built_as, instruments, loaded, device.answers)
 
 
 def _one_rank(job: ProbeJob) -> TrainConfig:

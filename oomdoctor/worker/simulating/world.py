@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.system.environment import kept_variables
-from oomdoctor.worker.protocol import UnsupportedError
+from oomdoctor.worker.protocol import launched_alone
 from oomdoctor.worker.replacing import replaced
 from oomdoctor.worker.simulating.device.mode import SimulatedDevice
 from oomdoctor.worker.tracing.calls import resized_storages
@@ -36,20 +36,10 @@ Result = TypeVar("Result")
 def fake_world(
     config: TrainConfig, device: SimulatedDevice, trace: AllocationTrace
 ) -> Iterator[None]:
-    """Be the first of the config's ranks while the context is open; alone, nothing changes.
-
-    Raises:
-        UnsupportedError: the weights are quantized.
-    """
+    """Be the first of the config's ranks while the context is open; alone, nothing changes."""
     if config.world_size == 1:
         yield
         return
-    if config.quantization != "none":
-        # A fake parameter of bitsandbytes cannot be made again, as sharding does.
-        raise UnsupportedError(
-            "quantized weights under FSDP cannot be simulated yet; use probe --emulate, which runs "
-            "the engine itself"
-        )
     import torch.distributed as dist
     from accelerate.state import PartialState
     from accelerate.utils import DistributedType
@@ -65,7 +55,7 @@ def fake_world(
 
     device.sharded = DTensor
     with ExitStack() as stack:
-        stack.enter_context(kept_variables(_variables(config)))
+        stack.enter_context(kept_variables(launched_alone(config)))
         dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=config.world_size)
         stack.callback(dist.destroy_process_group)
         # accelerate would ask for the GPUs of this machine.
@@ -129,19 +119,6 @@ def _unseen(function: Callable[P, Result], trace: AllocationTrace) -> Callable[P
             return function(*args, **kwargs)
 
     return unseen
-
-
-def _variables(config: TrainConfig) -> dict[str, str]:
-    """What a launcher tells the first rank."""
-    local = min(config.world_size, config.gpus_per_node)
-    return {
-        "RANK": "0",
-        "LOCAL_RANK": "0",
-        "WORLD_SIZE": str(config.world_size),
-        "LOCAL_WORLD_SIZE": str(local),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "0",
-    }
 
 
 def _users_of_handles(device_mesh: ModuleType) -> Iterator[ModuleType]:

@@ -2,6 +2,7 @@
 
 transformers, peft, accelerate and bitsandbytes do the work, as in real training. This module passes
 the rung's values to them and raises `UnsupportedError` if one of them cannot do what is needed.
+What techniques add to it, and when, is in `order`.
 """
 
 from __future__ import annotations
@@ -10,47 +11,25 @@ import importlib
 import tempfile
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
-from oomdoctor.records.configuration.config import (
-    TrainConfig,
-    is_fsdp,
-    is_zero,
-    steps_in_backward,
-    trains_with_trl,
-    uses_host,
-)
+from oomdoctor.records.configuration.config import TrainConfig, is_zero, steps_in_backward
 from oomdoctor.records.facts.dtypes import dtype_bytes
-from oomdoctor.records.facts.optimizers import compiles_its_step
 from oomdoctor.records.job.model import Task
 from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.worker.protocol import OnHost, UnsupportedError
 from oomdoctor.worker.training import optimizers, unsloth
-from oomdoctor.worker.training.loading import load_model, quantization_notes
+from oomdoctor.worker.training.draft import Draft, OnPhase
+from oomdoctor.worker.training.loading import load_model
 from oomdoctor.worker.training.model_config import load_config
-from oomdoctor.worker.training.objectives.completions import generation_notes
-from oomdoctor.worker.training.objectives.images import freeze_vision
-from oomdoctor.worker.training.objectives.packing import check_packing, check_padding
 from oomdoctor.worker.training.objectives.task import built_job
+from oomdoctor.worker.training.order import act_at, scales_gradients
 from oomdoctor.worker.training.sharding import engine_arguments, prepare
 from oomdoctor.worker.training.support import check_supported
-from oomdoctor.worker.training.techniques import compilation, replaced_layers
-from oomdoctor.worker.training.techniques.adapter import add_adapter
-from oomdoctor.worker.training.techniques.checkpointing import enable_checkpointing
-from oomdoctor.worker.training.techniques.freezing import freeze
-from oomdoctor.worker.training.techniques.offload import keep_activations_on_host
-from oomdoctor.worker.training.techniques.scaler import check_scalable, scale_gradients
-from oomdoctor.worker.training.trl import (
-    OnPhase,
-    arguments_class,
-    objective_arguments,
-    phased,
-    trl_trainer,
-)
+from oomdoctor.worker.training.trl import arguments_class, objective_arguments
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, Trainer, TrainingArguments
@@ -137,99 +116,54 @@ def build(
     """
     job = built_job(job)
     config = job.config
-    simulated = job.mode == "simulate"
-    check_supported(config, job.device_type, simulated=simulated)
-    notes: list[str] = []
-    if simulated and uses_host(config):
-        notes.append("no time is predicted: the bandwidth to host memory is unknown")
-    if config.compile:
-        notes += compilation.prepare(device, simulated=simulated)
-    elif compiles_its_step(config.optimizer):
-        notes += compilation.prepare_step(device, simulated=simulated)
-    if config.allocator == "expandable_segments" and device.type == "cuda":
-        torch.cuda.memory._set_allocator_settings("expandable_segments:True")
-    model_config = model_config or load_config(job.model)
-    arguments = _arguments(config, job, device)  # DeepSpeed shards a model while it is built
-    by_unsloth = config.library == "unsloth"
-    fell_back = False
-    if by_unsloth:
-        model = unsloth.load_model(job, model_config, device, notes)
-    else:
-        model, attention = load_model(job, model_config, device, on_host)
-        fell_back = attention != config.attention
-    if fell_back:
-        notes.append("the architecture has no sdpa attention; it falls back to eager")
-    if config.quantization != "none":
-        notes += quantization_notes(model)
-    model.config.use_cache = False
-    check_packing(model, config, job.model.task, notes)
-    check_padding(model, config, job.model.task, notes)
-    notes += generation_notes(config, job.model)
-    if config.vision == "frozen":
-        freeze_vision(model)
-    if config.frozen_layers:
-        freeze(model, config.frozen_layers, notes)
-    trainer: Trainer | None = None
-    adapted = partial(add_adapter, config=config, task=job.model.task)
-    if trains_with_trl(config):
-        trainer = trl_trainer(
-            model,
-            arguments,
-            config,
-            adapted=adapted,
-            reference=lambda: load_model(job, model_config, device, on_host)[0],
-            on_phase=on_phase,
-        )
-        model = trainer.model
-    elif config.method != "full" and by_unsloth:
-        model = unsloth.add_adapter(model, config)
-    elif config.method != "full":
-        with on_host() if is_fsdp(config) else nullcontext():
-            model = adapted(model)
-    if config.method != "full":
-        check_scalable(model, config)
-    if config.fp8 == "torchao":
-        replaced_layers.convert_linear_layers(model, notes, simulated=simulated)
-    if config.loss == "liger":
-        replaced_layers.apply_kernels(model, notes)
-    if not by_unsloth:
-        enable_checkpointing(model, config, on_host, notes)
-    if config.offload == "activations":
-        keep_activations_on_host(model, on_host)
-    if trainer is None:
-        trainer = _trainer(model, arguments, on_phase)
-    _finish(trainer, arguments, config, job)
-    if config.fp8 == "transformer_engine":
-        replaced_layers.convert_to_transformer_engine(trainer.model, notes)
+    check_supported(config, job.device_type, simulated=job.mode == "simulate")
+    draft = Draft(job, device, on_phase, on_host)
+    act_at("before", draft)
+    draft.model_config = model_config or load_config(job.model)
+    draft.arguments = _arguments(draft)  # DeepSpeed shards a model while it is built
+    fell_back = _load(draft)
+    act_at("model", draft)
+    trainer = draft.trainer
+    # Liger's kernels are in the model already. With this set, evaluation skips the logits.
+    draft.arguments.use_liger_kernel = config.loss == "liger"
+    trainer.current_gradient_accumulation_steps = draft.arguments.gradient_accumulation_steps
     if config.sharding == "none":
-        optimizer = optimizers.create(trainer)
-        if simulated and config.optimizer == "apollo_adamw":
-            notes.append(optimizers.APOLLO_NOTE)
-        if simulated and job.device_type == "cuda" and config.optimizer.startswith("galore"):
-            notes.append(optimizers.GALORE_NOTE)
-        if config.offload == "optimizer":
-            optimizer = optimizers.moved_to_host(optimizer, on_host, notes)
-        elif config.optimizer_in_backward:
-            optimizer = optimizers.moved_to_backward(trainer, optimizer, notes)
-        model, optimizer = trainer.accelerator.prepare(trainer.model, optimizer)
-        if config.fp8 == "transformer_engine":
-            model = replaced_layers.multiply_in_transformer_engine(model)
+        draft.optimizer = optimizers.create(trainer)
+        act_at("optimizer", draft)
+        model, optimizer = trainer.accelerator.prepare(trainer.model, draft.optimizer)
+        if draft.around is not None:
+            model = draft.around(model)
     else:
         model, optimizer = prepare(trainer, config)
     trainer.optimizer, trainer.model_wrapped = optimizer, model
-    reference = getattr(trainer, "ref_model", None)
     return Setup(
         model,
         trainer,
         device,
         job.model.task,
         config,
-        model_config,
-        notes,
+        draft.model_config,
+        draft.notes,
         Books(torch.tensor(0.0, device=device)),
         fell_back,
-        reference,
+        getattr(trainer, "ref_model", None),
     )
+
+
+def _load(draft: Draft) -> bool:
+    """Load the model; returns whether it has no sdpa attention, and falls back to eager."""
+    fell_back = False
+    if draft.config.library == "unsloth":
+        draft.model = unsloth.load_model(draft)
+    else:
+        draft.model, attention = load_model(
+            draft.job, draft.model_config, draft.device, draft.on_host
+        )
+        fell_back = attention != draft.config.attention
+    draft.model.config.use_cache = False
+    if fell_back:
+        draft.notes.append("the architecture has no sdpa attention; it falls back to eager")
+    return fell_back
 
 
 def attention_implementation(setup: Setup) -> str:
@@ -242,8 +176,9 @@ def attention_implementation(setup: Setup) -> str:
     return str(getattr(config, "_attn_implementation", None) or "")
 
 
-def _arguments(config: TrainConfig, job: ProbeJob, device: torch.device) -> TrainingArguments:
+def _arguments(draft: Draft) -> TrainingArguments:
     """The Trainer's arguments of a rung. With several GPUs this connects the ranks."""
+    config, job = draft.config, draft.job
     size = config.micro_batch_size
     assert isinstance(size, int)
     computes: set[str] = {config.autocast_dtype}
@@ -260,9 +195,9 @@ def _arguments(config: TrainConfig, job: ProbeJob, device: torch.device) -> Trai
             optim=config.optimizer,
             max_grad_norm=0.0 if steps_in_backward(config) else 1.0,
             bf16="bfloat16" in computes,
-            fp16="float16" in computes and not _scaled(config, job),
-            use_cpu=device.type == "cpu",
-            torch_compile=config.compile and job.mode != "simulate",
+            fp16="float16" in computes and not scales_gradients(job),
+            use_cpu=draft.device.type == "cpu",
+            torch_compile=config.compile and not draft.simulated,
             label_names=["labels"],
             report_to=[],
             disable_tqdm=True,
@@ -274,31 +209,3 @@ def _arguments(config: TrainConfig, job: ProbeJob, device: torch.device) -> Trai
         )
     except (ValueError, ImportError, TypeError) as error:
         raise UnsupportedError(f"the Trainer rejects this rung: {error}") from error
-
-
-def _scaled(config: TrainConfig, job: ProbeJob) -> bool:
-    """accelerate uses no gradient scaler on the CPU, so a simulation adds one."""
-    return config.autocast_dtype == "float16" and job.mode == "simulate"
-
-
-def _trainer(
-    model: torch.nn.Module, arguments: TrainingArguments, on_phase: OnPhase | None
-) -> Trainer:
-    from transformers import Trainer
-
-    try:
-        trainer: Trainer = phased(Trainer, on_phase)(model=model, args=arguments)
-    except (ValueError, ImportError) as error:
-        raise UnsupportedError(f"the Trainer rejects this rung: {error}") from error
-    return trainer
-
-
-def _finish(
-    trainer: Trainer, arguments: TrainingArguments, config: TrainConfig, job: ProbeJob
-) -> None:
-    """Set what `Trainer.train` would set before its first step."""
-    # Liger's kernels are in the model already. With this set, evaluation skips the logits.
-    arguments.use_liger_kernel = config.loss == "liger"
-    if _scaled(config, job):
-        scale_gradients(trainer.accelerator)
-    trainer.current_gradient_accumulation_steps = arguments.gradient_accumulation_steps

@@ -11,6 +11,7 @@ from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.worker.protocol import OnHost, UnsupportedError
 from oomdoctor.worker.tracing.tensors import logical_numel
 from oomdoctor.worker.training import synthetic
+from oomdoctor.worker.training.draft import Draft
 from oomdoctor.worker.training.model_config import auto_class
 
 if TYPE_CHECKING:
@@ -40,16 +41,16 @@ def quantization_config(config: TrainConfig) -> BitsAndBytesConfig:
     )
 
 
-def quantization_notes(model: torch.nn.Module) -> list[str]:
+def note_what_stays_whole(draft: Draft) -> None:
     """A note if a large share of the model is outside linear layers, like experts of a mixture."""
-    sizes = [(p.dim() > 2 and p.is_floating_point(), logical_numel(p)) for p in model.parameters()]
+    parameters = list(draft.model.parameters())
+    sizes = [(p.dim() > 2 and p.is_floating_point(), logical_numel(p)) for p in parameters]
     share = sum(size for is_left, size in sizes if is_left) / sum(size for _, size in sizes)
-    if share < _MUCH:
-        return []
-    return [
-        f"{share:.0%} of the parameters are outside linear layers (experts stored in one tensor), "
-        "so bitsandbytes does not quantize them"
-    ]
+    if share >= _MUCH:
+        draft.notes.append(
+            f"{share:.0%} of the parameters are outside linear layers (experts stored in one "
+            "tensor), so bitsandbytes does not quantize them"
+        )
 
 
 def load_model(

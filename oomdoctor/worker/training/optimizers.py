@@ -21,20 +21,21 @@ from torch.optim import Optimizer
 
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.optimizers import is_paged, optimizer_named
-from oomdoctor.worker.protocol import OnHost, UnsupportedError
+from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.tracing.tensors import inner_tensors
+from oomdoctor.worker.training.draft import Draft
 from oomdoctor.worker.training.techniques.offload import on_host_optimizer
 
 if TYPE_CHECKING:
     from transformers import Trainer
 
 
-APOLLO_NOTE = (
+_APOLLO_NOTE = (
     "the optimizer step is predicted from the first one; later ones of APOLLO make one more copy "
     "of a gradient"
 )
 
-GALORE_NOTE = (
+_GALORE_NOTE = (
     "what cuSOLVER needs to factor a gradient is not counted, because only cuSOLVER knows it; the "
     "predicted peak of the optimizer step is a lower bound"
 )
@@ -57,25 +58,36 @@ def arguments(config: TrainConfig) -> dict[str, object]:
     }
 
 
-def moved_to_host(optimizer: Optimizer, on_host: OnHost, notes: list[str]) -> Optimizer:
-    """The optimizer with its states and its update on the host.
+def note_what_is_left_out(draft: Draft) -> None:
+    """Note what a simulation does not know of an optimizer of low rank."""
+    name = draft.config.optimizer
+    if name == "apollo_adamw":
+        draft.notes.append(_APOLLO_NOTE)
+    elif name.startswith("galore") and draft.job.device_type == "cuda":
+        draft.notes.append(_GALORE_NOTE)
 
-    `notes` gets the lines to type for the same in a training script.
+
+def move_to_host(draft: Draft) -> None:
+    """Keep the optimizer's states and its update on the host.
+
+    A note has the lines to type for the same in a training script.
     """
-    kind = type(optimizer).__name__
-    notes.append(
+    kind = type(draft.optimizer).__name__
+    draft.notes.append(
         "the optimizer updates on the host; in a training script: pip install torchao; "
         "from torchao.optim import CPUOffloadOptimizer; Trainer(..., optimizers=("
         f"CPUOffloadOptimizer(model.parameters(), {kind}, lr=...), None)); max_grad_norm=0, "
         "because it copies the gradients before they are clipped"
     )
-    return on_host_optimizer(optimizer, on_host)
+    draft.optimizer = on_host_optimizer(draft.optimizer, draft.on_host)
 
 
-def moved_to_backward(trainer: Trainer, optimizer: Optimizer, notes: list[str]) -> Optimizer:
-    """The Trainer's optimizer, with its updates in the backward pass."""
+def move_to_backward(draft: Draft) -> None:
+    """Let the Trainer's optimizer update in the backward pass; it must not have stepped yet."""
+    trainer = draft.trainer
     kind, settings = trainer.get_optimizer_cls_and_kwargs(trainer.args, trainer.model)
-    return stepped_in_backward(optimizer, kind, settings, notes)
+    draft.optimizer = _stepped_in_backward(draft.optimizer, kind, settings)
+    draft.notes.append(_NOTE)
 
 
 def create(trainer: Trainer) -> Optimizer:
@@ -178,15 +190,14 @@ def _settle(own: Optimizer, whole: Optimizer) -> None:
     own.mng.index2config = {}
 
 
-def stepped_in_backward(
-    optimizer: Optimizer, kind: type[Optimizer], settings: dict[str, object], notes: list[str]
+def _stepped_in_backward(
+    optimizer: Optimizer, kind: type[Optimizer], settings: dict[str, object]
 ) -> Optimizer:
     """An optimizer that does nothing in a step: its parameters update in the backward pass.
 
-    `optimizer` must not have stepped yet; `kind` and `settings` are its class and the arguments it
-    was made with. The returned optimizer has its parameters and all states.
+    `kind` and `settings` are the class of `optimizer` and the arguments it was made with. The
+    returned optimizer has its parameters and all states.
     """
-    notes.append(_NOTE)
     states: dict[torch.Tensor, object] = optimizer.state
     single: dict[torch.Tensor, Optimizer] = {}
     for group in optimizer.param_groups:

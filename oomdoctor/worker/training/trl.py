@@ -26,7 +26,10 @@ from oomdoctor.records.configuration.config import (
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.replacing import replaced
 from oomdoctor.worker.training.batch import Batch
+from oomdoctor.worker.training.draft import Draft, OnPhase
+from oomdoctor.worker.training.loading import load_model
 from oomdoctor.worker.training.sharding import fsdp_plugin, moved_with_values
+from oomdoctor.worker.training.techniques.adapter import add_adapter
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -36,9 +39,6 @@ INSTALL = "pip install 'oomdoctor[trl]'"
 _NAMES = {"default": "SFT", "dpo": "DPO", "reward": "Reward", "grpo": "GRPO"}
 _ROW = {"prompt": [""], "prompt_ids": [[1]], "chosen_ids": [[1]], "rejected_ids": [[1]]}
 _BETA = 0.04  # of the KL term; any value above 0 needs the reference
-
-
-OnPhase = Callable[[str], None]
 
 
 def arguments_class(config: TrainConfig) -> type[TrainingArguments]:
@@ -78,18 +78,10 @@ def objective_arguments(config: TrainConfig) -> dict[str, object]:
     return found
 
 
-def trl_trainer(
-    model: PreTrainedModel,
-    arguments: TrainingArguments,
-    config: TrainConfig,
-    *,
-    adapted: Callable[[PreTrainedModel], Module],
-    reference: Callable[[], PreTrainedModel],
-    on_phase: OnPhase | None,
-) -> Trainer:
-    """TRL's trainer of a rung. It has `model` wrapped by `adapted`, if the rung has adapters.
+def make_trl_trainer(draft: Draft) -> None:
+    """Make TRL's trainer, which wraps the model if the rung has adapters.
 
-    `reference` makes the second model that full fine-tuning with DPO needs.
+    It gets the second model that full fine-tuning with DPO needs.
 
     Raises:
         UnsupportedError: TRL cannot train this rung.
@@ -97,6 +89,7 @@ def trl_trainer(
     trl = _trl()
     from datasets import Dataset
 
+    model, config = draft.model, draft.config
     name = f"{_NAMES[config.objective]}Trainer"
     part = name.removesuffix("Trainer").lower()
     module = importlib.import_module(f"trl.trainer.{part}_trainer")
@@ -108,20 +101,21 @@ def trl_trainer(
     if config.objective == "grpo":
         given["reward_funcs"] = _reward
     elif has_reference_model(config):
-        given["ref_model"] = reference()
+        given["ref_model"] = _reference(draft)
     own: dict[str, torch.dtype] = {}  # of each weight that is trained
 
     def noted(model: PreTrainedModel) -> Module:
-        found = adapted(model)
+        found = add_adapter(model, config, draft.job.model.task)
         own.update({name: one.dtype for name, one in found.named_parameters() if one.requires_grad})
         return found
 
     sharded = is_fsdp(config) and config.fsdp_version == 2
-    with _own_parts(module, noted, reference), moved_with_values() if sharded else nullcontext():
+    parts = _own_parts(module, noted, lambda: _reference(draft))
+    with parts, moved_with_values() if sharded else nullcontext():
         try:
-            trainer: Trainer = _class(getattr(trl, name), on_phase, config)(
+            draft.trainer = _class(getattr(trl, name), draft.on_phase, config)(
                 model=model,
-                args=arguments,
+                args=draft.arguments,
                 train_dataset=Dataset.from_dict(_ROW),
                 processing_class=tokenizer_of(model),
                 **given,
@@ -129,8 +123,12 @@ def trl_trainer(
         except (ValueError, ImportError, NotImplementedError) as error:
             raise UnsupportedError(f"TRL's {name} rejects this rung: {error}") from error
     if config.objective == "default" or config.adapter_dtype != "default":
-        _undo_cast(trainer.model, own)
-    return trainer
+        _undo_cast(draft.trainer.model, own)
+    draft.model = draft.trainer.model
+
+
+def _reference(draft: Draft) -> PreTrainedModel:
+    return load_model(draft.job, draft.model_config, draft.device, draft.on_host)[0]
 
 
 def _undo_cast(model: Module, own: Mapping[str, torch.dtype]) -> None:

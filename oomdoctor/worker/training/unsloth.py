@@ -22,13 +22,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from torch.nn import Module
 
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.configuration.faults import UNSLOTH_CHECKPOINTING
-from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.system.environment import set_variables, variable
 from oomdoctor.worker.protocol import UnsupportedError
+from oomdoctor.worker.training.draft import Draft
 from oomdoctor.worker.training.model_config import auto_class
 from oomdoctor.worker.training.synthetic import declare_model
 from oomdoctor.worker.training.trl import tokenizer_of
@@ -65,15 +64,13 @@ def import_unsloth() -> None:
         raise UnsupportedError(f"Unsloth cannot be imported: {reason}") from error
 
 
-def load_model(
-    job: ProbeJob, model_config: PretrainedConfig, device: torch.device, notes: list[str]
-) -> PreTrainedModel:
+def load_model(draft: Draft) -> PreTrainedModel:
     """The model from `FastLanguageModel.from_pretrained`.
 
     Raises:
         UnsupportedError: Unsloth does not take this model.
     """
-    config, spec = job.config, job.model
+    job, config, spec = draft.job, draft.config, draft.job.model
     dtype = getattr(torch, config.weights_dtype)
     settings: dict[str, object] = {
         "max_seq_length": config.sequence_length,
@@ -83,7 +80,7 @@ def load_model(
         "full_finetuning": config.method == "full",
         "use_gradient_checkpointing": UNSLOTH_CHECKPOINTING[config.activation_checkpointing],
         "trust_remote_code": spec.trust_remote_code,
-        "device_map": {"": str(device)},
+        "device_map": {"": str(draft.device)},
         "offload_embedding": False,
     }
     if job.weights == "pretrained":
@@ -94,11 +91,11 @@ def load_model(
         write_checkpoint(
             Path(folder),
             auto_class(spec.task),
-            model_config,
+            draft.model_config,
             dtype,
             trust_remote_code=spec.trust_remote_code,
         )
-        notes.append("Unsloth loaded a checkpoint without data, so all weights are zero")
+        draft.notes.append("Unsloth loaded a checkpoint without data, so all weights are zero")
         return _loaded(folder, settings | {"local_files_only": True})
 
 
@@ -112,12 +109,13 @@ def _loaded(name: str, settings: dict[str, object]) -> PreTrainedModel:
     return model
 
 
-def add_adapter(model: Module, config: TrainConfig) -> Module:
-    """The model with adapters from `FastLanguageModel.get_peft_model`.
+def add_adapter(draft: Draft) -> None:
+    """Add adapters with `FastLanguageModel.get_peft_model`.
 
     Raises:
         UnsupportedError: Unsloth does not take these adapters.
     """
+    config = draft.config
     targets = config.lora_targets
     settings: dict[str, object] = {
         "r": config.lora_rank,
@@ -131,11 +129,10 @@ def add_adapter(model: Module, config: TrainConfig) -> Module:
         settings["modules_to_save"] = list(config.modules_to_save)
     unsloth = importlib.import_module("unsloth")
     try:
-        adapted: Module = unsloth.FastLanguageModel.get_peft_model(model, **settings)
+        draft.model = unsloth.FastLanguageModel.get_peft_model(draft.model, **settings)
     except (NotImplementedError, ValueError, TypeError) as error:
         reason = " ".join(str(error).split())
         raise UnsupportedError(f"Unsloth cannot add these adapters: {reason}") from error
-    return adapted
 
 
 def autocast_dtype(config: TrainConfig) -> str:

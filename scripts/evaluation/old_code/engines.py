@@ -144,19 +144,16 @@ def _fused(*features: str) -> Callable[[TrainConfig], AbstractContextManager[Non
     def fused(_: TrainConfig) -> Iterator[None]:
         from emulated.accelerated import framework
 
-        from oomdoctor.worker.training import build
-
-        enable = build.enable_checkpointing
         row = {"quant": None, "features": features}
 
-        def enable_checkpointing(model: Any, *given: Any) -> None:
-            enable(model, *given)
+        def enable_checkpointing(model: Any, enable: Callable[[], None]) -> None:
+            enable()
             with tempfile.TemporaryDirectory() as folder:
                 plugins = framework(row, Path(folder))
                 plugins.augmentation(model, None, modifiable_args=(None,))
                 plugins.get_callbacks_and_ready_for_train(model)
 
-        with mock.patch.object(build, "enable_checkpointing", enable_checkpointing):
+        with recomputing.checkpointing_by(enable_checkpointing):
             yield
 
     return fused

@@ -25,13 +25,13 @@ def lit_gpt(config: TrainConfig) -> Iterator[None]:
     """Llama models act as lit-gpt's GPT, with its LoRA in place of peft's."""
     from transformers.models.llama import modeling_llama
 
-    from oomdoctor.worker.training import build
+    from oomdoctor.worker.training import order
 
     model = modeling_llama.LlamaForCausalLM
     with (
         mock.patch.object(modeling_llama, "LlamaAttention", _attention(config)),
         mock.patch.object(model, "forward", _forward),
-        mock.patch.object(build, "add_adapter", _freeze_all_but_lora),
+        mock.patch.object(order, "add_adapter", _freeze_all_but_lora),
     ):
         yield
 

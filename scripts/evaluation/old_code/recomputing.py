@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import Any
 from unittest import mock
 
 from oomdoctor.records.configuration.config import TrainConfig
+
+
+@contextlib.contextmanager
+def checkpointing_by(change: Callable[[Any, Callable[[], None]], None]) -> Iterator[None]:
+    """Let `change` take a model's turn to be checkpointed, with what the rung itself would do."""
+    from oomdoctor.worker.training import order
+    from oomdoctor.worker.training.techniques.checkpointing import enable_checkpointing
+
+    (own,) = (row for row in order.TECHNIQUES if row.act is enable_checkpointing)
+
+    def act(draft: Any) -> None:
+        change(draft.model, lambda: own.act(draft) if own.of(draft.job) else None)
+
+    changed = own._replace(of=lambda _: True, act=act)
+    rows = tuple(changed if row is own else row for row in order.TECHNIQUES)
+    with mock.patch.object(order, "TECHNIQUES", rows):
+        yield
 
 
 @contextlib.contextmanager
@@ -20,7 +37,6 @@ def operators_recomputed(_: TrainConfig) -> Iterator[None]:
         create_selective_checkpoint_contexts,
     )
 
-    from oomdoctor.worker.training import build
     from oomdoctor.worker.training.techniques.checkpointing import _layers
 
     aten = torch.ops.aten
@@ -59,28 +75,25 @@ def operators_recomputed(_: TrainConfig) -> Iterator[None]:
 
         return again
 
-    def enable_checkpointing(model: Any, *_: Any) -> None:
+    def enable_checkpointing(model: Any, _: Any) -> None:
         for layer in _layers(model):
             layer.forward = checkpointed(layer.forward)
 
-    with mock.patch.object(build, "enable_checkpointing", enable_checkpointing):
+    with checkpointing_by(enable_checkpointing):
         yield
 
 
 @contextlib.contextmanager
 def reentrant(config: TrainConfig) -> Iterator[None]:
-    from oomdoctor.worker.training import build
     from oomdoctor.worker.training.techniques import checkpointing
 
-    enable = build.enable_checkpointing
-
-    def enable_checkpointing(model: Any, *given: Any) -> None:
-        enable(model, *given)
+    def enable_checkpointing(model: Any, enable: Callable[[], None]) -> None:
+        enable()
         if config.method != "full":
             model.enable_input_require_grads()
 
     with (
         mock.patch.object(checkpointing, "_SETTINGS", {"use_reentrant": True}),
-        mock.patch.object(build, "enable_checkpointing", enable_checkpointing),
+        checkpointing_by(enable_checkpointing),
     ):
         yield

@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from oomdoctor.emulator.alone_ranks import answer_rendezvous, is_another_rank
+from oomdoctor.emulator.alone import ANSWERS, is_another_rank
 
 
 @pytest.mark.parametrize(
@@ -46,6 +46,6 @@ def test_the_store_waits_for_one_rank(monkeypatch, given, named):
 
     module = types.SimpleNamespace(TCPStore=store)
     monkeypatch.setitem(sys.modules, "torch.distributed.rendezvous", module)
-    answer_rendezvous()
+    ANSWERS["torch.distributed.rendezvous"]()
     module.TCPStore(*given, **named)
     assert asked == [("127.0.0.1", 1, 1, True)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from tiny_models import tiny_job
 from oomdoctor.worker.host import _imports_first
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.training import unsloth
+from oomdoctor.worker.training.draft import Draft
 from oomdoctor.worker.training.model_config import auto_class, load_config
 from oomdoctor.worker.training.support import check_supported
 from oomdoctor.worker.training.unsloth import write_checkpoint
@@ -77,14 +79,16 @@ def test_a_rung_is_loaded_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
     module = SimpleNamespace(FastLanguageModel=FastLanguageModel)
     monkeypatch.setitem(sys.modules, "unsloth", module)
     job = tiny_job("dense", **RUNG, lora_rank=8, activation_checkpointing="offload")
-    notes: list[str] = []
-    model: Any = unsloth.load_model(job, load_config(job.model), torch.device("cpu"), notes)
-    assert unsloth.add_adapter(model, job.config) == "adapted model"  # type: ignore[comparison-overlap]
+    draft: Any = Draft(job, torch.device("cpu"), None, nullcontext)
+    draft.model_config = load_config(job.model)
+    draft.model = unsloth.load_model(draft)
+    unsloth.add_adapter(draft)
+    assert draft.model == "adapted model"
     assert seen == [
         {"length": 64, "nf4": False, "full": False},
         {"r": 8, "checkpointing": "unsloth"},
     ]
-    assert "zero" in notes[0]
+    assert "zero" in draft.notes[0]
 
 
 def test_without_the_package_the_line_to_type_is_said() -> None:

@@ -40,15 +40,13 @@ def _run(module: str, function: str, *words: str) -> None:
 
 
 def _alone() -> None:
-    from oomdoctor.emulator import alone_ranks as alone
+    from oomdoctor.emulator import alone
     from oomdoctor.monitor.inside.imports import after_import
 
     if alone.is_another_rank():
         alone.stand_aside()
-    after_import("torch.distributed.rendezvous", alone.answer_rendezvous)
-    after_import("torch.distributed.distributed_c10d", alone.answer_collectives)
-    after_import("torch.distributed.checkpoint.default_planner", alone.answer_checkpoints)
-    after_import("torch.distributed.fsdp._optim_utils", alone.answer_optimizer_states)
+    for module, answer in alone.ANSWERS.items():
+        after_import(module, answer)
 
 
 def _run_hidden() -> None:

@@ -33,17 +33,9 @@ from oomdoctor.records.configuration.config import TrainConfig, trains_with_trl
 from oomdoctor.records.facts.attention import ATTENTIONS
 from oomdoctor.records.facts.optimizers import is_paged
 from oomdoctor.worker.replacing import replaced
-from oomdoctor.worker.simulating.cuda import (
-    attention,
-    autocast,
-    flash_package,
-    flex,
-    host_numbers,
-    liger,
-)
+from oomdoctor.worker.simulating.cuda import attention, autocast, flash_package, flex, liger
 from oomdoctor.worker.simulating.cuda.choices import Choices
 from oomdoctor.worker.simulating.cuda.liger import launch, no_driver_needed
-from oomdoctor.worker.simulating.device import sums
 from oomdoctor.worker.simulating.registering import implemented
 from oomdoctor.worker.tracing.trace import AllocationTrace
 
@@ -67,9 +59,7 @@ def as_on_cuda(
     """
     with ExitStack() as stack:
         stack.enter_context(autocast.cuda_autocast())
-        stack.enter_context(sums.sums_in_place())
-        stack.enter_context(host_numbers.told_apart(trace))
-        stack.enter_context(sums.cuda_statistics())
+        stack.enter_context(choices.numbers.told_apart(trace))
         stack.enter_context(implemented({"dropout": cuda_dropout}, "AutogradCPU"))
         stack.enter_context(attention.cuda_sdpa(choices.attention))
         if ATTENTIONS[config.attention].stand_in is not None:

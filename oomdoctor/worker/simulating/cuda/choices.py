@@ -13,21 +13,23 @@ from oomdoctor.worker.simulating.cuda import attention
 from oomdoctor.worker.simulating.cuda import kernel_rules as kernels
 from oomdoctor.worker.simulating.cuda.attention_choice import choose_backend
 from oomdoctor.worker.simulating.cuda.flex import kept_of
+from oomdoctor.worker.simulating.cuda.host_numbers import HostNumbers
 from oomdoctor.worker.simulating.cuda.workspaces import workspaces_of
 from oomdoctor.worker.tracing.calls import OperatorCall
-from oomdoctor.worker.tracing.steps import Lasting, Passing, Step
+from oomdoctor.worker.tracing.steps import Lasting, OnHost, Passing, Step
 
 
 class Choices:
     """Chooses for `card`, and keeps in `alike` the cards that would get the same answers.
 
-    Invariant: `card` is in `alike`.
+    Invariant: `card` is in `alike`. `numbers` knows which ones are on the host.
     """
 
     def __init__(self, cards: Iterable[Card]) -> None:
         self.cards = tuple(dict.fromkeys(cards))
         self.card = self.cards[0]
         self.alike = set(self.cards)
+        self.numbers = HostNumbers()
 
     def begin(self, card: Card) -> None:
         """Begin a recording for this card."""
@@ -42,6 +44,8 @@ class Choices:
 
     def steps(self, call: OperatorCall) -> tuple[Step, ...]:
         """What a kernel does with memory while it runs, see `kernels`."""
+        if self.numbers.makes_one(call):
+            return (OnHost(0),)
         steps = kernels.steps_of(call, self.card)
         if kernels.differs_by_card(call.func):
             self._keep(card for card in self._others if kernels.steps_of(call, card) == steps)

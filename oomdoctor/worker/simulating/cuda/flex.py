@@ -15,7 +15,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
 _NAME = "flex_attention"
-_kinds: dict[Hashable, int] = {}  # the calls that are compiled, in the order of their first one
 _BLOCK = 128  # _DEFAULT_SPARSE_BLOCK_SIZE
 _OPERATORS = {
     "flex_attention_forward": (
@@ -63,10 +62,11 @@ def simulated_attention() -> Iterator[None]:
             "flex_attention needs newer releases of transformers and torch"
         ) from error
     plain = own.flex_attention_forward
+    compiled: dict[Hashable, int] = {}  # the calls, in the order of their first one
     functions = modeling.ALL_ATTENTION_FUNCTIONS._global_mapping
     with (
         replaced(masks, "create_block_mask", _block_mask),
-        replaced(own, "compile_friendly_flex_attention", _attention),
+        replaced(own, "compile_friendly_flex_attention", partial(_attention, compiled)),
         restored(functions, {_NAME: lambda module, *args, **kw: _forward(plain, module, args, kw)}),
     ):
         yield
@@ -87,6 +87,7 @@ def _forward(
 
 
 def _attention(
+    compiled: dict[Hashable, int],
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -96,7 +97,10 @@ def _attention(
     kernel_options: dict[str, tuple[torch.nn.Module, list[torch.Tensor]]],
     **_: object,
 ) -> torch.Tensor:
-    """The compiled `flex_attention`; inputs are (batch, heads, length, head dimension)."""
+    """The compiled `flex_attention`; inputs are (batch, heads, length, head dimension).
+
+    A call of another kind than those `compiled` before is compiled too.
+    """
     if query.shape[-2] < _BLOCK:
         raise UnsupportedError(
             f"flex_attention with fewer than {_BLOCK} tokens uses another kernel, which is not "
@@ -109,8 +113,8 @@ def _attention(
     held = [] if block_mask is None else _tensors_of_mask(block_mask)
     causal = bool(getattr(module, "is_causal", True))
     kind = (_code_of(getattr(block_mask, "mask_mod", None)), query.shape)
-    compiled = _kinds.setdefault(kind, len(_kinds))
-    out, *rest = _Flex.apply((causal, compiled), query, key, value, *held)
+    number = compiled.setdefault(kind, len(compiled))
+    out, *rest = _Flex.apply((causal, number), query, key, value, *held)
     beside.extend(rest)
     return out
 

@@ -14,52 +14,56 @@ from typing import ParamSpec
 import torch
 
 from oomdoctor.worker.replacing import replaced
+from oomdoctor.worker.tracing.calls import OperatorCall
 from oomdoctor.worker.tracing.trace import AllocationTrace
 
 P = ParamSpec("P")
-_on_device = False  # whether the caller named the device of what is made now
 
 
-@contextmanager
-def told_apart(trace: AllocationTrace) -> Iterator[None]:
-    """Let `is_on_host` answer, in the whole process, and keep such numbers out of the trace."""
-    from torch.utils import _device
+class HostNumbers:
+    """Knows of each number that is made whether its maker named a device."""
 
-    # torch remembers which functions `with torch.device(...)` is for when it first needs them. That
-    # must not be while they are replaced, or it would not know them afterwards.
-    _device._device_constructors()
-    with ExitStack() as stack:
-        for owner, name in (
-            (torch, "tensor"),
-            (torch, "as_tensor"),
-            (torch.Tensor, "new_tensor"),
-        ):
-            own = getattr(owner, name)
-            # These are the functions that make a tensor from Python's numbers.
-            stack.enter_context(replaced(owner, name, _noting(own, always=owner is not torch)))
-        for name in ("zeros", "ones"):
-            # Optimizers count their steps in such numbers, which the trace would take for a GPU's.
-            left_out = _left_out(getattr(torch, name), trace)
-            stack.enter_context(replaced(torch, name, left_out))
-        yield
+    def __init__(self) -> None:
+        self._on_device = False
 
+    @contextmanager
+    def told_apart(self, trace: AllocationTrace) -> Iterator[None]:
+        """Let `makes_one` answer, in the whole process, and keep such numbers out of the trace."""
+        from torch.utils import _device
 
-def is_on_host(tensor: object) -> bool:
-    """Whether a tensor that `lift_fresh` returns now is a number on the host."""
-    return isinstance(tensor, torch.Tensor) and tensor.dim() == 0 and not _on_device
+        # torch remembers which functions `with torch.device(...)` is for when it first needs them.
+        # That must not be while they are replaced, or it would not know them afterwards.
+        _device._device_constructors()
+        with ExitStack() as stack:
+            for owner, name in (
+                (torch, "tensor"),
+                (torch, "as_tensor"),
+                (torch.Tensor, "new_tensor"),
+            ):
+                own = self._noting(getattr(owner, name), always=owner is not torch)
+                # These are the functions that make a tensor from Python's numbers.
+                stack.enter_context(replaced(owner, name, own))
+            for name in ("zeros", "ones"):
+                # Optimizers count their steps in them, which the trace would take for a GPU's.
+                left_out = _left_out(getattr(torch, name), trace)
+                stack.enter_context(replaced(torch, name, left_out))
+            yield
 
+    def makes_one(self, call: OperatorCall) -> bool:
+        """Whether an operator that has just returned made a number on the host."""
+        if self._on_device or call.func is not torch.ops.aten.lift_fresh.default:
+            return False
+        return isinstance(call.result, torch.Tensor) and call.result.dim() == 0
 
-def _noting(function: Callable[P, torch.Tensor], *, always: bool) -> Callable[P, torch.Tensor]:
-    def make(*args: P.args, **kwargs: P.kwargs) -> torch.Tensor:
-        global _on_device
-        before = _on_device
-        _on_device = always or _is_named(kwargs.get("device"))
-        try:
-            return function(*args, **kwargs)
-        finally:
-            _on_device = before
+    def _noting(
+        self, function: Callable[P, torch.Tensor], *, always: bool
+    ) -> Callable[P, torch.Tensor]:
+        def make(*args: P.args, **kwargs: P.kwargs) -> torch.Tensor:
+            named = always or _is_named(kwargs.get("device"))
+            with replaced(self, "_on_device", named):
+                return function(*args, **kwargs)
 
-    return make
+        return make
 
 
 def _left_out(

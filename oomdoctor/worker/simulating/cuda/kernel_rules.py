@@ -22,7 +22,6 @@ from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.worker.simulating.cuda import attention_kernels
 from oomdoctor.worker.simulating.cuda import kernel_indexing as indexing
 from oomdoctor.worker.simulating.cuda import kernel_reductions as reductions
-from oomdoctor.worker.simulating.cuda.host_numbers import is_on_host
 from oomdoctor.worker.tracing.calls import OperatorCall
 from oomdoctor.worker.tracing.steps import OTHERS, Freed, OnHost, Result, Step
 from oomdoctor.worker.tracing.tensors import tensor_bytes
@@ -105,12 +104,7 @@ def steps_of(call: OperatorCall, card: Card) -> tuple[Step, ...]:
     return () if rule is None else rule(call, card)
 
 
-def _lift_fresh(call: OperatorCall, _: Card) -> tuple[Step, ...]:
-    return (OnHost(0),) if is_on_host(call.result) else ()
-
-
 _RULES: dict[str, Rule] = {
-    "aten::lift_fresh": _lift_fresh,
     "aten::embedding": indexing.embedding,
     "aten::index": indexing.index,
     "aten::nonzero": indexing.nonzero,

@@ -15,9 +15,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
 import torch
@@ -34,19 +33,7 @@ _NAME = "_oomdoctor_answer"
 Note = Callable[[Sequence[object], object], None]  # of the arguments and the result
 
 
-@dataclass
-class _Asked:
-    """What code that asks for values gets: whether they hold, their number, a mask's share."""
-
-    holds: bool = True
-    number: int = 1
-    share: Fraction | None = None
-
-
-_asked = _Asked()
-
-
-class Answers(NamedTuple):
+class Answer(NamedTuple):
     """What to do about the values of one operator.
 
     `before` may give its result, from its arguments; None if it has to run. `after` notes what is
@@ -57,104 +44,109 @@ class Answers(NamedTuple):
     after: tuple[Note, ...]
 
 
-@cache
-def answers_of(func: OpOverload) -> Answers | None:
-    """What to do about the values of an operator; None if nothing."""
-    aten = torch.ops.aten
-    answering: dict[OpOverload, Callable[[Sequence[torch.Tensor]], object]] = {
-        aten._local_scalar_dense.default: _read,
-        aten.nonzero.default: lambda args: known_values.nonzero(args[0]),
-        aten.index.Tensor: selected,
-        aten.add.Tensor: sums.sum_of_gradients,
-        aten.index_put.default: sums.gradient_of_index,
-        aten.native_layer_norm.default: sums.normalized,
-    }
-    before = answering.get(func)
-    after: list[Note] = []
-    if str(func).startswith(_TRUE):
-        after.append(_holds)
-    elif str(func).startswith(_FINDS_OVERFLOW):
-        after.append(_no_overflow)
-    learn = known_values.learner(func)
-    if learn is not None:
-        after.append(learn)
-    passed_on = _rules_of_masks().get(func)
-    if passed_on is not None:
-        after.append(passed_on)
-    return Answers(before, tuple(after)) if before is not None or after else None
+class Answers:
+    """What one simulated device answers code that reads values.
 
+    With `cuda`, also where autograd and kernels on CUDA write something else than a dispatch mode
+    sees on the CPU.
+    """
 
-def _read(args: Sequence[object]) -> bool | int | float:
-    """The value of a tensor with one element."""
-    tensor: torch.Tensor = args[0]
-    constant = getattr(tensor, "constant", None)
-    if constant is not None:
-        value: bool | int | float = constant.item()
-        return value
-    known = getattr(tensor, _NAME, None)
-    if tensor.dtype == torch.bool:
-        return bool(known)
-    if known is not None:
-        return float(known)
-    return 1.0 if tensor.is_floating_point() else _asked.number
+    def __init__(self, *, cuda: bool) -> None:
+        self._holds = True
+        self._number = 1
+        self._share: Fraction | None = None  # of a mask that indexes a tensor
+        self._of: dict[OpOverload, Answer | None] = {}
+        aten = torch.ops.aten
+        self._before: dict[OpOverload, Callable[[Sequence[torch.Tensor]], object]] = {
+            aten._local_scalar_dense.default: self._read,
+            aten.nonzero.default: lambda args: known_values.nonzero(args[0]),
+            aten.index.Tensor: self._selected,
+        }
+        if cuda:
+            self._before |= {
+                aten.add.Tensor: partial(sums.sum_of_gradients, sums.only_the_engine()),
+                aten.index_put.default: sums.gradient_of_index,
+                aten.native_layer_norm.default: sums.normalized,
+            }
 
+    def of(self, func: OpOverload) -> Answer | None:
+        """What to do about the values of an operator; None if nothing."""
+        if func not in self._of:
+            self._of[func] = self._answer(func)
+        return self._of[func]
 
-def _holds(_: Sequence[object], result: object) -> None:
-    setattr(result, _NAME, _asked.holds)
+    def _answer(self, func: OpOverload) -> Answer | None:
+        before = self._before.get(func)
+        after: list[Note | None] = [known_values.learner(func), _rules_of_masks().get(func)]
+        if str(func).startswith(_TRUE):
+            after.insert(0, self._note_truth)
+        elif str(func).startswith(_FINDS_OVERFLOW):
+            after.insert(0, _no_overflow)
+        notes = tuple(note for note in after if note is not None)
+        return Answer(before, notes) if before is not None or notes else None
 
+    def _read(self, args: Sequence[object]) -> bool | int | float:
+        """The value of a tensor with one element."""
+        tensor: torch.Tensor = args[0]
+        constant = getattr(tensor, "constant", None)
+        if constant is not None:
+            value: bool | int | float = constant.item()
+            return value
+        known = getattr(tensor, _NAME, None)
+        if tensor.dtype == torch.bool:
+            return bool(known)
+        if known is not None:
+            return float(known)
+        return 1.0 if tensor.is_floating_point() else self._number
 
-def negative() -> AbstractContextManager[None]:
-    """What code asks for in this context does not hold."""
-    return replaced(_asked, "holds", False)
+    def _note_truth(self, _: Sequence[object], result: object) -> None:
+        setattr(result, _NAME, self._holds)
 
+    def _selected(self, args: Sequence[object]) -> torch.Tensor | None:
+        """`aten.index` with a mask whose share is known; None for any other."""
+        tensor: torch.Tensor = args[0]
+        indices = args[1]
+        if self._share is None or not isinstance(indices, list | tuple) or len(indices) != 1:
+            return None
+        mask = indices[0]
+        if mask is None or mask.dtype != torch.bool:
+            return None
+        rows = math.ceil(self._share * mask.numel())
+        result: torch.Tensor = tensor.new_empty((rows, *tensor.shape[mask.dim() :]))
+        return result
 
-def reads_as(number: int) -> AbstractContextManager[None]:
-    """Whole numbers that code asks for in this context are this one, not 1."""
-    return replaced(_asked, "number", number)
+    def reads_as(self, number: int) -> AbstractContextManager[None]:
+        """Whole numbers that code asks for in this context are this one, not 1."""
+        return replaced(self, "_number", number)
+
+    def scored(self, share: Fraction | None) -> AbstractContextManager[None]:
+        """In this context a mask that indexes a tensor is true for this share of its elements."""
+        return replaced(self, "_share", share)
+
+    @contextmanager
+    def several_in_a_row(self, several: bool) -> Iterator[None]:
+        """With `several`, transformers finds that the position ids of a row restart."""
+        import transformers
+
+        masks = getattr(transformers, "masking_utils", None)
+        find = getattr(masks, "find_packed_sequence_indices", None)
+        if find is None or not several:
+            yield
+            return
+
+        def found(position_ids: torch.Tensor) -> torch.Tensor | None:
+            with replaced(self, "_holds", False):
+                indices: torch.Tensor | None = find(position_ids)
+            return indices
+
+        # It asks whether the last token still belongs to the first document, and nobody computed
+        # that.
+        with replaced(masks, "find_packed_sequence_indices", found):
+            yield
 
 
 def _no_overflow(args: Sequence[object], _: object) -> None:
     setattr(args[1], _NAME, False)
-
-
-def scored(share: Fraction | None) -> AbstractContextManager[None]:
-    """In this context a mask that indexes a tensor is true for this share of its elements."""
-    return replaced(_asked, "share", share)
-
-
-def selected(args: Sequence[object]) -> torch.Tensor | None:
-    """`aten.index` with a mask whose share is known; None for any other."""
-    tensor: torch.Tensor = args[0]
-    indices = args[1]
-    if _asked.share is None or not isinstance(indices, list | tuple) or len(indices) != 1:
-        return None
-    mask = indices[0]
-    if mask is None or mask.dtype != torch.bool:
-        return None
-    rows = math.ceil(_asked.share * mask.numel())
-    result: torch.Tensor = tensor.new_empty((rows, *tensor.shape[mask.dim() :]))
-    return result
-
-
-@contextmanager
-def several_in_a_row(several: bool) -> Iterator[None]:
-    """With `several`, transformers finds that the position ids of a row restart."""
-    import transformers
-
-    masks = getattr(transformers, "masking_utils", None)
-    find = getattr(masks, "find_packed_sequence_indices", None)
-    if find is None or not several:
-        yield
-        return
-
-    def found(position_ids: torch.Tensor) -> torch.Tensor | None:
-        with negative():
-            indices: torch.Tensor | None = find(position_ids)
-        return indices
-
-    # It asks whether the last token still belongs to the first document, and nobody computed that.
-    with replaced(masks, "find_packed_sequence_indices", found):
-        yield
 
 
 _PADDED = "_oomdoctor_padded"
@@ -164,11 +156,6 @@ def know_padded(masks: Iterable[torch.Tensor]) -> None:
     """These masks have zeros for padding, and ones."""
     for mask in masks:
         setattr(mask.untyped_storage(), _PADDED, True)
-
-
-def _rule_of_mask(func: OpOverload) -> Note | None:
-    """What notes the result of an operator on such a mask; None for most operators."""
-    return _rules_of_masks().get(func)
 
 
 @cache

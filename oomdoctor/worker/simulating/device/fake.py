@@ -23,13 +23,15 @@ from torch.autograd.function import FunctionCtx
 
 from oomdoctor.worker.replacing import replaced
 from oomdoctor.worker.simulating.device import bitsandbytes, known_values, torchao_states
-from oomdoctor.worker.simulating.device.mode import SimulatedDevice
+from oomdoctor.worker.simulating.device.mode import Remembered, SimulatedDevice, of_this_process
 
 Product = Callable[..., torch.Tensor]
 
 
 @contextmanager
-def simulated_device(*, cuda: bool) -> Iterator[SimulatedDevice]:
+def simulated_device(
+    *, cuda: bool, remembered: Remembered | None = None
+) -> Iterator[SimulatedDevice]:
     """Make every tensor inside the context fake; yields what tells an observer of them.
 
     With `cuda`, torch makes the choices that it makes on a GPU (foreach optimizers and clipping).
@@ -38,7 +40,8 @@ def simulated_device(*, cuda: bool) -> Iterator[SimulatedDevice]:
     with ExitStack() as stack:
         for replacement in _replacements(cuda=cuda):
             stack.enter_context(replacement)
-        mode = stack.enter_context(SimulatedDevice())
+        own = of_this_process() if remembered is None else remembered
+        mode = stack.enter_context(SimulatedDevice(own, cuda=cuda))
         mode.wrappers = torchao_states.classes()
         yield mode
 

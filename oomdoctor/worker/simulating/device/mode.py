@@ -14,7 +14,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from oomdoctor.worker.protocol import UnsupportedError
-from oomdoctor.worker.simulating.device.answers import answers_of
+from oomdoctor.worker.simulating.device.answers import Answers
 from oomdoctor.worker.simulating.device.results import REFUSED, Known, Maker, describer, is_regular
 from oomdoctor.worker.tracing.calls import Observer, OperatorCall, Recording
 
@@ -35,7 +35,25 @@ class Kind:
         self.result = result
 
 
-_kinds: dict[Hashable, Kind] = {}  # by operator and arguments; shared by all rungs of a process
+class Remembered:
+    """What operators returned, by operator and arguments. It is forgotten if it grows too large."""
+
+    def __init__(self, largest: int = _LARGEST) -> None:
+        self.kinds: dict[Hashable, Kind] = {}
+        self._largest = largest
+
+    def learn(self, key: Hashable, result: Known) -> Kind:
+        """Remember what calls of this kind return."""
+        if len(self.kinds) >= self._largest:
+            self.kinds.clear()
+        kind = self.kinds[key] = Kind(result)
+        return kind
+
+
+@cache
+def of_this_process() -> Remembered:
+    """What all simulations of a process remember together: the next rung reuses most of it."""
+    return Remembered()
 
 
 class _RealOperators(Recording):
@@ -54,11 +72,14 @@ class _RealOperators(Recording):
 class SimulatedDevice(FakeTensorMode):  # type: ignore[misc]
     """See the module. `sharded` is the class of tensors that are sharded over ranks.
 
-    `wrappers` are further classes of tensors that hold others.
+    `wrappers` are further classes of tensors that hold others. What operators returned is in
+    `remembered`, which devices of one process share.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, remembered: Remembered, *, cuda: bool) -> None:
         super().__init__(allow_non_fake_inputs=True)
+        self.answers = Answers(cuda=cuda)
+        self._remembered = remembered
         self.cache_enabled = False  # results are kept here; keeping them twice takes longer
         self._describe = describer()
         self._maker = Maker(self)
@@ -134,13 +155,13 @@ class SimulatedDevice(FakeTensorMode):  # type: ignore[misc]
         self, func: OpOverload, types: Types, args: Arguments, kwargs: Keywords
     ) -> object:
         """The result of an operator that the step calls, with what is known of its values."""
-        answers = answers_of(func)
-        if answers is None:
+        answer = self.answers.of(func)
+        if answer is None:
             return self._result(func, types, args, kwargs)
-        result = None if answers.before is None else answers.before(args)
+        result = None if answer.before is None else answer.before(args)
         if result is None:
             result = self._result(func, types, args, kwargs)
-        for note in answers.after:
+        for note in answer.after:
             note(args, result)
         return result
 
@@ -151,15 +172,13 @@ class SimulatedDevice(FakeTensorMode):  # type: ignore[misc]
             result = _from_kernel(self, func, types, args, kwargs)
             self._kind = None  # and not that of an operator it called
             return result
-        kind = _kinds.get(key)
+        kind = self._remembered.kinds.get(key)
         if kind is not None and kind.result is not REFUSED:
             self._kind = kind
             return self._maker.made(kind.result, args)
         result = _from_kernel(self, func, types, args, kwargs)
         if kind is None:
-            if len(_kinds) >= _LARGEST:
-                _kinds.clear()
-            kind = _kinds[key] = Kind(self._maker.learned(args, result))
+            kind = self._remembered.learn(key, self._maker.learned(args, result))
         self._kind = kind
         return result
 

@@ -13,43 +13,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import cache
 
 import torch
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from oomdoctor.worker.replacing import replaced
-
 Holders = tuple[int, int, int]  # references to a tensor, to its memory and to its Python object
 
 
-@dataclass
-class _Known:
-    """`in_place` is what a tensor has that only the engine holds; None lets torch add."""
-
-    in_place: Holders | None = None
-    as_on_cuda: bool = False
-
-
-_known = _Known()
-
-
-def sums_in_place() -> AbstractContextManager[None]:
-    """Let `sum_of_gradients` answer, in the whole process."""
-    return replaced(_known, "in_place", _only_the_engine())
-
-
-def sum_of_gradients(args: Sequence[torch.Tensor]) -> torch.Tensor | None:
+def sum_of_gradients(alone: Holders, args: Sequence[torch.Tensor]) -> torch.Tensor | None:
     """The first of two gradients if the engine would add the second to it; otherwise None.
 
-    `args` are those of `aten::add`.
+    `args` are those of `aten::add`, `alone` what `only_the_engine` returned.
     """
     if not _engine_runs():
         return None
-    if not isinstance(args[1], torch.Tensor) or _holders(args) != _known.in_place:
+    if not isinstance(args[1], torch.Tensor) or _holders(args) != alone:
         return None
     one, other = args
     alike = one.shape == other.shape and one.dtype == other.dtype
@@ -70,9 +50,8 @@ def gradient_of_index(args: Sequence[torch.Tensor]) -> torch.Tensor | None:
 
 
 def _engine_runs() -> bool:
-    """Whether autograd runs the operator, and its sums are in place."""
-    in_graph = torch._C._current_graph_task_id() != -1
-    return _known.in_place is not None and in_graph and not torch.is_grad_enabled()
+    """Whether autograd runs the operator."""
+    return torch._C._current_graph_task_id() != -1 and not torch.is_grad_enabled()
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
@@ -92,7 +71,7 @@ def _holders(args: Sequence[torch.Tensor]) -> Holders:
 
 
 @cache
-def _only_the_engine() -> Holders:
+def only_the_engine() -> Holders:
     """The references to a gradient that only the engine holds, as a dispatch mode sees them."""
     found: list[Holders] = []
 
@@ -115,15 +94,10 @@ def _only_the_engine() -> Holders:
     return found[0]
 
 
-def cuda_statistics() -> AbstractContextManager[None]:
-    """Let `normalized` answer, in the whole process."""
-    return replaced(_known, "as_on_cuda", True)
-
-
 def normalized(args: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...] | None:
     """The results of `aten::native_layer_norm` as on CUDA; None if the CPU's are the same."""
     tensor, dims = args[0], len(args[1])
-    if not _known.as_on_cuda or tensor.dtype not in (torch.float16, torch.bfloat16):
+    if tensor.dtype not in (torch.float16, torch.bfloat16):
         return None
     rows = (*tensor.shape[: tensor.dim() - dims], *(1,) * dims)
     mean, deviation = (tensor.new_empty(rows, dtype=torch.float32) for _ in range(2))

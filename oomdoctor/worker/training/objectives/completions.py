@@ -17,8 +17,8 @@ from oomdoctor.analysis.memory.shape import shape_of, size_in, text_part
 from oomdoctor.records.configuration.adapters import compute_dtype
 from oomdoctor.records.configuration.config import TrainConfig, has_reference_pass, scored_tokens
 from oomdoctor.records.facts.dtypes import dtype_bytes
-from oomdoctor.records.job.model import ModelSpec
 from oomdoctor.units import format_bytes
+from oomdoctor.worker.training.draft import Draft
 
 
 def completions_of(ids: torch.Tensor, config: TrainConfig) -> dict[str, torch.Tensor]:
@@ -42,16 +42,16 @@ def scored_in_step(config: TrainConfig, device: torch.device) -> torch.Tensor:
     return torch.full((), config.effective_batch_size * scored_tokens(config), device=device)
 
 
-def generation_notes(config: TrainConfig, model: ModelSpec) -> list[str]:
-    """What generation keeps in memory between two steps, which the step itself does not show."""
-    if config.objective != "grpo":
-        return []
+def note_generation(draft: Draft) -> None:
+    """Note what generation keeps in memory between two steps, which the step does not show."""
+    config, model = draft.config, draft.job.model
     if config.vllm_gpu_memory_utilization:
-        return [
+        draft.notes.append(
             f"vLLM holds {config.vllm_gpu_memory_utilization:.0%} of the card beside the training "
             "(vllm_gpu_memory_utilization), with its own weights, keys and values; it counts as "
             "memory of libraries"
-        ]
+        )
+        return
     rows = config.rank_batch_size()
     text, shape = text_part(model.config), shape_of(model.config)
     heads = size_in(text, "kv_heads") or shape.heads
@@ -62,10 +62,10 @@ def generation_notes(config: TrainConfig, model: ModelSpec) -> list[str]:
         each = dtype_bytes(compute_dtype(config))
         size = round(values * each * config.sequence_length * rows)
         kept = f"up to {format_bytes(size)} of keys and values"
-    return [
+    draft.notes.append(
         f"the training step only; to generate {rows} completions, transformers keeps {kept} beside "
         "weights and optimizer states"
-    ]
+    )
 
 
 def pairs_of(ids: torch.Tensor, config: TrainConfig) -> dict[str, torch.Tensor]:

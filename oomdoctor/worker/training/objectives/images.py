@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from torch.nn import Module
 
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.worker.protocol import UnsupportedError
+from oomdoctor.worker.training.draft import Draft
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -86,12 +86,13 @@ def is_in_tower(path: str) -> bool:
     return not set(TOWERS).isdisjoint(path.split("."))
 
 
-def freeze_vision(model: Module) -> None:
+def freeze_vision(draft: Draft) -> None:
     """Freeze the vision encoder; what projects its output is trained.
 
     Raises:
         UnsupportedError: the model has none.
     """
+    model = draft.model
     towers = [module for name, module in model.named_modules() if name.rsplit(".", 1)[-1] in TOWERS]
     if not towers:
         raise UnsupportedError(f"{type(model).__name__} has no vision encoder; leave out vision")

@@ -19,7 +19,6 @@ import inspect
 from types import ModuleType
 
 import torch
-from torch.nn import Module
 
 from oomdoctor.records.configuration.config import (
     TrainConfig,
@@ -27,8 +26,8 @@ from oomdoctor.records.configuration.config import (
     masks_pairs,
     padded_rows,
 )
-from oomdoctor.records.job.model import Task
 from oomdoctor.worker.protocol import UnsupportedError
+from oomdoctor.worker.training.draft import Draft
 
 _IGNORED = -100  # the label of a document's first token, which follows another document
 
@@ -38,14 +37,13 @@ _TASKS = ("causal-lm", "masked-lm", "sequence-classification")
 _AT_PADDING = {"attention_mask": 0, "labels": _IGNORED, "completion_mask": 0}
 
 
-def check_packing(model: Module, config: TrainConfig, task: Task, notes: list[str]) -> None:
-    """Check that a model can keep the documents of a row apart; `notes` says what that costs.
+def check_packing(draft: Draft) -> None:
+    """Check that a model can keep the documents of a row apart, and note what that costs.
 
     Raises:
         UnsupportedError: it cannot.
     """
-    if config.packing == "none":
-        return
+    model, config, task = draft.model, draft.config, draft.job.model.task
     if task != "causal-lm":
         raise UnsupportedError(f"packing is for causal-lm; with {task} it mixes the documents")
     takes = inspect.signature(getattr(model, "forward", model)).parameters
@@ -63,7 +61,7 @@ def check_packing(model: Module, config: TrainConfig, task: Task, notes: list[st
         )
     if _makes_no_mask(masks, config.attention):
         return
-    notes.append(
+    draft.notes.append(
         f"{config.attention} needs a mask of all pairs of tokens in the row; flash_attention_2 "
         "needs none"
     )
@@ -120,18 +118,18 @@ def row_of(name: str, tensor: torch.Tensor, number: int) -> torch.Tensor:
     return tensor[number] if name.startswith("cu_seq_lens") else tensor[number : number + 1]
 
 
-def check_padding(model: Module, config: TrainConfig, task: Task, notes: list[str]) -> None:
-    """Check that rows of a task can be padded; `notes` says what a mask costs.
+def check_padding(draft: Draft) -> None:
+    """Check that rows of a task can be padded, and note what a mask costs.
 
     Raises:
         UnsupportedError: they cannot.
     """
-    if config.padding == "none":
-        return
+    task = draft.job.model.task
     if task not in _TASKS:
         raise UnsupportedError(f"padding is for models that take rows of text, not for {task}")
-    if config.attention == "sdpa":  # whatever the size: all sizes of a rung have one set of notes
-        notes.append(
+    # Whatever the size: all sizes of a rung have one set of notes.
+    if draft.config.attention == "sdpa":
+        draft.notes.append(
             "for padded rows sdpa needs a mask of all pairs of tokens; flash_attention_2 needs none"
         )
 

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 
 from torch.nn import Module
 
-from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.architectures import LAYER_PARTS
 from oomdoctor.worker.protocol import OnHost, UnsupportedError
+from oomdoctor.worker.training.draft import Draft
 from oomdoctor.worker.training.layers import stacks_of
 from oomdoctor.worker.training.techniques.offload import saved_on_host
 
@@ -26,19 +26,16 @@ _MLP_METHOD = "feed_forward_chunk"
 _SETTINGS = {"use_reentrant": False}
 
 
-def enable_checkpointing(
-    model: Module, config: TrainConfig, on_host: OnHost, notes: list[str]
-) -> None:
-    """Make the forward pass of `model` keep only what `config.activation_checkpointing` says.
+def enable_checkpointing(draft: Draft) -> None:
+    """Make the forward pass keep only what the rung's `activation_checkpointing` says.
 
-    If transformers has no setting for it, `notes` gets the code to type.
+    If transformers has no setting for it, a note has the code to type.
 
     Raises:
         UnsupportedError: the architecture has no checkpointing or no such part.
     """
+    model, config, notes = draft.model, draft.config, draft.notes
     kind = config.activation_checkpointing
-    if kind == "none":
-        return
     if kind in ("attention", "mlp"):
         _checkpoint_part(model, kind, notes)
     elif kind == "every_n":
@@ -46,7 +43,7 @@ def enable_checkpointing(
     else:
         _enable(model)
         if kind == "offload":
-            _keep_inputs_on_host(model, on_host, notes)
+            _keep_inputs_on_host(model, draft.on_host, notes)
 
 
 def _enable(model: Module, **settings: object) -> None:

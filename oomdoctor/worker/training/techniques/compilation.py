@@ -8,6 +8,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from oomdoctor.worker.protocol import UnsupportedError
+from oomdoctor.worker.training.draft import Draft
 
 _SIMULATED = (
     "predicted as eager: torch.compile fuses operators, so the measured peak and time may be lower"
@@ -22,26 +23,30 @@ _ON_CPU = (
 )
 
 
-def prepare(device: torch.device, *, simulated: bool) -> list[str]:
-    """Check that a compiled rung can run on `device`; returns notes on its numbers.
+def prepare(draft: Draft) -> None:
+    """Check that a compiled rung can run on the device, and note what its numbers mean.
 
     A simulation compiles nothing.
 
     Raises:
         UnsupportedError: the compiler cannot run here.
     """
-    if simulated:
-        return [_SIMULATED]
-    _try_compiler(device)
-    return [_ON_CPU] if device.type == "cpu" else []
+    if draft.simulated:
+        draft.notes.append(_SIMULATED)
+    else:
+        _prepare(draft, _ON_CPU)
 
 
-def prepare_step(device: torch.device, *, simulated: bool) -> list[str]:
+def prepare_step(draft: Draft) -> None:
     """The same for an optimizer that compiles its step; a simulation models what it takes."""
-    if simulated:
-        return []
-    _try_compiler(device)
-    return [_STEP_ON_CPU] if device.type == "cpu" else []
+    if not draft.simulated:
+        _prepare(draft, _STEP_ON_CPU)
+
+
+def _prepare(draft: Draft, on_cpu: str) -> None:
+    _try_compiler(draft.device)
+    if draft.device.type == "cpu":
+        draft.notes.append(on_cpu)
 
 
 def begin_to_compile(model: torch.nn.Module) -> None:

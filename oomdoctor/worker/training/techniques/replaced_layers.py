@@ -15,11 +15,12 @@ import torch
 from torch.nn import Module
 
 from oomdoctor.worker.protocol import UnsupportedError
+from oomdoctor.worker.training.draft import Draft
 from oomdoctor.worker.training.techniques.adapter import without_adapter
 
 
-def apply_kernels(model: Module, notes: list[str]) -> None:
-    """Put Liger's kernels into a model, inside peft's wrapper if there is one.
+def apply_kernels(draft: Draft) -> None:
+    """Put Liger's kernels into the model, inside peft's wrapper if there is one.
 
     transformers 5.23 does this in `Trainer.train`, which a single step never enters. Older versions
     do it when the Trainer is made. A model for which Liger has no kernels gets a note.
@@ -27,7 +28,7 @@ def apply_kernels(model: Module, notes: list[str]) -> None:
     Raises:
         UnsupportedError: the package does not fit the installed libraries or this model.
     """
-    base = without_adapter(model)
+    base = without_adapter(draft.model)
     kind = base.config.model_type
     try:
         liger = importlib.import_module("liger_kernel.transformers")
@@ -36,7 +37,7 @@ def apply_kernels(model: Module, notes: list[str]) -> None:
     except (ImportError, ValueError) as error:
         raise UnsupportedError(f"cannot put Liger kernels into {kind}: {error}") from error
     if kind not in known.MODEL_TYPE_TO_APPLY_LIGER_FN:
-        notes.append(f"Liger has no kernels for {kind}, so none are used")
+        draft.notes.append(f"Liger has no kernels for {kind}, so none are used")
 
 
 _NOTE = (
@@ -49,7 +50,7 @@ _ENGINE_NOTE = (
 )
 
 
-def convert_linear_layers(model: Module, notes: list[str], *, simulated: bool) -> None:
+def convert_to_torchao(draft: Draft) -> None:
     """Replace linear layers by torchao's, all but the first and the last, as accelerate does.
 
     The gathering in float8 that accelerate turns on by default is for FSDP, so it is off here.
@@ -62,24 +63,26 @@ def convert_linear_layers(model: Module, notes: list[str], *, simulated: bool) -
         settings = importlib.import_module("torchao.float8").Float8LinearConfig(
             pad_inner_dim=True, enable_fsdp_float8_all_gather=False
         )
-        by_accelerate.convert_model_to_fp8_ao(model, config=settings)
+        by_accelerate.convert_model_to_fp8_ao(draft.model, config=settings)
     except (ImportError, AttributeError, TypeError) as error:
         raise UnsupportedError(
             f"cannot convert linear layers to fp8 ({error}): pip install -U torchao accelerate"
         ) from error
-    notes.append(_NOTE)
-    if simulated:
-        notes.append("no time is predicted: estimates of FP8 were never compared with a GPU")
+    draft.notes.append(_NOTE)
+    if draft.simulated:
+        draft.notes.append("no time is predicted: estimates of FP8 were never compared with a GPU")
 
 
-def convert_to_transformer_engine(model: Module, notes: list[str]) -> None:
+def convert_to_transformer_engine(draft: Draft) -> None:
     """Replace layers as accelerate does, which holds the old weights until all are replaced.
 
-    An Accelerator must be there.
+    An Accelerator must be there. The forward pass of the model that it prepares is in Transformer
+    Engine's autocast, around that of torch.
 
     Raises:
         UnsupportedError: Transformer Engine cannot be imported here.
     """
+    model = draft.trainer.model
     old = list(model.parameters())
     try:
         with torch.no_grad():
@@ -89,11 +92,11 @@ def convert_to_transformer_engine(model: Module, notes: list[str]) -> None:
         raise UnsupportedError(f"Transformer Engine cannot be used here: {reason}") from error
     finally:
         del old
-    notes.append(_ENGINE_NOTE)
+    draft.notes.append(_ENGINE_NOTE)
+    draft.around = _autocast
 
 
-def multiply_in_transformer_engine(model: Module) -> Module:
-    """The model whose forward pass is in Transformer Engine's autocast, around that of torch."""
+def _autocast(model: Module) -> Module:
     recipe = importlib.import_module("accelerate.utils").TERecipeKwargs()
     wrapped: Module = _of_accelerate().apply_fp8_autowrap(model, recipe)
     return wrapped

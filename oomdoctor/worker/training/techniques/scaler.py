@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from torch.nn import Module
 
-from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.worker.protocol import UnsupportedError
+from oomdoctor.worker.training.draft import Draft
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
 
-def check_scalable(model: Module, config: TrainConfig) -> None:
+def check_scalable(draft: Draft) -> None:
     """Check that the gradient scaler can unscale every gradient of a model with an adapter.
 
     peft keeps adapters in float32, but not what it trains beside them: the head of a classifier is
@@ -23,11 +22,9 @@ def check_scalable(model: Module, config: TrainConfig) -> None:
     Raises:
         UnsupportedError: weights are trained in float16.
     """
-    if config.autocast_dtype != "float16":
-        return
     half = [
         name
-        for name, parameter in model.named_parameters()
+        for name, parameter in draft.model.named_parameters()
         if parameter.requires_grad and parameter.dtype == torch.float16
     ]
     if half:

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import torch
 
-from oomdoctor.worker.simulating.cuda.host_numbers import told_apart
+from oomdoctor.worker.simulating.cuda.host_numbers import HostNumbers
+from oomdoctor.worker.tracing.steps import OnHost
 from oomdoctor.worker.tracing.trace import AllocationTrace
 
 
 def counted(make: object) -> int:
-    from oomdoctor.worker.simulating.cuda.host_numbers import is_on_host
-    from oomdoctor.worker.tracing.steps import OnHost
-
-    trace, lift_fresh = AllocationTrace("cpu"), torch.ops.aten.lift_fresh.default
-    trace.steps_of = lambda call: (
-        (OnHost(0),) if call.func is lift_fresh and is_on_host(call.result) else ()
-    )
-    with told_apart(trace), trace.recording():
+    trace, numbers = AllocationTrace("cpu"), HostNumbers()
+    trace.steps_of = lambda call: (OnHost(0),) if numbers.makes_one(call) else ()
+    with numbers.told_apart(trace), trace.recording():
         kept = make()  # type: ignore[operator]
     trace.finish()
     del kept
@@ -50,7 +46,7 @@ def test_devices_of_a_context_still_count_after_a_simulation() -> None:
     from torch.utils import _device
 
     _device._device_constructors.cache_clear()  # as in a process that simulates first
-    with told_apart(AllocationTrace("cpu")), torch.device("meta"):
+    with HostNumbers().told_apart(AllocationTrace("cpu")), torch.device("meta"):
         assert torch.ones(2).is_meta
     with torch.device("meta"):
         assert torch.ones(2).is_meta and torch.tensor(1.0).is_meta

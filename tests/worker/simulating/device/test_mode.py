@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -19,19 +19,13 @@ from oomdoctor.worker.protocol import PhaseFile
 from oomdoctor.worker.simulating.clean_slate import clean_slate
 from oomdoctor.worker.simulating.device import mode
 from oomdoctor.worker.simulating.device.fake import simulated_device
+from oomdoctor.worker.simulating.device.mode import Remembered, of_this_process
 from oomdoctor.worker.simulating.device.results import REFUSED, is_regular
 from oomdoctor.worker.simulating.simulate import simulated_rung
 from oomdoctor.worker.tracing.calls import OperatorCall
 from tests.examples.tiny_models import tiny_job
 
 aten = torch.ops.aten
-
-
-@pytest.fixture(autouse=True)
-def forgotten() -> Iterator[None]:
-    mode._kinds.clear()
-    yield
-    mode._kinds.clear()
 
 
 def described(result: Any, inputs: list[torch.Tensor]) -> Any:
@@ -93,11 +87,12 @@ CALLS: dict[str, Call] = {
 @pytest.mark.parametrize("name", CALLS)
 def test_a_remembered_result_is_that_of_torch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     call, found = CALLS[name], []
-    with simulated_device(cuda=True):
+    remembered = Remembered()
+    with simulated_device(cuda=True, remembered=remembered):
         for _ in range(3):
             inputs = [torch.empty(8, 8), torch.empty(8, 8)]
             found.append(described(call(*inputs), inputs))
-        assert mode._kinds  # what follows is not remembered
+        assert remembered.kinds  # what follows is not remembered
         monkeypatch.setattr(mode, "is_regular", lambda _: False)
         inputs = [torch.empty(8, 8), torch.empty(8, 8)]
         from_torch = described(call(*inputs), inputs)
@@ -149,20 +144,21 @@ def test_operators_that_depend_on_values_are_never_remembered() -> None:
 
 
 def test_results_that_share_memory_with_each_other_are_asked_for_again() -> None:
-    with simulated_device(cuda=True):
+    remembered = Remembered()
+    with simulated_device(cuda=True, remembered=remembered):
         aten.unbind.int(torch.empty(4, 4))
-        kinds = [kind for key, kind in mode._kinds.items() if key[0] is aten.unbind.int]
+        kinds = [kind for key, kind in remembered.kinds.items() if key[0] is aten.unbind.int]
         assert [kind.result for kind in kinds] == [REFUSED]
         rows = aten.unbind.int(torch.empty(4, 4))
         assert len({row.untyped_storage()._cdata for row in rows}) == 1
 
 
-def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mode, "_LARGEST", 10)
-    with simulated_device(cuda=True):
+def test_memory_is_bounded() -> None:
+    remembered = Remembered(largest=10)
+    with simulated_device(cuda=True, remembered=remembered):
         for size in range(1, 40):
             assert (torch.empty(size) + 1).shape == (size,)
-            assert len(mode._kinds) <= 10
+            assert len(remembered.kinds) <= 10
 
 
 class Seen:
@@ -218,6 +214,7 @@ def test_a_recording_does_not_depend_on_what_is_remembered(
 ) -> None:
     job = tiny_job("dense", **rung)
     job = replace(job, mode="simulate", simulation=SimulationRequest((2,), ()))
+    of_this_process().kinds.clear()
     first, again = record(job), record(job)
     monkeypatch.setattr(mode, "is_regular", lambda _: False)
     assert first == again == record(job)

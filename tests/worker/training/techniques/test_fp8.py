@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from compared_steps import CPU, deeper, phase_bytes, simulated
+from compared_steps import CPU, deeper, phase_bytes, simulated, tiny_draft
 from tiny_models import tiny_job
 
 from oomdoctor.records.configuration.config import TrainConfig
@@ -42,15 +42,16 @@ def test_weights_gradients_and_states_keep_their_types() -> None:
 @needs_torchao
 def test_the_first_and_the_last_linear_layer_stay() -> None:
     from oomdoctor.worker.training.build import build
-    from oomdoctor.worker.training.techniques.replaced_layers import convert_linear_layers
+    from oomdoctor.worker.training.techniques.replaced_layers import convert_to_torchao
 
-    model = build(tiny_job("dense"), CPU).model
-    notes: list[str] = []
-    convert_linear_layers(model, notes, simulated=True)
+    setup = build(tiny_job("dense"), CPU)
+    draft = tiny_draft(tiny_job("dense", job_mode="simulate"), setup)
+    convert_to_torchao(draft)
+    model = setup.model
     kinds = {name: type(module).__name__ for name, module in model.named_modules()}
     assert kinds["model.layers.0.self_attn.q_proj"] == kinds["lm_head"] == "Linear"
     assert kinds["model.layers.1.mlp.up_proj"] == "Float8Linear"
-    assert any("no time is predicted" in note for note in notes)
+    assert any("no time is predicted" in note for note in draft.notes)
 
 
 def test_a_card_without_fp8_is_told_apart() -> None:
@@ -119,15 +120,16 @@ def test_transformer_engine_takes_the_place_of_linear_layers_and_norms(
     from oomdoctor.worker.training.build import build
     from oomdoctor.worker.training.techniques import replaced_layers
 
-    model = build(tiny_job("dense"), CPU).model
+    setup = build(tiny_job("dense"), CPU)
+    model, draft = setup.model, tiny_draft(tiny_job("dense"), setup)
     before = sum(parameter.numel() for parameter in model.parameters())
-    notes: list[str] = []
-    replaced_layers.convert_to_transformer_engine(model, notes)
+    replaced_layers.convert_to_transformer_engine(draft)
     linear = [m for m in model.modules() if isinstance(m, torch.nn.Linear)]
     assert linear and all(type(module) is Linear for module in linear)
     assert sum(parameter.numel() for parameter in model.parameters()) == before
-    assert any("TERecipeKwargs" in note for note in notes)
-    wrapped = replaced_layers.multiply_in_transformer_engine(model)
+    assert any("TERecipeKwargs" in note for note in draft.notes)
+    assert draft.around is not None
+    wrapped = draft.around(model)
     wrapped.train()
     wrapped(input_ids=torch.ones(1, 4, dtype=torch.long))
     assert held == [True, True]

@@ -1,0 +1,149 @@
+"""The techniques of a training, a row each, in the order in which they act while it is built.
+
+`build` loads the model, makes the optimizer and lets accelerate or an engine prepare both. All that
+a rung adds to that is a row. A row may need what those above it did: linear layers are replaced
+when adapters are there, and checkpoints go around what was replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Literal, NamedTuple
+
+import torch
+
+from oomdoctor.records.configuration.config import is_fsdp, trains_with_trl, uses_host
+from oomdoctor.records.facts.optimizers import compiles_its_step
+from oomdoctor.records.job.result import ProbeJob
+from oomdoctor.worker.protocol import UnsupportedError
+from oomdoctor.worker.training import optimizers, unsloth
+from oomdoctor.worker.training.draft import Draft
+from oomdoctor.worker.training.loading import note_what_stays_whole
+from oomdoctor.worker.training.objectives.completions import note_generation
+from oomdoctor.worker.training.objectives.images import freeze_vision
+from oomdoctor.worker.training.objectives.packing import check_packing, check_padding
+from oomdoctor.worker.training.techniques import compilation, replaced_layers
+from oomdoctor.worker.training.techniques.adapter import add_adapter
+from oomdoctor.worker.training.techniques.checkpointing import enable_checkpointing
+from oomdoctor.worker.training.techniques.freezing import freeze
+from oomdoctor.worker.training.techniques.offload import keep_activations_on_host
+from oomdoctor.worker.training.techniques.scaler import check_scalable, scale_gradients
+from oomdoctor.worker.training.trl import make_trl_trainer, phased
+
+Mark = Literal["before", "model", "optimizer"]
+MARKS: tuple[Mark, ...] = ("before", "model", "optimizer")
+"""When a technique acts: before the model is placed on the device; on the loaded model, which gets
+its adapters and its Trainer there; after the optimizer was made, if no engine makes its own."""
+
+
+class Technique(NamedTuple):
+    """What a job adds to its training at a mark, and which jobs do."""
+
+    mark: Mark
+    of: Callable[[ProbeJob], bool]
+    act: Callable[[Draft], None]
+
+
+def act_at(mark: Mark, draft: Draft) -> None:
+    """Let the techniques of a job act, those of one mark.
+
+    Raises:
+        UnsupportedError: the device, the architecture or a library cannot do what one needs.
+    """
+    for technique in TECHNIQUES:
+        if technique.mark == mark and technique.of(draft.job):
+            technique.act(draft)
+
+
+def scales_gradients(job: ProbeJob) -> bool:
+    """accelerate uses no gradient scaler on the CPU, so a simulation adds one."""
+    return job.config.autocast_dtype == "float16" and job.mode == "simulate"
+
+
+def _compiles_step_only(job: ProbeJob) -> bool:
+    return compiles_its_step(job.config.optimizer) and not job.config.compile
+
+
+def _has_adapter(job: ProbeJob) -> bool:
+    return job.config.method != "full"
+
+
+def _adds_adapter(job: ProbeJob) -> bool:
+    """Whether the adapter is not added by TRL's trainer or by Unsloth."""
+    return _has_adapter(job) and not trains_with_trl(job.config) and not _is_by_unsloth(job)
+
+
+def _is_by_unsloth(job: ProbeJob) -> bool:
+    return job.config.library == "unsloth"
+
+
+def _scales_adapters(job: ProbeJob) -> bool:
+    return _has_adapter(job) and job.config.autocast_dtype == "float16"
+
+
+def _checkpoints(job: ProbeJob) -> bool:
+    """Unsloth does it itself."""
+    return job.config.activation_checkpointing != "none" and not _is_by_unsloth(job)
+
+
+def _note_times(draft: Draft) -> None:
+    draft.notes.append("no time is predicted: the bandwidth to host memory is unknown")
+
+
+def _grow_segments(draft: Draft) -> None:
+    if draft.device.type == "cuda":
+        torch.cuda.memory._set_allocator_settings("expandable_segments:True")
+
+
+def _add_adapter(draft: Draft) -> None:
+    with draft.on_host() if is_fsdp(draft.config) else nullcontext():
+        draft.model = add_adapter(draft.model, draft.config, draft.job.model.task)
+
+
+def _make_trainer(draft: Draft) -> None:
+    from transformers import Trainer
+
+    try:
+        kind = phased(Trainer, draft.on_phase)
+        draft.trainer = kind(model=draft.model, args=draft.arguments)
+    except (ValueError, ImportError) as error:
+        raise UnsupportedError(f"the Trainer rejects this rung: {error}") from error
+
+
+def _scale_gradients(draft: Draft) -> None:
+    scale_gradients(draft.trainer.accelerator)
+
+
+TECHNIQUES: tuple[Technique, ...] = (
+    Technique("before", lambda job: job.mode == "simulate" and uses_host(job.config), _note_times),
+    Technique("before", lambda job: job.config.compile, compilation.prepare),
+    Technique("before", _compiles_step_only, compilation.prepare_step),
+    Technique("before", lambda job: job.config.allocator != "default", _grow_segments),
+    Technique("model", lambda job: job.config.quantization != "none", note_what_stays_whole),
+    Technique("model", lambda job: job.config.packing != "none", check_packing),
+    Technique("model", lambda job: job.config.padding != "none", check_padding),
+    Technique("model", lambda job: job.config.objective == "grpo", note_generation),
+    Technique("model", lambda job: job.config.vision == "frozen", freeze_vision),
+    Technique("model", lambda job: job.config.frozen_layers > 0, freeze),
+    Technique("model", lambda job: trains_with_trl(job.config), make_trl_trainer),
+    Technique("model", lambda job: _has_adapter(job) and _is_by_unsloth(job), unsloth.add_adapter),
+    Technique("model", _adds_adapter, _add_adapter),
+    Technique("model", _scales_adapters, check_scalable),
+    Technique("model", lambda job: job.config.fp8 == "torchao", replaced_layers.convert_to_torchao),
+    Technique("model", lambda job: job.config.loss == "liger", replaced_layers.apply_kernels),
+    Technique("model", _checkpoints, enable_checkpointing),
+    Technique("model", lambda job: job.config.offload == "activations", keep_activations_on_host),
+    Technique("model", lambda job: not trains_with_trl(job.config), _make_trainer),
+    Technique("model", scales_gradients, _scale_gradients),
+    Technique(
+        "model",
+        lambda job: job.config.fp8 == "transformer_engine",
+        replaced_layers.convert_to_transformer_engine,
+    ),
+    Technique("optimizer", lambda job: job.mode == "simulate", optimizers.note_what_is_left_out),
+    Technique("optimizer", lambda job: job.config.offload == "optimizer", optimizers.move_to_host),
+    Technique(
+        "optimizer", lambda job: job.config.optimizer_in_backward, optimizers.move_to_backward
+    ),
+)
