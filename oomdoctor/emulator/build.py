@@ -16,6 +16,7 @@ from pathlib import Path
 from oomdoctor.emulator import generate, values
 from oomdoctor.emulator.interpreter import Interpreter
 from oomdoctor.errors import machine_error
+from oomdoctor.package_data import data_text
 
 NATIVE = Path(__file__).with_name("native")
 AUDIT = "liboomdoctor-audit.so"
@@ -74,7 +75,7 @@ def _build(
     (work / "audit.h").write_text(_audit(libraries, final))
     compile_ = [compiler, *_FLAGS, f"-I{work}", f"-I{NATIVE}"]
     shared = [*compile_, "-shared"]
-    device = [str(NATIVE / name) for name in generate.DEVICE]
+    device = [str(NATIVE / name) for name in generate.stand_ins()["sources"]["device"]]
     _run([*shared, "-o", str(out / _DEVICE), *device, f"-Wl,-soname,{_DEVICE}", "-lpthread"])
     plain = ["-nostdlib", "-fno-stack-protector", "-fno-builtin"]
     _run([*shared, *plain, "-o", str(out / AUDIT), str(NATIVE / "audit.c")])
@@ -92,7 +93,7 @@ def _build(
 
 def _make_library(library: generate.Library, compile_: list[str], work: Path, out: Path) -> None:
     own: list[str] = []
-    for source in generate.SOURCES.get(library.name, ("small.c",)):
+    for source in generate.stand_ins()["sources"].get(library.name, ("small.c",)):
         target = work / f"{library.file}.{source}.o"
         define = f"-DLIB_{re.sub(r'[^a-zA-Z]', '_', library.name)}"
         _run([*compile_, define, "-c", str(NATIVE / source), "-o", str(target)])
@@ -168,6 +169,7 @@ def _key(interpreter: Interpreter, torch: Path, cache: Path, cpp: str | None) ->
     ours = [
         path.read_bytes() for path in sorted([*NATIVE.rglob("*.*"), *NATIVE.parent.glob("*.py")])
     ]
+    ours.append(data_text("stand_ins.toml").encode())
     digest = hashlib.sha256(b"\0".join([*(part.encode() for part in parts), *ours]))
     return f"torch-{interpreter.torch_version}-{digest.hexdigest()[:12]}"
 

@@ -1,16 +1,12 @@
-"""What the command shall see: which card, how many, and how much of it others hold.
-
-What one multiprocessor of an NVIDIA GPU can hold, by compute capability.
-
-The numbers are from the table "Technical Specifications per Compute Capability" of the CUDA C++
-Programming Guide. What differs among cards of one capability is in `oomdoctor/data/gpus.json`.
-"""
+"""What the command shall see: which card, how many, and how much of it others hold."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 
+from oomdoctor.package_data import data_of
 from oomdoctor.units import KIB
 
 MAX_DEVICES = 64  # EMU_MAX_DEVICES in native/emu.h
@@ -110,30 +106,14 @@ class Limits:
     shared_bytes_per_block_optin: int
 
 
-def _row(threads: int, blocks: int, shared_kib: int, optin_kib: int) -> Limits:
-    """All these capabilities have 65,536 registers of 32 bits."""
-    return Limits(threads, blocks, 64 * 1024, shared_kib * KIB, optin_kib * KIB)
-
-
-_KNOWN: dict[tuple[int, int], Limits] = {
-    (6, 0): _row(2048, 32, 64, 48),
-    (6, 1): _row(2048, 32, 96, 48),
-    (6, 2): _row(2048, 32, 64, 48),
-    (7, 0): _row(2048, 32, 96, 96),
-    (7, 5): _row(1024, 16, 64, 64),
-    (8, 0): _row(2048, 32, 164, 163),
-    (8, 6): _row(1536, 16, 100, 99),
-    (8, 7): _row(1536, 16, 164, 163),
-    (8, 8): _row(1536, 16, 100, 99),
-    (8, 9): _row(1536, 24, 100, 99),
-    (9, 0): _row(2048, 32, 228, 227),
-    (10, 0): _row(2048, 32, 228, 227),
-    (10, 3): _row(2048, 32, 228, 227),
-    (11, 0): _row(1536, 24, 228, 227),
-    # NVIDIA's Blackwell Tuning Guide says 32 blocks and 128 KiB for 12.0; real cards report these.
-    (12, 0): _row(1536, 24, 100, 99),
-    (12, 1): _row(1536, 24, 100, 99),
-}
+@cache
+def _known() -> dict[tuple[int, int], Limits]:
+    """The limits of each compute capability, from `data/multiprocessors.toml`."""
+    return {
+        (int(major), int(minor)): Limits(threads, blocks, 64 * 1024, shared * KIB, most * KIB)
+        for capability, (threads, blocks, shared, most) in data_of("multiprocessors.toml").items()
+        for major, _, minor in (capability.partition("."),)
+    }
 
 
 def limits(capability: tuple[int, int]) -> Limits:
@@ -142,8 +122,8 @@ def limits(capability: tuple[int, int]) -> Limits:
     A capability that is not in the table has the limits of the nearest lower one. Raises
     ValueError below 6.0.
     """
-    lower = [known for known in _KNOWN if known <= capability]
+    lower = [known for known in _known() if known <= capability]
     if not lower:
         major, minor = capability
         raise ValueError(f"compute capability {major}.{minor} is below 6.0")
-    return _KNOWN[max(lower)]
+    return _known()[max(lower)]

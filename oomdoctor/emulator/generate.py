@@ -12,89 +12,36 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from oomdoctor.emulator import elf
+from oomdoctor.package_data import data_of
 
 CUDA_LIBRARY = re.compile(
     r"lib(cudart|cuda|nvidia-ml|cublas|cublasLt|cudnn\w*|cusparse|cusparseLt|cusolver|cusolverMg"
     r"|cufft|cufftw|curand|cufile|cufile_rdma|cupti|nvrtc|nccl|nvshmem_host|nvJitLink|nvToolsExt)"
     r"(-[0-9a-f]{6,})?\.so(\.[\d.]+)?"
 )
-# The sources of each library; those of the others are in small.c.
-SOURCES = {
-    "cudart": (
-        "runtime_device.c",
-        "runtime_memory.c",
-        "runtime_pool.c",
-        "runtime_stream.c",
-        "runtime_kernel.c",
-    ),
-    "cuda": ("driver.c", "driver_virtual.c"),
-    "nvidia-ml": ("nvml.c",),
-    "cublas": ("blas.c",),
-    "cublasLt": ("blaslt.c",),
-    "cudnn": ("cudnn.c", "cudnn_old.c"),
-    "cusolver": ("solver.c",),
-    "cusparse": ("sparse.c",),
-    "nccl": ("nccl.c", "nccl_comm.c", "nccl_wire.c"),
-}
-DEVICE = (
-    "session.c",
-    "processes.c",
-    "memory.c",
-    "attributes.c",
-    "failures.c",
-    "values.c",
-    "values_map.c",
-    "values_load.c",
-)
 # Loaded by name at run time, so no library lists them.
 _ALWAYS = {"cuda": "libcuda.so.1", "nvidia-ml": "libnvidia-ml.so.1"}
-# Symbols without a version belong to the library with their prefix.
-_PREFIXES = {
-    "cudart": "(__)?cuda[A-Z_]",
-    "cuda": "cu[A-Z](?!File|pti)",
-    "nvidia-ml": "nvml[A-Z]",
-    "cublasLt": "cublasLt",
-    "cublas": "cublas(?!Lt)",
-    "cudnn": "cudnn",
-    "cusparseLt": "cusparseLt",
-    "cusparse": "cusparse(?!Lt)",
-    "cusolver": "cusolver",
-    "cufft": "cufft",
-    "curand": "curand",
-    "cufile": "cuFile",
-    "cupti": "cupti",
-    "nvrtc": "nvrtc",
-    "nccl": "(p)?nccl[A-Z]",
-    "nvshmem_host": "nvshmem",
-    "nvJitLink": "nvJitLink",
-    "nvToolsExt": "nvtx",
-}
 _NOT_SUPPORTED = {"nvidia-ml": 3}
-# "Not supported" of the libraries whose functions answer through pointers, and names of such
-# functions: none may succeed and leave the caller with what happened to be in memory.
-_UNANSWERED = {
-    "cudnn": 3000,
-    "cusolver": 9,
-    "cusparse": 10,
-    "cusparseLt": 10,
-    "cufft": 16,
-    "curand": 103,
-    "cublas": 15,
-    "cublasLt": 15,
-}
+# Functions that answer through pointers, of libraries that have a code for "not supported".
 _ANSWERS = re.compile(
     r"cudnn(?:Get|Find|Create)\w+|cufft(?:Get|Create|Make|XtMake|Estimate)\w*|curand(?:Get|Create)\w+"
     r"|cusolver\w*?(?:Create|Get)\w*|cusparse(?:Lt)?(?:\w*Get|Create(?!Identity)|\w+Init)\w*"
     r"|cublas(?:Lt)?(?:Get(?!Vector|Matrix)|\w*Create|\w*GetHeuristic)\w*"
     r"|\w+(?:[bB]ufferSize(?:Ext)?|Sizes?\d?(?:_v\d+)?|Nnz|_zeroPivot|_workEstimation|_createDescr)"
 )
-# Failing is the honest answer where success would leave the caller with nothing.
-_FAILS = {"cuCtxFromGreenCtx": 801, "cuptiSubscribe": 39, "cuptiActivityEnable": 39}
 _SMALL = 64 << 20  # bytes of a library of torch that is searched for names of driver functions
 _DRIVER_NAME = re.compile(rb"\0((?:cu[A-Z]|nvml[A-Z])\w{3,60})(?=\0)")
+
+
+@cache
+def stand_ins() -> dict[str, Any]:
+    """The facts of the libraries that are not read from a torch, by name."""
+    return dict(data_of("stand_ins.toml"))
 
 
 @dataclass(slots=True)
@@ -157,10 +104,11 @@ def answers(name: str) -> bool:
 
 
 def _default_code(library: Library, name: str) -> int:
-    if name in _FAILS:
-        return _FAILS[name]
-    if library.name in _UNANSWERED:
-        return _UNANSWERED[library.name] if answers(name) else 0
+    facts = stand_ins()
+    if name in facts["fails"]:
+        return int(facts["fails"][name])
+    if library.name in facts["unanswered"]:
+        return int(facts["unanswered"][library.name]) if answers(name) else 0
     return _NOT_SUPPORTED.get(library.name, 0)
 
 
@@ -206,7 +154,7 @@ def _binaries(torch: Path, packages: Iterable[Path]) -> Iterator[Path]:
 
 def _add_unversioned(symbols: set[str], libraries: Iterable[Library]) -> None:
     for library in libraries:
-        prefix = _PREFIXES.get(library.name)
+        prefix = stand_ins()["prefixes"].get(library.name)
         if prefix:
             library.symbols[None] |= {name for name in symbols if re.match(prefix, name)}
 

@@ -15,11 +15,12 @@ def answer(job: ProbeJob, progress: PhaseFile, folder: Path) -> Reply:
     """Run the job: in this process, or in one for each of its ranks with files in `folder`."""
     if job.config.world_size == 1 or job.mode not in ("measure", "record"):
         return answer_here(job, progress)
-    from oomdoctor.worker.ranks.alone import answer_alone
+    if job.alone:
+        from oomdoctor.worker.ranks.alone import answer_alone
+
+        return answer_alone(job, progress, answer_here)
     from oomdoctor.worker.ranks.run_ranks import answer_ranks
 
-    if job.alone:
-        return answer_alone(job, progress, answer_here)
     try:
         return answer_ranks(job, progress, folder, answer_here)
     except UnsupportedError as error:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from oomdoctor.emulator.alone import answer_all
@@ -25,8 +25,8 @@ from oomdoctor.worker.ranks.run_ranks import joined
 if TYPE_CHECKING:
     import torch
     from torch._ops import OpOverload
-    from torch.utils._python_dispatch import TorchDispatchMode
 
+    from oomdoctor.worker.tracing.calls import Kinds
 
 _LARGE_BYTES = 1 << 20
 
@@ -49,12 +49,13 @@ def _free_port() -> int:
         return port
 
 
-def idle_host() -> TorchDispatchMode:
+def idle_host() -> AbstractContextManager[object]:
     """A dispatch mode under which operators on large tensors of the host do nothing."""
     import torch
     from torch.distributed.tensor import DTensor
-    from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves, tree_map_only
+
+    from oomdoctor.worker.tracing.calls import Answering
 
     def is_large(tensor: torch.Tensor) -> bool:
         return tensor.device.type == "cpu" and _is_large(tensor.untyped_storage().nbytes())
@@ -64,41 +65,38 @@ def idle_host() -> TorchDispatchMode:
             return torch.empty_strided(like.size(), like.stride(), dtype=like.dtype, device="cpu")
         return torch.zeros(like.size(), dtype=like.dtype, device="cpu")
 
-    class IdleHost(TorchDispatchMode):  # type: ignore[misc]
-        def __torch_dispatch__(
-            self,
-            func: OpOverload,
-            types: Sequence[type],
-            args: tuple[torch.Tensor, ...] = (),
-            kwargs: dict[str, object] | None = None,
-        ) -> object:
-            kwargs = kwargs or {}
-            if any(issubclass(kind, DTensor) for kind in types):
-                return NotImplemented  # it calls the operators on its part
-            tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
-            wanted = kwargs.get("device")
-            elsewhere = any(one.device.type not in ("cpu", "meta") for one in tensors)
-            if elsewhere or (wanted is not None and torch.device(wanted).type != "cpu"):
-                return func(*args, **kwargs)  # a copy between host and GPU is the GPU's
-            reads_large = any(is_large(one) for one in tensors)
-            if not (reads_large or _fills(func)) or _is_view(func):
-                return func(*args, **kwargs)
-            if _name(func) in ("_pin_memory", "pin_memory"):
-                return torch.empty_like(args[0], pin_memory=True)
-            targets = _targets(func, args, kwargs)
-            if targets:  # in place: returns what it would have written, if it returns anything
-                several = len(func._schema.returns) > 1
-                return (tuple(targets) if several else targets[0]) if func._schema.returns else None
-            shapes, words = tree_map_only(torch.Tensor, lambda one: one.to("meta"), (args, kwargs))
-            words.pop("pin_memory", None)
-            if "device" in words or _fills(func):
-                words["device"] = torch.device("meta")
-            result = func(*shapes, **words)
-            if not reads_large and not _is_large(result.numel() * result.element_size()):
-                return func(*args, **kwargs)
-            return tree_map_only(torch.Tensor, made, result)
+    def idle(
+        func: OpOverload,
+        kinds: Kinds,
+        args: Sequence[torch.Tensor],
+        kwargs: Mapping[str, object],
+    ) -> object:
+        if any(issubclass(kind, DTensor) for kind in kinds):
+            return NotImplemented  # it calls the operators on its part
+        tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
+        wanted = kwargs.get("device")
+        elsewhere = any(one.device.type not in ("cpu", "meta") for one in tensors)
+        if elsewhere or (wanted is not None and torch.device(wanted).type != "cpu"):
+            return func(*args, **kwargs)  # a copy between host and GPU is the GPU's
+        reads_large = any(is_large(one) for one in tensors)
+        if not (reads_large or _fills(func)) or _is_view(func):
+            return func(*args, **kwargs)
+        if _name(func) in ("_pin_memory", "pin_memory"):
+            return torch.empty_like(args[0], pin_memory=True)
+        targets = _targets(func, args, kwargs)
+        if targets:  # in place: returns what it would have written, if it returns anything
+            several = len(func._schema.returns) > 1
+            return (tuple(targets) if several else targets[0]) if func._schema.returns else None
+        shapes, words = tree_map_only(torch.Tensor, lambda one: one.to("meta"), (args, kwargs))
+        words.pop("pin_memory", None)
+        if "device" in words or _fills(func):
+            words["device"] = torch.device("meta")
+        result = func(*shapes, **words)
+        if not reads_large and not _is_large(result.numel() * result.element_size()):
+            return func(*args, **kwargs)
+        return tree_map_only(torch.Tensor, made, result)
 
-    return IdleHost()
+    return Answering(idle)
 
 
 def _is_large(size_bytes: int) -> bool:

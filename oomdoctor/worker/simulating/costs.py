@@ -2,7 +2,8 @@
 
 A dispatch mode calls this for every operator, with real or fake tensors on any device. The schema
 of an operator says which arguments are tensors and which of them it writes. It is read once; a call
-only reads sizes. The tables below are the exceptions to "reads its inputs, writes its outputs".
+only reads sizes. The exceptions to "reads its inputs, writes its outputs" are in
+`data/operators.toml`.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from math import prod
+from typing import TypedDict
 
 import torch
 from torch._C import Argument
 from torch._ops import OpOverload
 
+from oomdoctor.package_data import data_of
 from oomdoctor.records.job.costs import OpCost, OpKind
 from oomdoctor.worker.simulating.flops import (
     CONVOLUTIONS,
@@ -27,50 +30,6 @@ from oomdoctor.worker.simulating.flops import (
 )
 from oomdoctor.worker.tracing.calls import OperatorCall
 
-# Operators that run no kernel: a view that its schema does not declare as one, and allocation
-# without initialisation. Declared views, and operators that return no tensor, need no list.
-_WITHOUT_KERNEL = frozenset(
-    (
-        *("_unsafe_view", "set_", "resize_"),
-        *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"),
-    )
-)
-# Arguments of which only the shape is used, or which are overwritten unread.
-_UNREAD = {
-    "copy_": ("self",),
-    "zero_": ("self",),
-    "fill_": ("self",),
-    "_foreach_copy_": ("self",),
-    "_foreach_zero_": ("self",),
-    "zeros_like": ("self",),
-    "ones_like": ("self",),
-    "full_like": ("self",),
-    "rand_like": ("self",),
-    "randn_like": ("self",),
-    "new_zeros": ("self",),
-    "new_ones": ("self",),
-    "new_full": ("self",),
-    "bernoulli_": ("self",),
-    "nll_loss_forward": ("self",),
-    "nll_loss_backward": ("self",),
-}
-# Arguments of which the operator reads only as much as the result holds.
-_GATHERED = {
-    "embedding": "weight",
-    "index": "self",
-    "index_select": "self",
-    "gather": "self",
-    "take": "self",
-}
-# In-place operators that read and write only the places to which their values go.
-_SCATTERED = {
-    "index_put_": "values",
-    "_index_put_impl_": "values",
-    "index_add_": "source",
-    "index_copy_": "source",
-    "scatter_": "src",
-    "scatter_add_": "src",
-}
 _PACKED = 0.5  # bytes of a weight in 4 bits
 # The schemas of some optimizers allow writing the gradients (to unscale them). Training here never
 # uses that.
@@ -142,13 +101,28 @@ def cost_of(call: OperatorCall) -> OpCost | None:
     return OpCost(rule.name, kind, _dtype_name(dtype), flops, float(moved), unpacked)
 
 
+class _Exceptions(TypedDict):
+    """Operators that do not read their inputs and write their outputs, by name."""
+
+    without_kernel: list[str]
+    unread: list[str]
+    gathered: dict[str, str]
+    scattered: dict[str, str]
+
+
+@cache
+def _exceptions() -> _Exceptions:
+    exceptions: _Exceptions = data_of("operators.toml")["costs"]
+    return exceptions
+
+
 @cache
 def _rule(func: OpOverload) -> _Rule | None:
     schema = func._schema
     space, _, name = schema.name.partition("::")
     writes_result = any(_is_tensor(r.type) and r.alias_info is None for r in schema.returns)
     written = [a for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
-    if name in _WITHOUT_KERNEL or not (writes_result or written):
+    if name in _exceptions()["without_kernel"] or not (writes_result or written):
         return None
     kind = _kind(space, name)
     return _Rule(
@@ -160,7 +134,7 @@ def _rule(func: OpOverload) -> _Rule | None:
             if _is_tensor(argument.type)
         ),
         writes_result=writes_result,
-        gathers=name in _GATHERED,
+        gathers=name in _exceptions()["gathered"],
         source={"_to_copy": "self", "copy_": "src"}.get(name),
         flops=flop_formula(func, name),
         unpacked=name in FOUR_BIT_PRODUCTS,
@@ -173,12 +147,14 @@ def _is_tensor(kind: object) -> bool:
 
 
 def _passes(name: str, argument: Argument) -> int:
-    if _GATHERED.get(name) == argument.name:
+    exceptions = _exceptions()
+    if exceptions["gathered"].get(name) == argument.name:
         return 0
-    if name in _SCATTERED:
+    if name in exceptions["scattered"]:
         # Values are read, and the places to which they go are read and written.
-        return {_SCATTERED[name]: 3, "self": 0}.get(argument.name, 1)
-    reads = argument.name not in _UNREAD.get(name, ()) and not argument.is_out
+        return {exceptions["scattered"][name]: 3, "self": 0}.get(argument.name, 1)
+    unread = argument.name == "self" and name in exceptions["unread"]
+    reads = not unread and not argument.is_out
     writes = argument.alias_info is not None and argument.alias_info.is_write
     return int(reads) + int(writes and argument.name not in _GRADIENT_ARGUMENTS)
 

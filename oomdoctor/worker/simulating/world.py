@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import wraps
 from types import ModuleType
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
@@ -132,29 +133,8 @@ def _users_of_handles(device_mesh: ModuleType) -> Iterator[ModuleType]:
             yield module
 
 
-class Stream:
-    """A stream by its number; 0 is the default one."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Stream) and other.number == self.number
-
-    def __hash__(self) -> int:
-        return self.number
-
-    def wait_event(self, event: Event) -> None:
-        """Nothing runs, so there is nothing to wait for."""
-
-    def wait_stream(self, stream: Stream) -> None:
-        """The same."""
-
-    def synchronize(self) -> None:
-        """The same."""
-
-    def record_event(self, event: Event | None = None) -> Event:
-        return event or Event()
+def _nothing(*_: object, **__: object) -> None:
+    """Nothing runs, so there is nothing to wait for."""
 
 
 class Event:
@@ -163,17 +143,20 @@ class Event:
     def __init__(self, *_: object, **__: object) -> None:
         pass
 
-    def record(self, stream: Stream | None = None) -> None:
-        """Nothing runs."""
+    record = wait = synchronize = staticmethod(_nothing)
+    query = staticmethod(lambda: True)
 
-    def wait(self, stream: Stream | None = None) -> None:
-        """Nothing runs."""
 
-    def synchronize(self) -> None:
-        """Nothing runs."""
+@dataclass(frozen=True)
+class Stream:
+    """A stream by its number; 0 is the default one."""
 
-    def query(self) -> bool:
-        return True
+    number: int
+
+    wait_event = wait_stream = synchronize = staticmethod(_nothing)
+
+    def record_event(self, event: Event | None = None) -> Event:
+        return event or Event()
 
 
 _Stream = Stream
@@ -186,6 +169,10 @@ class Streams:
     """
 
     Event = Event
+    current_device = staticmethod(lambda: 0)
+    device_count = staticmethod(lambda: 1)
+    is_available = is_initialized = staticmethod(lambda: True)
+    set_device = synchronize = staticmethod(_nothing)
 
     def __init__(self, trace: AllocationTrace) -> None:
         self._trace = trace
@@ -200,26 +187,5 @@ class Streams:
 
     @contextmanager
     def stream(self, stream: _Stream) -> Iterator[None]:
-        before, self._trace.stream = self._trace.stream, stream.number
-        try:
+        with replaced(self._trace, "stream", stream.number):
             yield
-        finally:
-            self._trace.stream = before
-
-    def current_device(self) -> int:
-        return 0
-
-    def device_count(self) -> int:
-        return 1
-
-    def set_device(self, _: object) -> None:
-        """There is one device."""
-
-    def is_available(self) -> bool:
-        return True
-
-    def is_initialized(self) -> bool:
-        return True
-
-    def synchronize(self, *_: object) -> None:
-        """Nothing runs."""

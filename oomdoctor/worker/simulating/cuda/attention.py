@@ -15,9 +15,9 @@ from typing import Literal
 
 import torch
 from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from oomdoctor.worker.simulating.registering import implemented
+from oomdoctor.worker.tracing.calls import Answering, Kinds
 
 Backend = Literal["cudnn", "flash", "efficient", "math"]
 
@@ -144,19 +144,17 @@ def _mask_added_in_place(call: Call) -> AbstractContextManager[object]:
     aten = torch.ops.aten
     scores = (*call.query.shape[:-1], call.key.shape[-2])
 
-    class InPlace(TorchDispatchMode):  # type: ignore[misc]
-        def __torch_dispatch__(
-            self,
-            func: OpOverload,
-            types: Sequence[type],
-            args: tuple[torch.Tensor, ...] = (),
-            kwargs: Mapping[str, object] | None = None,
-        ) -> object:
-            if func is aten.add.Tensor and args[0].shape == scores:
-                return aten.detach.default(aten.add_.Tensor(*args, **(kwargs or {})))
-            return func(*args, **(kwargs or {}))
+    def in_place(
+        func: OpOverload,
+        _: Kinds,
+        args: Sequence[torch.Tensor],
+        kwargs: Mapping[str, object],
+    ) -> object:
+        if func is aten.add.Tensor and args[0].shape == scores:
+            return aten.detach.default(aten.add_.Tensor(*args, **kwargs))
+        return func(*args, **kwargs)
 
-    return InPlace()
+    return Answering(in_place)
 
 
 def _additive_mask(call: Call) -> torch.Tensor | None:

@@ -3,8 +3,8 @@
 The lists for CPU and CUDA differ: CUDA runs layer_norm, softmax, sums and powers in fp32. Entries
 that only CUDA has become Python kernels at the CPU's autocast key. Entries that only the CPU has
 fall through. Entries on both lists stay with C++: linear, matmul and attention, with their cache of
-cast weights. The policies are those of ATen/autocast_mode.h in torch 2.13; the installed torch says
-which names have one.
+cast weights. The policies are in `data/operators.toml`; the installed torch says which names have
+one.
 """
 
 from __future__ import annotations
@@ -13,80 +13,26 @@ import contextlib
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
+from typing import TypedDict
 
 import torch
 from torch._ops import OpOverload
 
+from oomdoctor.package_data import data_of
 from oomdoctor.worker.replacing import replaced
 from oomdoctor.worker.simulating.registering import implemented
 from oomdoctor.worker.tracing.tensors import tensors_in
 
-# AT_FORALL_FP32_SET_OPT_DTYPE: computed in fp32 and returned as fp32 unless the caller names a
-# dtype.
-_FP32_BY_DTYPE = frozenset(
-    {
-        "softmax.int",
-        "log_softmax.int",
-        "cumprod",
-        "cumsum",
-        "linalg_vector_norm",
-        "linalg_matrix_norm",
-        "linalg_matrix_norm.str_ord",
-        "sum",
-        "sum.dim_IntList",
-    }
-)
-# AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE: the overload with a dtype takes over.
-_FP32_APPENDED = {
-    "norm.Scalar": "norm.ScalarOpt_dtype",
-    "norm.ScalarOpt_dim": "norm.ScalarOpt_dim_dtype",
-}
-# AT_FORALL_PROMOTE
-_PROMOTE = frozenset(
-    {
-        "addcdiv",
-        "addcmul",
-        "atan2",
-        "bilinear",
-        "cross",
-        "dot",
-        "vdot",
-        "index_put",
-        "tensordot",
-        "scatter_add",
-    }
-)
-# AT_FORALL_LOWER_PRECISION_FP: the entries that the CPU does not have. Their weights are cast at
-# every use.
-_LOWER = frozenset(
-    {
-        "_convolution",
-        "convolution",
-        "addmv",
-        "addr",
-        "chain_matmul",
-        "linalg_multi_dot",
-        "mv",
-    }
-)
-# C++ handles these well enough: einsum ends in bmm, and transformers uses none of the others.
-_LEFT_OUT = frozenset(
-    {
-        "einsum",
-        "_scaled_dot_product_flash_attention",
-        "_thnn_fused_gru_cell",
-        "_thnn_fused_lstm_cell",
-        "gru_cell",
-        "lstm_cell",
-        "rnn_relu_cell",
-        "rnn_tanh_cell",
-        "_cudnn_rnn",
-        "cudnn_convolution",
-        "cudnn_convolution_transpose",
-    }
-)
-
 Kernel = Callable[..., torch.Tensor]
+
+
+class Lists(TypedDict):
+    """The entries of CUDA's list by what it does with them, see `data/operators.toml`."""
+
+    left_out: list[str]
+    lower: list[str]
+    promote: list[str]
+    by_dtype: dict[str, str]
 
 
 @contextlib.contextmanager
@@ -97,7 +43,8 @@ def cuda_autocast() -> Iterator[None]:
     one simulation can run at a time.
     """
     ours, theirs = _registered("AutocastCPU"), _registered("AutocastCUDA")
-    kernels = {name: kernel for name in sorted(theirs - ours) if (kernel := _kernel(name))}
+    lists: Lists = data_of("operators.toml")["autocast"]
+    kernels = {name: made for name in sorted(theirs - ours) if (made := _kernel(name, lists))}
     kernels |= dict.fromkeys(sorted(ours - theirs), torch.library.fallthrough_kernel)
     with ExitStack() as stack:
         with warnings.catch_warnings():
@@ -118,19 +65,17 @@ def _registered(key: str) -> set[str]:
     return {name.removeprefix("aten::") for name in names if name.startswith("aten::")}
 
 
-def _kernel(name: str) -> Kernel | None:
-    """What CUDA does with this entry of its list. Names in no table are AT_FORALL_FP32."""
-    if name in _LEFT_OUT or "name" in name.lower():  # overloads for named tensors
+def _kernel(name: str, lists: Lists) -> Kernel | None:
+    """What CUDA does with this entry of its list. Names in no list are AT_FORALL_FP32."""
+    if name in lists["left_out"] or "name" in name.lower():  # overloads for named tensors
         return None
     operator = _operator(name)
-    if name in _LOWER:
+    if name in lists["lower"]:
         return _casting(operator, lambda _: _lower_precision())
-    if name in _PROMOTE:
+    if name in lists["promote"]:
         return _casting(operator, _widest)
-    if name in _FP32_BY_DTYPE:
-        return _with_dtype(operator, operator, name)
-    if name in _FP32_APPENDED:
-        return _with_dtype(operator, _operator(_FP32_APPENDED[name]), name)
+    if name in lists["by_dtype"]:
+        return _with_dtype(operator, _operator(lists["by_dtype"][name]), name)
     return _casting(operator, lambda _: torch.float32)
 
 

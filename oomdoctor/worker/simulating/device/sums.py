@@ -17,7 +17,9 @@ from functools import cache
 
 import torch
 from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes
+
+from oomdoctor.worker.tracing.calls import Answering, Kinds
 
 Holders = tuple[int, int, int]  # references to a tensor, to its memory and to its Python object
 
@@ -75,19 +77,17 @@ def only_the_engine() -> Holders:
     """The references to a gradient that only the engine holds, as a dispatch mode sees them."""
     found: list[Holders] = []
 
-    class Counter(TorchDispatchMode):  # type: ignore[misc]
-        def __torch_dispatch__(
-            self,
-            func: OpOverload,
-            types: Sequence[type],
-            args: tuple[torch.Tensor, ...] = (),
-            kwargs: Mapping[str, object] | None = None,
-        ) -> object:
-            if func is torch.ops.aten.add.Tensor and not torch.is_grad_enabled():
-                found.append(_holders(args))
-            return func(*args, **(kwargs or {}))
+    def count(
+        func: OpOverload,
+        _: Kinds,
+        args: Sequence[torch.Tensor],
+        kwargs: Mapping[str, object],
+    ) -> object:
+        if func is torch.ops.aten.add.Tensor and not torch.is_grad_enabled():
+            found.append(_holders(args))
+        return func(*args, **kwargs)
 
-    with _disable_current_modes(), torch.enable_grad(), Counter():
+    with _disable_current_modes(), torch.enable_grad(), Answering(count):
         tensor = torch.ones(2, requires_grad=True)
         twice = tensor * 2
         (twice * 3 + twice * 4).sum().backward()
