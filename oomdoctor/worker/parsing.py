@@ -16,9 +16,12 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
+
+from oomdoctor.package_data import data_of
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -72,44 +75,20 @@ def plain(values: Mapping[str, object]) -> dict[str, object]:
     return found
 
 
-# Settings that only one of TRL's trainers has.
-_TRAINERS = (
-    ("GRPOConfig", {"num_generations", "max_completion_length"}),
-    ("RewardConfig", {"center_rewards_coefficient"}),
-    ("DPOConfig", {"beta", "precompute_ref_log_probs"}),
-)
-# What components of torchtune's files may be imported from.
-_COMPONENTS = ("torchtune.", "torch.", "bitsandbytes.", "torchao.")
-# Left out: they connect processes, need a GPU or open other files.
-_ASIDE = frozenset(
-    {
-        "deepspeed",
-        "fsdp",
-        "fsdp_config",
-        "accelerator_config",
-        "parallelism_config",
-        "use_cpu",
-        "no_cuda",
-        "local_rank",
-        "report_to",
-        "output_dir",
-        "tf32",
-        "torch_compile",
-        "push_to_hub",
-        "hub_token",
-        "torchdynamo",
-    }
-)
+class Facts(TypedDict):
+    """What the parsers need to be told, from `data/stacks/parsers.toml`."""
+
+    torchtune_components: list[str]
+    left_out: list[str]
+    deepspeed_of_world: list[str]
+    trl_trainers: dict[str, list[str]]
+    deepspeed_parts: dict[str, str]
 
 
-# Sizes of a batch depend on the number of GPUs, which a file of DeepSpeed does not say.
-_OF_WORLD = ("train_batch_size", "gradient_accumulation_steps")
-# DeepSpeed's models of the parts of its file.
-_PARTS = {
-    "DeepSpeedZeroConfig": "zero_optimization.",
-    "DeepSpeedBF16Config": "bf16.",
-    "DeepSpeedFP16Config": "fp16.",
-}
+@cache
+def _facts() -> Facts:
+    facts: Facts = data_of("stacks/parsers.toml")
+    return facts
 
 
 def trainer(values: Mapping[str, object]) -> dict[str, object]:
@@ -123,7 +102,8 @@ def trl(values: Mapping[str, object]) -> dict[str, object]:
     """The dataclasses that `trl sft`, `trl dpo`, `trl grpo` and `trl reward` parse."""
     import trl as library
 
-    kind = next((name for name, marks in _TRAINERS if marks & set(values)), "SFTConfig")
+    trainers = _facts()["trl_trainers"].items()
+    kind = next((name for name, marks in trainers if set(marks) & set(values)), "SFTConfig")
     return _parsed([getattr(library, kind), library.ModelConfig], values)
 
 
@@ -173,9 +153,11 @@ def torchtune(values: Mapping[str, object]) -> dict[str, object]:
     from torchtune.config._errors import ConfigError, InstantiationError
     from torchtune.config._utils import _get_component_from_path
 
+    components = tuple(_facts()["torchtune_components"])
+
     def known(part: object) -> bool:
         name = part.get("_component_") if isinstance(part, Mapping) else None
-        return name is None or str(name).startswith(_COMPONENTS)
+        return name is None or str(name).startswith(components)
 
     settings = {name: part for name, part in values.items() if known(part)}
     try:
@@ -208,7 +190,8 @@ def _parsed(
     more = [key for key in values if key not in names]
     if strict and more:
         raise ParserError(more[0], f"{more[0]} is not a setting of it")
-    known = {key: one for key, one in values.items() if key in names - _ASIDE}
+    aside = set(_facts()["left_out"])
+    known = {key: one for key, one in values.items() if key in names - aside}
     with tempfile.TemporaryDirectory() as folder:
         # On the CPU, or bf16 would be refused where there is no GPU.
         known |= {"output_dir": folder, "use_cpu": True, "report_to": []}
@@ -221,7 +204,7 @@ def _parsed(
     for one in objects:
         fields = dataclasses.fields(one)
         found |= {field.name: getattr(one, field.name, None) for field in fields}
-    return plain({name: value for name, value in found.items() if name not in _ASIDE})
+    return plain({name: value for name, value in found.items() if name not in aside})
 
 
 def accelerate(values: Mapping[str, object]) -> dict[str, object]:
@@ -245,12 +228,14 @@ def deepspeed(values: Mapping[str, object]) -> dict[str, object]:
     from deepspeed.runtime.config import DeepSpeedConfig
 
     known = _without_auto(values)
-    known = {name: value for name, value in known.items() if name not in _OF_WORLD}
+    known = {
+        name: value for name, value in known.items() if name not in _facts()["deepspeed_of_world"]
+    }
     known.setdefault("train_micro_batch_size_per_gpu", 1)
     try:
         DeepSpeedConfig(known)
     except (ValueError, TypeError, AssertionError, KeyError) as error:
-        head = _PARTS.get(str(getattr(error, "title", "")), "")
+        head = _facts()["deepspeed_parts"].get(str(getattr(error, "title", "")), "")
         found = of_pydantic(error, head)
         raise ParserError(found.setting or named(str(found), values), str(found)) from None
     return {}

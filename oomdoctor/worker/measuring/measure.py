@@ -59,19 +59,17 @@ def measure(job: ProbeJob, progress: PhaseFile) -> Measurement:
     marks = Marks(progress)
     import_libraries(job.config)
     with meter.recording(), _eager_where_watched(job):
-        _enter(meter, progress, "load", "load")
-        setup = build(job, device, marks, on_host=meter.on_host)
-        held = held_batches(job.config, setup.task, setup.model_config, device, seed=job.seed)
-        # With accumulation, later micro-steps also hold gradients: two steps show the worst case.
-        batches = held[: min(2, job.config.accumulation_steps())]
+        enter(meter, progress, "load", "load")
+        setup, held = built(job, marks, meter)
+        batches = of_step(held, job)
         trace = meter.trace_for_breakdown(*logits_shape(job.config, setup.task, setup.model_config))
         losses: list[float] = []
         for step in MEMORY_STEPS:
             losses.append(_memory_step(setup, batches, marks, meter, progress, step, trace))
         if job.evaluate:
-            _enter(meter, progress, "eval", "eval")
+            enter(meter, progress, "eval", "eval")
             _evaluate(setup, job, device)
-        _enter(meter, progress, "end", "timing")
+        enter(meter, progress, "end", "timing")
     totals = meter.totals(optimizers.managed_bytes(setup.trainer.optimizer))
     kernels = None
     if device.type == "cuda" and not _compiles(job.config):  # the trace would see an eager step
@@ -97,7 +95,23 @@ def measure(job: ProbeJob, progress: PhaseFile) -> Measurement:
     return summarise(setup, meter, totals, trace, curve, losses, timing, skipped)
 
 
-def _enter(meter: meters.Meter, progress: PhaseFile, step: str, phase: str) -> None:
+def built(job: ProbeJob, marks: Marks, meter: meters.Meter) -> tuple[Setup, list[Batch]]:
+    """The rung on this rank's device, and the micro-batches that the device holds."""
+    device = own_device(job.device_type)
+    setup = build(job, device, marks, on_host=meter.on_host)
+    return setup, held_batches(job.config, setup.task, setup.model_config, device, seed=job.seed)
+
+
+def of_step(held: list[Batch], job: ProbeJob) -> list[Batch]:
+    """The micro-batches of a step that is watched.
+
+    With accumulation, later micro-steps also hold gradients: two of them show the worst case.
+    """
+    return held[: min(2, job.config.accumulation_steps())]
+
+
+def enter(meter: meters.Meter, progress: PhaseFile, step: str, phase: str) -> None:
+    """Begin a phase of a step."""
     progress.enter(phase)
     meter.enter(step, phase)
 
@@ -114,7 +128,7 @@ def _memory_step(
     """Run one watched step; returns its loss."""
 
     def watch(phase: str) -> None:
-        _enter(meter, progress, step, phase)
+        enter(meter, progress, step, phase)
         if phase == "optimizer" and setup.device.type == "cpu":
             trace.adopt(gradients(setup), GRADIENTS)
 

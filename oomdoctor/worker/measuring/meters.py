@@ -11,7 +11,7 @@ import resource
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TypeAlias
 
 import torch
 
@@ -30,22 +30,6 @@ class DeviceTotals:
     overhead_bytes: int | None = None
     allocation_retries: int | None = None
     memory_stats: Mapping[str, int] = field(default_factory=dict)
-
-
-class Meter(Protocol):
-    """Watches the memory of one device while phases go by."""
-
-    peaks: dict[Window, PhaseMemory]
-
-    def recording(self) -> AbstractContextManager[object]: ...
-
-    def on_host(self) -> AbstractContextManager[None]: ...
-
-    def enter(self, step: str, phase: str) -> None: ...
-
-    def trace_for_breakdown(self, vocabulary: int, tokens: int) -> AllocationTrace: ...
-
-    def totals(self, managed_bytes: int) -> DeviceTotals: ...
 
 
 def for_job(job: ProbeJob) -> Meter:
@@ -168,6 +152,9 @@ class CudaMeter:
             },
         )
 
+
+Meter: TypeAlias = CpuMeter | CudaMeter
+"""Watches the memory of one device while phases go by."""
 
 _REPORTED_STATS = (
     "num_alloc_retries",

@@ -5,7 +5,6 @@ The steps are those of a measurement. A snapshot is also written if memory runs 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -17,11 +16,11 @@ from oomdoctor.records.job.result import ProbeJob, RecordingRequest
 from oomdoctor.snapshot.phases import own_frames
 from oomdoctor.snapshot.writing import Allocations, Stretch, write_snapshot
 from oomdoctor.worker.measuring import meters
-from oomdoctor.worker.measuring.measure import gradients, weights
-from oomdoctor.worker.protocol import Marks, PhaseFile, own_device
+from oomdoctor.worker.measuring.measure import built, enter, gradients, of_step, weights
+from oomdoctor.worker.protocol import Marks, PhaseFile
 from oomdoctor.worker.training import optimizers
-from oomdoctor.worker.training.batch import Batch, held_batches, tensors_of
-from oomdoctor.worker.training.build import Setup, build, import_libraries
+from oomdoctor.worker.training.batch import Batch, tensors_of
+from oomdoctor.worker.training.build import Setup, import_libraries
 from oomdoctor.worker.training.step import training_step, whole_step
 
 _STEPS = 3  # the first one makes the optimizer's states
@@ -55,7 +54,7 @@ def _record_history(job: ProbeJob, asked: RecordingRequest, progress: PhaseFile)
         meter = meters.for_job(job)
         setup, held, marks = _built(job, meter, progress)
         for _ in range(_STEPS):
-            whole_step(setup, _of_step(held, job), marks)
+            whole_step(setup, of_step(held, job), marks)
     finally:
         history._dump_snapshot(asked.file)
         history._record_memory_history(enabled=None)
@@ -65,36 +64,25 @@ def _record_counted(
     job: ProbeJob, asked: RecordingRequest, meter: meters.CpuMeter, progress: PhaseFile
 ) -> None:
     """On the CPU: the tensors that are counted, as if PyTorch's allocator on CUDA served them."""
-    tape = meter.trace.tape
-
-    def enter(phase: str) -> None:
-        progress.enter(phase)
-        tape.enter("", phase)
-        meter.trace.enter(phase)
-
+    trace = meter.trace
     with meter.recording():
         try:
-            enter("load")
+            enter(meter, progress, "", "load")
             setup, held, marks = _built(job, meter, progress)
-            meter.trace.adopt(weights(setup), WEIGHTS)
-            meter.trace.adopt(tensors_of(held), INPUTS)
-            marks.listen(_adopting(enter, setup, meter))
+            trace.adopt(weights(setup), WEIGHTS)
+            trace.adopt(tensors_of(held), INPUTS)
+
+            def watch(phase: str) -> None:
+                enter(meter, progress, "", phase)
+                if phase == "optimizer":
+                    trace.adopt(gradients(setup), GRADIENTS)
+
+            marks.listen(watch)
             for _ in range(_STEPS):
-                whole_step(setup, _of_step(held, job), marks)
-                meter.trace.adopt(optimizers.state_tensors(setup.trainer.optimizer), OPTIMIZER)
+                whole_step(setup, of_step(held, job), marks)
+                trace.adopt(optimizers.state_tensors(setup.trainer.optimizer), OPTIMIZER)
         finally:
-            write_snapshot(_allocations(meter.trace.finish()), Path(asked.file))
-
-
-def _adopting(
-    enter: Callable[[str], None], setup: Setup, meter: meters.CpuMeter
-) -> Callable[[str], None]:
-    def watch(phase: str) -> None:
-        enter(phase)
-        if phase == "optimizer":
-            meter.trace.adopt(gradients(setup), GRADIENTS)
-
-    return watch
+            write_snapshot(_allocations(trace.finish()), Path(asked.file))
 
 
 def _allocations(tape: Tape) -> Allocations:
@@ -123,9 +111,9 @@ def _record_trace(
     if job.device_type == "cuda":
         activities.append(ProfilerActivity.CUDA)
     setup, held, marks = _built(job, meter, progress)
-    whole_step(setup, _of_step(held, job), marks)
+    whole_step(setup, of_step(held, job), marks)
     with profile(activities=activities, record_shapes=True, profile_memory=True) as profiled:
-        training_step(setup, _of_step(held, job), marks)
+        training_step(setup, of_step(held, job), marks)
         if job.device_type == "cuda":
             torch.cuda.synchronize()
     profiled.export_chrome_trace(asked.file)
@@ -134,15 +122,6 @@ def _record_trace(
 def _built(
     job: ProbeJob, meter: meters.Meter, progress: PhaseFile
 ) -> tuple[Setup, list[Batch], Marks]:
-
-    device = own_device(job.device_type)
     marks = Marks(progress)
     progress.enter("load")
-    setup = build(job, device, marks, on_host=meter.on_host)
-    held = held_batches(job.config, setup.task, setup.model_config, device, seed=job.seed)
-    return setup, held, marks
-
-
-def _of_step(held: list[Batch], job: ProbeJob) -> list[Batch]:
-    """The micro-batches to run of those that are held."""
-    return held[: min(2, job.config.accumulation_steps())]
+    return *built(job, marks, meter), marks

@@ -65,22 +65,13 @@ def load_model(
     attention: str = config.attention
     while True:
         try:
+            blueprint = synthetic.Blueprint(job, model_config, attention)
             if job.weights == "pretrained":
-                return _load_pretrained(
-                    job, model_config, quantization, attention, device
-                ), attention
-            return synthetic.build_model(
-                auto_class(job.model.task),
-                model_config,
-                dtype=dtype_of(config.weights_dtype),
-                attention=attention,
-                quantization=quantization,
-                device=device,
-                seed=job.seed,
-                trust_remote_code=job.model.trust_remote_code,
-                place=_place(config),
-                on_host=on_host,
-            ), attention
+                model = _load_pretrained(blueprint, quantization, device)
+            else:
+                place = _place(config)
+                model = synthetic.build_model(blueprint, device, quantization, place, on_host)
+            return model, attention
         except RuntimeError as error:
             if "supported by the bitsandbytes" in str(error):
                 raise UnsupportedError(str(error)) from error
@@ -103,24 +94,20 @@ def _place(config: TrainConfig) -> synthetic.Place:
 
 
 def _load_pretrained(
-    job: ProbeJob,
-    model_config: PretrainedConfig,
-    quantization: BitsAndBytesConfig | None,
-    attention: str,
-    device: torch.device,
+    blueprint: synthetic.Blueprint, quantization: BitsAndBytesConfig | None, device: torch.device
 ) -> PreTrainedModel:
-    config, spec = job.config, job.model
+    spec = blueprint.job.model
     kwargs: dict[str, object] = (
         {} if quantization is None else {"quantization_config": quantization}
     )
     local = spec.source == "local"
     return auto_class(spec.task).from_pretrained(
         spec.path if local else spec.id,
-        config=model_config,
+        config=blueprint.config,
         revision=None if local else spec.revision,
         trust_remote_code=spec.trust_remote_code,
-        attn_implementation=attention,
+        attn_implementation=blueprint.attention,
         device_map={"": str(device)},
-        **{synthetic.dtype_keyword(): dtype_of(config.weights_dtype)},
+        **{synthetic.dtype_keyword(): blueprint.dtype},
         **kwargs,
     )

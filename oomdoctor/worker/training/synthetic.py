@@ -8,80 +8,82 @@ from __future__ import annotations
 
 import sys
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
+from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.worker.protocol import OnHost, UnsupportedError
 from oomdoctor.worker.replacing import replaced
+from oomdoctor.worker.training.model_config import auto_class
 
 if TYPE_CHECKING:
     from transformers import BitsAndBytesConfig, PretrainedConfig, PreTrainedModel
-    from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
 Place = Literal["device", "host", "zero3"]
 STANDARD_DEVIATION = 0.02  # the usual initializer_range: keeps activations and losses finite
 
 
+@dataclass(frozen=True, slots=True)
+class Blueprint:
+    """The model of a job, as transformers builds it from a configuration."""
+
+    job: ProbeJob
+    config: PretrainedConfig
+    attention: str
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of its weights."""
+        dtype: torch.dtype = getattr(torch, self.job.config.weights_dtype)
+        return dtype
+
+    def made(self) -> PreTrainedModel:
+        """The model.
+
+        Raises:
+            ValueError, ImportError: from transformers, for an unknown architecture or attention
+                implementation.
+        """
+        spec = self.job.model
+        return auto_class(spec.task).from_config(
+            self.config,
+            attn_implementation=self.attention,
+            trust_remote_code=spec.trust_remote_code,
+            **{dtype_keyword(): self.dtype},
+        )
+
+
 def build_model(
-    auto_class: type[_BaseAutoModelClass],
-    model_config: PretrainedConfig,
-    *,
-    dtype: torch.dtype,
-    attention: str,
-    quantization: BitsAndBytesConfig | None,
+    blueprint: Blueprint,
     device: torch.device,
-    seed: int,
-    trust_remote_code: bool,
-    place: Place = "device",
-    on_host: OnHost = nullcontext,
+    quantization: BitsAndBytesConfig | None,
+    place: Place,
+    on_host: OnHost,
 ) -> PreTrainedModel:
-    """The model of `auto_class` with synthetic weights of `dtype` on `device`, in train mode.
+    """The model with synthetic weights on `device`, in train mode.
 
     What an engine shards has another `place`: "host" is host memory that is declared inside
     `on_host` and not touched, with "zero3" DeepSpeed shards each module once it exists.
-
-    Raises:
-        ValueError, ImportError: from transformers, for an unknown architecture or attention
-            implementation.
     """
     if place == "zero3":
-        return auto_class.from_config(
-            model_config,
-            attn_implementation=attention,
-            trust_remote_code=trust_remote_code,
-            **{dtype_keyword(): dtype},
-        ).train()
-    model = declare_model(
-        auto_class,
-        model_config,
-        dtype=dtype,
-        attention=attention,
-        device=device,
-        trust_remote_code=trust_remote_code,
-    )
+        return blueprint.made().train()
+    model, dtype = declare_model(blueprint, device), blueprint.dtype
     if quantization is not None:
         _prepare_quantized(model, quantization, device)
     with unset_fake_temporarily():
         model.tie_weights()
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.no_grad():
-        torch.manual_seed(seed)
+        torch.manual_seed(blueprint.job.seed)
         _materialise(model, dtype, device, on_host if place == "host" else None)
     if quantization is not None:
         model.hf_quantizer.postprocess_model(model)
     return model.train()
 
 
-def declare_model(
-    auto_class: type[_BaseAutoModelClass],
-    model_config: PretrainedConfig,
-    *,
-    dtype: torch.dtype,
-    attention: str,
-    device: torch.device,
-    trust_remote_code: bool,
-) -> PreTrainedModel:
+def declare_model(blueprint: Blueprint, device: torch.device) -> PreTrainedModel:
     """The model with parameters on the meta device and buffers on `device`."""
     from accelerate import init_empty_weights
 
@@ -93,12 +95,7 @@ def declare_model(
         init_empty_weights(include_buffers=False),
         device,
     ):
-        return auto_class.from_config(
-            model_config,
-            attn_implementation=attention,
-            trust_remote_code=trust_remote_code,
-            **{dtype_keyword(): dtype},
-        )
+        return blueprint.made()
 
 
 def _not_sharded_yet() -> AbstractContextManager[None]:

@@ -28,13 +28,11 @@ from oomdoctor.records.configuration.faults import UNSLOTH_CHECKPOINTING
 from oomdoctor.system.environment import set_variables, variable
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.training.draft import Draft
-from oomdoctor.worker.training.model_config import auto_class
-from oomdoctor.worker.training.synthetic import declare_model
+from oomdoctor.worker.training.synthetic import Blueprint, declare_model
 from oomdoctor.worker.training.trl import tokenizer_of
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedModel
-    from transformers.models.auto.auto_factory import _BaseAutoModelClass
+    from transformers import PreTrainedModel
 
 
 _NAMES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
@@ -71,10 +69,9 @@ def load_model(draft: Draft) -> PreTrainedModel:
         UnsupportedError: Unsloth does not take this model.
     """
     job, config, spec = draft.job, draft.config, draft.job.model
-    dtype = getattr(torch, config.weights_dtype)
     settings: dict[str, object] = {
         "max_seq_length": config.sequence_length,
-        "dtype": dtype,
+        "dtype": getattr(torch, config.weights_dtype),
         "load_in_4bit": config.quantization == "nf4",
         "load_in_8bit": config.quantization == "int8",
         "full_finetuning": config.method == "full",
@@ -88,13 +85,8 @@ def load_model(draft: Draft) -> PreTrainedModel:
             return _loaded(str(spec.path), settings)
         return _loaded(spec.id, settings | {"revision": spec.revision})
     with tempfile.TemporaryDirectory(prefix="oomdoctor-") as folder:
-        write_checkpoint(
-            Path(folder),
-            auto_class(spec.task),
-            draft.model_config,
-            dtype,
-            trust_remote_code=spec.trust_remote_code,
-        )
+        # Only names and shapes are read, so any attention will do.
+        write_checkpoint(Path(folder), Blueprint(job, draft.model_config, "eager"))
         draft.notes.append("Unsloth loaded a checkpoint without data, so all weights are zero")
         return _loaded(folder, settings | {"local_files_only": True})
 
@@ -140,23 +132,9 @@ def autocast_dtype(config: TrainConfig) -> str:
     return "none" if config.method == "full" else config.weights_dtype
 
 
-def write_checkpoint(
-    folder: Path,
-    auto_class: type[_BaseAutoModelClass],
-    model_config: PretrainedConfig,
-    dtype: torch.dtype,
-    *,
-    trust_remote_code: bool,
-) -> None:
+def write_checkpoint(folder: Path, blueprint: Blueprint) -> None:
     """Write config.json, a tokenizer and the weights of a model to `folder`."""
-    model = declare_model(
-        auto_class,
-        model_config,
-        dtype=dtype,
-        attention="eager",  # any: only names and shapes are read
-        device=torch.device("cpu"),
-        trust_remote_code=trust_remote_code,
-    )
+    model = declare_model(blueprint, torch.device("cpu"))
     model.tie_weights()
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     known: set[int] = set()
@@ -174,6 +152,6 @@ def write_checkpoint(
         file.write(len(text).to_bytes(8, "little") + text)
         file.truncate(8 + len(text) + end)
     model.config.architectures = [type(model).__name__]
-    model.config.dtype = dtype
+    model.config.dtype = blueprint.dtype
     model.config.save_pretrained(folder)
     tokenizer_of(model).save_pretrained(folder)

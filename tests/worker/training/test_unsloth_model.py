@@ -17,8 +17,9 @@ from oomdoctor.worker.host import _imports_first
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.training import unsloth
 from oomdoctor.worker.training.draft import Draft
-from oomdoctor.worker.training.model_config import auto_class, load_config
+from oomdoctor.worker.training.model_config import load_config
 from oomdoctor.worker.training.support import check_supported
+from oomdoctor.worker.training.synthetic import Blueprint
 from oomdoctor.worker.training.unsloth import write_checkpoint
 
 RUNG = {"library": "unsloth", "method": "lora", "sequence_length": 64}
@@ -28,11 +29,8 @@ RUNG = {"library": "unsloth", "method": "lora", "sequence_length": 64}
 def test_the_empty_checkpoint_is_whole_and_takes_no_place(kind: str, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    job = tiny_job(kind)
-    config = load_config(job.model)
-    write_checkpoint(
-        tmp_path, auto_class(job.model.task), config, torch.bfloat16, trust_remote_code=False
-    )
+    job = tiny_job(kind, weights_dtype="bfloat16")
+    write_checkpoint(tmp_path, Blueprint(job, load_config(job.model), "eager"))
     model, info = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"]
     assert model.dtype == torch.bfloat16
