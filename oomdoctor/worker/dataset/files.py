@@ -23,7 +23,6 @@ _CHUNK_BYTES = 1024**2
 _FIRST_BYTES = 4096  # the first character that is not a space decides between an array and lines
 # Except in lines, bytes that are not UTF-8 become surrogates. `text_of` finds them later.
 _ESCAPED = "surrogateescape"
-_NOT_TEXT = "is not UTF-8 text"
 _BROKEN_OFF = (EOFError, gzip.BadGzipFile, zlib.error, OSError)
 
 
@@ -99,27 +98,25 @@ def _lines(file: BufferedIOBase) -> Iterator[tuple[int, bytes | None]]:
             yield number, line
 
 
-def _json_lines(file: BufferedIOBase) -> Rows:
+def _by_line(file: BufferedIOBase, value_of: Callable[[bytes], object]) -> Rows:
     for number, line in _lines(file):
         if line is None:
-            yield _too_long(number)
+            yield Row(number, None, f"is longer than {LONGEST_LINE_BYTES // 1024**2} MiB")
             continue
         try:
-            yield Row(number, json.loads(line))
+            yield Row(number, value_of(line))
+        except UnicodeDecodeError:
+            yield Row(number, None, "is not UTF-8 text")
         except (ValueError, RecursionError) as error:
-            is_text = not isinstance(error, UnicodeDecodeError)
-            yield Row(number, None, f"is not JSON: {error}" if is_text else _NOT_TEXT)
+            yield Row(number, None, f"is not JSON: {error}")
+
+
+def _json_lines(file: BufferedIOBase) -> Rows:
+    return _by_line(file, json.loads)
 
 
 def _text_lines(file: BufferedIOBase) -> Rows:
-    for number, line in _lines(file):
-        if line is None:
-            yield _too_long(number)
-            continue
-        try:
-            yield Row(number, line.decode().rstrip("\r\n"))
-        except UnicodeDecodeError:
-            yield Row(number, None, _NOT_TEXT)
+    return _by_line(file, lambda line: line.decode().rstrip("\r\n"))
 
 
 def _csv(file: BufferedIOBase) -> Rows:
@@ -199,10 +196,6 @@ def _parquet(path: Path) -> tuple[Rows, Callable[[], float]]:
                 yield Row(read, value)
 
     return _whole(rows()), lambda: read / max(1, table.metadata.num_rows)
-
-
-def _too_long(number: int) -> Row:
-    return Row(number, None, f"is longer than {LONGEST_LINE_BYTES // 1024**2} MiB")
 
 
 _READERS: dict[str, Callable[[BufferedIOBase], Rows]] = {

@@ -11,14 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import replace
-from itertools import groupby
 
 import torch
 
-from oomdoctor.analysis.simulator.recorded import times
 from oomdoctor.analysis.simulator.tape import TapeBlock
-from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.categories import TEMPORARY
 from oomdoctor.units import MIB
 from oomdoctor.worker.replacing import replaced
@@ -28,12 +24,6 @@ from oomdoctor.worker.tracing.trace import AllocationTrace
 
 _COPIED = 250 * MIB
 _AT_ONCE = 2
-
-
-def as_alone(config: TrainConfig) -> TrainConfig:
-    """The training of one rank without the others: its step is the same."""
-    rows = config.rank_batch_size()
-    return replace(config, sharding="none", world_size=1, effective_batch_size=rows)
 
 
 def zero3_products() -> AbstractContextManager[None]:
@@ -100,15 +90,11 @@ def note_replica(model: torch.nn.Module, whole: WholeModel, trace: AllocationTra
 
 def _tensors(model: torch.nn.Module, whole: WholeModel) -> Iterator[tuple[torch.dtype, int, bool]]:
     """Type, bytes and whether it trains, of each parameter at full depth, then of each buffer."""
-    named = groupby(model.named_parameters(), key=lambda item: whole.unit_of(item[0]))
-    for unit, parameters in named:
-        group = [
-            (parameter.dtype, local_part(parameter).untyped_storage().nbytes(), trains)
-            for _, parameter in parameters
-            for trains in (parameter.requires_grad,)
-        ]
-        for _ in range(times(unit, whole.depths)):
-            yield from group
+    for number, parameters in whole.at_full_depth():
+        sizes = [local_part(parameter).untyped_storage().nbytes() for parameter in parameters]
+        for _ in range(number):
+            for parameter, size in zip(parameters, sizes, strict=True):
+                yield parameter.dtype, size, parameter.requires_grad
     for buffer in model.buffers():
         yield buffer.dtype, buffer.untyped_storage().nbytes(), False
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from torch.nn import Module
+from torch.nn import Module, Parameter
 
 from oomdoctor.analysis.simulator.recorded import ParameterGroup, times
 from oomdoctor.analysis.simulator.tape import Region
@@ -159,39 +159,37 @@ class WholeModel:
         """The sum over all units at full depth."""
         return sum(n * times(region, self.depths) for region, n in by_region.items())
 
-    def parameter_counts(self) -> tuple[int, int]:
-        """(trainable, all) parameters."""
-        trainable: dict[Region | None, int] = {}
-        total: dict[Region | None, int] = {}
-        for name, parameter in self._model.named_parameters():
-            unit, number = self.unit_of(name), logical_numel(parameter)
-            total[unit] = total.get(unit, 0) + number
-            if parameter.requires_grad:
-                trainable[unit] = trainable.get(unit, 0) + number
-        return self.sum_of(trainable), self.sum_of(total)
+    def at_full_depth(self) -> Iterator[tuple[int, list[Parameter]]]:
+        """The parameters in the order of their modules: how often, and those of a unit."""
+        named = groupby(self._model.named_parameters(), key=lambda item: self.unit_of(item[0]))
+        for unit, members in named:
+            yield times(unit, self.depths), [parameter for _, parameter in members]
 
     def groups(self) -> tuple[ParameterGroup, ...]:
-        """The parameters at full depth, in the order of their modules."""
-        named = groupby(self._model.named_parameters(), key=lambda item: self.unit_of(item[0]))
-        found = []
-        for unit, members in named:
-            parameters = [parameter for _, parameter in members]
-            found.append(
-                ParameterGroup(
-                    times(unit, self.depths),
-                    tuple(map(logical_numel, parameters)),
-                    tuple(parameter.requires_grad for parameter in parameters),
-                )
+        """The parameters at full depth, as a record."""
+        return tuple(
+            ParameterGroup(
+                number,
+                tuple(map(logical_numel, parameters)),
+                tuple(parameter.requires_grad for parameter in parameters),
             )
-        return tuple(found)
+            for number, parameters in self.at_full_depth()
+        )
+
+    def parameter_counts(self) -> tuple[int, int]:
+        """(trainable, all) parameters."""
+        counted = [
+            (group.times * elements, trained)
+            for group in self.groups()
+            for elements, trained in zip(group.elements, group.trained, strict=True)
+        ]
+        return sum(number for number, trained in counted if trained), sum(n for n, _ in counted)
 
     def gradient_bytes(self) -> int:
         """Bytes of the gradients of all trainable parameters."""
-        totals: dict[Region | None, int] = {}
-        for name, parameter in self._model.named_parameters():
-            if parameter.requires_grad:
-                unit = self.unit_of(name)
-                totals[unit] = (
-                    totals.get(unit, 0) + local_part(parameter).untyped_storage().nbytes()
-                )
-        return self.sum_of(totals)
+        return sum(
+            number * local_part(parameter).untyped_storage().nbytes()
+            for number, parameters in self.at_full_depth()
+            for parameter in parameters
+            if parameter.requires_grad
+        )

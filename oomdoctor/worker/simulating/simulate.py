@@ -31,7 +31,7 @@ from oomdoctor.worker.simulating.cuda.as_on_cuda import as_on_cuda
 from oomdoctor.worker.simulating.device.fake import simulated_device
 from oomdoctor.worker.simulating.load import instruments_for, load
 from oomdoctor.worker.simulating.recorder import Recorder
-from oomdoctor.worker.simulating.replicas import as_alone, zero3_products
+from oomdoctor.worker.simulating.replicas import zero3_products
 from oomdoctor.worker.simulating.shallow import IrregularLayersError, unrepeated
 from oomdoctor.worker.simulating.world import fake_world
 from oomdoctor.worker.training.build import import_libraries
@@ -159,7 +159,9 @@ def _one_rank(job: ProbeJob) -> TrainConfig:
     if trains_with_trl(config):
         check_supported(config, job.device_type, simulated=True)
     if config.sharding == "ddp":
-        return as_alone(config)
+        # The step of a rank is the same without the others.
+        rows = config.rank_batch_size()
+        return replace(config, sharding="none", world_size=1, effective_batch_size=rows)
     if not is_zero(config):
         return config
     check_supported(config, job.device_type, simulated=True)

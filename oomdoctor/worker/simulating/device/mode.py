@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
+from typing import Self
 
 import torch
 from torch._ops import OpOverload
@@ -56,10 +57,10 @@ def of_this_process() -> Remembered:
     return Remembered()
 
 
-class _RealOperators(Recording):
-    """Tells an observer of what happens while there is no fake tensor mode."""
+class _OfOneRung:
+    """A mode that is never copied, and keeps away torch's compiler."""
 
-    def __deepcopy__(self, memo: dict[int, object]) -> _RealOperators:
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
         # A copied module has copies of what its fake tensors know, and this is among it.
         del memo
         return self
@@ -69,7 +70,11 @@ class _RealOperators(Recording):
         return False  # nothing is compiled, and each call would take longer
 
 
-class SimulatedDevice(FakeTensorMode):  # type: ignore[misc]
+class _RealOperators(_OfOneRung, Recording):
+    """Tells an observer of what happens while there is no fake tensor mode."""
+
+
+class SimulatedDevice(_OfOneRung, FakeTensorMode):  # type: ignore[misc]
     """See the module. `sharded` is the class of tensors that are sharded over ranks.
 
     `wrappers` are further classes of tensors that hold others. What operators returned is in
@@ -88,15 +93,6 @@ class SimulatedDevice(FakeTensorMode):  # type: ignore[misc]
         self.wrappers: frozenset[type] = frozenset()
         self._inside = False
         self._kind: Kind | None = None
-
-    def __deepcopy__(self, memo: dict[int, object]) -> SimulatedDevice:
-        # A copied module has copies of what its fake tensors know, and this is among it.
-        del memo
-        return self
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing is compiled, and each call would take longer
 
     @contextmanager
     def observed_by(self, observer: Observer) -> Iterator[None]:
