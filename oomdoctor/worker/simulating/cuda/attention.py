@@ -1,6 +1,6 @@
 """Send `scaled_dot_product_attention` on fake CPU tensors to the kernel that CUDA would choose.
 
-`attention_choice` makes the choice. The preparation of the inputs follows attention.cpp of torch
+`choices` makes the choice. The preparation of the inputs follows attention.cpp of torch
 2.6-2.13. The meta kernel and the autograd formula of the chosen operator then put CUDA's outputs,
 log-sum-exp and gradients into the trace. `kernels.attention_kernels` has what backward
 kernels hold internally.

@@ -12,9 +12,9 @@ from torch.nn import functional as F  # noqa: N812
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from oomdoctor.analysis.simulator.card import Card
-from oomdoctor.worker.simulating.cuda import attention_choice
+from oomdoctor.worker.simulating.cuda import choices
 from oomdoctor.worker.simulating.cuda.attention import Call, cuda_sdpa
-from oomdoctor.worker.simulating.cuda.attention_choice import choose_backend
+from oomdoctor.worker.simulating.cuda.choices import choose_backend
 from oomdoctor.worker.simulating.cuda.flash_package import simulated_attention
 from oomdoctor.worker.simulating.cuda.kernel_rules import steps_of
 from oomdoctor.worker.simulating.device.fake import simulated_device
@@ -111,7 +111,7 @@ def test_the_backend_is_the_one_cuda_takes(
 def test_hopper_prefers_cudnn_in_some_releases(
     fake: None, monkeypatch: pytest.MonkeyPatch, release: tuple[int, int], backend: str
 ) -> None:
-    monkeypatch.setattr(attention_choice, "torch_release", lambda: release)
+    monkeypatch.setattr(choices, "torch_release", lambda: release)
     assert choose_backend(Call(*qkv(), is_causal=True), H100) == backend
 
 
@@ -205,7 +205,7 @@ def test_efficient_backward_stages_in_fp32(
 
 @pytest.mark.skipif(torch_release() < (2, 9), reason="cuDNN attention is never taken there")
 def test_cudnn_gathers_dq_in_fp32(fake: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention_choice, "torch_release", lambda: (2, 13))
+    monkeypatch.setattr(choices, "torch_release", lambda: (2, 13))
     recorder = train(H100, qkv(), is_causal=True)
     assert recorder.hidden["_scaled_dot_product_cudnn_attention_backward"] == (4 * 2 * 8 * 64 * 65,)
 

@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.worker.simulating.cuda.attention import cuda_sdpa
-from oomdoctor.worker.simulating.cuda.attention_choice import choose_backend
 from oomdoctor.worker.simulating.cuda.autocast import cuda_autocast
+from oomdoctor.worker.simulating.cuda.choices import choose_backend
 from oomdoctor.worker.simulating.device.fake import simulated_device
 from oomdoctor.worker.training.techniques.scaler import scale_gradients
 
