@@ -67,18 +67,13 @@ def described(devices: Devices) -> str:
     """The text of the session's file `device`, which native/session.c reads."""
     card = devices.card
     name = card.name if card.name.endswith(EMULATED) else card.name + EMULATED
-    per_multiprocessor = limits(card.capability)
     facts = {
         "name": name.replace("\n", " "),
         "driver": _DRIVER,
         "major": card.capability[0],
         "minor": card.capability[1],
         "multiprocessors": card.multiprocessors or _MULTIPROCESSORS,
-        "threads_per_multiprocessor": per_multiprocessor.threads_per_multiprocessor,
-        "blocks_per_multiprocessor": per_multiprocessor.blocks_per_multiprocessor,
-        "registers_per_multiprocessor": per_multiprocessor.registers_per_multiprocessor,
-        "shared_per_multiprocessor": per_multiprocessor.shared_bytes_per_multiprocessor,
-        "shared_per_block_optin": per_multiprocessor.shared_bytes_per_block_optin,
+        **limits(card.capability),
         "l2_bytes": card.l2_bytes or _L2_BYTES,
         "bus_bits": card.bus_bits or _BUS_BITS,
         "total_bytes": card.total_bytes,
@@ -91,33 +86,24 @@ def described(devices: Devices) -> str:
     return "".join(f"{key} {value}\n" for key, value in facts.items())
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits of one multiprocessor, as `cudaDeviceProp` reports them.
-
-    `shared_bytes_per_block_optin` is the most that a kernel can ask for. From 8.0 on, it is 1 KiB
-    less than the multiprocessor has, because CUDA reserves this much for each block.
-    """
-
-    threads_per_multiprocessor: int
-    blocks_per_multiprocessor: int
-    registers_per_multiprocessor: int
-    shared_bytes_per_multiprocessor: int
-    shared_bytes_per_block_optin: int
-
-
 @cache
-def _known() -> dict[tuple[int, int], Limits]:
+def _known() -> dict[tuple[int, int], dict[str, int]]:
     """The limits of each compute capability, from `data/multiprocessors.toml`."""
     return {
-        (int(major), int(minor)): Limits(threads, blocks, 64 * 1024, shared * KIB, most * KIB)
+        (int(major), int(minor)): {
+            "threads_per_multiprocessor": threads,
+            "blocks_per_multiprocessor": blocks,
+            "registers_per_multiprocessor": 64 * 1024,
+            "shared_per_multiprocessor": shared * KIB,
+            "shared_per_block_optin": most * KIB,
+        }
         for capability, (threads, blocks, shared, most) in data_of("multiprocessors.toml").items()
         for major, _, minor in (capability.partition("."),)
     }
 
 
-def limits(capability: tuple[int, int]) -> Limits:
-    """The limits of a compute capability such as (8, 6).
+def limits(capability: tuple[int, int]) -> dict[str, int]:
+    """The limits of a multiprocessor of a compute capability such as (8, 6), as in a session.
 
     A capability that is not in the table has the limits of the nearest lower one. Raises
     ValueError below 6.0.

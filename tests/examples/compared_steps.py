@@ -16,19 +16,19 @@ from oomdoctor.worker.protocol import PhaseFile
 from oomdoctor.worker.simulating.clean_slate import clean_slate
 from oomdoctor.worker.simulating.simulate import simulate
 from oomdoctor.worker.training.batch import micro_batches
-from oomdoctor.worker.training.build import Setup, build
-from oomdoctor.worker.training.draft import Draft
+from oomdoctor.worker.training.build import build
 from oomdoctor.worker.training.inspection import inspect_model
+from oomdoctor.worker.training.setup import Setup
 
 CPU = torch.device("cpu")
 PHASES = ("forward", "backward", "optimizer")
 
 
-def tiny_draft(job: ProbeJob, setup: Setup) -> Draft:
+def tiny_setup(job: ProbeJob, setup: Setup) -> Setup:
     """A training whose model is there already, for a technique that changes it."""
-    draft = Draft(job, CPU, None, nullcontext)
-    draft.model, draft.trainer = setup.trainer.model, setup.trainer
-    return draft
+    setup = Setup(job, CPU, None, nullcontext)
+    setup.model, setup.trainer = setup.trainer.model, setup.trainer
+    return setup
 
 
 def deeper(job: ProbeJob, **depths: int) -> ProbeJob:

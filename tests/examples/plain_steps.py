@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oomdoctor.worker.training.batch import Batch
-from oomdoctor.worker.training.build import Setup
+from oomdoctor.worker.training.setup import Setup
 from oomdoctor.worker.training.step import training_step
 
 

@@ -36,7 +36,8 @@ from oomdoctor.worker.training.batch import (
     micro_batches,
     tensors_of,
 )
-from oomdoctor.worker.training.build import Setup, build, import_libraries
+from oomdoctor.worker.training.build import build, import_libraries
+from oomdoctor.worker.training.setup import Setup
 from oomdoctor.worker.training.step import evaluation_step, training_step, whole_step
 from oomdoctor.worker.training.techniques import compilation
 

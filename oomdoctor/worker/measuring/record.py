@@ -20,7 +20,8 @@ from oomdoctor.worker.measuring.measure import built, enter, gradients, of_step,
 from oomdoctor.worker.protocol import Marks, PhaseFile
 from oomdoctor.worker.training import optimizers
 from oomdoctor.worker.training.batch import Batch, tensors_of
-from oomdoctor.worker.training.build import Setup, import_libraries
+from oomdoctor.worker.training.build import import_libraries
+from oomdoctor.worker.training.setup import Setup
 from oomdoctor.worker.training.step import training_step, whole_step
 
 _STEPS = 3  # the first one makes the optimizer's states

@@ -17,8 +17,9 @@ from oomdoctor.records.job.measurement import (
 from oomdoctor.worker.measuring import meters
 from oomdoctor.worker.tracing.trace import AllocationTrace
 from oomdoctor.worker.training import optimizers
-from oomdoctor.worker.training.build import Setup, attention_implementation
+from oomdoctor.worker.training.build import attention_implementation
 from oomdoctor.worker.training.inspection import installed_versions
+from oomdoctor.worker.training.setup import Setup
 
 
 def summarise(

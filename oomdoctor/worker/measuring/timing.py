@@ -31,7 +31,7 @@ from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.worker.measuring import nvml
 from oomdoctor.worker.protocol import Marks, own_uuid
 from oomdoctor.worker.training.batch import Batch
-from oomdoctor.worker.training.build import Setup
+from oomdoctor.worker.training.setup import Setup
 from oomdoctor.worker.training.step import training_step
 
 Stamp: TypeAlias = float | torch.cuda.Event  # a moment on the CPU, or on the GPU

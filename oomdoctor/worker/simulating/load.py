@@ -32,10 +32,11 @@ from oomdoctor.worker.simulating.shallow import (
 )
 from oomdoctor.worker.tracing.trace import AllocationTrace
 from oomdoctor.worker.tracing.whereabouts import Whereabouts
-from oomdoctor.worker.training.build import Setup, build
+from oomdoctor.worker.training.build import build
 from oomdoctor.worker.training.model_config import load_config
 from oomdoctor.worker.training.objectives.images import is_in_tower
 from oomdoctor.worker.training.objectives.task import built_job
+from oomdoctor.worker.training.setup import Setup
 from oomdoctor.worker.training.techniques.adapter import without_adapter
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 import tempfile
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,72 +17,20 @@ import torch
 
 from oomdoctor.records.configuration.config import TrainConfig, is_zero, steps_in_backward
 from oomdoctor.records.facts.dtypes import dtype_bytes
-from oomdoctor.records.job.model import Task
 from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.worker.protocol import OnHost, UnsupportedError
 from oomdoctor.worker.training import optimizers, unsloth
-from oomdoctor.worker.training.draft import Draft, OnPhase
 from oomdoctor.worker.training.loading import load_model
 from oomdoctor.worker.training.model_config import load_config
 from oomdoctor.worker.training.objectives.task import built_job
 from oomdoctor.worker.training.order import act_at, scales_gradients
+from oomdoctor.worker.training.setup import Books, OnPhase, Setup
 from oomdoctor.worker.training.sharding import engine_arguments, prepare
 from oomdoctor.worker.training.support import check_supported
 from oomdoctor.worker.training.trl import arguments_class, objective_arguments
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig, Trainer, TrainingArguments
-
-
-@dataclass(slots=True)
-class Books:
-    """The few numbers that the Trainer's loop keeps on the device from one step to the next.
-
-    The loss since the last line of the log, that of the last micro-batch, and a norm. Each is a
-    scalar: 2 to 4 bytes, but a block of 512 in PyTorch's allocator.
-    `norm` is that of the last gradients; the Trainer forgets it when it clips the next ones.
-    """
-
-    running: torch.Tensor
-    last: torch.Tensor | None = None
-    norm: torch.Tensor | None = None
-
-    def enter_loss(self) -> None:
-        """Add the last loss. As the Trainer, wait for the device, and leave out what is NaN."""
-        assert self.last is not None
-        if not (self.last.isnan() or self.last.isinf()):
-            self.running += self.last
-
-    def logged(self) -> float:
-        """The loss since the last call, as the Trainer reads it for a line of the log."""
-        loss = float(self.running)
-        self.running -= self.running
-        return loss
-
-    def close(self) -> None:
-        """Forget what a step left."""
-        self.last = self.norm = None
-
-
-@dataclass(slots=True)
-class Setup:
-    """A training that is ready to step.
-
-    accelerate has prepared `model`; `trainer` owns the optimizer and the rest. `fell_back_to_eager`
-    is whether the architecture has no sdpa attention. `reference` is a second model that is not
-    trained.
-    """
-
-    model: torch.nn.Module
-    trainer: Trainer
-    device: torch.device
-    task: Task
-    config: TrainConfig
-    model_config: PretrainedConfig
-    notes: list[str]
-    books: Books
-    fell_back_to_eager: bool = False
-    reference: torch.nn.Module | None = None
+    from transformers import PretrainedConfig, TrainingArguments
 
 
 def import_libraries(config: TrainConfig | None = None) -> None:
@@ -117,53 +64,40 @@ def build(
     job = built_job(job)
     config = job.config
     check_supported(config, job.device_type, simulated=job.mode == "simulate")
-    draft = Draft(job, device, on_phase, on_host)
-    act_at("before", draft)
-    draft.model_config = model_config or load_config(job.model)
-    draft.arguments = _arguments(draft)  # DeepSpeed shards a model while it is built
-    fell_back = _load(draft)
-    act_at("model", draft)
-    trainer = draft.trainer
+    setup = Setup(job, device, on_phase, on_host)
+    act_at("before", setup)
+    setup.model_config = model_config or load_config(job.model)
+    setup.arguments = _arguments(setup)  # DeepSpeed shards a model while it is built
+    _load(setup)
+    act_at("model", setup)
+    trainer = setup.trainer
     # Liger's kernels are in the model already. With this set, evaluation skips the logits.
-    draft.arguments.use_liger_kernel = config.loss == "liger"
-    trainer.current_gradient_accumulation_steps = draft.arguments.gradient_accumulation_steps
+    setup.arguments.use_liger_kernel = config.loss == "liger"
+    trainer.current_gradient_accumulation_steps = setup.arguments.gradient_accumulation_steps
     if config.sharding == "none":
-        draft.optimizer = optimizers.create(trainer)
-        act_at("optimizer", draft)
-        model, optimizer = trainer.accelerator.prepare(trainer.model, draft.optimizer)
-        if draft.around is not None:
-            model = draft.around(model)
+        setup.optimizer = optimizers.create(trainer)
+        act_at("optimizer", setup)
+        setup.model, optimizer = trainer.accelerator.prepare(trainer.model, setup.optimizer)
+        if setup.around is not None:
+            setup.model = setup.around(setup.model)
     else:
-        model, optimizer = prepare(trainer, config)
-    trainer.optimizer, trainer.model_wrapped = optimizer, model
-    return Setup(
-        model,
-        trainer,
-        device,
-        job.model.task,
-        config,
-        draft.model_config,
-        draft.notes,
-        Books(torch.tensor(0.0, device=device)),
-        fell_back,
-        getattr(trainer, "ref_model", None),
-    )
+        setup.model, optimizer = prepare(trainer, config)
+    trainer.optimizer, trainer.model_wrapped = optimizer, setup.model
+    setup.books = Books(torch.tensor(0.0, device=device))
+    return setup
 
 
-def _load(draft: Draft) -> bool:
-    """Load the model; returns whether it has no sdpa attention, and falls back to eager."""
-    fell_back = False
-    if draft.config.library == "unsloth":
-        draft.model = unsloth.load_model(draft)
+def _load(setup: Setup) -> None:
+    if setup.config.library == "unsloth":
+        setup.model = unsloth.load_model(setup)
     else:
-        draft.model, attention = load_model(
-            draft.job, draft.model_config, draft.device, draft.on_host
+        setup.model, attention = load_model(
+            setup.job, setup.model_config, setup.device, setup.on_host
         )
-        fell_back = attention != draft.config.attention
-    draft.model.config.use_cache = False
-    if fell_back:
-        draft.notes.append("the architecture has no sdpa attention; it falls back to eager")
-    return fell_back
+        setup.fell_back_to_eager = attention != setup.config.attention
+    setup.model.config.use_cache = False
+    if setup.fell_back_to_eager:
+        setup.notes.append("the architecture has no sdpa attention; it falls back to eager")
 
 
 def attention_implementation(setup: Setup) -> str:
@@ -176,9 +110,9 @@ def attention_implementation(setup: Setup) -> str:
     return str(getattr(config, "_attn_implementation", None) or "")
 
 
-def _arguments(draft: Draft) -> TrainingArguments:
+def _arguments(setup: Setup) -> TrainingArguments:
     """The Trainer's arguments of a rung. With several GPUs this connects the ranks."""
-    config, job = draft.config, draft.job
+    config, job = setup.config, setup.job
     size = config.micro_batch_size
     assert isinstance(size, int)
     computes: set[str] = {config.autocast_dtype}
@@ -196,8 +130,8 @@ def _arguments(draft: Draft) -> TrainingArguments:
             max_grad_norm=0.0 if steps_in_backward(config) else 1.0,
             bf16="bfloat16" in computes,
             fp16="float16" in computes and not scales_gradients(job),
-            use_cpu=draft.device.type == "cpu",
-            torch_compile=config.compile and not draft.simulated,
+            use_cpu=setup.device.type == "cpu",
+            torch_compile=config.compile and not setup.simulated,
             label_names=["labels"],
             report_to=[],
             disable_tqdm=True,

@@ -11,8 +11,8 @@ from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.worker.protocol import OnHost, UnsupportedError
 from oomdoctor.worker.tracing.tensors import logical_numel
 from oomdoctor.worker.training import synthetic
-from oomdoctor.worker.training.draft import Draft
 from oomdoctor.worker.training.model_config import auto_class
+from oomdoctor.worker.training.setup import Setup
 
 if TYPE_CHECKING:
     from transformers import BitsAndBytesConfig, PretrainedConfig, PreTrainedModel
@@ -41,13 +41,13 @@ def quantization_config(config: TrainConfig) -> BitsAndBytesConfig:
     )
 
 
-def note_what_stays_whole(draft: Draft) -> None:
+def note_what_stays_whole(setup: Setup) -> None:
     """A note if a large share of the model is outside linear layers, like experts of a mixture."""
-    parameters = list(draft.model.parameters())
+    parameters = list(setup.model.parameters())
     sizes = [(p.dim() > 2 and p.is_floating_point(), logical_numel(p)) for p in parameters]
     share = sum(size for is_left, size in sizes if is_left) / sum(size for _, size in sizes)
     if share >= _MUCH:
-        draft.notes.append(
+        setup.notes.append(
             f"{share:.0%} of the parameters are outside linear layers (experts stored in one "
             "tensor), so bitsandbytes does not quantize them"
         )

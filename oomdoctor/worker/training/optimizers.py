@@ -23,7 +23,7 @@ from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.optimizers import is_paged, optimizer_named
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.tracing.tensors import inner_tensors
-from oomdoctor.worker.training.draft import Draft
+from oomdoctor.worker.training.setup import Setup
 from oomdoctor.worker.training.techniques.offload import on_host_optimizer
 
 if TYPE_CHECKING:
@@ -58,36 +58,36 @@ def arguments(config: TrainConfig) -> dict[str, object]:
     }
 
 
-def note_what_is_left_out(draft: Draft) -> None:
+def note_what_is_left_out(setup: Setup) -> None:
     """Note what a simulation does not know of an optimizer of low rank."""
-    name = draft.config.optimizer
+    name = setup.config.optimizer
     if name == "apollo_adamw":
-        draft.notes.append(_APOLLO_NOTE)
-    elif name.startswith("galore") and draft.job.device_type == "cuda":
-        draft.notes.append(_GALORE_NOTE)
+        setup.notes.append(_APOLLO_NOTE)
+    elif name.startswith("galore") and setup.job.device_type == "cuda":
+        setup.notes.append(_GALORE_NOTE)
 
 
-def move_to_host(draft: Draft) -> None:
+def move_to_host(setup: Setup) -> None:
     """Keep the optimizer's states and its update on the host.
 
     A note has the lines to type for the same in a training script.
     """
-    kind = type(draft.optimizer).__name__
-    draft.notes.append(
+    kind = type(setup.optimizer).__name__
+    setup.notes.append(
         "the optimizer updates on the host; in a training script: pip install torchao; "
         "from torchao.optim import CPUOffloadOptimizer; Trainer(..., optimizers=("
         f"CPUOffloadOptimizer(model.parameters(), {kind}, lr=...), None)); max_grad_norm=0, "
         "because it copies the gradients before they are clipped"
     )
-    draft.optimizer = on_host_optimizer(draft.optimizer, draft.on_host)
+    setup.optimizer = on_host_optimizer(setup.optimizer, setup.on_host)
 
 
-def move_to_backward(draft: Draft) -> None:
+def move_to_backward(setup: Setup) -> None:
     """Let the Trainer's optimizer update in the backward pass; it must not have stepped yet."""
-    trainer = draft.trainer
+    trainer = setup.trainer
     kind, settings = trainer.get_optimizer_cls_and_kwargs(trainer.args, trainer.model)
-    draft.optimizer = _stepped_in_backward(draft.optimizer, kind, settings)
-    draft.notes.append(_NOTE)
+    setup.optimizer = _stepped_in_backward(setup.optimizer, kind, settings)
+    setup.notes.append(_NOTE)
 
 
 def create(trainer: Trainer) -> Optimizer:

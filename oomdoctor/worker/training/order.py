@@ -18,11 +18,11 @@ from oomdoctor.records.facts.optimizers import compiles_its_step
 from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.training import optimizers, unsloth
-from oomdoctor.worker.training.draft import Draft
 from oomdoctor.worker.training.loading import note_what_stays_whole
 from oomdoctor.worker.training.objectives.completions import note_generation
 from oomdoctor.worker.training.objectives.images import freeze_vision
 from oomdoctor.worker.training.objectives.packing import check_packing, check_padding
+from oomdoctor.worker.training.setup import Setup
 from oomdoctor.worker.training.techniques import compilation, replaced_layers
 from oomdoctor.worker.training.techniques.adapter import add_adapter
 from oomdoctor.worker.training.techniques.checkpointing import enable_checkpointing
@@ -42,18 +42,18 @@ class Technique(NamedTuple):
 
     mark: Mark
     of: Callable[[ProbeJob], bool]
-    act: Callable[[Draft], None]
+    act: Callable[[Setup], None]
 
 
-def act_at(mark: Mark, draft: Draft) -> None:
+def act_at(mark: Mark, setup: Setup) -> None:
     """Let the techniques of a job act, those of one mark.
 
     Raises:
         UnsupportedError: the device, the architecture or a library cannot do what one needs.
     """
     for technique in TECHNIQUES:
-        if technique.mark == mark and technique.of(draft.job):
-            technique.act(draft)
+        if technique.mark == mark and technique.of(setup.job):
+            technique.act(setup)
 
 
 def scales_gradients(job: ProbeJob) -> bool:
@@ -87,32 +87,32 @@ def _checkpoints(job: ProbeJob) -> bool:
     return job.config.activation_checkpointing != "none" and not _is_by_unsloth(job)
 
 
-def _note_times(draft: Draft) -> None:
-    draft.notes.append("no time is predicted: the bandwidth to host memory is unknown")
+def _note_times(setup: Setup) -> None:
+    setup.notes.append("no time is predicted: the bandwidth to host memory is unknown")
 
 
-def _grow_segments(draft: Draft) -> None:
-    if draft.device.type == "cuda":
+def _grow_segments(setup: Setup) -> None:
+    if setup.device.type == "cuda":
         torch.cuda.memory._set_allocator_settings("expandable_segments:True")
 
 
-def _add_adapter(draft: Draft) -> None:
-    with draft.on_host() if is_fsdp(draft.config) else nullcontext():
-        draft.model = add_adapter(draft.model, draft.config, draft.job.model.task)
+def _add_adapter(setup: Setup) -> None:
+    with setup.on_host() if is_fsdp(setup.config) else nullcontext():
+        setup.model = add_adapter(setup.model, setup.config, setup.job.model.task)
 
 
-def _make_trainer(draft: Draft) -> None:
+def _make_trainer(setup: Setup) -> None:
     from transformers import Trainer
 
     try:
-        kind = phased(Trainer, draft.on_phase)
-        draft.trainer = kind(model=draft.model, args=draft.arguments)
+        kind = phased(Trainer, setup.on_phase)
+        setup.trainer = kind(model=setup.model, args=setup.arguments)
     except (ValueError, ImportError) as error:
         raise UnsupportedError(f"the Trainer rejects this rung: {error}") from error
 
 
-def _scale_gradients(draft: Draft) -> None:
-    scale_gradients(draft.trainer.accelerator)
+def _scale_gradients(setup: Setup) -> None:
+    scale_gradients(setup.trainer.accelerator)
 
 
 TECHNIQUES: tuple[Technique, ...] = (

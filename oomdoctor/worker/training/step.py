@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from oomdoctor.worker.training.batch import Batch
-from oomdoctor.worker.training.build import Setup
+from oomdoctor.worker.training.setup import Setup
 from oomdoctor.worker.training.sharding import without_reduction
 
 if TYPE_CHECKING:

@@ -26,8 +26,8 @@ from oomdoctor.records.configuration.config import (
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.replacing import replaced
 from oomdoctor.worker.training.batch import Batch
-from oomdoctor.worker.training.draft import Draft, OnPhase
 from oomdoctor.worker.training.loading import load_model
+from oomdoctor.worker.training.setup import OnPhase, Setup
 from oomdoctor.worker.training.sharding import fsdp_plugin, moved_with_values
 from oomdoctor.worker.training.techniques.adapter import add_adapter
 
@@ -78,7 +78,7 @@ def objective_arguments(config: TrainConfig) -> dict[str, object]:
     return found
 
 
-def make_trl_trainer(draft: Draft) -> None:
+def make_trl_trainer(setup: Setup) -> None:
     """Make TRL's trainer, which wraps the model if the rung has adapters.
 
     It gets the second model that full fine-tuning with DPO needs.
@@ -89,7 +89,7 @@ def make_trl_trainer(draft: Draft) -> None:
     trl = _trl()
     from datasets import Dataset
 
-    model, config = draft.model, draft.config
+    model, config = setup.model, setup.config
     name = f"{_NAMES[config.objective]}Trainer"
     part = name.removesuffix("Trainer").lower()
     module = importlib.import_module(f"trl.trainer.{part}_trainer")
@@ -101,21 +101,21 @@ def make_trl_trainer(draft: Draft) -> None:
     if config.objective == "grpo":
         given["reward_funcs"] = _reward
     elif has_reference_model(config):
-        given["ref_model"] = _reference(draft)
+        given["ref_model"] = _reference(setup)
     own: dict[str, torch.dtype] = {}  # of each weight that is trained
 
     def noted(model: PreTrainedModel) -> Module:
-        found = add_adapter(model, config, draft.job.model.task)
+        found = add_adapter(model, config, setup.job.model.task)
         own.update({name: one.dtype for name, one in found.named_parameters() if one.requires_grad})
         return found
 
     sharded = is_fsdp(config) and config.fsdp_version == 2
-    parts = _own_parts(module, noted, lambda: _reference(draft))
+    parts = _own_parts(module, noted, lambda: _reference(setup))
     with parts, moved_with_values() if sharded else nullcontext():
         try:
-            draft.trainer = _class(getattr(trl, name), draft.on_phase, config)(
+            setup.trainer = _class(getattr(trl, name), setup.on_phase, config)(
                 model=model,
-                args=draft.arguments,
+                args=setup.arguments,
                 train_dataset=Dataset.from_dict(_ROW),
                 processing_class=tokenizer_of(model),
                 **given,
@@ -123,12 +123,12 @@ def make_trl_trainer(draft: Draft) -> None:
         except (ValueError, ImportError, NotImplementedError) as error:
             raise UnsupportedError(f"TRL's {name} rejects this rung: {error}") from error
     if config.objective == "default" or config.adapter_dtype != "default":
-        _undo_cast(draft.trainer.model, own)
-    draft.model = draft.trainer.model
+        _undo_cast(setup.trainer.model, own)
+    setup.model = setup.trainer.model
 
 
-def _reference(draft: Draft) -> PreTrainedModel:
-    return load_model(draft.job, draft.model_config, draft.device, draft.on_host)[0]
+def _reference(setup: Setup) -> PreTrainedModel:
+    return load_model(setup.job, setup.model_config, setup.device, setup.on_host)[0]
 
 
 def _undo_cast(model: Module, own: Mapping[str, torch.dtype]) -> None:

@@ -27,7 +27,7 @@ from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.configuration.faults import UNSLOTH_CHECKPOINTING
 from oomdoctor.system.environment import set_variables, variable
 from oomdoctor.worker.protocol import UnsupportedError
-from oomdoctor.worker.training.draft import Draft
+from oomdoctor.worker.training.setup import Setup
 from oomdoctor.worker.training.synthetic import Blueprint, declare_model
 from oomdoctor.worker.training.trl import tokenizer_of
 
@@ -62,13 +62,13 @@ def import_unsloth() -> None:
         raise UnsupportedError(f"Unsloth cannot be imported: {reason}") from error
 
 
-def load_model(draft: Draft) -> PreTrainedModel:
+def load_model(setup: Setup) -> PreTrainedModel:
     """The model from `FastLanguageModel.from_pretrained`.
 
     Raises:
         UnsupportedError: Unsloth does not take this model.
     """
-    job, config, spec = draft.job, draft.config, draft.job.model
+    job, config, spec = setup.job, setup.config, setup.job.model
     settings: dict[str, object] = {
         "max_seq_length": config.sequence_length,
         "dtype": getattr(torch, config.weights_dtype),
@@ -77,7 +77,7 @@ def load_model(draft: Draft) -> PreTrainedModel:
         "full_finetuning": config.method == "full",
         "use_gradient_checkpointing": UNSLOTH_CHECKPOINTING[config.activation_checkpointing],
         "trust_remote_code": spec.trust_remote_code,
-        "device_map": {"": str(draft.device)},
+        "device_map": {"": str(setup.device)},
         "offload_embedding": False,
     }
     if job.weights == "pretrained":
@@ -86,8 +86,8 @@ def load_model(draft: Draft) -> PreTrainedModel:
         return _loaded(spec.id, settings | {"revision": spec.revision})
     with tempfile.TemporaryDirectory(prefix="oomdoctor-") as folder:
         # Only names and shapes are read, so any attention will do.
-        write_checkpoint(Path(folder), Blueprint(job, draft.model_config, "eager"))
-        draft.notes.append("Unsloth loaded a checkpoint without data, so all weights are zero")
+        write_checkpoint(Path(folder), Blueprint(job, setup.model_config, "eager"))
+        setup.notes.append("Unsloth loaded a checkpoint without data, so all weights are zero")
         return _loaded(folder, settings | {"local_files_only": True})
 
 
@@ -101,13 +101,13 @@ def _loaded(name: str, settings: dict[str, object]) -> PreTrainedModel:
     return model
 
 
-def add_adapter(draft: Draft) -> None:
+def add_adapter(setup: Setup) -> None:
     """Add adapters with `FastLanguageModel.get_peft_model`.
 
     Raises:
         UnsupportedError: Unsloth does not take these adapters.
     """
-    config = draft.config
+    config = setup.config
     targets = config.lora_targets
     settings: dict[str, object] = {
         "r": config.lora_rank,
@@ -121,7 +121,7 @@ def add_adapter(draft: Draft) -> None:
         settings["modules_to_save"] = list(config.modules_to_save)
     unsloth = importlib.import_module("unsloth")
     try:
-        draft.model = unsloth.FastLanguageModel.get_peft_model(draft.model, **settings)
+        setup.model = unsloth.FastLanguageModel.get_peft_model(setup.model, **settings)
     except (NotImplementedError, ValueError, TypeError) as error:
         reason = " ".join(str(error).split())
         raise UnsupportedError(f"Unsloth cannot add these adapters: {reason}") from error

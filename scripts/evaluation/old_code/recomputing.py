@@ -19,8 +19,8 @@ def checkpointing_by(change: Callable[[Any, Callable[[], None]], None]) -> Itera
 
     (own,) = (row for row in order.TECHNIQUES if row.act is enable_checkpointing)
 
-    def act(draft: Any) -> None:
-        change(draft.model, lambda: own.act(draft) if own.of(draft.job) else None)
+    def act(setup: Any) -> None:
+        change(setup.model, lambda: own.act(setup) if own.of(setup.job) else None)
 
     changed = own._replace(of=lambda _: True, act=act)
     rows = tuple(changed if row is own else row for row in order.TECHNIQUES)

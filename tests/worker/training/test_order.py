@@ -11,8 +11,8 @@ from tiny_models import tiny_job
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.training import build as building
 from oomdoctor.worker.training import order
-from oomdoctor.worker.training.draft import Draft
 from oomdoctor.worker.training.order import MARKS, TECHNIQUES, Technique
+from oomdoctor.worker.training.setup import Setup
 
 # In each line, what acts first is needed by what acts next, for the reason beside it.
 CHAINS = [
@@ -67,10 +67,10 @@ def test_each_mark_is_where_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, tuple[bool, bool]] = {}
 
     def look(mark: Any) -> Technique:
-        def act(draft: Draft) -> None:
-            wrapped = hasattr(draft, "trainer") and draft.trainer.model_wrapped
-            assert not wrapped or wrapped is draft.trainer.model
-            seen[mark] = hasattr(draft, "model"), hasattr(draft, "optimizer")
+        def act(setup: Setup) -> None:
+            wrapped = hasattr(setup, "trainer") and setup.trainer.model_wrapped
+            assert not wrapped or wrapped is setup.trainer.model
+            seen[mark] = hasattr(setup, "model"), hasattr(setup, "optimizer")
 
         return Technique(mark, lambda _: True, act)
 
@@ -86,7 +86,7 @@ def test_a_technique_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     added = Technique(
         "model",
         lambda job: job.config.frozen_layers == 1,
-        lambda draft: draft.notes.append("one is frozen"),
+        lambda setup: setup.notes.append("one is frozen"),
     )
     monkeypatch.setattr(order, "TECHNIQUES", (*TECHNIQUES, added))
     assert "one is frozen" in building.build(tiny_job("dense", frozen_layers=1), CPU).notes
@@ -94,10 +94,10 @@ def test_a_technique_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_one_technique_refuses_ends_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: Draft) -> None:
+    def refuse(_: Setup) -> None:
         raise UnsupportedError("not here")
 
-    acted: list[Draft] = []
+    acted: list[Setup] = []
     rows = (
         Technique("before", lambda _: True, refuse),
         Technique("before", lambda _: True, acted.append),

@@ -16,8 +16,8 @@ from tiny_models import tiny_job
 from oomdoctor.worker.host import _imports_first
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.training import unsloth
-from oomdoctor.worker.training.draft import Draft
 from oomdoctor.worker.training.model_config import load_config
+from oomdoctor.worker.training.setup import Setup
 from oomdoctor.worker.training.support import check_supported
 from oomdoctor.worker.training.synthetic import Blueprint
 from oomdoctor.worker.training.unsloth import write_checkpoint
@@ -77,16 +77,16 @@ def test_a_rung_is_loaded_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
     module = SimpleNamespace(FastLanguageModel=FastLanguageModel)
     monkeypatch.setitem(sys.modules, "unsloth", module)
     job = tiny_job("dense", **RUNG, lora_rank=8, activation_checkpointing="offload")
-    draft: Any = Draft(job, torch.device("cpu"), None, nullcontext)
-    draft.model_config = load_config(job.model)
-    draft.model = unsloth.load_model(draft)
-    unsloth.add_adapter(draft)
-    assert draft.model == "adapted model"
+    setup: Any = Setup(job, torch.device("cpu"), None, nullcontext)
+    setup.model_config = load_config(job.model)
+    setup.model = unsloth.load_model(setup)
+    unsloth.add_adapter(setup)
+    assert setup.model == "adapted model"
     assert seen == [
         {"length": 64, "nf4": False, "full": False},
         {"r": 8, "checkpointing": "unsloth"},
     ]
-    assert "zero" in draft.notes[0]
+    assert "zero" in setup.notes[0]
 
 
 def test_without_the_package_the_line_to_type_is_said() -> None:

@@ -18,7 +18,7 @@ from oomdoctor.records.configuration.adapters import compute_dtype
 from oomdoctor.records.configuration.config import TrainConfig, has_reference_pass, scored_tokens
 from oomdoctor.records.facts.dtypes import dtype_bytes
 from oomdoctor.units import format_bytes
-from oomdoctor.worker.training.draft import Draft
+from oomdoctor.worker.training.setup import Setup
 
 
 def completions_of(ids: torch.Tensor, config: TrainConfig) -> dict[str, torch.Tensor]:
@@ -42,11 +42,11 @@ def scored_in_step(config: TrainConfig, device: torch.device) -> torch.Tensor:
     return torch.full((), config.effective_batch_size * scored_tokens(config), device=device)
 
 
-def note_generation(draft: Draft) -> None:
+def note_generation(setup: Setup) -> None:
     """Note what generation keeps in memory between two steps, which the step does not show."""
-    config, model = draft.config, draft.job.model
+    config, model = setup.config, setup.job.model
     if config.vllm_gpu_memory_utilization:
-        draft.notes.append(
+        setup.notes.append(
             f"vLLM holds {config.vllm_gpu_memory_utilization:.0%} of the card beside the training "
             "(vllm_gpu_memory_utilization), with its own weights, keys and values; it counts as "
             "memory of libraries"
@@ -62,7 +62,7 @@ def note_generation(draft: Draft) -> None:
         each = dtype_bytes(compute_dtype(config))
         size = round(values * each * config.sequence_length * rows)
         kept = f"up to {format_bytes(size)} of keys and values"
-    draft.notes.append(
+    setup.notes.append(
         f"the training step only; to generate {rows} completions, transformers keeps {kept} beside "
         "weights and optimizer states"
     )

@@ -14,7 +14,7 @@ import torch
 
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.worker.protocol import UnsupportedError
-from oomdoctor.worker.training.draft import Draft
+from oomdoctor.worker.training.setup import Setup
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -86,13 +86,13 @@ def is_in_tower(path: str) -> bool:
     return not set(TOWERS).isdisjoint(path.split("."))
 
 
-def freeze_vision(draft: Draft) -> None:
+def freeze_vision(setup: Setup) -> None:
     """Freeze the vision encoder; what projects its output is trained.
 
     Raises:
         UnsupportedError: the model has none.
     """
-    model = draft.model
+    model = setup.model
     towers = [module for name, module in model.named_modules() if name.rsplit(".", 1)[-1] in TOWERS]
     if not towers:
         raise UnsupportedError(f"{type(model).__name__} has no vision encoder; leave out vision")

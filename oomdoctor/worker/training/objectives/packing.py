@@ -27,7 +27,7 @@ from oomdoctor.records.configuration.config import (
     padded_rows,
 )
 from oomdoctor.worker.protocol import UnsupportedError
-from oomdoctor.worker.training.draft import Draft
+from oomdoctor.worker.training.setup import Setup
 
 _IGNORED = -100  # the label of a document's first token, which follows another document
 
@@ -37,13 +37,13 @@ _TASKS = ("causal-lm", "masked-lm", "sequence-classification")
 _AT_PADDING = {"attention_mask": 0, "labels": _IGNORED, "completion_mask": 0}
 
 
-def check_packing(draft: Draft) -> None:
+def check_packing(setup: Setup) -> None:
     """Check that a model can keep the documents of a row apart, and note what that costs.
 
     Raises:
         UnsupportedError: it cannot.
     """
-    model, config, task = draft.model, draft.config, draft.job.model.task
+    model, config, task = setup.model, setup.config, setup.job.model.task
     if task != "causal-lm":
         raise UnsupportedError(f"packing is for causal-lm; with {task} it mixes the documents")
     takes = inspect.signature(getattr(model, "forward", model)).parameters
@@ -61,7 +61,7 @@ def check_packing(draft: Draft) -> None:
         )
     if _makes_no_mask(masks, config.attention):
         return
-    draft.notes.append(
+    setup.notes.append(
         f"{config.attention} needs a mask of all pairs of tokens in the row; flash_attention_2 "
         "needs none"
     )
@@ -118,18 +118,18 @@ def row_of(name: str, tensor: torch.Tensor, number: int) -> torch.Tensor:
     return tensor[number] if name.startswith("cu_seq_lens") else tensor[number : number + 1]
 
 
-def check_padding(draft: Draft) -> None:
+def check_padding(setup: Setup) -> None:
     """Check that rows of a task can be padded, and note what a mask costs.
 
     Raises:
         UnsupportedError: they cannot.
     """
-    task = draft.job.model.task
+    task = setup.job.model.task
     if task not in _TASKS:
         raise UnsupportedError(f"padding is for models that take rows of text, not for {task}")
     # Whatever the size: all sizes of a rung have one set of notes.
-    if draft.config.attention == "sdpa":
-        draft.notes.append(
+    if setup.config.attention == "sdpa":
+        setup.notes.append(
             "for padded rows sdpa needs a mask of all pairs of tokens; flash_attention_2 needs none"
         )
 

@@ -15,8 +15,8 @@ from torch.nn import Module
 
 from oomdoctor.records.facts.architectures import LAYER_PARTS
 from oomdoctor.worker.protocol import OnHost, UnsupportedError
-from oomdoctor.worker.training.draft import Draft
 from oomdoctor.worker.training.layers import stacks_of
+from oomdoctor.worker.training.setup import Setup
 from oomdoctor.worker.training.techniques.offload import saved_on_host
 
 # Norms and dropout may have such a name too, but no matrix.
@@ -26,7 +26,7 @@ _MLP_METHOD = "feed_forward_chunk"
 _SETTINGS = {"use_reentrant": False}
 
 
-def enable_checkpointing(draft: Draft) -> None:
+def enable_checkpointing(setup: Setup) -> None:
     """Make the forward pass keep only what the rung's `activation_checkpointing` says.
 
     If transformers has no setting for it, a note has the code to type.
@@ -34,7 +34,7 @@ def enable_checkpointing(draft: Draft) -> None:
     Raises:
         UnsupportedError: the architecture has no checkpointing or no such part.
     """
-    model, config, notes = draft.model, draft.config, draft.notes
+    model, config, notes = setup.model, setup.config, setup.notes
     kind = config.activation_checkpointing
     if kind in ("attention", "mlp"):
         _checkpoint_part(model, kind, notes)
@@ -43,7 +43,7 @@ def enable_checkpointing(draft: Draft) -> None:
     else:
         _enable(model)
         if kind == "offload":
-            _keep_inputs_on_host(model, draft.on_host, notes)
+            _keep_inputs_on_host(model, setup.on_host, notes)
 
 
 def _enable(model: Module, **settings: object) -> None:

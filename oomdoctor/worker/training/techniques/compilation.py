@@ -8,7 +8,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from oomdoctor.worker.protocol import UnsupportedError
-from oomdoctor.worker.training.draft import Draft
+from oomdoctor.worker.training.setup import Setup
 
 _SIMULATED = (
     "predicted as eager: torch.compile fuses operators, so the measured peak and time may be lower"
@@ -23,7 +23,7 @@ _ON_CPU = (
 )
 
 
-def prepare(draft: Draft) -> None:
+def prepare(setup: Setup) -> None:
     """Check that a compiled rung can run on the device, and note what its numbers mean.
 
     A simulation compiles nothing.
@@ -31,22 +31,22 @@ def prepare(draft: Draft) -> None:
     Raises:
         UnsupportedError: the compiler cannot run here.
     """
-    if draft.simulated:
-        draft.notes.append(_SIMULATED)
+    if setup.simulated:
+        setup.notes.append(_SIMULATED)
     else:
-        _prepare(draft, _ON_CPU)
+        _prepare(setup, _ON_CPU)
 
 
-def prepare_step(draft: Draft) -> None:
+def prepare_step(setup: Setup) -> None:
     """The same for an optimizer that compiles its step; a simulation models what it takes."""
-    if not draft.simulated:
-        _prepare(draft, _STEP_ON_CPU)
+    if not setup.simulated:
+        _prepare(setup, _STEP_ON_CPU)
 
 
-def _prepare(draft: Draft, on_cpu: str) -> None:
-    _try_compiler(draft.device)
-    if draft.device.type == "cpu":
-        draft.notes.append(on_cpu)
+def _prepare(setup: Setup, on_cpu: str) -> None:
+    _try_compiler(setup.device)
+    if setup.device.type == "cpu":
+        setup.notes.append(on_cpu)
 
 
 def begin_to_compile(model: torch.nn.Module) -> None:

@@ -9,14 +9,14 @@ import torch
 from torch.nn import Module, Parameter
 
 from oomdoctor.worker.protocol import UnsupportedError
-from oomdoctor.worker.training.draft import Draft
 from oomdoctor.worker.training.layers import stacks_of
+from oomdoctor.worker.training.setup import Setup
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-def freeze(draft: Draft) -> None:
+def freeze(setup: Setup) -> None:
     """Freeze the embeddings and as many layers as the rung says, from the first stack on.
 
     A head that shares its weight with the embeddings is frozen with them, which gets a note.
@@ -24,7 +24,7 @@ def freeze(draft: Draft) -> None:
     Raises:
         UnsupportedError: the model has fewer layers, or nothing else that is trained.
     """
-    model, layers = draft.model, draft.config.frozen_layers
+    model, layers = setup.model, setup.config.frozen_layers
     stacks = stacks_of(model, model.config)
     paths = [
         f"{stack.path}.{stack.start + number}" for stack in stacks for number in range(stack.layers)
@@ -41,7 +41,7 @@ def freeze(draft: Draft) -> None:
         parameter.requires_grad_(False)
     head = model.get_output_embeddings()
     if head is not None and not head.weight.requires_grad:
-        draft.notes.append("the output head shares the weight of the frozen embeddings")
+        setup.notes.append("the output head shares the weight of the frozen embeddings")
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise UnsupportedError("all parameters are frozen; set frozen_layers to a smaller number")
 

@@ -12,21 +12,21 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 from oomdoctor.worker.protocol import OnHost
-from oomdoctor.worker.training.draft import Draft
+from oomdoctor.worker.training.setup import Setup
 
 _LEAST_ELEMENTS = 1024  # as TRL's and torchtune's `OffloadActivations` do
 
 
-def keep_activations_on_host(draft: Draft) -> None:
+def keep_activations_on_host(setup: Setup) -> None:
     """Keep what the forward pass saves in host memory; weights stay where they are."""
-    forward, on_host = draft.model.forward, draft.on_host
+    forward, on_host = setup.model.forward, setup.on_host
 
     @functools.wraps(forward)
     def offloading(*args: object, **kwargs: object) -> object:
         with saved_on_host(on_host, least_elements=_LEAST_ELEMENTS):
             return forward(*args, **kwargs)
 
-    draft.model.forward = offloading
+    setup.model.forward = offloading
 
 
 def saved_on_host(on_host: OnHost, least_elements: int = 0) -> saved_tensors_hooks:

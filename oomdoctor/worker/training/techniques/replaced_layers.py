@@ -15,11 +15,11 @@ import torch
 from torch.nn import Module
 
 from oomdoctor.worker.protocol import UnsupportedError
-from oomdoctor.worker.training.draft import Draft
+from oomdoctor.worker.training.setup import Setup
 from oomdoctor.worker.training.techniques.adapter import without_adapter
 
 
-def apply_kernels(draft: Draft) -> None:
+def apply_kernels(setup: Setup) -> None:
     """Put Liger's kernels into the model, inside peft's wrapper if there is one.
 
     transformers 5.23 does this in `Trainer.train`, which a single step never enters. Older versions
@@ -28,7 +28,7 @@ def apply_kernels(draft: Draft) -> None:
     Raises:
         UnsupportedError: the package does not fit the installed libraries or this model.
     """
-    base = without_adapter(draft.model)
+    base = without_adapter(setup.model)
     kind = base.config.model_type
     try:
         liger = importlib.import_module("liger_kernel.transformers")
@@ -37,7 +37,7 @@ def apply_kernels(draft: Draft) -> None:
     except (ImportError, ValueError) as error:
         raise UnsupportedError(f"cannot put Liger kernels into {kind}: {error}") from error
     if kind not in known.MODEL_TYPE_TO_APPLY_LIGER_FN:
-        draft.notes.append(f"Liger has no kernels for {kind}, so none are used")
+        setup.notes.append(f"Liger has no kernels for {kind}, so none are used")
 
 
 _NOTE = (
@@ -50,7 +50,7 @@ _ENGINE_NOTE = (
 )
 
 
-def convert_to_torchao(draft: Draft) -> None:
+def convert_to_torchao(setup: Setup) -> None:
     """Replace linear layers by torchao's, all but the first and the last, as accelerate does.
 
     The gathering in float8 that accelerate turns on by default is for FSDP, so it is off here.
@@ -63,17 +63,17 @@ def convert_to_torchao(draft: Draft) -> None:
         settings = importlib.import_module("torchao.float8").Float8LinearConfig(
             pad_inner_dim=True, enable_fsdp_float8_all_gather=False
         )
-        by_accelerate.convert_model_to_fp8_ao(draft.model, config=settings)
+        by_accelerate.convert_model_to_fp8_ao(setup.model, config=settings)
     except (ImportError, AttributeError, TypeError) as error:
         raise UnsupportedError(
             f"cannot convert linear layers to fp8 ({error}): pip install -U torchao accelerate"
         ) from error
-    draft.notes.append(_NOTE)
-    if draft.simulated:
-        draft.notes.append("no time is predicted: estimates of FP8 were never compared with a GPU")
+    setup.notes.append(_NOTE)
+    if setup.simulated:
+        setup.notes.append("no time is predicted: estimates of FP8 were never compared with a GPU")
 
 
-def convert_to_transformer_engine(draft: Draft) -> None:
+def convert_to_transformer_engine(setup: Setup) -> None:
     """Replace layers as accelerate does, which holds the old weights until all are replaced.
 
     An Accelerator must be there. The forward pass of the model that it prepares is in Transformer
@@ -82,7 +82,7 @@ def convert_to_transformer_engine(draft: Draft) -> None:
     Raises:
         UnsupportedError: Transformer Engine cannot be imported here.
     """
-    model = draft.trainer.model
+    model = setup.trainer.model
     old = list(model.parameters())
     try:
         with torch.no_grad():
@@ -92,8 +92,8 @@ def convert_to_transformer_engine(draft: Draft) -> None:
         raise UnsupportedError(f"Transformer Engine cannot be used here: {reason}") from error
     finally:
         del old
-    draft.notes.append(_ENGINE_NOTE)
-    draft.around = _autocast
+    setup.notes.append(_ENGINE_NOTE)
+    setup.around = _autocast
 
 
 def _autocast(model: Module) -> Module:

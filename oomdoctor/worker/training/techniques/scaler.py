@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from oomdoctor.worker.protocol import UnsupportedError
-from oomdoctor.worker.training.draft import Draft
+from oomdoctor.worker.training.setup import Setup
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
 
-def check_scalable(draft: Draft) -> None:
+def check_scalable(setup: Setup) -> None:
     """Check that the gradient scaler can unscale every gradient of a model with an adapter.
 
     peft keeps adapters in float32, but not what it trains beside them: the head of a classifier is
@@ -24,7 +24,7 @@ def check_scalable(draft: Draft) -> None:
     """
     half = [
         name
-        for name, parameter in draft.model.named_parameters()
+        for name, parameter in setup.model.named_parameters()
         if parameter.requires_grad and parameter.dtype == torch.float16
     ]
     if half:

@@ -12,8 +12,9 @@ from tiny_models import WITH_IMAGES, tiny_job
 
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.training.batch import micro_batches
-from oomdoctor.worker.training.build import Setup, build
+from oomdoctor.worker.training.build import build
 from oomdoctor.worker.training.objectives.images import TOWERS
+from oomdoctor.worker.training.setup import Setup
 
 CPU = torch.device("cpu")
 

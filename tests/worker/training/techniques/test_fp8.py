@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from compared_steps import CPU, deeper, phase_bytes, simulated, tiny_draft
+from compared_steps import CPU, deeper, phase_bytes, simulated, tiny_setup
 from tiny_models import tiny_job
 
 from oomdoctor.records.configuration.config import TrainConfig
@@ -45,13 +45,13 @@ def test_the_first_and_the_last_linear_layer_stay() -> None:
     from oomdoctor.worker.training.techniques.replaced_layers import convert_to_torchao
 
     setup = build(tiny_job("dense"), CPU)
-    draft = tiny_draft(tiny_job("dense", job_mode="simulate"), setup)
-    convert_to_torchao(draft)
+    setup = tiny_setup(tiny_job("dense", job_mode="simulate"), setup)
+    convert_to_torchao(setup)
     model = setup.model
     kinds = {name: type(module).__name__ for name, module in model.named_modules()}
     assert kinds["model.layers.0.self_attn.q_proj"] == kinds["lm_head"] == "Linear"
     assert kinds["model.layers.1.mlp.up_proj"] == "Float8Linear"
-    assert any("no time is predicted" in note for note in draft.notes)
+    assert any("no time is predicted" in note for note in setup.notes)
 
 
 def test_a_card_without_fp8_is_told_apart() -> None:
@@ -121,15 +121,15 @@ def test_transformer_engine_takes_the_place_of_linear_layers_and_norms(
     from oomdoctor.worker.training.techniques import replaced_layers
 
     setup = build(tiny_job("dense"), CPU)
-    model, draft = setup.model, tiny_draft(tiny_job("dense"), setup)
+    model, setup = setup.model, tiny_setup(tiny_job("dense"), setup)
     before = sum(parameter.numel() for parameter in model.parameters())
-    replaced_layers.convert_to_transformer_engine(draft)
+    replaced_layers.convert_to_transformer_engine(setup)
     linear = [m for m in model.modules() if isinstance(m, torch.nn.Linear)]
     assert linear and all(type(module) is Linear for module in linear)
     assert sum(parameter.numel() for parameter in model.parameters()) == before
-    assert any("TERecipeKwargs" in note for note in draft.notes)
-    assert draft.around is not None
-    wrapped = draft.around(model)
+    assert any("TERecipeKwargs" in note for note in setup.notes)
+    assert setup.around is not None
+    wrapped = setup.around(model)
     wrapped.train()
     wrapped(input_ids=torch.ones(1, 4, dtype=torch.long))
     assert held == [True, True]
