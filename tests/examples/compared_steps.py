@@ -24,10 +24,10 @@ CPU = torch.device("cpu")
 PHASES = ("forward", "backward", "optimizer")
 
 
-def tiny_setup(job: ProbeJob, setup: Setup) -> Setup:
-    """A training whose model is there already, for a technique that changes it."""
+def begun(job: ProbeJob, built: Setup) -> Setup:
+    """A training of the job whose model is there already, for a technique that changes it."""
     setup = Setup(job, CPU, None, nullcontext)
-    setup.model, setup.trainer = setup.trainer.model, setup.trainer
+    setup.model, setup.trainer = built.trainer.model, built.trainer
     return setup
 
 

@@ -78,7 +78,7 @@ def run(backend: Backend, call: Call) -> torch.Tensor:
 def _flash(call: Call) -> torch.Tensor:
     """Pad head dimensions to a multiple of 8 outside the kernel, and cut the result."""
     size = call.query.shape[-1]
-    padded = [_pad_last(tensor, 8) for tensor in (call.query, call.key, call.value)]
+    padded = [pad_last(tensor, 8) for tensor in (call.query, call.key, call.value)]
     scale = call.scale if call.scale is not None else size**-0.5
     results = torch.ops.aten._scaled_dot_product_flash_attention(
         *padded, call.dropout, call.is_causal, False, scale=scale
@@ -95,30 +95,22 @@ def _efficient(call: Call) -> torch.Tensor:
             length = mask.shape[-1]
             mask = torch.nn.functional.pad(mask, (0, 8 - length % 8))[..., :length]
         mask = mask.expand(*call.query.shape[:3], call.key.shape[2])
-    return torch.ops.aten._scaled_dot_product_efficient_attention(
-        call.query,
-        call.key,
-        call.value,
-        mask,
-        call.needs_grad,
-        call.dropout,
-        call.is_causal,
-        scale=call.scale,
-    )[0]
+    return _fused(torch.ops.aten._scaled_dot_product_efficient_attention, call, mask)
 
 
 def _cudnn(call: Call) -> torch.Tensor:
-    return torch.ops.aten._scaled_dot_product_cudnn_attention(
-        call.query,
-        call.key,
-        call.value,
-        _additive_mask(call),
-        call.needs_grad,
-        call.dropout,
-        call.is_causal,
-        False,
-        scale=call.scale,
-    )[0]
+    operator = torch.ops.aten._scaled_dot_product_cudnn_attention
+    return _fused(operator, call, _additive_mask(call), False)
+
+
+def _fused(
+    operator: Callable[..., Sequence[torch.Tensor]],
+    call: Call,
+    mask: torch.Tensor | None,
+    *more: bool,
+) -> torch.Tensor:
+    given = (call.query, call.key, call.value, mask, call.needs_grad, call.dropout, call.is_causal)
+    return operator(*given, *more, scale=call.scale)[0]
 
 
 def _math(call: Call) -> torch.Tensor:
@@ -165,6 +157,7 @@ def _additive_mask(call: Call) -> torch.Tensor | None:
     return torch.where(call.mask, 0.0, masked)
 
 
-def _pad_last(tensor: torch.Tensor, multiple: int) -> torch.Tensor:
+def pad_last(tensor: torch.Tensor, multiple: int) -> torch.Tensor:
+    """The tensor with zeros up to a multiple of the last dimension, if it is none."""
     short = -tensor.shape[-1] % multiple
     return torch.nn.functional.pad(tensor, (0, short)) if short else tensor

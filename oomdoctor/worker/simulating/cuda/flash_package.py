@@ -20,7 +20,7 @@ from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.attention import ATTENTIONS
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.replacing import restored
-from oomdoctor.worker.simulating.cuda.attention import Call, run
+from oomdoctor.worker.simulating.cuda.attention import Call, pad_last, run
 
 
 def built_as(config: TrainConfig) -> TrainConfig:
@@ -118,11 +118,7 @@ def _of_documents(
     )
     size = query.shape[-1]
     scale = scaling if scaling is not None else size**-0.5
-    if size % 8:
-        short = -size % 8
-        query, key, value = (
-            torch.nn.functional.pad(tensor, (0, short)) for tensor in (query, key, value)
-        )
+    query, key, value = (pad_last(tensor, 8) for tensor in (query, key, value))
     out = torch.ops.aten._flash_attention_forward(
         query, key, value, borders, borders, longest, longest, dropout, causal, False, scale=scale
     )[0]

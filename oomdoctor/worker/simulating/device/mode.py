@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.simulating.device.answers import Answers
-from oomdoctor.worker.simulating.device.results import REFUSED, Known, Maker, describer, is_regular
+from oomdoctor.worker.simulating.device.results import Again, Maker, describer, is_regular
 from oomdoctor.worker.tracing.calls import Observer, OperatorCall, Recording
 
 Types = Sequence[type]  # of the tensors among the arguments
@@ -32,7 +32,7 @@ class Kind:
 
     __slots__ = ("result",)
 
-    def __init__(self, result: Known) -> None:
+    def __init__(self, result: Again | None) -> None:
         self.result = result
 
 
@@ -43,7 +43,7 @@ class Remembered:
         self.kinds: dict[Hashable, Kind] = {}
         self._largest = largest
 
-    def learn(self, key: Hashable, result: Known) -> Kind:
+    def learn(self, key: Hashable, result: Again | None) -> Kind:
         """Remember what calls of this kind return."""
         if len(self.kinds) >= self._largest:
             self.kinds.clear()
@@ -169,9 +169,9 @@ class SimulatedDevice(_OfOneRung, FakeTensorMode):  # type: ignore[misc]
             self._kind = None  # and not that of an operator it called
             return result
         kind = self._remembered.kinds.get(key)
-        if kind is not None and kind.result is not REFUSED:
+        if kind is not None and kind.result is not None:
             self._kind = kind
-            return self._maker.made(kind.result, args)
+            return kind.result(self._maker, args)
         result = _from_kernel(self, func, types, args, kwargs)
         if kind is None:
             kind = self._remembered.learn(key, self._maker.learned(args, result))

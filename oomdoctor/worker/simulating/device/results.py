@@ -12,9 +12,7 @@ tensors whose values are known, complex numbers, results that share memory with 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from enum import Enum
 from functools import cache
-from typing import NamedTuple
 
 import torch
 from torch._ops import OpOverload
@@ -22,51 +20,9 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from oomdoctor.worker.tracing.tensors import memory_of
 
-
-class _Fresh(NamedTuple):
-    """A result that has its own memory."""
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: torch.dtype
-
-
-class _View(NamedTuple):
-    """A result in the memory of the argument at `position`."""
-
-    position: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    offset: int
-    dtype: torch.dtype
-
-
-class _Argument(NamedTuple):
-    """The argument at `position` itself."""
-
-    position: int
-
-
-class _Number(NamedTuple):
-    """A number, which depends on shapes only."""
-
-    value: int
-
-
-class _Several(NamedTuple):
-    """Several results, in a container of type `kind`."""
-
-    kind: type[list[object]] | type[tuple[object, ...]]
-    each: tuple[Known, ...]
-
-
-class _Refused(Enum):
-    REFUSED = "a result that cannot be made again"
-
-
-REFUSED = _Refused.REFUSED
-# What is known of a result; None if there is none.
-Known = _Fresh | _View | _Argument | _Number | _Several | _Refused | None
+Arguments = Sequence[object]
+Again = Callable[["Maker", Arguments], object]
+"""Makes a result that was seen before, from other arguments of the same shapes and types."""
 
 
 @cache
@@ -161,75 +117,67 @@ class Maker:
             else torch._C._set_throw_on_mutable_data_ptr
         )
 
-    def made(self, known: Known, args: Sequence[object]) -> object:
-        """The result that is known for these arguments."""
-        if known is None:
-            return None
-        if isinstance(known, _Several):
-            return known.kind([self.made(each, args) for each in known.each])
-        if isinstance(known, _Argument):
-            return args[known.position]
-        if isinstance(known, _Number):
-            return known.value
-        assert not isinstance(known, _Refused)
-        return self._tensor(known, args)
+    def learned(self, args: Arguments, result: object) -> Again | None:
+        """How to make this result again; None if it cannot be made again."""
+        if result is None or type(result) is int:  # a number that depends on shapes only
+            return lambda maker, args: result
+        if isinstance(result, list | tuple):
+            each = [self.learned(args, item) for item in result]
+            own = [memory_of(item) for item in result if type(item) is self._fake]
+            known = [again for again in each if again is not None]
+            if len(known) != len(each) or len(own) != len(set(own)):
+                return None
+            several: Callable[[list[object]], object]
+            several = list if isinstance(result, list) else tuple
+            return lambda maker, args: several([again(maker, args) for again in known])
+        for position, argument in enumerate(args):
+            if argument is result:
+                return lambda maker, args: args[position]
+        return self._learned_tensor(args, result) if type(result) is self._fake else None
 
-    def _tensor(self, known: _Fresh | _View, args: Sequence[object]) -> FakeTensor:
+    def _learned_tensor(self, args: Arguments, result: FakeTensor) -> Again | None:
+        shape, strides = tuple(result.shape), result.stride()
+        memory, offset, dtype = memory_of(result), result.storage_offset(), result.dtype
+        sharing = [
+            position
+            for position, argument in enumerate(args)
+            if type(argument) is self._fake and memory_of(argument) == memory
+        ]
+        if not sharing and (offset or memory in _memories(args)):
+            return None
+        base = sharing[0] if sharing else None
+
+        def again(maker: Maker, args: Arguments) -> FakeTensor:
+            return maker.tensor(shape, strides, dtype, None if base is None else args[base], offset)
+
+        made = again(self, args)
+        same = (
+            vars(made) == vars(result)
+            and made.untyped_storage().nbytes() == result.untyped_storage().nbytes()
+            and made.requires_grad == result.requires_grad
+            and torch._C._dispatch_key_set(made) == torch._C._dispatch_key_set(result)
+        )
+        return again if same else None
+
+    def tensor(
+        self,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+        dtype: torch.dtype,
+        base: torch.Tensor | None,
+        offset: int,
+    ) -> FakeTensor:
+        """A tensor with its own memory, or in that of `base`."""
         with torch._C._DisableTorchDispatch():
-            plain = torch.empty_strided(
-                known.shape, known.strides, dtype=known.dtype, device="meta"
-            )
-            if isinstance(known, _View):
-                base: torch.Tensor = args[known.position]
-                plain.set_(base.untyped_storage(), known.offset, known.shape, known.strides)
+            plain = torch.empty_strided(shape, strides, dtype=dtype, device="meta")
+            if base is not None:
+                plain.set_(base.untyped_storage(), offset, shape, strides)
         tensor: FakeTensor = torch.Tensor._make_subclass(
             self._fake, plain, False, dispatch_device=True, device_for_backend_keys=self._cpu
         )
         self._guard_data(tensor)
         vars(tensor).update(self._state)
         return tensor
-
-    def learned(self, args: Sequence[object], result: object) -> Known:
-        """What to remember of a result; `REFUSED` if it cannot be made again."""
-        if result is None:
-            return None
-        if isinstance(result, list | tuple):
-            each = tuple(self.learned(args, item) for item in result)
-            own = [memory_of(item) for item in result if type(item) is self._fake]
-            if REFUSED in each or len(own) != len(set(own)):
-                return REFUSED
-            return _Several(list if isinstance(result, list) else tuple, each)
-        if type(result) is int:
-            return _Number(result)
-        for position, argument in enumerate(args):
-            if argument is result:
-                return _Argument(position)
-        return self._learned_tensor(args, result) if type(result) is self._fake else REFUSED
-
-    def _learned_tensor(self, args: Sequence[object], result: FakeTensor) -> Known:
-        form = tuple(result.shape), result.stride()
-        memory = memory_of(result)
-        offset, dtype = result.storage_offset(), result.dtype
-        sharing = [
-            position
-            for position, argument in enumerate(args)
-            if type(argument) is self._fake and memory_of(argument) == memory
-        ]
-        known: _Fresh | _View
-        if sharing:
-            known = _View(sharing[0], *form, offset, dtype)
-        elif offset == 0 and memory not in _memories(args):
-            known = _Fresh(*form, dtype)
-        else:
-            return REFUSED
-        again = self._tensor(known, args)
-        same = (
-            vars(again) == vars(result)
-            and again.untyped_storage().nbytes() == result.untyped_storage().nbytes()
-            and again.requires_grad == result.requires_grad
-            and torch._C._dispatch_key_set(again) == torch._C._dispatch_key_set(result)
-        )
-        return known if same else REFUSED
 
 
 def _memories(values: Iterable[object]) -> Iterator[int]:

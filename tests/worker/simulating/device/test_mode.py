@@ -20,7 +20,7 @@ from oomdoctor.worker.simulating.clean_slate import clean_slate
 from oomdoctor.worker.simulating.device import mode
 from oomdoctor.worker.simulating.device.fake import simulated_device
 from oomdoctor.worker.simulating.device.mode import Remembered, of_this_process
-from oomdoctor.worker.simulating.device.results import REFUSED, is_regular
+from oomdoctor.worker.simulating.device.results import is_regular
 from oomdoctor.worker.simulating.simulate import simulated_rung
 from oomdoctor.worker.tracing.calls import OperatorCall
 from tests.examples.tiny_models import tiny_job
@@ -148,7 +148,7 @@ def test_results_that_share_memory_with_each_other_are_asked_for_again() -> None
     with simulated_device(cuda=True, remembered=remembered):
         aten.unbind.int(torch.empty(4, 4))
         kinds = [kind for key, kind in remembered.kinds.items() if key[0] is aten.unbind.int]
-        assert [kind.result for kind in kinds] == [REFUSED]
+        assert [kind.result for kind in kinds] == [None]
         rows = aten.unbind.int(torch.empty(4, 4))
         assert len({row.untyped_storage()._cdata for row in rows}) == 1
 

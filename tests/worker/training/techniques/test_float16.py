@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from compared_steps import tiny_setup
+from compared_steps import begun
 from simulated_targets import target
 from tiny_models import tiny_job
 
@@ -62,6 +62,6 @@ def test_what_peft_trains_in_float16_beside_the_adapters_is_unsupported() -> Non
     job = tiny_job("classifier", weights_dtype="float16", **LORA)
     setup = build(job, torch.device("cpu"))
     with pytest.raises(UnsupportedError, match=r"score.*is trained in float16"):
-        check_scalable(tiny_setup(job, setup))
+        check_scalable(begun(job, setup))
     with pytest.raises(UnsupportedError, match="cannot unscale"):
         simulated(tiny_job("classifier", **LORA, **HALF))

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from compared_steps import CPU, deeper, phase_bytes, simulated, tiny_setup
+from compared_steps import CPU, begun, deeper, phase_bytes, simulated
 from tiny_models import tiny_job
 
 from oomdoctor.records.configuration.config import TrainConfig
@@ -44,8 +44,7 @@ def test_the_first_and_the_last_linear_layer_stay() -> None:
     from oomdoctor.worker.training.build import build
     from oomdoctor.worker.training.techniques.replaced_layers import convert_to_torchao
 
-    setup = build(tiny_job("dense"), CPU)
-    setup = tiny_setup(tiny_job("dense", job_mode="simulate"), setup)
+    setup = begun(tiny_job("dense", job_mode="simulate"), build(tiny_job("dense"), CPU))
     convert_to_torchao(setup)
     model = setup.model
     kinds = {name: type(module).__name__ for name, module in model.named_modules()}
@@ -120,8 +119,8 @@ def test_transformer_engine_takes_the_place_of_linear_layers_and_norms(
     from oomdoctor.worker.training.build import build
     from oomdoctor.worker.training.techniques import replaced_layers
 
-    setup = build(tiny_job("dense"), CPU)
-    model, setup = setup.model, tiny_setup(tiny_job("dense"), setup)
+    setup = begun(tiny_job("dense"), build(tiny_job("dense"), CPU))
+    model = setup.model
     before = sum(parameter.numel() for parameter in model.parameters())
     replaced_layers.convert_to_transformer_engine(setup)
     linear = [m for m in model.modules() if isinstance(m, torch.nn.Linear)]
