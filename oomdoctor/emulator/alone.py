@@ -190,7 +190,7 @@ def _answer_gloo(c10d: Words) -> None:
 
     c10d["ProcessGroupGloo"] = OfOne
     c10d["monitored_barrier"] = wraps(c10d["monitored_barrier"])(lambda *_, **__: None)
-    _instead(c10d, "get_world_size", partial(_size_of, c10d))
+    c10d["get_world_size"] = _sizes(c10d)
 
     def of_gloo(name: str, words: Words, call: Callable[[], Any]) -> Any:
         backend: Any = _backend(_group_of(c10d, words), words)
@@ -208,11 +208,18 @@ def _answer_gloo(c10d: Words) -> None:
             _instead(c10d, name, partial(of_gloo, name))
 
 
-def _size_of(c10d: Words, words: Words, call: Callable[[], Any]) -> Any:
-    size = call()
-    if size == 1:  # of gloo's group, which newer torch asks
-        size = len(c10d["get_process_group_ranks"](_group_of(c10d, words)))
-    return size
+def _sizes(c10d: Words) -> Callable[..., int]:
+    """The size of a group; plain code, because torch.compile may trace it."""
+    original = c10d["get_world_size"]
+
+    @wraps(original)
+    def get_world_size(group: Any = None) -> int:
+        size: int = original(group)
+        if size == 1:  # of gloo's group, which newer torch asks
+            size = len(c10d["get_process_group_ranks"](group or c10d["_get_default_group"]()))
+        return size
+
+    return get_world_size
 
 
 def _backend(group: Any, words: Words) -> Any:
