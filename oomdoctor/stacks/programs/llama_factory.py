@@ -184,7 +184,7 @@ LLAMA_FACTORY = ARGUMENTS | table(
 
 
 def _complete(rung: StackRung, settings: Settings) -> Settings:
-    """The data set, one of its own, its template and the learning rate are examples to replace.
+    """The data set, its template and the learning rate are examples to replace.
 
     Raises:
         OomDoctorError: LLaMA-Factory has no such objective (exit 3).
