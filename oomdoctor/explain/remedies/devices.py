@@ -1,4 +1,4 @@
-"""What to type for the device at hand (its processes, its allocator) and for host memory."""
+"""What to type for a device (its processes, its allocator) and for host memory."""
 
 from __future__ import annotations
 
