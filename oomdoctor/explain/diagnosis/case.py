@@ -41,7 +41,8 @@ CONTAINERS = frozenset({"docker", "kubernetes"})
 SCHEDULERS = frozenset({"slurm", "pbs", "lsf", "grid engine"})
 _LIMITED = re.compile(r"\bOOMKilled\b")  # only container runtimes say so
 _RUNS = (
-    r"(?i)(?:^|/)(?:\w+_)?(?:test|eval\w*|infer\w*|predict\w*|demo|generate|chat|embed\w*|transcribe)"
+    r"(?i)(?:^|/)(?:\w+_)?(?:test|eval\w*|infer\w*|predict\w*|demo|generate|chat|embed\w*|transcribe|extract\w*"
+    r"|translate\w*|summari\w*|caption\w*)"
     r"(?:_\w+)?\.py$"
 )
 _NOT_LANGUAGE = r"/(?:bert|roberta|deberta\w*|vit|resnet|clip|wav2vec2|whisper)/modeling_"

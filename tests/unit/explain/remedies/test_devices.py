@@ -129,3 +129,25 @@ def test_a_model_that_only_runs_gets_nothing_of_a_training() -> None:
     assert found.framework == "whisper" and found.phase == "load"
     assert found.remedies[0].key == "smaller_model"
     assert "SFTConfig" not in _lines(found) and "TrainingArguments" not in _lines(found)
+
+
+def test_a_library_without_figures_blames_no_other_process() -> None:
+    found = _answer(
+        'segments, info = WhisperModel("large-v3").transcribe("a.mp3")  # faster-whisper\n'
+        "RuntimeError: CUDA failed with error out of memory"
+    )
+    assert found.causes[0].cause == "capacity"
+    assert [remedy.key for remedy in found.remedies][:2] == ["smaller_input", "smaller_model"]
+
+
+def test_a_script_that_extracts_features_does_not_train() -> None:
+    found = _answer(
+        'Traceback (most recent call last):\n  File "extract.py", line 33, in <module>\n'
+        "    feats = model.get_image_features(**inputs)\n"
+        '  File "/x/transformers/models/clip/modeling_clip.py", line 400, in forward\n'
+        "    hidden_states = self.activation_fn(hidden_states)\n"
+        "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a "
+        "total capacty of 14.75 GiB of which 1.10 GiB is free."
+    )
+    assert not {"checkpointing", "lora", "smaller_batch"} & {*_keys(found)}
+    assert _keys(found)[0] in ("no_grad", "smaller_input")
