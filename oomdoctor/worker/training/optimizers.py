@@ -59,7 +59,7 @@ def arguments(config: TrainConfig) -> dict[str, object]:
 
 
 def note_what_is_left_out(setup: Setup) -> None:
-    """Note what a simulation lacks for low-rank optimizers."""
+    """Note what a simulation leaves out for low-rank optimizers."""
     name = setup.config.optimizer
     if name == "apollo_adamw":
         setup.notes.append(_APOLLO_NOTE)
