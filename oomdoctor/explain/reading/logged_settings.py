@@ -3,10 +3,8 @@
 They are read where a program prints them, near the start or at a restart. Different names of one
 setting share a key (`LOG_KEYS`), and the first value stays.
 
-The names of settings that are looked for in log text, and the one under which a value is kept.
-Only text is the matter here: in a log, names stand between words, so those that are common as
-words, such as `model` or `stage`, are left out. What a value means is read by `training/told.py`,
-with the tables of `stacks`, as that of a configuration file is.
+`data/logged_settings.toml` has the names that are looked for. What a value means is read by
+`training/told.py`, with the tables of `stacks`, as that of a configuration file is.
 """
 
 from __future__ import annotations
@@ -15,18 +13,11 @@ import re
 
 from oomdoctor.explain.reading.lines.prefixes import split_line
 from oomdoctor.explain.reading.printed_sizes import size_bytes
+from oomdoctor.package_data import data_of
 from oomdoctor.records.report.diagnosis import SettingValue
 
-# The banner that transformers' Trainer prints at the start.
-_BANNERS = {
-    "Instantaneous batch size per device": "per_device_train_batch_size",
-    "Gradient Accumulation steps": "gradient_accumulation_steps",
-    "Total train batch size": "total_train_batch_size",
-    "Total optimization steps": "max_steps",
-    "Num examples": "num_examples",
-    "Num Epochs": "num_train_epochs",
-    "Number of trainable parameters": "trainable_parameters",
-}
+_NAMES = data_of("logged_settings.toml")
+_BANNERS: dict[str, str] = _NAMES["banners"]
 _BANNER = re.compile(rf"({'|'.join(_BANNERS)})(?: \([^)\n]{{0,80}}\))? = ([\d,]+)")
 _VALUE = r"(?:'([^'\n]{0,200})'|\"([^\"\n]{0,200})\"|([^\s,;)}\]'\"|]{1,200}))"
 # Overrides of verl are dotted: actor_rollout_ref.rollout.gpu_memory_utilization=0.6.
@@ -85,76 +76,15 @@ _AFTER_NOTICE = 200  # and lines after one that prints settings
 _LONGEST_QUOTE = 400
 
 
-# The name that is kept -> others that say the same.
-_PRINTED: dict[str, tuple[str, ...]] = {
-    "per_device_train_batch_size": ("micro_batch_size", "train_micro_batch_size_per_gpu"),
-    "batch_size": (),
-    "max_length": ("max_seq_length", "sequence_len", "cutoff_len", "max_seq_len", "seq_length"),
-    "model_max_length": (),
-    "gradient_accumulation_steps": (),
-    "per_device_eval_batch_size": (),
-    "eval_accumulation_steps": (),
-    "adapter": (),
-    "finetuning_type": (),
-    "load_in_4bit": (),
-    "load_in_8bit": (),
-    "lora_r": ("lora_rank",),
-    "torch_dtype": ("dtype",),
-    "bf16": (),
-    "fp16": (),
-    "mixed_precision": (),
-    "optim": ("optimizer",),
-    "gradient_checkpointing": ("activation_checkpointing",),
-    "attn_implementation": ("_attn_implementation",),
-    "flash_attention": (),
-    "use_liger_kernel": (),
-    "packing": (),
-    "world_size": (),
-    "num_processes": (),
-    "zero_stage": (),
-    "deepspeed": (),
-    "fsdp": (),
-    "dataloader_num_workers": (),
-}
-# Evidence for causes, and the sizes in a model's config.json.
-ALSO_LOGGED = (
-    "auto_find_batch_size",
-    "dataloader_pin_memory",
-    "device_map",
-    "hidden_size",
-    "intermediate_size",
-    "lora_alpha",
-    "max_completion_length",
-    "max_prompt_length",
-    "max_steps",
-    "num_attention_heads",
-    "num_generations",
-    "num_hidden_layers",
-    "num_key_value_heads",
-    "num_train_epochs",
-    "torch_compile",
-    "train_batch_size",
-    "vocab_size",
-)
+ALSO_LOGGED = tuple(_NAMES["also_logged"])
 SHARE = "gpu_memory_utilization"  # the key of an engine's share, however the engine calls it
-# What engines limit: the name that is kept -> what others call it.
-OF_ENGINES: dict[str, tuple[str, ...]] = {
-    "chunked_prefill_size": (),
-    "enforce_eager": (),
-    "max_batch_prefill_tokens": (),
-    "max_model_len": ("vllm_max_model_len", "vllm_max_model_length", "session_len"),
-    "max_num_batched_tokens": (),
-    "max_num_seqs": ("max_running_requests",),
-    "n_ctx": ("ctx_size", "num_ctx", "contextsize", "context_length"),
-    "n_gpu_layers": ("num_gpu", "gpulayers"),
-    "tensor_parallel_size": ("tp_size", "tp", "num_shard", "vllm_tensor_parallel_size"),
-}
+OF_ENGINES: dict[str, list[str]] = _NAMES["of_engines"]
 # A name as a log prints it -> the name under which its value is kept.
 LOG_KEYS: dict[str, str] = {
     **{name: name for name in ALSO_LOGGED},
     **{
         name: kept
-        for table in (_PRINTED, OF_ENGINES)
+        for table in (_NAMES["printed"], OF_ENGINES)
         for kept, others in table.items()
         for name in (kept, *others)
     },

@@ -143,26 +143,9 @@ def _cut(line: str) -> Iterator[str]:
 
 _DATA_KEYS = frozenset(
     {
-        "instruction",
-        "prompt",
-        "question",
-        "query",
-        "chosen",
-        "rejected",
-        "completion",
-        "title",
-        "body",
-    }
-    | {
-        "messages",
-        "conversations",
-        "answer",
-        "input",
-        "output",
-        "text",
-        "response",
-        "content",
-        "role",
+        *("instruction", "prompt", "question", "query", "chosen", "rejected", "completion"),
+        *("title", "body", "messages", "conversations", "answer", "input", "output", "text"),
+        *("response", "content", "role"),
     }
 )
 _LOG_KEYS = frozenset({"error", "level", "severity", "exception", "traceback", "stderr", "evalue"})
