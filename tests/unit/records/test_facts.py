@@ -130,8 +130,12 @@ def test_no_kernel_is_hidden_by_an_earlier_row() -> None:
 
 
 def _rung(row: Unsupported) -> list[TrainConfig]:
-    """Rungs that have the row's value and are plain otherwise."""
+    """Rungs that have the row's value, are sharded as it asks for, and are plain otherwise."""
     plain = TrainConfig()
+    if plain.sharding in row.unless:
+        shardings = get_args(get_type_hints(TrainConfig)["sharding"])
+        sharding = next(name for name in shardings if name not in row.unless)
+        plain = replace(plain, sharding=sharding, world_size=2)
     values: tuple[Any, ...] = row.values
     if not values:
         hint = get_type_hints(TrainConfig)[row.key]
