@@ -17,6 +17,7 @@ from oomdoctor.commands.explain.explained import explained
 from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.explain.reading.lines.clean import Line
 from oomdoctor.explain.reading.lines.stream import lines
+from oomdoctor.explain.remedies.wording import typed
 from oomdoctor.explain.training.known import Given
 from oomdoctor.records.report.diagnosis import Diagnosis, Remedy
 from oomdoctor.records.report.triage import Triage, TriagedJob, TriageGroup, TriageKey
@@ -28,7 +29,6 @@ from oomdoctor.units import format_bytes
 _MOST_PROCESSES = 8  # a login node belongs to everybody
 _ALONE = 64  # logs that are read faster than processes start
 _AT_ONCE = 32
-_LIBRARIES = ("transformers", "trl", "pytorch", "accelerate", "slurm", "shell")
 _ID = re.compile(r"(?<![\d_.])(\d{1,10}(?:_\d{1,7})?)(?![\d_])")
 _REASONS = 3
 _KEPT = 8  # lines of a run of progress lines, at its start and at its end
@@ -150,11 +150,9 @@ def _todo(answer: Diagnosis, item: Item) -> str | None:
 
 
 def _to_type(answer: Diagnosis, remedy: Remedy) -> str | None:
-    """What to type, for the library in the traceback if it has a line for it."""
-    for library in (answer.framework or "", *_LIBRARIES):
-        if library in remedy.lines:
-            return "; ".join(remedy.lines[library].splitlines())
-    return next(iter(remedy.lines.values()), None)
+    """What `explain` says to type; of lines for several libraries, the first."""
+    line = next(iter(typed(answer, remedy).values()), None)
+    return None if line is None else "; ".join(line.splitlines())
 
 
 def _lines(files: Sequence[Path], tail: Sequence[str], unread: list[str]) -> Iterator[Line]:

@@ -21,7 +21,7 @@ _NO_VALUES = (
     "Emulated: memory is exact{but}. No kernel ran, so losses and other values mean nothing, and "
     "neither do times."
 )
-_BUT = ", but for what a warning names"
+_BUT = " except for what the warnings name"
 
 
 _WIDTH = 48

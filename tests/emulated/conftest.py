@@ -14,6 +14,7 @@ import os
 from pathlib import Path
 
 import pytest
+from emulated_bench import Bench
 from emulated_run import Watched
 
 ROOT = Path(__file__).parents[2]
@@ -82,6 +83,14 @@ def emulator_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = base / "emulator-cache"
     folder.mkdir(exist_ok=True)
     return folder
+
+
+@pytest.fixture(scope="module")
+def bench(
+    cuda_python: Path, emulator_cache: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Bench:
+    """Runs code on an emulated GPU and returns what it told."""
+    return Bench(cuda_python, emulator_cache, tmp_path_factory.mktemp("sessions"))
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,13 +11,6 @@ from emulated_bench import A100, GIB, H100, MIB, RTX_4090, Bench
 
 from oomdoctor.emulator.card import Devices
 from oomdoctor.emulator.enter import Session, entered
-
-
-@pytest.fixture(scope="module")
-def bench(
-    cuda_python: Path, emulator_cache: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Bench:
-    return Bench(cuda_python, emulator_cache, tmp_path_factory.mktemp("sessions"))
 
 
 @pytest.fixture(scope="module")

@@ -31,13 +31,6 @@ _LIBRARIES = (
 
 
 @pytest.fixture(scope="module")
-def bench(
-    cuda_python: Path, emulator_cache: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Bench:
-    return Bench(cuda_python, emulator_cache, tmp_path_factory.mktemp("sessions"))
-
-
-@pytest.fixture(scope="module")
 def told(bench: Bench) -> dict[str, Any]:
     """What one process saw on one A100."""
     return bench.run(

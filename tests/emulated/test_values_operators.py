@@ -5,9 +5,6 @@ One expression a line; `a` and `b` are matrices of integers. All run in one proc
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
 from emulated_bench import Bench
 
 EXPRESSIONS = """
@@ -194,13 +191,6 @@ for line in EXPRESSIONS:
         wrong.append(f"{line}: {got} instead of {want}"[:400])
 tell(wrong=wrong)
 """
-
-
-@pytest.fixture(scope="module")
-def bench(
-    cuda_python: Path, emulator_cache: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Bench:
-    return Bench(cuda_python, emulator_cache, tmp_path_factory.mktemp("sessions"))
 
 
 def test_integer_operators_give_what_they_give_on_the_cpu(bench: Bench) -> None:

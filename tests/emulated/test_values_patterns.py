@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -140,13 +139,6 @@ with torch.inference_mode():
     tell(inference=torch.arange(4, device=d).flip(0).tolist())
 tell(done=True)
 """
-
-
-@pytest.fixture(scope="module")
-def bench(
-    cuda_python: Path, emulator_cache: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Bench:
-    return Bench(cuda_python, emulator_cache, tmp_path_factory.mktemp("sessions"))
 
 
 @pytest.fixture(scope="module")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
 from emulated_bench import H100, Bench
 
 from oomdoctor.emulator.card import Devices
@@ -63,13 +60,6 @@ BODY = """
     module(torch.randn(2, 4, device=d)).sum().backward()
     told["ddp"] = True
 """
-
-
-@pytest.fixture(scope="module")
-def bench(
-    cuda_python: Path, emulator_cache: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Bench:
-    return Bench(cuda_python, emulator_cache, tmp_path_factory.mktemp("sessions"))
 
 
 def test_integers_and_objects_travel_between_ranks(bench: Bench) -> None:

@@ -34,7 +34,8 @@ def uuid_of(index: int) -> str:
 
 
 UUID = uuid_of(0)  # of the first GPU
-_INEXACT = "inexact"  # native/failures.c writes it
+_SESSION = "emulated"  # the folder of a session in that of its run
+_INEXACT = "inexact"  # the file in it that native/failures.c writes
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +180,7 @@ def emulating(gpus: EmulatedGpus, python: str, folder: Path) -> Iterator[dict[st
     Raises:
         OomDoctorError: the stand-in libraries cannot be built (exit 5).
     """
-    session, cache = folder / "emulated", cache_dir() / "emulator"
+    session, cache = folder / _SESSION, cache_dir() / "emulator"
     session.mkdir(exist_ok=True)
     try:
         with entered(Path(python), devices_of(gpus), session, cache, variable("CC")) as found:
@@ -191,11 +192,14 @@ def emulating(gpus: EmulatedGpus, python: str, folder: Path) -> Iterator[dict[st
 
 
 def inexact_parts(folder: Path) -> list[Warn]:
-    """What an emulated run in this folder used that only the real libraries know the size of."""
-    try:
-        noted = (folder / _INEXACT).read_text(encoding="utf-8").split()
-    except OSError:
-        return []
+    """What an emulated run in this folder used that only the real libraries know the size of.
+
+    While the run's session is open, what was noted so far.
+    """
+    noted: list[str] = []
+    for place in (folder, folder / _SESSION):
+        with suppress(OSError):
+            noted += (place / _INEXACT).read_text(encoding="utf-8").split()
     parts = data_of("inexact.toml")
     texts = [parts[name] for name in dict.fromkeys(noted) if name in parts]
     return [warning("inexact", parts="; ".join(texts))] if texts else []

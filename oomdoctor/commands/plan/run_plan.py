@@ -227,6 +227,7 @@ def _verify(
     environment = worker_environment(emulated.UUID) | variables
     with WorkerHost(known.request.python, environment, folder.path) as host:
         verify(known, Checker(host, folder, on_event, lambda: stop() is not None))
+    known.warn(emulated.inexact_parts(folder.path))
 
 
 @contextmanager

@@ -199,7 +199,11 @@ def _report(state: SurveyState, started_at: str, ending: Ending) -> Report:
     """The report of what is known now."""
     setup, results = state.setup, state.results()
     asked = state.request.emulate is not None  # then the page says what there is
-    ended = () if asked else tuple(speed_warnings(results, state.context))
+    ended = (
+        tuple(emulated.inexact_parts(setup.folder.path))
+        if asked
+        else tuple(speed_warnings(results, state.context))
+    )
     ended += (warning("time_limit"),) if ending.by_time_limit() else ()
     versions = state.inspection.versions if state.inspection else installed_versions()
     report = assemble.report(

@@ -16,7 +16,13 @@ from oomdoctor.explain.diagnosis.frames import quote, scores_line
 from oomdoctor.explain.evidence import SnapshotEvidence
 from oomdoctor.explain.memory.model_sizes import Sizes
 from oomdoctor.explain.memory.moments import Moment, at_phase, peak, serving
-from oomdoctor.explain.reading.programs import Program, around, default_program, program_of
+from oomdoctor.explain.reading.programs import (
+    Program,
+    around,
+    around_of,
+    default_program,
+    program_of,
+)
 from oomdoctor.explain.training.assumed import Training
 from oomdoctor.explain.training.known import Setup
 from oomdoctor.records.configuration.config import TrainConfig, changed_keys
@@ -37,8 +43,6 @@ _LANGUAGE = (
     # the loss of a loop of one's own: words against the words that follow, or one row a word
     r"|, ?:-1\b.{0,80}, ?1:|shift_logits|lm_logits|\bvocab|input_ids|\.view\(-1, ?\w+\.size\(-1\)"
 )
-CONTAINERS = frozenset({"docker", "kubernetes"})
-SCHEDULERS = frozenset({"slurm", "pbs", "lsf", "grid engine"})
 _LIMITED = re.compile(r"\bOOMKilled\b")  # only container runtimes say so
 _RUNS = (
     r"(?i)(?:^|/)(?:\w+_)?(?:test|eval\w*|infer\w*|predict\w*|demo|generate|chat|embed\w*|transcribe|extract\w*"
@@ -276,10 +280,10 @@ class Case:
     def around(self) -> frozenset[str]:
         """What runs around the program: what the text names, and what its message implies."""
         seen = {name for name in self.facts.mentions if name in around()}
-        if self.dialect == "slurm" and not seen & SCHEDULERS:
+        if self.dialect == "slurm" and not seen & around_of("scheduler"):
             seen.add("slurm")
-        if _LIMITED.search(self.message) and not seen & CONTAINERS:
-            seen |= CONTAINERS
+        if _LIMITED.search(self.message) and not seen & around_of("container"):
+            seen |= around_of("container")
         return frozenset(seen)
 
     @property

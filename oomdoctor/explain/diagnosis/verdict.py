@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.diagnosis.requested import is_pool_segment
 from oomdoctor.explain.diagnosis.usage import UNDERFLOW
-from oomdoctor.package_data import data_of
+from oomdoctor.explain.reading.failures.look_alikes import DATA
 from oomdoctor.records.facts.phases import OF_A_STEP, PHASES
 from oomdoctor.records.report.diagnosis import RESOURCE_WORDS
 from oomdoctor.units import MIB, format_bytes
@@ -115,7 +115,7 @@ class Answer:
     words: str = ""
 
 
-ANSWERS = tuple(Answer(**row) for row in data_of("look_alikes.toml")["answers"])
+ANSWERS = tuple(Answer(**row) for row in DATA["answers"])
 OTHER = Answer(
     "other", "the program failed for another reason", "read the last line of the traceback"
 )

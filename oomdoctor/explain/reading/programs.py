@@ -23,7 +23,8 @@ class Program:
 
     `library` is the one whose trainer it calls, if it is not a library itself. `frames` and `lines`
     are None if nothing there names it. `text` is whether it trains only models of text. `runs` are
-    the programs that it starts, whose lines are in its logs too.
+    the programs that it starts, whose lines are in its logs too. `share` is the part of the GPU
+    that an engine takes, 0 to 1, and `context` its tokens, where nothing else is said.
     """
 
     name: str
@@ -36,18 +37,39 @@ class Program:
     dialects: frozenset[str] = frozenset()
     text: bool = False
     runs: frozenset[str] = frozenset()
+    share: float | None = None
+    context: int | None = None
+
+
+@cache
+def _data() -> Mapping[str, Any]:
+    found: dict[str, Any] = data_of("programs.toml")
+    return found
 
 
 @cache
 def programs() -> tuple[Program, ...]:
     """All programs, special ones before general ones."""
-    return tuple(_program(row) for row in data_of("programs.toml")["program"])
+    return tuple(_program(row) for row in _data()["program"])
+
+
+@cache
+def libraries() -> tuple[str, ...]:
+    """The libraries with a trainer, or plain torch: the names that lines of a training have."""
+    own = (one for one in programs() if one.kind == "training" and one.library == one.name)
+    return tuple(dict.fromkeys(one.name for one in own))
 
 
 @cache
 def around() -> Mapping[str, re.Pattern[str]]:
-    """What a line says about what runs around a program, by name."""
-    return {row["name"]: re.compile(row["lines"]) for row in data_of("programs.toml")["around"]}
+    """What a line says about what runs around a program or goes on in it, by name."""
+    return {row["name"]: re.compile(row["lines"]) for row in _data()["around"]}
+
+
+@cache
+def around_of(kind: str) -> frozenset[str]:
+    """The names of one kind: "scheduler" or "container"."""
+    return frozenset(row["name"] for row in _data()["around"] if row.get("kind") == kind)
 
 
 def default_program() -> Program:
@@ -115,6 +137,8 @@ def _program(row: Mapping[str, Any]) -> Program:
         dialects=frozenset(row.get("dialects", ())),
         text=row.get("text", False),
         runs=frozenset(row.get("runs", ())),
+        share=row.get("share"),
+        context=row.get("context"),
     )
 
 
@@ -127,7 +151,7 @@ def _patterns() -> Mapping[str, re.Pattern[str]]:
 @cache
 def _words() -> tuple[tuple[str, str], ...]:
     """Plain words, and the name whose pattern needs one of them: looking for them is faster."""
-    words = data_of("programs.toml")["words"]
+    words = _data()["words"]
     return tuple((word, name) for name in _patterns() for word in words[name].split("|") if word)
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from oomdoctor.explain.diagnosis.case import CONTAINERS, Case
+from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.diagnosis.causes.ranked import Called
 from oomdoctor.explain.diagnosis.causes.rules import anything
-from oomdoctor.explain.reading.programs import around, programs
-from oomdoctor.explain.remedies.closing import LIBRARIES, closing
+from oomdoctor.explain.reading.programs import around, around_of, libraries, programs
+from oomdoctor.explain.remedies.closing import closing
 from oomdoctor.explain.remedies.devices import device_values, host_values
 from oomdoctor.explain.remedies.engines import engine_values
 from oomdoctor.explain.remedies.row import Effect, Row, fill, next_batch
@@ -21,7 +21,7 @@ from oomdoctor.explain.remedies.sets import COMPUTED, Choice
 from oomdoctor.records.report.diagnosis import Remedy
 from oomdoctor.units import format_bytes
 
-_TRAINERS = frozenset({"trl", "accelerate", "deepspeed", "lightning"})  # libraries that only train
+_ALSO_LOAD = frozenset({"transformers", "pytorch"})  # libraries that do not only train
 
 
 def values_of(case: Case) -> dict[str, str]:
@@ -103,12 +103,16 @@ def remedies(
 def spoken(case: Case, lines: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """The lines that are written for the program, its own first, and for what runs around it."""
     program, seen = case.program, case.around
-    others = frozenset(key for one in programs() for key in one.speaks) - frozenset(LIBRARIES)
+    others = frozenset(key for one in programs() for key in one.speaks) - frozenset(libraries())
     for key in sorted(lines, key=lambda key: _place(key, program.speaks)):
         if key in around():
             # of a container, both ways if none is named: something limits /dev/shm
-            right = key in seen or (key in CONTAINERS and not seen & lines.keys())
-        elif key in _TRAINERS and key not in (program.name, program.library):
+            right = key in seen or (key in around_of("container") and not seen & lines.keys())
+        elif (
+            key in libraries()
+            and key not in _ALSO_LOAD
+            and key not in (program.name, program.library)
+        ):
             right = program.kind == "training" and not _without_trainer(case)
         else:
             trains = program.kind == "training" and key not in others

@@ -16,6 +16,7 @@ from oomdoctor.analysis.changes.sets import listed
 from oomdoctor.analysis.changes.table import Tier
 from oomdoctor.analysis.memory.overhead import device_total_bytes
 from oomdoctor.explain.diagnosis.case import Case
+from oomdoctor.explain.reading.programs import libraries
 from oomdoctor.explain.remedies.row import Row, fill, parts_text
 from oomdoctor.explain.remedies.sets import Choice, fits, rank, smallest, tight
 from oomdoctor.records.job.machine import GpuFacts
@@ -26,7 +27,6 @@ from oomdoctor.units import format_bytes
 _CARDS = (2, 4, 8, 16)
 _HARDWARE = 1 + max(Tier)  # after all changes of the training
 # Libraries that a set is written for, and where a change without a line for one takes it from.
-LIBRARIES = ("transformers", "trl", "accelerate", "deepspeed", "lightning", "pytorch")
 _INSTEAD = ("transformers", "pytorch", "trl", "deepspeed")
 _WIDEST = 92  # columns of a line that is made of several calls
 _CALL = re.compile(r"(\w+)\((.*)\)")
@@ -198,7 +198,7 @@ def _lines(rows: Sequence[Mapping[str, str]]) -> dict[str, str]:
         return dict(rows[0])
     named = {name for row in rows for name in row}
     lines = {}
-    for library in LIBRARIES:
+    for library in libraries():
         if library not in named:
             continue
         wanted = (library, *_INSTEAD)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from oomdoctor.explain.diagnosis.case import CONTAINERS, SCHEDULERS, Case
+from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.diagnosis.causes.conditions import offloads, own_workers
+from oomdoctor.explain.reading.programs import around_of
 from oomdoctor.explain.remedies.devices import device_of
 from oomdoctor.explain.remedies.engines import fitting_context, share_of
 from oomdoctor.explain.training.assumed import stage_of
@@ -197,12 +198,12 @@ def _large_request(case: Case) -> bool:
 
 def _scheduled(case: Case) -> bool:
     """Whether a scheduler limits the job's memory."""
-    return bool(case.around & SCHEDULERS)
+    return bool(case.around & around_of("scheduler"))
 
 
 def _contained(case: Case) -> bool:
     """Whether the text shows a container, whose limit may be what was reached."""
-    return bool(case.around & CONTAINERS) and not _scheduled(case)
+    return bool(case.around & around_of("container")) and not _scheduled(case)
 
 
 def _can_swap(case: Case) -> bool:

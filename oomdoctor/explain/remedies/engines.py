@@ -1,7 +1,6 @@
 """What to type for an engine: its own limits and shares, as its log prints them, made smaller.
 
-Defaults are those of the programs' documentation: vLLM 0.90 of the GPU (EngineArgs), SGLang about
-0.88 (server_args.py), TGI all of it, LMDeploy 0.8 and TensorRT-LLM 0.9 of what the weights leave.
+Defaults are those of `data/programs.toml`.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ import re
 from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.reading.logged_settings import SHARE
 
-_SHARES = {"sglang": 0.88, "tgi": 1.0, "lmdeploy": 0.8}
-_SHARE = 0.90
+_SHARE = 0.90  # of TensorRT-LLM and others: of the GPU, or of what the weights leave
+_CONTEXT = 16384  # tokens
 _ROLLOUT_SHARE = 0.3  # TRL's default for an engine beside a trainer
 _LARGEST_SHARE = 0.95
 _STEP = 0.10
@@ -34,7 +33,7 @@ def share_of(case: Case) -> float:
     told = case.facts.settings.get(SHARE)
     if isinstance(told, int | float) and 0 < told <= 1:
         return float(told)
-    return _ROLLOUT_SHARE if case.program.kind == "rl" else _SHARES.get(case.program.name, _SHARE)
+    return _ROLLOUT_SHARE if case.program.kind == "rl" else case.program.share or _SHARE
 
 
 def fitting_context(case: Case) -> int | None:
@@ -80,8 +79,7 @@ def _context(case: Case) -> int:
     if fits is not None:
         return fits
     today = _number(case, "max_model_len", _number(case, "n_ctx", 0))
-    default = 8192 if case.program.name in ("llamacpp", "ollama") else 16384
-    return max(_SHORTEST, (today or default) // 2)
+    return max(_SHORTEST, (today or case.program.context or _CONTEXT) // 2)
 
 
 def _prefill(case: Case) -> int:

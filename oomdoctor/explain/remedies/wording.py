@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from oomdoctor.explain.reading.programs import libraries
 from oomdoctor.records.report.diagnosis import Diagnosis, Remedy
 from oomdoctor.units import format_bytes
 
-_LIBRARIES = ("trl", "transformers", "deepspeed", "accelerate", "lightning", "pytorch")
 _BASIS = {"rule": "rule of thumb", "arithmetic": "computed", "predicted": "simulated"}
 
 
@@ -57,8 +57,8 @@ def typed(found: Diagnosis, remedy: Remedy) -> dict[str, str]:
     A log that names no program may be one of transformers or of plain PyTorch: then both.
     """
     lines, program, first = remedy.lines, found.framework, next(iter(remedy.lines), "")
-    names = [program] if program in lines and first in _LIBRARIES else [first]
-    if program is None and first in _LIBRARIES:
+    names = [program] if program in lines and first in libraries() else [first]
+    if program is None and first in libraries():
         names = [name for name in ("transformers", "pytorch") if name in lines] or names
     return {name: lines[name] for name in names if name and name in lines}
 
@@ -66,5 +66,5 @@ def typed(found: Diagnosis, remedy: Remedy) -> dict[str, str]:
 def is_certain(found: Diagnosis, lines: Mapping[str, str]) -> bool:
     """Whether the lines need no name beside them: one line that is not for another library."""
     return len(lines) == 1 and all(
-        name == found.framework or name not in _LIBRARIES for name in lines
+        name == found.framework or name not in libraries() for name in lines
     )

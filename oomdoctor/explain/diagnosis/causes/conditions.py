@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from oomdoctor.explain.diagnosis.case import CONTAINERS, Case
+from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.diagnosis.frames import quote
+from oomdoctor.explain.reading.programs import around_of
 from oomdoctor.records.report.diagnosis import MemorySample
 from oomdoctor.units import MIB, format_bytes
 
@@ -312,7 +313,9 @@ def others_told(case: Case) -> Lines:
 
 def in_container(case: Case) -> Lines:
     """The text shows a container."""
-    return yes(bool(case.around & CONTAINERS), case.incident.lines[:2] or case.figures())
+    return yes(
+        bool(case.around & around_of("container")), case.incident.lines[:2] or case.figures()
+    )
 
 
 def on_jetson(case: Case) -> Lines:

@@ -53,16 +53,21 @@ class Rule:
 
 
 @cache
+def _data() -> Mapping[str, Any]:
+    found: dict[str, Any] = data_of("causes.toml")
+    return found
+
+
+@cache
 def rules() -> tuple[Rule, ...]:
     """All rules: ranked by confidence; among equals the row higher up wins."""
-    data = data_of("causes.toml")
-    return tuple(_rule(row, data["lists"]) for row in data["rule"])
+    return tuple(_rule(row, _data()["lists"]) for row in _data()["rule"])
 
 
 @cache
 def anything() -> tuple[str, ...]:
     """The remedies where no rule applies."""
-    return tuple(data_of("causes.toml")["lists"]["anything"])
+    return tuple(_data()["lists"]["anything"])
 
 
 def _rule(row: Mapping[str, Any], lists: Mapping[str, list[str]]) -> Rule:

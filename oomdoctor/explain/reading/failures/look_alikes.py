@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from oomdoctor.explain.reading.dialects import any_hint
 from oomdoctor.package_data import data_of
@@ -27,9 +28,9 @@ class LookAlike:
         return bool(self.hints)
 
 
+DATA: dict[str, list[dict[str, Any]]] = data_of("look_alikes.toml")
 LOOK_ALIKES = tuple(
-    LookAlike(**{key: "".join(value) for key, value in row.items()})
-    for row in data_of("look_alikes.toml")["failures"]
+    LookAlike(**{key: "".join(value) for key, value in row.items()}) for row in DATA["failures"]
 )
 QUOTED = "quoted"  # the words stand in source code, data, a command or documentation
 SHUTDOWN = LookAlike(

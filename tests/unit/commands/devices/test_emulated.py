@@ -86,3 +86,15 @@ def test_a_cpu_build_says_how_to_make_another(tmp_path: Path) -> None:
     assert caught.value.exit_code == ExitCode.MACHINE_UNFIT
     assert "not a CUDA build" in caught.value.message
     assert "pip install --no-deps torch==" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("place", ["", "emulated"])
+def test_what_was_not_exact_is_told_while_the_session_is_open_and_later(
+    place: str, tmp_path: Path
+) -> None:
+    assert emulated.inexact_parts(tmp_path) == []
+    (tmp_path / place).mkdir(exist_ok=True)
+    (tmp_path / place / "inexact").write_text("cusolver\ncudnn_rnn\ncusolver\n")
+    (told,) = emulated.inexact_parts(tmp_path)
+    assert told.code == "inexact"
+    assert told.message.count("cuSOLVER") == 1 and "RNNs" in told.message

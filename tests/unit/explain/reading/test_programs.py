@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from oomdoctor.explain.diagnose import diagnose
-from oomdoctor.explain.reading.programs import around, programs
+from oomdoctor.explain.reading.programs import around, around_of, libraries, programs
 from oomdoctor.explain.reading.scan import scan
 from oomdoctor.explain.remedies.table import TABLE
 from oomdoctor.explain.training.known import Given
@@ -130,3 +130,11 @@ def test_each_line_that_names_a_program_has_one_of_its_words() -> None:
                 name,
                 way,
             )
+
+
+def test_libraries_and_limits_are_those_of_the_table() -> None:
+    assert set(libraries()) == {
+        *("trl", "transformers", "deepspeed", "lightning", "accelerate", "pytorch")
+    }
+    assert {"slurm", "pbs"} <= around_of("scheduler")
+    assert around_of("container") == {"docker", "kubernetes"}
