@@ -34,7 +34,8 @@ class GpuProcess:
 class Gpu:
     """One GPU as the driver reports it. `index` is NVML's (PCI bus order); `uuid` identifies it.
 
-    An `emulated` GPU runs no kernels: its memory is exact, its times mean nothing.
+    An `emulated` GPU runs no kernels: its memory is exact but for what warnings name, its times
+    mean nothing.
     """
 
     index: int
@@ -111,8 +112,9 @@ class Capability:
 class Machine:
     """Where the survey ran. `device` is the chosen one: "cuda" or "cpu".
 
-    An `emulated` GPU runs no kernels: its memory is exact, and there are no speeds. With several
-    `gpus` the facts are those of one of them; on the CPU, `gpus` is the number of ranks.
+    An `emulated` GPU runs no kernels: its memory is exact but for what warnings name, and there are
+    no speeds. With several `gpus` the facts are those of one of them; on the CPU, `gpus` is the
+    number of ranks.
     """
 
     device: DeviceType
