@@ -85,11 +85,19 @@ def _head(report: Report) -> list[Block]:
     if report.smallest_gpu is not None:
         card = report.smallest_gpu
         facts.append(("Smallest", f"{card.name} ({format_bytes(card.total_bytes)}) would do"))
+    elif _broke_off(report, worst):
+        facts.append(("Smallest", "unknown: it broke off before memory repeated"))
     blocks += [Facts(tuple(facts))] if facts else []
     if device is not None and device.kind == "emulated":
         inexact = any(warn.code == "inexact" for warn in report.warnings)
         blocks.append(Note(_NO_VALUES.format(but=_BUT if inexact else "")))
     return blocks
+
+
+def _broke_off(report: Report, worst: RankMemory) -> bool:
+    """Whether an emulated run ended for another reason before it showed what it needs."""
+    emulated = report.device is not None and report.device.kind == "emulated"
+    return emulated and report.status in ("error", "interrupted") and not worst.repeats
 
 
 def _verdict(report: Report, device: RunDevice | None, worst: RankMemory | None) -> str:

@@ -140,12 +140,12 @@ def smallest_gpu(
     same. On a smaller one PyTorch would release cached memory and try again, which the replay finds
     out. `together` ranks share the training.
 
-    None if the run broke off (not `finished`) before its second step ended: only then memory
-    repeats, because the first step allocates the states of the optimizer.
+    None if the run broke off (not `finished`), or was stopped after its first step, before two
+    steps in a row needed and left the same memory: it may still have needed more.
     """
     if not ranks or any(rank.oom is not None for rank in ranks):
         return None
-    if not finished and any(rank.steps < LEAST_STEPS for rank in ranks):
+    if not all(rank.repeats or (finished and not _stopped_early(rank)) for rank in ranks):
         return None
     allocated = max(rank.peak_allocated_bytes for rank in ranks)
     reserved = max(rank.peak_reserved_bytes for rank in ranks)
@@ -158,6 +158,11 @@ def smallest_gpu(
 
     card = card_that_holds(holds, least=least, ranks=together)
     return None if card is None else SmallestGpu(card.name, card.total_bytes)
+
+
+def _stopped_early(rank: RankMemory) -> bool:
+    """Whether we stopped a rank before the optimizer's states were beside a forward pass."""
+    return rank.stopped == "steps" and rank.steps < LEAST_STEPS
 
 
 def least_capability(card: str, architectures: Sequence[str]) -> tuple[int, int]:

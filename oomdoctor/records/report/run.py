@@ -5,7 +5,7 @@ The field names are the JSON keys. Sizes are integers in bytes, unknown is None.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from oomdoctor.records.job.result import Evidence
@@ -140,6 +140,12 @@ class RankMemory:
     unknown_branches: tuple[UnknownBranch, ...]
     steps_memory: tuple[StepPeaks, ...]
     memory: tuple[MemoryPoint, ...]
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the last two steps needed the same memory and left the same."""
+        last = self.steps_memory[-2:]
+        return len(last) == 2 and replace(last[0], step=last[1].step) == last[1]
 
 
 @dataclass(frozen=True, slots=True)

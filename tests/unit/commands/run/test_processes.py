@@ -317,17 +317,43 @@ def test_the_smallest_card_keeps_the_headroom_of_a_plan(tmp_path: Path) -> None:
         assert planned.usable_bytes >= reserved + planned.context.likely
 
 
-@pytest.mark.parametrize(("step", "named"), [(0, False), (1, False), (2, True)])
+def _step(step: int, peak: int) -> dict[str, int]:
+    return {
+        "step": step,
+        "peak_allocated_bytes": peak,
+        "peak_reserved_bytes": peak,
+        "allocated_bytes": GIB,
+        "reserved_bytes": 4 * GIB,
+    }
+
+
+@pytest.mark.parametrize(
+    ("peaks", "named"),
+    [([], False), ([3], False), ([2, 3], False), ([3, 3], True), ([3, 3, 4], False)],
+)
 def test_a_run_that_broke_off_names_a_card_only_once_memory_repeats(
-    tmp_path: Path, step: int, named: bool
+    tmp_path: Path, peaks: list[int], named: bool
 ) -> None:
-    _write(tmp_path, _record(step=step, stopped=None, ended=False))
+    record = _record(step=len(peaks), stopped=None, ended=False)
+    steps = [_step(number, peak * GIB) for number, peak in enumerate(peaks, 1)]
+    record["devices"][0]["steps"] = steps
+    _write(tmp_path, record)
     settings = AllocatorSettings()
     for failed in (True, False):  # an error, and a signal that the script handles
         ranks = _ranks(tmp_path, failed=failed)
         found = smallest_gpu(ranks, [], (7, 5), settings, finished=False)
         assert (found is not None) == named
     assert smallest_gpu(_ranks(tmp_path), [], (7, 5), settings) is not None
+
+
+@pytest.mark.parametrize(("steps", "named"), [(1, False), (2, True)])
+def test_a_run_of_one_step_on_request_names_no_card(
+    tmp_path: Path, steps: int, named: bool
+) -> None:
+    """The states of the optimizer come at the end of the first step."""
+    _write(tmp_path, _record(step=steps, stopped="steps"))
+    found = smallest_gpu(_ranks(tmp_path), [], (7, 5), AllocatorSettings())
+    assert (found is not None) == named
 
 
 def test_no_card_is_named_for_a_run_that_ran_out(tmp_path: Path) -> None:
