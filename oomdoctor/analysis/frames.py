@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
+from oomdoctor.analysis.own_code import is_own
 from oomdoctor.package_data import data_of
 from oomdoctor.records.report.diagnosis import Frame, ReadPhase
 
@@ -41,11 +42,6 @@ _TELLING: dict[str, re.Pattern[str]] = {
 }
 # The last matrix product computes the logits, which belong to the loss.
 _LOGITS = re.compile(r"modeling_\w+\.py .*\bself\.(?:lm_head|embed_out|output_projection)\(")
-_LIBRARY = re.compile(
-    r"site-packages/|oomdoctor/monitor/|dist-packages/|/lib/python\d|/Lib/|^<(?!ipython|module|stdin)|torchinductor_"
-    r"|/transformers_modules/|unsloth_compiled_cache|\.pyx$|\.pxi$|^/usr/lib/|__torch__"
-    r"|\.venv/lib|/conda/envs/[^/]+/lib/"
-)
 # A signal handler raises it at a random line of the main process, so its frames mean nothing.
 _INTERRUPTED = "torch/utils/data/_utils/signal_handling.py"
 _RECOMPUTING = re.compile(r"torch/utils/checkpoint\.py|deepspeed/.*checkpointing\.py|unsloth_zoo/")
@@ -140,11 +136,6 @@ def phase_of(frames: tuple[Frame, ...]) -> tuple[ReadPhase, Frame | None]:
             phase in _PASSES and bool(_named("training").fullmatch(frame.function))
         )
     return phase, where
-
-
-def is_own(file: str) -> bool:
-    """Whether a file is the user's own code, by its path."""
-    return not _LIBRARY.search(file)
 
 
 def _runs_a_loss(frame: Frame) -> bool:

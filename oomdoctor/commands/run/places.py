@@ -14,10 +14,10 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from oomdoctor.analysis.frames import phase_of
+from oomdoctor.analysis.own_code import is_ours, is_own
 from oomdoctor.records.report.diagnosis import Frame, ReadPhase
 from oomdoctor.records.report.run import Place, UnknownBranch
 
-_OURS = "oomdoctor/monitor/"
 _HOOKED: tuple[ReadPhase, ...] = ("load", "forward", "loss", "backward", "optimizer", "eval")
 # A function of a library that says more than the hooks do: a part of its file, its name, the phase.
 _FUNCTIONS: tuple[tuple[str, str, ReadPhase], ...] = (
@@ -46,7 +46,7 @@ def user_line(
     """
     for frames in (peak["frames"], peak["backward_frames"] if _in_backward(peak) else []):
         for frame in frames:
-            if frame["filename"] == script or not _is_library(frame["filename"], libraries):
+            if is_own(frame["filename"], libraries, script):
                 return _place(frame)
     return None
 
@@ -54,8 +54,8 @@ def user_line(
 def library_line(peak: dict[str, Any], libraries: list[str]) -> Place | None:
     """The innermost line of all, if it is a library's."""
     python = [frame for frame in peak["frames"] if frame["filename"].endswith(".py")]
-    frames = [frame for frame in python if not _is_ours(frame["filename"])]
-    if not frames or not _is_library(frames[0]["filename"], libraries):
+    frames = [frame for frame in python if not is_ours(frame["filename"])]
+    if not frames or is_own(frames[0]["filename"], libraries):
         return None
     return _place(frames[0])
 
@@ -79,7 +79,7 @@ def _by_stack(frames: list[dict[str, Any]]) -> ReadPhase:
     outermost_first = tuple(
         Frame(one["filename"], one["line"], one["name"], None)
         for one in reversed(frames)
-        if one["filename"].endswith(".py") and not _is_ours(one["filename"])
+        if one["filename"].endswith(".py") and not is_ours(one["filename"])
     )
     return phase_of(outermost_first)[0]
 
@@ -90,17 +90,6 @@ def _in_backward(peak: dict[str, Any]) -> bool:
     frames = peak["frames"]
     apart = len(frames) < _ALL_FRAMES and all(frame["name"] != "<module>" for frame in frames)
     return peak["phase"] == "backward" or (peak["phase"] == "loss" and apart)
-
-
-def _is_library(file: str, libraries: list[str]) -> bool:
-    if not file.endswith(".py") or _is_ours(file):  # such as <frozen runpy>
-        return True
-    path = PurePath(file)
-    return any(path.is_relative_to(folder) for folder in libraries)
-
-
-def _is_ours(file: str) -> bool:
-    return _OURS in file
 
 
 def shown_file(file: str) -> str:

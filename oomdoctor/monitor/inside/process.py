@@ -6,10 +6,13 @@ import ctypes
 import os
 import sys
 import sysconfig
+from collections.abc import Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from oomdoctor.analysis.own_code import is_own, known_packages
 from oomdoctor.monitor.inside.ending import script_file
 from oomdoctor.system.environment import variable
 
@@ -27,7 +30,6 @@ _MOST_FRAMES = 80
 _counts: dict[tuple[str, int, str, int], int] = {}
 _kept: list[Any] = []  # the callback must live as long as the device
 _KINDS = ("stdlib", "platstdlib", "purelib", "platlib")
-_libraries = tuple({sysconfig.get_path(name) + os.sep for name in _KINDS})
 
 
 def versions() -> dict[str, str | None]:
@@ -56,13 +58,54 @@ def architectures() -> list[str]:
 
 
 def library_folders() -> list[str]:
-    """Folders whose code is not the user's: the standard library, and installed packages."""
+    """Folders and files whose code is not the user's: the standard library and packages."""
+    return sorted({*_installed(), *_imported()})
+
+
+@cache
+def _installed() -> tuple[str, ...]:
+    """The folders of packages, and packages that were installed into other folders of sys.path."""
     import site
 
     found = [sysconfig.get_path(name) for name in _KINDS]
     with suppress(AttributeError):
         found += [*site.getsitepackages(), site.getusersitepackages()]
-    return sorted(set(found))
+    script = script_file() or ""
+    for entry in sys.path:
+        if entry in found or script.startswith(f"{entry}{os.sep}__main__"):
+            continue
+        if Path(entry).is_file():  # such as a zip file
+            found.append(entry)
+        with suppress(Exception):
+            found += [str(Path(entry, name)) for name in _installed_in(entry)]
+    return tuple(found)
+
+
+def _installed_in(folder: str) -> Iterator[str]:
+    """The names of the packages and modules that pip installed into a folder with --target."""
+    from importlib.metadata import distributions
+
+    for one in distributions(path=[folder]):
+        if one.read_text("RECORD") is None:
+            continue  # a checkout that is installed in place has its facts beside its own code
+        tops = (one.read_text("top_level.txt") or "").split()
+        tops = tops or [file.parts[0] for file in one.files or () if len(file.parts) > 1]
+        tops += [file.name for file in one.files or () if len(file.parts) == 1]
+        yield from sorted({top for top in tops if top not in ("..", "bin", "__pycache__")})
+
+
+def _imported() -> Iterator[str]:
+    """The folders of known packages that this process has imported from anywhere."""
+    for name in known_packages():
+        module = vars(sys.modules[name]) if name in sys.modules else {}
+        if "__version__" in module:  # a user's own folder of that name has none
+            yield from module.get("__path__", ())
+
+
+@cache
+def is_own_here(file: str, script: str | None) -> bool:
+    """Whether a file is the user's own code in this process, whose script is `script`."""
+    return is_own(file, library_folders(), script)
 
 
 def outside_bytes(device: int) -> int:
@@ -115,7 +158,7 @@ def _on_read(address: int, size: int, worth: int) -> None:
         script = script_file()
         for _ in range(_MOST_FRAMES):
             file = user.f_code.co_filename
-            if file == script or not file.startswith((*_libraries, "<")):
+            if is_own_here(file, script):
                 break
             if user.f_back is None:
                 return

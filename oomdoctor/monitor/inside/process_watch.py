@@ -82,7 +82,6 @@ class Watch:
             "torch": torch_release(),
             "versions": versions(),
             "architectures": architectures(),
-            "library_folders": library_folders(),
         }
         self._memory.begin()
         optimizer.register_optimizer_step_post_hook(self._after_step)
@@ -220,6 +219,7 @@ class Watch:
             "rank": rank,
             "world": world,
             **self._facts,
+            "library_folders": library_folders(),
             "allocator": allocator_settings(),
             "written_at": time.time(),
             "ended": ended,

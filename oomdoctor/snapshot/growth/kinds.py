@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, takewhile
 
-from oomdoctor.analysis.frames import is_own
+from oomdoctor.analysis.own_code import is_own
 from oomdoctor.records.facts.phases import FORWARD
 from oomdoctor.records.report.diagnosis import ReadPhase
 from oomdoctor.records.report.run import Place

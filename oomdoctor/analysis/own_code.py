@@ -1,0 +1,60 @@
+"""Whether a line is the user's own: the one rule of run, watch, snapshot and explain.
+
+Most paths tell it. A process that runs also knows which folders hold its packages, and its script.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import cache, lru_cache
+
+from oomdoctor.package_data import data_of
+
+_OURS = "oomdoctor/monitor/"
+# `<frozen runpy>` and `<string>` are no files of the user's; a cell and what is typed are.
+_LIBRARY = re.compile(
+    r"(?:site|dist)-packages/|/lib(?:64)?/(?:python|pypy)\d|/Lib/|^/usr/lib(?:64)?/|\.venv/lib"
+    r"|/conda/envs/[^/]+/lib/|/__pypackages__/|\.(?:zip|egg|whl|pex)/|"
+    + _OURS
+    + r"|torchinductor_|/torch_extensions/|/\.triton/|/transformers_modules/|/datasets_modules/"
+    r"|unsloth_compiled_cache|__torch__|^$|^\?\?|^<(?!ipython|module|stdin)|/s?bin/[^/.]+$"
+    r"|\.(?:pyx|pxi|c|cc|cpp|cu|cuh|h|hpp|inl|so[\d.]*)$"
+)
+
+
+def is_own(file: str, libraries: Iterable[str] = (), script: str | None = None) -> bool:
+    """Whether a file is the user's own code, by its path.
+
+    `libraries` are folders and files of packages, if a process named them. The `script` that was
+    started is the user's, also if a package installed it.
+    """
+    if script is not None and file == script:
+        return True
+    path = file.replace("\\", "/")
+    return not _is_library(path) and not any(
+        path == one or path.startswith(f"{one.rstrip('/')}/") for one in libraries
+    )
+
+
+def is_ours(file: str) -> bool:
+    """Whether a file is one of those with which oomdoctor watches a process."""
+    return _OURS in file.replace("\\", "/")
+
+
+def known_packages() -> tuple[str, ...]:
+    """The names of packages whose code is a library's wherever they lie."""
+    return tuple(data_of("libraries.toml"))
+
+
+@lru_cache(maxsize=4096)
+def _is_library(path: str) -> bool:
+    return bool(_LIBRARY.search(path) or _in_a_known_package().search(path))
+
+
+@cache
+def _in_a_known_package() -> re.Pattern[str]:
+    packages = data_of("libraries.toml").items()
+    inside = ("".join(line.strip() for line in parts.splitlines()) for _, parts in packages)
+    names = zip(known_packages(), inside, strict=True)
+    return re.compile("|".join(f"(?:^|/){name}/(?:{parts})" for name, parts in names))
