@@ -1,28 +1,24 @@
-/* NVML: what nvidia-smi, pynvml and torch ask. The rest answers "not supported" (3). */
+/* NVML: devices, their memory and their processes; telemetry.c has the rest. What neither has answers "not
+ * supported" (3). */
 #include "emu.h"
+#include "nvml.h"
 #include "versions.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
-/* A handle is the physical index + 1. In MIG mode there is one GPU, handle 1000, and the devices are
- * its instances. */
-typedef struct handle *nvmlDevice_t;
-typedef int nvmlReturn_t;
-enum { OK = 0, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, TOO_SMALL = 7, SPLIT = 1000 };
 typedef struct { unsigned long long total, free, used; } memory_v1;
 typedef struct { unsigned version; unsigned long long total, reserved, free, used; } memory_v2;
 typedef struct { char legacy[16]; unsigned domain, bus, device, pci_id, subsystem; char id[32]; } pci_info;
 typedef struct { unsigned pid; unsigned long long used; } process_v1;
 typedef struct { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; } process_v2;
 
-static int number(nvmlDevice_t d) { return (int)(uintptr_t)d; }
 static int index_of(nvmlDevice_t d) { return number(d) - 1; }
 static nvmlDevice_t handle_of(int number) { return (nvmlDevice_t)(uintptr_t)number; }
 static int mig(void) { return emu_the_card()->mig; }
 static int gpus(void) { return mig() ? emu_the_card()->count > 0 : emu_the_card()->count; }
-static nvmlReturn_t text(char *out, unsigned n, const char *from) {
+nvmlReturn_t nvml_text(char *out, unsigned n, const char *from) {
     if (strlen(from) >= n) return TOO_SMALL;
     strcpy(out, from);
     return OK;
@@ -40,8 +36,8 @@ const char *nvmlErrorString(nvmlReturn_t code) {
     return code == OK ? "Success" : code == NOT_SUPPORTED ? "Not Supported"
            : code == NOT_FOUND ? "Not Found" : code == 15 ? "GPU is lost" : "Unknown Error";
 }
-nvmlReturn_t nvmlSystemGetDriverVersion(char *out, unsigned n) { return text(out, n, emu_the_card()->driver); }
-nvmlReturn_t nvmlSystemGetNVMLVersion(char *out, unsigned n) { return text(out, n, emu_the_card()->driver); }
+nvmlReturn_t nvmlSystemGetDriverVersion(char *out, unsigned n) { return nvml_text(out, n, emu_the_card()->driver); }
+nvmlReturn_t nvmlSystemGetNVMLVersion(char *out, unsigned n) { return nvml_text(out, n, emu_the_card()->driver); }
 nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *v) { *v = CUDA_VERSION; return OK; }
 nvmlReturn_t nvmlSystemGetCudaDriverVersion(int *v) { *v = CUDA_VERSION; return OK; }
 
@@ -104,17 +100,17 @@ nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t d, unsigned *i) {
     return OK;
 }
 nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t d, unsigned *i) { return nvmlDeviceGetIndex(d, i); }
-nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t d, char *out, unsigned n) { (void)d; return text(out, n, emu_the_card()->name); }
+nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t d, char *out, unsigned n) { (void)d; return nvml_text(out, n, emu_the_card()->name); }
 nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t d, char *out, unsigned n) {
     char own[48];
     uuid_of(d, own);
-    return text(out, n, own);
+    return nvml_text(out, n, own);
 }
 nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t d, pci_info *p) {
     unsigned index;
     nvmlDeviceGetIndex(d, &index);
     memset(p, 0, sizeof *p);
-    p->bus = index + 1;
+    p->bus = index + 1, p->pci_id = 0x10DE; /* NVIDIA; which card is not told */
     snprintf(p->legacy, sizeof p->legacy, "0000:%02X:00.0", p->bus);
     snprintf(p->id, sizeof p->id, "00000000:%02X:00.0", p->bus);
     return OK;
@@ -124,7 +120,6 @@ nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t d, int *major, int 
     *major = emu_the_card()->major, *minor = emu_the_card()->minor;
     return OK;
 }
-nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t d, unsigned *two) { (void)d; two[0] = two[1] = 0; return OK; }
 
 /* --- memory --- */
 
@@ -178,7 +173,11 @@ static nvmlReturn_t processes(nvmlDevice_t d, unsigned *n, void *out, int with_i
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t d, unsigned *n, void *out) { return processes(d, n, out, 0); }
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t d, unsigned *n, void *out) { return processes(d, n, out, 1); }
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t d, unsigned *n, void *out) { return processes(d, n, out, 1); }
-static nvmlReturn_t none(unsigned *n) { *n = 0; return OK; }
-nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses(nvmlDevice_t d, unsigned *n, void *out) { (void)d, (void)out; return none(n); }
-nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t d, unsigned *n, void *out) { (void)d, (void)out; return none(n); }
-nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t d, unsigned *n, void *out) { (void)d, (void)out; return none(n); }
+#define NO_PROCESSES(name) \
+    nvmlReturn_t name(nvmlDevice_t d, unsigned *n, void *out) { (void)d, (void)out; *n = 0; return OK; }
+NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses)
+NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v2)
+NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3)
+NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses)
+NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v2)
+NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3)
