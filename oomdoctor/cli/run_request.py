@@ -29,7 +29,7 @@ def watch_request(options: RunOptions) -> WatchRequest:
         _check_real(reader, options)
     steps = _steps(reader, options.steps or ("all" if options.emulate is None else "steady"))
     weights = _weights(reader, options.weights)
-    values = _number(reader, options.values)
+    values = _values(reader, options.values)
     _check_case(reader, options.case)
     reader.check()
     if options.report is not None:
@@ -66,7 +66,7 @@ def _check_real(reader: Reader, options: RunOptions) -> None:
     """What only an emulated GPU can do."""
     if options.ranks == "1":
         reader.fault("--ranks", "1 needs --emulate: on real GPUs all ranks run")
-    if options.values != "0":
+    if options.values is not None:
         reader.fault("--values", "needs --emulate: a real GPU computes all values")
 
 
@@ -91,12 +91,13 @@ def _weights(reader: Reader, text: str) -> Weights:
     return "synthetic" if text == "synthetic" else "real"
 
 
-def _number(reader: Reader, text: str) -> float | None:
-    try:
-        return float(text) or None
-    except ValueError:
-        reader.fault("--values", f"is a number, such as 1 or nan, not {text!r}")
-        return None
+def _values(reader: Reader, text: str | None) -> str | None:
+    if text not in (None, "max", "half"):
+        try:
+            float(text)
+        except ValueError:
+            reader.fault("--values", f"is max, half or a number, such as 1 or nan, not {text!r}")
+    return text
 
 
 def _steps(reader: Reader, text: str) -> str | int:

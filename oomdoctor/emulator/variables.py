@@ -9,7 +9,7 @@ SESSION = "OOMDOCTOR_EMULATED"
 ALONE = "OOMDOCTOR_ALONE"
 """Set if one rank runs and is answered for the others."""
 VALUES = "OOMDOCTOR_EMULATED_VALUES"
-"""What a number that the device does not know reads as."""
+"""What stands for values that the device does not know: a number, half or max; else zeros."""
 
 
 def launched_number(name: str) -> int | None:

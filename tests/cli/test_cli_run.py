@@ -258,7 +258,11 @@ def test_a_report_without_a_gpu_says_so_and_fits_the_schema(tmp_path):
         (["--emulate", "MI300X", "--", "true"], "not an NVIDIA card", "run --help"),
         (["--emulate", "T4", "--steps", "few", "--", "true"], "--steps: 'few'", "run --help"),
         (["--emulate", "T4", "--ranks", "2", "--", "true"], "--ranks: is all or 1", "run --help"),
-        (["--emulate", "T4", "--values", "x", "--", "true"], "--values: is a number", "run --help"),
+        (
+            ["--emulate", "T4", "--values", "x", "--", "true"],
+            "--values: is max, half or a number",
+            "run --help",
+        ),
         (["--emulate", "T4", "--report", "/no/x", "--", "true"], "--report: the folder", None),
         (["--emulate", "T4", "--", "no-such-program"], "no program 'no-such-program'", "PATH"),
         (["--emulate", "T4", "--python", "nope", "--", "true"], "--python: there is no", None),

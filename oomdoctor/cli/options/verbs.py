@@ -39,7 +39,7 @@ class RunOptions:
     steps: str | None = None
     ranks: str = "all"
     weights: str = "real"
-    values: str = "0"
+    values: str | None = None
     case: Path | None = None
     report: Path | None = None
     python: str | None = None

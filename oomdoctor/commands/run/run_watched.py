@@ -88,7 +88,7 @@ def _devices(request: WatchRequest, folder: Path) -> Iterator[dict[str, str]]:
         yield {}
         return
     with emulating(request.gpus, str(request.python), folder) as variables:
-        values = {} if request.values is None else {VALUES: repr(request.values)}
+        values = {} if request.values is None else {VALUES: request.values}
         yield variables | values
 
 

@@ -93,9 +93,9 @@ class WatchRequest:
 
     Without `gpus` the command runs on those of this machine. `steps` is "steady" (stop once memory
     repeats), "all" or a number of optimizer steps. With `weights` "synthetic", `from_pretrained`
-    needs no checkpoint. An unknown number that the command reads is `values`. `path` is the PATH of
-    the command; None: ours. `case` is the folder for what is kept if memory runs out; None: one in
-    the state folder.
+    needs no checkpoint. `values` is what unknown values are taken to be: "max", "half" or a number.
+    `path` is the PATH of the command; None: ours. `case` is the folder for what is kept if memory
+    runs out; None: one in the state folder.
     """
 
     command: tuple[str, ...]
@@ -103,7 +103,7 @@ class WatchRequest:
     python: Path | None
     steps: str | int
     weights: Weights = "real"
-    values: float | None = None
+    values: str | None = None
     path: str | None = None
     case: Path | None = None
 
@@ -114,7 +114,7 @@ def line_of(request: WatchRequest, card: str, *, alone: bool) -> str:
     words = ["--emulate", card if count == 1 else f"{count}x{card}"]
     words += ["--ranks", "1"] if alone else []
     words += ["--steps", str(request.steps)] if request.steps != "steady" else []
-    words += ["--values", f"{request.values:g}"] if request.values is not None else []
+    words += ["--values", request.values] if request.values is not None else []
     words += ["--weights", request.weights] if request.weights != "real" else []
     words += ["--python", str(request.python)] if request.path is not None else []
     return shlex.join(["oomdoctor", "run", *words, "--", *request.command])

@@ -114,7 +114,7 @@ static int get(job *j) {
     if (reduces && !code) {
         if (j->op == 4 && nccl_sums(j->type)) nccl_divide(sum, j->count, j->type, c->size);
         if (!nccl_sums(j->type) || (worth == EMU_UNKNOWN && !nccl_whole(j->type))) emu_values_drop(j->to, j->bytes);
-        else emu_values_put(j->to, sum, j->bytes, worth == EMU_UNKNOWN ? EMU_ASSUMED : worth);
+        else emu_values_put(j->to, sum, j->bytes, worth == EMU_UNKNOWN ? EMU_BLANK : worth);
     }
     free(sum);
     return code;

@@ -22,6 +22,8 @@ static __thread unsigned char expected[8];
 static __thread int expecting, expected_worth;
 static __thread size_t kept_copy;
 static __thread int holds;
+static __thread const char *reader;
+static __thread int reads;
 static atomic_int computing; /* values.cpp is there */
 
 static int inside(uint64_t at, size_t n) { return arena && at >= arena && n <= arena_end - at && at < arena_end; }
@@ -155,11 +157,11 @@ int emu_values_read(void *to, uint64_t from, size_t n) {
     if (n == 1 && holds && !atomic_load(&computing)) *(unsigned char *)to = 1, worth = EMU_ASSUMED;
     pthread_mutex_lock(&lock);
     if (worth == EMU_KNOWN) counters.known_reads++;
-    else if (worth == EMU_ASSUMED) counters.assumed_reads++;
+    else if (worth != EMU_UNKNOWN) counters.assumed_reads++;
     else counters.unknown_reads++;
     pthread_mutex_unlock(&lock);
     emu_values_hook call = worth == EMU_KNOWN ? NULL : atomic_load(&hook);
-    if (call) call(from, n, worth);
+    if (call) call(from, n, worth, reader, reads);
     return worth;
 }
 
@@ -237,6 +239,8 @@ void emu_values_expect(const void *bytes, size_t n, int worth) {
     expecting = 1, expected_worth = worth;
 }
 void emu_values_expect_nothing(void) { expecting = 0; }
+int emu_values_expecting(void) { return expecting; }
+void emu_values_reader(const char *op, int read) { reader = op, reads = read; }
 
 size_t emu_values_limit(size_t bytes) {
     size_t before = kept_copy;

@@ -38,9 +38,14 @@ const Names kElementwise = {"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf"
                             "bitwise_not", "bitwise_xor", "abs", "neg", "sign", "mul", "add", "sub", "div", "where",
                             "masked_fill_", "clamp", "maximum", "minimum", "copy_", "fill_", "zero_", "logical_not_",
                             "logical_and_", "logical_or_", "bitwise_and_", "bitwise_or_", "mul_", "add_", "sub_"};
+const Names kCompares = {"eq", "ne", "lt", "le", "gt", "ge", "logical_not", "logical_and", "logical_or",
+                         "logical_xor", "isin", "signbit", "copy_"};
+const Names kSynonyms = {"greater", "greater_equal", "less", "less_equal", "not_equal"};
 const Names kReductions = {"all", "any", "amax", "amin", "max", "min", "mean"};
 const Names kSelecting = {"where", "masked_fill_", "cat"};
 const Names kFactories = {"tril_indices", "triu_indices"};
+const Names kReaders = {"item", "_local_scalar_dense", "is_nonzero", "copy_", "to", "_to_copy", "cpu", "clone",
+                        "contiguous", "allclose", "equal"};
 // Collectives: the stand-in of NCCL knows what travels.
 const Names kElsewhere = {"c10d", "_c10d_functional", "_dtensor", "symm_mem", "profiler", "record_function"};
 
@@ -80,6 +85,9 @@ void describe(Op& op) {
   op.overwrites = kOverwrites.count(op.name);
   op.fills = kFills.count(op.name);
   op.truth = kTruths.count(op.name);
+  op.compares = kCompares.count(op.name);
+  op.reads = kReaders.count(op.name);
+  op.checks = op.name == "_linalg_check_errors";
   op.selects = kSelecting.count(op.name);
   op.factory = kFactories.count(op.name);
   if (kElementwise.count(op.name)) op.uniform = Uniform::elementwise;
@@ -177,6 +185,31 @@ Inputs inspect(const Op& op, c10::ArrayRef<c10::IValue> args) {
   return in;
 }
 
+// The operators that are running in this thread, from the outermost.
+constexpr size_t kMostRunning = 64;
+thread_local struct {
+  const Op* ops[kMostRunning];
+  size_t depth = 0;
+} running;
+
+// Whether the program asked for the operator itself; what others check inside is no choice of it.
+bool asked_for() {
+  return running.depth == 1 || (running.depth == 2 && running.ops[0] && kSynonyms.count(running.ops[0]->name));
+}
+
+// What a read-back would give now: an element of `t`, or what an operator reads for itself.
+void say_reader(const at::Tensor* t) {
+  size_t i = std::min(running.depth, kMostRunning);
+  const Op* outer = i ? running.ops[0] : nullptr;
+  while (i > 0 && running.ops[i - 1] && running.ops[i - 1]->reads) i--;
+  const Op* asks = i ? running.ops[i - 1] : nullptr;
+  int read = asks && !asks->checks ? EMU_READ_SIZE : EMU_READ_NUMBER;
+  if (t && t->scalar_type() == at::kBool) read = EMU_READ_TRUTH;
+  else if (t && !integral(*t)) read = EMU_READ_NUMBER;
+  else if (t && !asks) read = EMU_READ_INTEGER;
+  emu_values_reader(outer ? outer->name.c_str() : nullptr, read);
+}
+
 bool worth_a_splat(const at::Tensor& t) { return t.nbytes() > kWrittenBytes && t.is_contiguous() && t.element_size() <= 8; }
 
 std::unique_ptr<at::ObserverContext> start(const Op& op, c10::ArrayRef<c10::IValue> args) {
@@ -184,15 +217,22 @@ std::unique_ptr<at::ObserverContext> start(const Op& op, c10::ArrayRef<c10::IVal
   // worth keeping.
   if (op.name == "copy_" && args[0].toTensor().is_cuda() != args[1].toTensor().is_cuda()) {
     const at::Tensor& from = args[1].toTensor();
+    if (from.is_cuda()) say_reader(&from);
     const int64_t most = integral(from) ? kMostIntegers * 8 : kMostFloats * 8;
     if (from.is_cpu()) emu_values_limit(static_cast<size_t>(most));
     return nullptr;
   }
+  if (op.name == "_local_scalar_dense") say_reader(&args[0].toTensor());
   const Inputs in = inspect(op, args);
   if (!in.cuda && !op.factory) return nullptr;
   if (in.wrapped) return nullptr;
   const bool whole = op.truth || op.selects || (in.written ? in.integer_writes : in.integers);
-  const Call call{op, args, in.large, op.selects ? std::max<int>(in.worth, EMU_ASSUMED) : in.worth};
+  const Call call{op, args, in.large, op.selects ? std::max<int>(in.worth, EMU_BLANK) : in.worth};
+  auto results = std::make_unique<Results>();
+  if (op.compares && (op.name == "copy_" || asked_for())) {
+    Quiet quiet;
+    if (mask_of_unknown(call, *results)) return results;
+  }
   if (!op.rule) {
     const bool hopeless = in.large ? op.uniform == Uniform::no || in.hopeless : in.worth == EMU_UNKNOWN && !whole;
     if (hopeless || !op.computable) {
@@ -200,13 +240,13 @@ std::unique_ptr<at::ObserverContext> start(const Op& op, c10::ArrayRef<c10::IVal
       return nullptr;
     }
   }
-  auto results = std::make_unique<Results>();
   Quiet quiet;
   bool done = op.rule && op.rule(call, *results);
   // One element says it all. (Compilers fill a large buffer hundreds of times while they try kernels.)
   if (op.fills && worth_a_splat(args[0].toTensor())) done = compute_uniform(call, *results);
   if (!done && !in.large && (in.worth != EMU_UNKNOWN || whole)) done = compute(call, *results);
   if (!done && in.large) done = compute_uniform(call, *results);
+  if (done && is_about_finite(call)) results->worth = std::max<int>(results->worth, EMU_ASSUMED);
   if (!done) {
     if (op.mutates) forget_writes(op, args);
     return nullptr;
@@ -241,6 +281,9 @@ void finish(const Op& op, c10::ArrayRef<c10::IValue> outs, Results* results) {
 
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   const Op* op = known(fn);
+  if (running.depth < kMostRunning) running.ops[running.depth] = op;
+  running.depth++;
+  say_reader(nullptr);
   if (!op || op->ignored || modes()) return nullptr; // the first operator makes the arena
   auto args = fn.inputs();
   const size_t wanted = op->writes.size();
@@ -266,6 +309,8 @@ bool watched() {
 }
 
 void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
+  running.depth--;
+  say_reader(nullptr);
   const Op* op = known(fn);
   if (!op || op->ignored) return;
   if (op->name == "copy_") emu_values_limit(0);

@@ -19,7 +19,8 @@ extern "C" {
 /* Ordered: what is made from several ranges is worth as much as the worst of them. */
 enum emu_worth {
     EMU_UNKNOWN, /* nothing is known; reads as zeros */
-    EMU_ASSUMED, /* computed from something unknown: defined, but not true */
+    EMU_BLANK,   /* computed from zeros that stand for something unknown */
+    EMU_ASSUMED, /* chosen as a training might have it: even routing, random numbers, a share of a mask */
     EMU_KNOWN    /* what a real GPU would hold */
 };
 
@@ -48,16 +49,19 @@ void emu_values_replay(int capturing); /* 1: a graph is being captured (of any s
 
 typedef struct {
     uint64_t unknown_reads; /* read-backs of unknown values */
-    uint64_t assumed_reads; /* read-backs of assumed values */
+    uint64_t assumed_reads; /* read-backs of blank and assumed values */
     uint64_t known_reads;
     uint64_t held_bytes; /* of host memory, for known and assumed values */
     uint64_t refused;    /* values that were not kept because of the limit */
     uint64_t computed;   /* operators computed on the CPU */
 } emu_values_counters;
 void emu_values_count(emu_values_counters *out);
-/* Called after each read-back of something not known, in the thread that reads. */
-typedef void (*emu_values_hook)(uint64_t address, size_t n, int worth);
+/* What a read-back gives. A size is read by an operator that allocates by it, such as nonzero. */
+enum emu_read { EMU_READ_NUMBER, EMU_READ_TRUTH, EMU_READ_INTEGER, EMU_READ_SIZE };
+/* Called after each read-back of something not known, in the thread that reads; `op` may be NULL. */
+typedef void (*emu_values_hook)(uint64_t address, size_t n, int worth, const char *op, int read);
 void emu_values_set_hook(emu_values_hook hook);
+void emu_values_reader(const char *op, int read); /* who reads next in this thread, and what */
 
 /* --- for values.cpp --- */
 
@@ -76,6 +80,7 @@ void emu_values_splat(uint64_t at, size_t n, const void *value, size_t width, in
 /* The next read-back of at most 8 bytes by this thread gives these bytes. */
 void emu_values_expect(const void *bytes, size_t n, int worth);
 void emu_values_expect_nothing(void);
+int emu_values_expecting(void);
 /* The largest copy from the host that this thread keeps; 0: the default. The value before. */
 size_t emu_values_limit(size_t bytes);
 int emu_values_capturing(void);

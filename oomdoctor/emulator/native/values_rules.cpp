@@ -6,9 +6,16 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/nonzero.h>
+#include <ATen/ops/where.h>
 
+#include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <unordered_map>
+
+namespace at { // its header has names that are ours too
+std::vector<int64_t> infer_size(IntArrayRef a, IntArrayRef b);
+}
 
 namespace emulated {
 namespace {
@@ -18,6 +25,32 @@ namespace {
 constexpr int64_t kMostExperts = 512;
 
 const at::TensorOptions kLongs = at::TensorOptions().dtype(at::kLong).device(c10::kCPU);
+
+// What stands for values that nobody knows: OOMDOCTOR_EMULATED_VALUES. Without it they are zeros. A
+// number is what one of them reads as, and how many elements of a mask are true.
+struct Share {
+  enum { none, number_, half, most } kind = none;
+  double number = 0;
+};
+
+const Share& share() {
+  static const Share asked = [] {
+    Share found;
+    const char* text = std::getenv("OOMDOCTOR_EMULATED_VALUES");
+    if (!text || !*text) return found;
+    if (!strcmp(text, "max")) found.kind = Share::most;
+    else if (!strcmp(text, "half")) found.kind = Share::half;
+    else found.kind = Share::number_, found.number = std::strtod(text, nullptr);
+    return found;
+  }();
+  return asked;
+}
+
+int64_t selected(int64_t n) {
+  if (share().kind == Share::most) return n;
+  if (share().kind == Share::half) return n - n / 2;
+  return share().number >= static_cast<double>(n) ? n : share().number > 0 ? static_cast<int64_t>(share().number) : 0;
+}
 
 bool scores_unknown(const Call& call) {
   const at::Tensor& self = call.args[0].toTensor();
@@ -33,9 +66,19 @@ at::Tensor spread(at::IntArrayRef sizes, int64_t dim, int64_t k, int64_t n) {
   int64_t numel = 1;
   for (int64_t size : shape) numel *= size;
   at::Tensor all = at::arange(numel, kLongs);
+  if (share().kind == Share::most) all = all.remainder(k);
+  if (share().kind == Share::half) all = at::where(all.floor_divide(k).remainder(2).eq(0), all.remainder(k), all);
   if (n > kMostExperts) all = all.add(n / 2);
   all = all.remainder(n).reshape(last);
   return last.empty() ? all : all.transpose(dim, -1).contiguous();
+}
+
+// Unknown, or computed from zeros that stand for something unknown.
+bool is_free(const at::Tensor& t) {
+  if (!t.defined() || !t.is_cuda() || !plain(t) || t.numel() == 0) return false;
+  unsigned char value[8];
+  const bool large = t.numel() > (integral(t) ? kMostIntegers : kMostFloats);
+  return (large ? emu_values_state(address(t), span(t), 0, value) : state(t)) <= EMU_BLANK;
 }
 
 int64_t wrapped(int64_t dim, int64_t dims) { return dim < 0 ? dim + (dims ? dims : 1) : dim; }
@@ -123,6 +166,12 @@ bool random_integers(const Call& call, Results& results) {
   }
   if (high <= low) return false;
   const uint64_t reach = static_cast<uint64_t>(high) - static_cast<uint64_t>(low);
+  if (reach <= 2 && share().kind == Share::most) { // a mask
+    results.writes.push_back(place(self));
+    results.writes.back().value = at::full(self.sizes(), high - 1, kLongs);
+    results.worth = EMU_ASSUMED;
+    return true;
+  }
   at::Tensor made = at::empty(self.sizes(), kLongs);
   int64_t* to = made.mutable_data_ptr<int64_t>();
   for (uint64_t i = 0; i < static_cast<uint64_t>(made.numel()); i++) {
@@ -152,16 +201,21 @@ bool softmax(const Call& call, Results& results) {
   const int64_t dim = wrapped(call.args[1].toInt(), self.dim());
   results.returned = {at::full({}, 1.0 / static_cast<double>(std::max<int64_t>(self.size(dim), 1)), at::kFloat)};
   results.uniform = true;
-  results.worth = EMU_ASSUMED;
+  results.worth = EMU_BLANK;
   return true;
 }
 
 // CUDA counts on the device, reads the count and allocates that much.
 bool nonzero(const Call& call, Results& results) {
+  if (share().kind != Share::none && is_free(call.args[0].toTensor())) {
+    const int64_t found = selected(call.args[0].toTensor().numel());
+    emu_values_expect(&found, sizeof found, EMU_ASSUMED);
+    return true;
+  }
   if (!call.large) {
     if (!compute(call, results)) return false;
     const int64_t found = results.returned.back().toTensor().size(0);
-    emu_values_expect(&found, sizeof found, std::max<int>(results.worth, EMU_ASSUMED));
+    emu_values_expect(&found, sizeof found, std::max<int>(results.worth, EMU_BLANK));
     return true;
   }
   const at::Tensor& self = call.args[0].toTensor();
@@ -175,6 +229,14 @@ bool nonzero(const Call& call, Results& results) {
 }
 
 bool unique(const Call& call, Results& results) {
+  if (share().kind != Share::none && is_free(call.args[0].toTensor())) {
+    const at::Tensor& self = call.args[0].toTensor();
+    int64_t most = self.numel();
+    if (call.op.name.rfind("unique_dim", 0) == 0) most = self.size(wrapped(call.args[1].toInt(), self.dim()));
+    const int64_t found = std::min(std::max<int64_t>(selected(most), 1), most);
+    emu_values_expect(&found, sizeof found, EMU_ASSUMED);
+    return true;
+  }
   if (call.large || !compute(call, results)) return false;
   const at::Tensor& self = call.args[0].toTensor();
   int64_t dim = 0, found;
@@ -183,7 +245,7 @@ bool unique(const Call& call, Results& results) {
   found = results.returned[0].toTensor().size(dim);
   // Booleans are counted, not sorted.
   if (self.scalar_type() == at::kBool && call.op.name[0] == '_') found = alias(self).sum().item<int64_t>();
-  emu_values_expect(&found, sizeof found, std::max<int>(results.worth, EMU_ASSUMED));
+  emu_values_expect(&found, sizeof found, std::max<int>(results.worth, EMU_BLANK));
   return true;
 }
 
@@ -195,7 +257,7 @@ bool compared(const Call& call, Results& results, bool found) {
   if (emu_values_state(address(self), span(self), 0, value) != EMU_UNKNOWN) return false;
   results.returned = {at::full({}, found, at::kBool)};
   results.uniform = true;
-  results.worth = EMU_ASSUMED;
+  results.worth = EMU_BLANK;
   return true;
 }
 
@@ -210,7 +272,7 @@ bool equal(const Call& call, Results&) {
     if (!plain(a) || !plain(b) || a.sizes() != b.sizes()) return true;
     same = alias(a).equal(alias(b).to(a.scalar_type()));
   }
-  emu_values_expect(&same, 1, call.large || call.worth == EMU_UNKNOWN ? EMU_ASSUMED : call.worth);
+  emu_values_expect(&same, 1, call.large || call.worth == EMU_UNKNOWN ? EMU_BLANK : call.worth);
   return true;
 }
 
@@ -226,22 +288,56 @@ bool check_and_unscale(const Call& call, Results& results) {
   return true;
 }
 
-// What a single unknown number reads as.
-double wanted() {
-  static const double value = [] {
-    const char* text = std::getenv("OOMDOCTOR_EMULATED_VALUES");
-    return text ? std::strtod(text, nullptr) : 0.0;
-  }();
-  return value;
-}
-
 bool scalar(const Call& call, Results&) {
-  if (wanted() == 0 || call.worth != EMU_UNKNOWN) return true;
-  const at::Tensor number = at::full({}, wanted(), call.args[0].toTensor().scalar_type());
-  if (number.element_size() <= 8) emu_values_expect(number.const_data_ptr(), number.element_size(), EMU_UNKNOWN);
+  const at::Tensor& self = call.args[0].toTensor();
+  if (share().number == 0 || emu_values_expecting() || call.worth > EMU_BLANK || self.scalar_type() == at::kBool) return true;
+  const at::Tensor number = at::full({}, share().number, self.scalar_type());
+  if (number.element_size() <= 8) emu_values_expect(number.const_data_ptr(), number.element_size(), call.worth);
   return true;
 }
+
+// A mask of the share that is asked for; undefined if it is too large to be written.
+at::Tensor mask_of(at::IntArrayRef sizes) {
+  if (share().kind == Share::most) return at::full({}, true, at::kBool);
+  const int64_t numel = c10::multiply_integers(sizes);
+  if (numel > kMostIntegers) return {};
+  const at::Tensor each = at::arange(numel, kLongs);
+  return (share().kind == Share::half ? each.remainder(2).eq(0) : each.lt(selected(numel))).reshape(sizes);
+}
 } // namespace
+
+bool is_about_finite(const Call& call) {
+  const Op& op = call.op;
+  if (op.name == "isnan" || op.name == "isinf" || op.name == "isfinite" || op.name == "isposinf" || op.name == "isneginf")
+    return true;
+  if (!op.compares || op.name == "copy_" || call.args.size() < 2 || !call.args[0].isTensor()) return false;
+  if (call.args[1].isScalar()) return !std::isfinite(call.args[1].toScalar().toDouble());
+  return call.args[1].isTensor() && call.args[0].toTensor().is_same(call.args[1].toTensor()); // x != x
+}
+
+bool mask_of_unknown(const Call& call, Results& results) {
+  const Op& op = call.op;
+  if (share().kind == Share::none || call.args.empty() || !call.args[0].isTensor()) return false;
+  const at::Tensor& self = call.args[0].toTensor();
+  const bool copies = op.name == "copy_", two = call.args.size() > 1 && call.args[1].isTensor();
+  if (copies && self.scalar_type() != at::kBool) return false;
+  const at::Tensor& other = two ? call.args[1].toTensor() : self;
+  if (is_about_finite(call) || !(!copies && is_free(self)) && !(two && is_free(other))) return false;
+  const std::vector<int64_t> sizes =
+      copies || op.name == "isin" || !two ? self.sizes().vec() : at::infer_size(self.sizes(), other.sizes());
+  if (sizes.empty()) return false; // one truth is a branch, not a size
+  const at::Tensor mask = mask_of(sizes);
+  if (!mask.defined()) return false;
+  if (copies) {
+    results.writes.push_back(place(self));
+    results.writes.back().value = mask;
+  } else {
+    results.returned = {mask};
+  }
+  results.uniform = mask.dim() == 0;
+  results.worth = EMU_ASSUMED;
+  return true;
+}
 
 Rule rule_of(const std::string& name, const std::string& overload) {
   static const std::unordered_map<std::string, Rule> rules = {

@@ -115,11 +115,11 @@ void store(const Write& w, const at::Tensor& given, int worth, bool uniform) {
   if (numel == 0) return;
   const uint64_t bytes = span_of(w);
   const auto type = given.scalar_type() == w.type ? given : given.to(w.type);
-  if (worth == EMU_UNKNOWN && c10::isIntegralType(w.type, true)) worth = EMU_ASSUMED;
+  if (worth == EMU_UNKNOWN && c10::isIntegralType(w.type, true)) worth = EMU_BLANK;
   if (worth == EMU_KNOWN && emu_values_capturing()) worth = EMU_ASSUMED; // a replay would differ
   const bool fits = uniform ? type.numel() == 1 : type.sizes() == c10::IntArrayRef(w.sizes);
   // Zeros that stand for something unknown make no NaN that a program would stop for.
-  const bool wrong = worth == EMU_ASSUMED && c10::isFloatingType(w.type) && type.isnan().any().item<bool>();
+  const bool wrong = worth != EMU_KNOWN && c10::isFloatingType(w.type) && type.isnan().any().item<bool>();
   if (worth == EMU_UNKNOWN || !fits || wrong) {
     if (!each_run(w, [](uint64_t from, size_t n) { emu_values_drop(from, n); })) emu_values_drop(w.at, bytes);
     return;
@@ -140,7 +140,7 @@ void store(const Write& w, const at::Tensor& given, int worth, bool uniform) {
   const auto mark = [&](uint64_t from, size_t n) { emu_values_mark(from, n, worth); };
   if (each_run(w, mark)) return;
   const int between = emu_values_state(w.at, bytes, bytes, ignored);
-  emu_values_mark(w.at, bytes, std::min<int>(worth, std::max<int>(between, EMU_ASSUMED)));
+  emu_values_mark(w.at, bytes, std::min<int>(worth, std::max<int>(between, EMU_BLANK)));
 }
 
 struct Quiet::State {

@@ -37,6 +37,9 @@ struct Op {
   bool overwrites = false;       // does not read what it writes to
   bool fills = false;            // with one value
   bool truth = false;            // makes integers or booleans of floats
+  bool compares = false;         // makes a mask
+  bool reads = false;            // reads what it was asked for; any other operator reads a size
+  bool checks = false;           // reads whether another operator worked
   bool selects = false;          // floats that are known stay known beside unknown ones
   bool factory = false;          // takes no tensor
   Uniform uniform = Uniform::no; // can be computed on one element if all are equal
@@ -97,6 +100,10 @@ bool compute(const Call& call, Results& results);
 bool compute_uniform(const Call& call, Results& results);
 // Makes what is allocated unknown; false: not yet, or not with this allocator.
 bool watch_memory();
+// --values: makes a mask of values that nobody knows, a share of it true; false: the usual way.
+bool mask_of_unknown(const Call& call, Results& results);
+// Whether it asks for NaN or infinity: an unknown number is finite.
+bool is_about_finite(const Call& call);
 Rule rule_of(const std::string& name, const std::string& overload);
 
 // No autograd, no autocast, no modes, no callbacks, no warnings while computing.

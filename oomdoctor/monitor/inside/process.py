@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from oomdoctor.analysis.own_code import is_own, known_packages
@@ -23,11 +24,16 @@ _LIBRARIES = (
 )
 _AUDIT = "LD_AUDIT"  # names a library beside that of the emulated device
 _DEVICE = "libemugpu.so"
-_MOST_BYTES = 64  # a flag, a count, a length; more is data that is kept or saved
+# What a read gives, by the device's number for it, and how many bytes are more than a few of them:
+# more is data that is kept or saved.
+_READS = (("number", 64), ("truth", 64), ("integer", 16384), ("size", 1 << 40))
+_MADE_UP = 2  # the worth of a value that was chosen as a training might have it; below it is none
 _MOST_LINES = 200
 _MOST_FRAMES = 80
-# The user's line, and the innermost one, which may be a library's: how often.
-_counts: dict[tuple[str, int, str, int], int] = {}
+# The user's line, the innermost one, which may be a library's, the operator, what it gave and
+# whether even a share of it is unknown: how often.
+_Read = tuple[str, int, str, int, str, str, bool]
+_counts: dict[_Read, int] = {}
 _kept: list[Any] = []  # the callback must live as long as the device
 _KINDS = ("stdlib", "platstdlib", "purelib", "platlib")
 
@@ -144,37 +150,53 @@ def note_reads() -> None:
     with suppress(OSError, AttributeError):
         library = Path(variable(_AUDIT) or "").with_name(_DEVICE)
         device = ctypes.CDLL(str(library), mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
-        callback = ctypes.CFUNCTYPE(None, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_int)(_on_read)
+        at, size, number = ctypes.c_uint64, ctypes.c_size_t, ctypes.c_int
+        kind = ctypes.CFUNCTYPE(None, at, size, number, ctypes.c_char_p, number)
+        callback = kind(_on_read)
         device.emu_values_set_hook(callback)
         _kept.append(callback)
 
 
-def _on_read(address: int, size: int, worth: int) -> None:
-    if size > _MOST_BYTES:
-        return
+def _on_read(address: int, size: int, worth: int, operator: bytes | None, read: int) -> None:
     with suppress(Exception):
-        frame = sys._getframe(1)
-        inner, user = frame, frame
-        script = script_file()
-        for _ in range(_MOST_FRAMES):
-            file = user.f_code.co_filename
-            if is_own_here(file, script):
-                break
-            if user.f_back is None:
+        kind, most = _READS[read]
+        if size > most:
+            return
+        user, inner = _places()
+        if user is None:
+            if kind != "size":
                 return
-            user = user.f_back
-        note_read(user.f_code.co_filename, user.f_lineno, inner.f_code.co_filename, inner.f_lineno)
+            user = inner
+        note_read((*user, *inner, (operator or b"").decode(), kind, worth < _MADE_UP))
 
 
-def note_read(file: str, line: int, inner_file: str, inner_line: int) -> None:
-    """Count a value that was read by this line of the user's code and is not known."""
-    place = (file, line, inner_file, inner_line)
-    if place in _counts or len(_counts) < _MOST_LINES:
-        _counts[place] = _counts.get(place, 0) + 1
+def _places() -> tuple[tuple[str, int] | None, tuple[str, int]]:
+    """The user's line that runs now, and the innermost line; none of the user's in a thread."""
+    try:
+        frame: FrameType | None = sys._getframe(2)
+    except ValueError:
+        return None, ("", 0)
+    assert frame is not None
+    inner = frame.f_code.co_filename, frame.f_lineno
+    script = script_file()
+    for _ in range(_MOST_FRAMES):
+        if frame is None:
+            break
+        file = frame.f_code.co_filename
+        if is_own_here(file, script):
+            return (file, frame.f_lineno), inner
+        frame = frame.f_back
+    return None, inner
 
 
-def unknown_reads() -> list[dict[str, str | int]]:
-    """The lines that read unknown values, the most frequent first."""
-    names = ("file", "line", "inner_file", "inner_line")
+def note_read(read: _Read) -> None:
+    """Count a value that was read by a line of the user's code and is not known."""
+    if read in _counts or len(_counts) < _MOST_LINES:
+        _counts[read] = _counts.get(read, 0) + 1
+
+
+def unknown_reads() -> list[dict[str, str | int | bool]]:
+    """The reads of unknown values, the most frequent first."""
+    names = ("file", "line", "inner_file", "inner_line", "operator", "read", "open")
     found = sorted(_counts.items(), key=lambda item: -item[1])
-    return [{**dict(zip(names, place, strict=True)), "count": count} for place, count in found]
+    return [{**dict(zip(names, read, strict=True)), "count": count} for read, count in found]

@@ -372,7 +372,7 @@ def test_after_a_run_that_ran_out_the_next_finds_what_is_needed(
     told = {"world": 1, "torch": [2, 13], "architectures": ["sm_75"], "allocator": None}
     _write(tmp_path, _record(ooms=[OOM], step=1, ended=False, **told))
     gpus = emulated_gpus(emulated)
-    request = WatchRequest(("python", "train.py"), gpus, Path("python"), "steady", values=1.0)
+    request = WatchRequest(("python", "train.py"), gpus, Path("python"), "steady", values="1")
     bare = bare_report("run", "no", 1, datetime(2026, 11, 24, tzinfo=UTC), 1.0)
     report = replace(bare, ranks=tuple(_ranks(tmp_path, failed=True)))
     found = with_cards(report, request, tmp_path, read_processes(tmp_path), failed=True)
