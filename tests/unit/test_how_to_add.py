@@ -121,11 +121,9 @@ assert read(export(StackRung(own, "full", "Qwen/Qwen2.5-7B"), {PROGRAM!r})) == e
 
 def test_a_program_is_few_files_and_works_both_ways(tmp_path: Path) -> None:
     """The diff of the example, applied to a copy: its file is recognized, read and written."""
-    hunks = _hunks()
-    start = next(i for i, (_, lines) in enumerate(hunks) if f'+    "{PROGRAM}",' in lines)
-    end = next(i for i, (file, _) in enumerate(hunks) if file.endswith(f"/{PROGRAM}.py")) + 1
-    assert len({file for file, _ in hunks[start:end]}) <= 4
-    _applied(hunks[start:end], tmp_path)
+    hunks = _hunks("A program")
+    assert len({file for file, _ in hunks}) <= 4
+    _applied(hunks, tmp_path)
     _run(tmp_path, "-c", _BOTH_WAYS)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oomdoctor.records.configuration.config import TrainConfig, is_fsdp
-from oomdoctor.stacks.engines import fsdp_settings, fsdp_word
+from oomdoctor.stacks.engines import fsdp_settings
 from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Read, Row, Write, words_of
 from oomdoctor.stacks.names.values import flag, if_on, integer, switched
 from oomdoctor.stacks.partial_config import PartialConfig
@@ -29,7 +29,7 @@ def reshard(value: object) -> PartialConfig:
         return strategy(value)
 
 
-def _word(value: object) -> PartialConfig:
+def fsdp_words(value: object) -> PartialConfig:
     """`fsdp`: a switch, or words such as `full_shard auto_wrap offload`."""
     words = value if isinstance(value, list) else str(value or "").split()
     words = [str(word).strip().lower() for word in words]
@@ -44,11 +44,6 @@ def _word(value: object) -> PartialConfig:
         elif word not in ("auto_wrap", "true"):
             raise NotTakenError(f"a rung has no FSDP option {word}")
     return found
-
-
-FSDP_WORD = Row(
-    "fsdp", ("fsdp",), _word, lambda config: fsdp_word(config) if is_fsdp(config) else LEFT_OUT
-)
 
 
 def version(value: object) -> PartialConfig:
@@ -85,7 +80,7 @@ def rows(head: str, prefix: str, *, upper: bool = False) -> tuple[Row, ...]:
 
     offload, older = ("offload_params", "cpu_offload")[:: 1 if upper else -1]
     again = ("fsdp_reshard", "fsdp_strategy")
-    forward = if_on({"prefetch": "forward"})
+    forward = if_on({"prefetch": "forward"}, {})
     return (
         row("version", ("fsdp_version",), version, written("version")),
         row("reshard_after_forward", again, reshard, written("reshard_after_forward")),

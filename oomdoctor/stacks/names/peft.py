@@ -4,16 +4,7 @@ from __future__ import annotations
 
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row
-from oomdoctor.stacks.names.values import (
-    among,
-    decimal,
-    given,
-    names_in,
-    number,
-    on_if,
-    only_if,
-    switched,
-)
+from oomdoctor.stacks.names.values import decimal, given, names_in, number, only_if, switched
 from oomdoctor.stacks.partial_config import PartialConfig
 
 
@@ -25,10 +16,6 @@ def adapted(config: TrainConfig) -> bool:
 def in_four_bits(config: TrainConfig) -> bool:
     """Whether the base is stored in four bits."""
     return config.quantization == "nf4"
-
-
-share = given("lora_dropout", decimal)
-quant_type = among("quantization type", "a rung quantizes to nf4, not to {}")
 
 
 def storage(value: object) -> PartialConfig:
@@ -47,7 +34,7 @@ def trained_whole(value: object) -> PartialConfig:
 
 
 def variants(
-    dora: str, rslora: str | None, saved: str | None, *, joined: bool = False
+    dora: str, rslora: str | None = None, saved: str | None = None, *, joined: bool = False
 ) -> tuple[Row, ...]:
     """The rows of DoRA, rsLoRA and modules trained whole, by a program's names.
 
@@ -59,7 +46,7 @@ def variants(
         return LEFT_OUT if not found else ",".join(found) if joined else list(found)
 
     def row(name: str, key: str) -> Row:
-        return Row(name, (key,), switched(key), on_if(lambda config: bool(getattr(config, key))))
+        return Row(name, (key,), switched(key), lambda config: getattr(config, key) or LEFT_OUT)
 
     found = [row(dora, "use_dora")]
     if rslora is not None:
@@ -69,40 +56,20 @@ def variants(
     return tuple(found)
 
 
-def upcast_adapters(name: str) -> Row:
+def upcast_adapters(name: str) -> tuple[Row]:
     """peft's `autocast_adapter_dtype`: adapters are made float32, not left in 16 bits."""
 
     def kept(config: TrainConfig) -> object:
         wide = config.quantization != "none" or config.weights_dtype == "float32"
         return LEFT_OUT if wide or config.adapter_dtype != config.weights_dtype else False
 
-    return Row(name, ("autocast_adapters",), switched("autocast_adapters"), kept)
+    return (Row(name, ("autocast_adapters",), switched("autocast_adapters"), kept),)
 
 
 def lora_rows(rank: str, alpha: str, dropout: str, *older: str) -> tuple[Row, ...]:
     """The rows of an adapter's sizes, by a program's names; `older` ones of the rank are read."""
-    return (
-        only_if(number(rank, "lora_rank", *older), adapted),
-        only_if(number(alpha, "lora_alpha"), adapted),
-        only_if(Row(dropout, ("lora_dropout",), share, lambda c: c.lora_dropout), adapted),
+    share = Row(
+        dropout, ("lora_dropout",), given("lora_dropout", decimal), lambda c: c.lora_dropout
     )
-
-
-BITS = (
-    Row("load_in_4bit", ("bits_4",), switched("bits_4"), on_if(in_four_bits)),
-    Row(
-        "load_in_8bit",
-        ("bits_8",),
-        switched("bits_8"),
-        on_if(lambda config: config.quantization == "int8"),
-    ),
-)
-STORAGE = only_if(
-    Row(
-        "bnb_4bit_quant_storage",
-        ("quant_storage",),
-        storage,
-        lambda config: LEFT_OUT if config.quant_storage == "uint8" else config.quant_storage,
-    ),
-    in_four_bits,
-)
+    rows = (number(rank, "lora_rank", *older), number(alpha, "lora_alpha"), share)
+    return tuple(only_if(row, adapted) for row in rows)

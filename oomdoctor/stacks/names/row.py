@@ -82,22 +82,6 @@ class Table:
         )
 
 
-_NOTHING_SAID: dict[str, Any] = {"neutral": "", "reasons": {}, "defaults": {}, "source": ""}
-
-
-def table(name: str, rows: tuple[Row, ...]) -> Table:
-    """A table with these rows; `data/stacks/settings.toml` has what is known of other settings."""
-    said = _NOTHING_SAID | settings_data()[name]
-    return Table(
-        rows,
-        listed(said["neutral"]),
-        by_name(said["reasons"]),
-        said["defaults"],
-        said["source"],
-        frozenset(published_data().get(name, ())),
-    )
-
-
 def by_name(names: Mapping[str, str]) -> dict[str, str]:
     """A value by each of its names, from `value -> names`."""
     return {name: value for value, text in names.items() for name in text.split()}
@@ -122,7 +106,11 @@ def published_data() -> dict[str, Any]:
 
 def words_of(setting: str) -> dict[str, Any]:
     """The words of a program for a setting, and what each means, as `settings.toml` has them."""
-    rows: dict[str, Any] = settings_data()["words"][setting]
+    return each_word(settings_data()["words"][setting])
+
+
+def each_word(rows: Mapping[str, Any]) -> dict[str, Any]:
+    """The meaning of each word, from `words -> meaning`."""
     return {word: meaning for words, meaning in rows.items() for word in words.split() or [words]}
 
 

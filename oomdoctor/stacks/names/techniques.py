@@ -1,26 +1,67 @@
-"""What several programs share: FP8, the rank of GaLore and APOLLO, and images."""
+"""What settings of several programs share: how they are read, and when they are written."""
 
 from __future__ import annotations
 
 import math
 import re
+from functools import partial
 
-from oomdoctor.records.configuration.keys import low_rank
-from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row, Write
-from oomdoctor.stacks.names.values import among, flag, given, integer, on_if, switched
+from oomdoctor.records.configuration.config import TrainConfig, is_zero
+from oomdoctor.records.facts.attention import ATTENTION_NAMES
+from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, words_of
+from oomdoctor.stacks.names.values import flag, given, integer, is_auto
 from oomdoctor.stacks.partial_config import PartialConfig
 
-
-def backend_row(name: str, words: tuple[str, str]) -> Row:
-    """The row of the library; `words` are for torchao and for Transformer Engine."""
-    spoken = dict(zip(("torchao", "transformer_engine"), words, strict=True))
-    read = among("fp8 backend", "a rung has no FP8 by {}")
-    return Row(name, ("fp8_backend",), read, lambda config: spoken.get(config.fp8, LEFT_OUT))
+_KERNELS = words_of("attention kernels")
 
 
-def fp8_row(name: str) -> Row:
-    """The switch of FP8, written only if it is on."""
-    return Row(name, ("fp8_on",), switched("fp8_on"), on_if(lambda c: c.fp8 != "none"))
+def attention(value: object) -> PartialConfig:
+    """`attn_implementation`; null and auto leave the choice to transformers, which takes sdpa."""
+    if value is None or is_auto(value):
+        return {}
+    word = str(value).strip().lower()
+    found = ATTENTION_NAMES.get(word) or _KERNELS.get(word)
+    if found is None:
+        raise NotTakenError(f"a rung has no attention {value}; sdpa is taken")
+    return {"attention": found}
+
+
+def computes(config: TrainConfig, precision: str) -> bool:
+    """Whether a Trainer's switch for a dtype is on; ZeRO trains 16-bit weights with it."""
+    if is_zero(config) and config.autocast_dtype == "none":
+        return precision == config.weights_dtype
+    return precision == config.autocast_dtype
+
+
+in_bfloat16 = partial(computes, precision="bfloat16")
+in_float16 = partial(computes, precision="float16")
+
+
+def in_fp8(config: TrainConfig) -> bool:
+    """Whether linear layers compute in FP8."""
+    return config.fp8 != "none"
+
+
+def checkpoints(config: TrainConfig) -> bool:
+    """Whether activations are recomputed."""
+    return config.activation_checkpointing != "none"
+
+
+def moves_activations(config: TrainConfig) -> bool:
+    """Whether activations, or the inputs of checkpoints, are moved to the host."""
+    return config.offload == "activations" or config.activation_checkpointing == "offload"
+
+
+def never(_: TrainConfig) -> bool:
+    """A setting that is taken out of a file where a rung is written into it."""
+    return False
+
+
+def beta_of(config: TrainConfig) -> object:
+    """TRL's default of DPO, and what GRPO usually has where it has a reference."""
+    if config.objective == "grpo":
+        return 0.04 if config.reference == "kl" else 0.0
+    return 0.1 if config.objective == "dpo" else LEFT_OUT
 
 
 def rank_of(value: object) -> PartialConfig:
@@ -38,29 +79,9 @@ def projected(value: object) -> PartialConfig:
     raise NotTakenError("a rung projects the gradients of all linear layers")
 
 
-def _where_projected(write: Write) -> Write:
-    return lambda config: write(config) if low_rank(config) else LEFT_OUT
-
-
-LOW_RANK = (
-    Row(
-        "optim_args",
-        ("optimizer_rank",),
-        rank_of,
-        _where_projected(lambda config: f"rank={config.optimizer_rank}"),
-    ),
-    Row("optim_target_modules", (), projected, _where_projected(lambda _: "all-linear")),
-)
-# axolotl takes the arguments as a mapping.
-LOW_RANK_MAPPING = (
-    Row(
-        "optim_args.rank",
-        ("optimizer_rank",),
-        lambda value: {"optimizer_rank": integer(value)},
-        _where_projected(lambda config: config.optimizer_rank),
-    ),
-    Row("optim_target_modules", (), projected, _where_projected(lambda _: "all_linear")),
-)
+def rank_words(config: TrainConfig) -> str:
+    """The arguments of the optimizer, as `rank_of` reads them."""
+    return f"rank={config.optimizer_rank}"
 
 
 def side(value: object) -> PartialConfig:
@@ -76,6 +97,13 @@ def side(value: object) -> PartialConfig:
 
 # The most pixels of an image: larger ones are made smaller, so this is the worst case.
 side_of_pixels = given("image_size", lambda value: math.isqrt(integer(value)))
+
+
+def pixels(config: TrainConfig) -> int:
+    """The pixels of an image; 0 without images."""
+    return config.image_size**2
+
+
 # A switch that keeps the vision encoder as it is.
 frozen_vision = given("vision", lambda value: "frozen" if flag(value) else "trained")
 

@@ -1,4 +1,4 @@
-"""Makes rows: readers and writers of one value."""
+"""Readers and writers of one value."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ from typing import Any
 
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.optimizers import optimizer_named
-from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Read, Row, Write, words_of
+from oomdoctor.stacks.names.row import (
+    LEFT_OUT,
+    NotTakenError,
+    Read,
+    Row,
+    Write,
+    settings_data,
+    words_of,
+)
 from oomdoctor.stacks.partial_config import PartialConfig, only
 
 AUTO = "auto"
@@ -104,25 +112,36 @@ def flagged(key: str) -> Read:
     return lambda value: only(key, flag(value))
 
 
-def if_on(values: PartialConfig) -> Read:
-    """Reads a switch that says something only where it is on."""
-    return lambda value: values if value is not None and flag(value) else {}
+def text(key: str) -> Read:
+    """Reads text; anything else says nothing."""
+    return lambda value: only(key, value) if isinstance(value, str) and value.strip() else {}
 
 
-def among(setting: str, reason: str, null: PartialConfig | None = None) -> Read:
+def file(key: str) -> Read:
+    """Reads the name of a file of another program, which is read beside this one."""
+    return lambda value: only(key, str(value)) if value else {}
+
+
+def if_on(on: PartialConfig, off: PartialConfig) -> Read:
+    """Reads a switch by what it says. null is the same as no line."""
+    return lambda value: {} if value is None else on if flag(value) else off
+
+
+def among(setting: str, null: PartialConfig | None = None) -> Read:
     """Reads one of the words of a setting (`words_of`). `null` is what an empty value says.
 
-    `reason` says that a rung does not have another one, which stands for its `{}`.
+    Another word says nothing, unless `refused` has the reason why a rung has no such setting.
     """
     known: dict[str, PartialConfig] = words_of(setting)
+    reason = settings_data()["refused"].get(setting)
 
     def read(value: object) -> PartialConfig:
         if value is None and null is not None:
             return null
         text = str(value).strip().lower()
-        if text not in known:
+        if text not in known and reason is not None:
             raise NotTakenError(reason.format(value))
-        return known[text]
+        return known.get(text, {})
 
     return read
 
@@ -130,11 +149,6 @@ def among(setting: str, reason: str, null: PartialConfig | None = None) -> Read:
 def number(name: str, key: str, *aliases: str, write: Write | None = None) -> Row:
     """A row whose whole number is that of a key."""
     return Row(name, (key,), whole(key), write or (lambda config: getattr(config, key)), aliases)
-
-
-def on_if(holds: Callable[[TrainConfig], bool]) -> Write:
-    """Writes true for rungs of which `holds` is true, and nothing for others."""
-    return lambda config: True if holds(config) else LEFT_OUT
 
 
 def steps(config: TrainConfig) -> object:
@@ -163,15 +177,6 @@ def words(name: str, key: str, known: Mapping[str, str], *aliases: str, what: st
     return Row(name, (key,), read, write, aliases)
 
 
-def switch(name: str, key: str, on: object, off: object, *aliases: str) -> Row:
-    """A row that is true for one value of a key and false for another."""
-
-    def read(value: object) -> PartialConfig:
-        return {} if value is None else only(key, on if flag(value) else off)
-
-    return Row(name, (key,), read, lambda config: getattr(config, key) == on, aliases)
-
-
 def only_if(row: Row, holds: Callable[[TrainConfig], bool]) -> Row:
     """The row, written only for rungs of which `holds` is true."""
     write = row.write
@@ -185,24 +190,6 @@ def only_if(row: Row, holds: Callable[[TrainConfig], bool]) -> Row:
     )
 
 
-def text_of(name: str, key: str, *aliases: str) -> Row:
-    """A row that is text and only read, such as the name of the model."""
-
-    def read(value: object) -> PartialConfig:
-        return only(key, value) if isinstance(value, str) and value.strip() else {}
-
-    return Row(name, (key,), read, None, aliases)
-
-
-def named_file(name: str, key: str = "deepspeed_file") -> Row:
-    """A row that names a file of another program, which is read beside this one."""
-
-    def read(value: object) -> PartialConfig:
-        return only(key, str(value)) if value else {}
-
-    return Row(name, (), read)
-
-
 def optimizer(value: object) -> str:
     """The name of an optimizer as rungs have it, from transformers' name or another spelling."""
     found = optimizer_named(str(getattr(value, "value", value)).strip().lower().rpartition(".")[2])
@@ -211,8 +198,9 @@ def optimizer(value: object) -> str:
     return found.name
 
 
-def optimizer_among(known: Mapping[str, str]) -> Read:
+def optimizer_among(setting: str) -> Read:
     """Reads an optimizer by a program's own words, or by another name of it."""
+    known = words_of(setting)
 
     def read(value: object) -> PartialConfig:
         text = str(value).strip().lower()

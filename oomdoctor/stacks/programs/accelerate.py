@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from oomdoctor.records.configuration.config import TrainConfig, is_fsdp, is_zero
 from oomdoctor.stacks.names.fsdp import rows
-from oomdoctor.stacks.names.row import LEFT_OUT, Row, Settings, exports_data, table
-from oomdoctor.stacks.names.techniques import backend_row
-from oomdoctor.stacks.names.values import among, named_file, number, only_if, whole
-from oomdoctor.stacks.programs.arguments import computes
+from oomdoctor.stacks.names.row import LEFT_OUT, Row, Settings, exports_data
+from oomdoctor.stacks.names.tables import table
+from oomdoctor.stacks.names.techniques import computes
+from oomdoctor.stacks.names.values import only_if
 from oomdoctor.stacks.programs.deepspeed import DEEPSPEED
 from oomdoctor.stacks.programs.program import Program, facts
 from oomdoctor.stacks.rung import StackRung
@@ -35,6 +35,10 @@ def _kind_word(config: TrainConfig) -> str:
     return "NO" if config.sharding == "none" else "MULTI_GPU"
 
 
+def _machines(config: TrainConfig) -> int:
+    return max(1, -(-config.world_size // config.gpus_per_node))
+
+
 def _zero_row(name: str, inner: str, *, none: object = LEFT_OUT) -> Row:
     """A row of DeepSpeed under this program's name, which may have a word for nothing."""
     row = DEEPSPEED.row(inner)
@@ -50,30 +54,16 @@ def _zero_row(name: str, inner: str, *, none: object = LEFT_OUT) -> Row:
     return only_if(full, is_zero)
 
 
-ACCELERATE = table(
-    "accelerate",
-    (
-        Row("distributed_type", ("distributed",),
-            among("accelerate kind", "a rung cannot run on {}"), _kind_word),
-        Row("mixed_precision", ("mixed_bfloat16", "mixed_float16"),
-            among("accelerate precision", "a rung has no mixed precision {}"), _mixed_word),
-        backend_row("fp8_config.backend", ("AO", "TE")),
-        number("num_processes", "world_size"),
-        number("num_machines", "nodes",
-               write=lambda config: max(1, -(-config.world_size // config.gpus_per_node))),
-        Row("gradient_accumulation_steps", ("accumulation_steps",), whole("accumulation_steps")),
-        Row("dynamo_config.dynamo_backend", ("compile",),
-            among("accelerate compiler", "a rung compiles with inductor, not with {}"),
-            lambda config: "INDUCTOR" if config.compile else LEFT_OUT, ("dynamo_backend",)),
-        *rows("fsdp_config", "fsdp_", upper=True),
-        named_file("deepspeed_config.deepspeed_config_file", "deepspeed_file_of_launcher"),
-        _zero_row("zero_stage", "zero_optimization.stage"),
-        _zero_row("gradient_accumulation_steps", "gradient_accumulation_steps"),
-        _zero_row("offload_optimizer_device", "zero_optimization.offload_optimizer.device",
-                  none="none"),
-        _zero_row("offload_param_device", "zero_optimization.offload_param.device", none="none"),
+_FSDP = rows("fsdp_config", "fsdp_", upper=True)
+_ZERO = (
+    _zero_row("zero_stage", "zero_optimization.stage"),
+    _zero_row("gradient_accumulation_steps", "gradient_accumulation_steps"),
+    *(
+        _zero_row(f"{name}_device", f"zero_optimization.{name}.device", none="none")
+        for name in ("offload_optimizer", "offload_param")
     ),
-)  # fmt: skip
+)
+ACCELERATE = table("accelerate", globals())
 
 
 def _complete(rung: StackRung, settings: Settings) -> Settings:

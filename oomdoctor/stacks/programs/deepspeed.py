@@ -6,6 +6,8 @@ Names are those of DeepSpeed 0.19.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from oomdoctor.records.configuration.config import TrainConfig, is_zero
@@ -13,26 +15,14 @@ from oomdoctor.stacks.engines import zero_settings
 from oomdoctor.stacks.names.row import (
     LEFT_OUT,
     NotTakenError,
-    Read,
     Row,
     Settings,
     Table,
     Write,
     exports_data,
-    table,
-    words_of,
 )
-from oomdoctor.stacks.names.values import (
-    among,
-    integer,
-    is_auto,
-    nothing,
-    number,
-    optimizer_among,
-    steps,
-    switched,
-    whole,
-)
+from oomdoctor.stacks.names.tables import table
+from oomdoctor.stacks.names.values import integer, is_auto, optimizer_among
 from oomdoctor.stacks.partial_config import PartialConfig, only
 from oomdoctor.stacks.programs.program import Program, facts
 from oomdoctor.stacks.rung import StackRung, not_in
@@ -45,14 +35,15 @@ def _stage(value: object) -> PartialConfig:
     return {"zero_stage": stage}
 
 
-def _device(key: str) -> Read:
-    def read(value: object) -> PartialConfig:
-        word = str(value or "none").strip().lower()
-        if word == "nvme":
-            raise NotTakenError("a rung offloads to host memory, not to a disk")
-        return only(key, word == "cpu")
+def _device(key: str, value: object) -> PartialConfig:
+    word = str(value or "none").strip().lower()
+    if word == "nvme":
+        raise NotTakenError("a rung offloads to host memory, not to a disk")
+    return only(key, word == "cpu")
 
-    return read
+
+_optimizer_device = partial(_device, "zero_offload_optimizer")
+_parameters_device = partial(_device, "zero_offload_parameters")
 
 
 def _prefetch(value: object) -> PartialConfig:
@@ -63,51 +54,34 @@ def _prefetch(value: object) -> PartialConfig:
     raise NotTakenError("a rung prefetches DeepSpeed's default amount, or nothing")
 
 
-def _precision(name: str) -> Write:
-    return lambda config: (
-        name == (config.weights_dtype if config.autocast_dtype == "none" else config.autocast_dtype)
+def _in(name: str, config: TrainConfig) -> bool:
+    return name == (
+        config.weights_dtype if config.autocast_dtype == "none" else config.autocast_dtype
     )
 
 
-def _of_engine(name: str, keys: tuple[str, ...], read: Read, *aliases: str) -> Row:
-    """A row that is written as the engine of a rung with ZeRO has it."""
+_in_bfloat16, _in_float16 = partial(_in, "bfloat16"), partial(_in, "float16")
+_optimizer = optimizer_among("deepspeed optimizer")
+
+
+def _of_engine(row: Row) -> Row:
+    """The row, written as the engine of a rung with ZeRO has it."""
 
     def write(config: TrainConfig) -> object:
         place: Any = zero_settings(config) if is_zero(config) else {}
-        for part in name.split("."):
+        for part in row.name.split("."):
             place = place.get(part, LEFT_OUT) if isinstance(place, dict) else LEFT_OUT
         return place
 
-    return Row(name, keys, read, write, aliases)
+    return replace(row, write=write)
 
 
-_ZERO = "zero_optimization."
-DEEPSPEED = table(
-    "deepspeed",
-    (
-        number("train_micro_batch_size_per_gpu", "micro_batch_size"),
-        number("gradient_accumulation_steps", "accumulation_steps", write=steps),
-        number("train_batch_size", "effective_batch_size"),
-        Row("bf16.enabled", ("mixed_bfloat16",), switched("mixed_bfloat16", auto=True),
-            _precision("bfloat16"), ("bfloat16.enabled",)),
-        Row("fp16.enabled", ("mixed_float16",), switched("mixed_float16", auto=True),
-            _precision("float16")),
-        _of_engine(f"{_ZERO}stage", ("zero_stage",), _stage),
-        _of_engine(f"{_ZERO}offload_optimizer.device", ("zero_offload_optimizer",),
-                   _device("zero_offload_optimizer")),
-        _of_engine(f"{_ZERO}offload_optimizer.pin_memory", (), nothing),
-        _of_engine(f"{_ZERO}offload_param.device", ("zero_offload_parameters",),
-                   _device("zero_offload_parameters")),
-        _of_engine(f"{_ZERO}offload_param.pin_memory", (), nothing),
-        _of_engine(f"{_ZERO}reduce_bucket_size", ("bucket_elements",), whole("bucket_elements")),
-        _of_engine(f"{_ZERO}allgather_bucket_size", ("bucket_elements",), whole("bucket_elements")),
-        _of_engine(f"{_ZERO}stage3_prefetch_bucket_size", ("prefetch",), _prefetch,
-                   f"{_ZERO}prefetch_bucket_size"),
-        _of_engine("communication_data_type", ("reduce_dtype",),
-                   among("deepspeed reduction", "a rung cannot reduce gradients in {}", null={})),
-        Row("optimizer.type", ("optimizer",), optimizer_among(words_of("deepspeed optimizer"))),
-    ),
-)  # fmt: skip
+_ROWS = table("deepspeed", globals())
+_ENGINE = ("zero_optimization.", "communication_data_type")
+DEEPSPEED = replace(
+    _ROWS,
+    rows=tuple(_of_engine(row) if row.name.startswith(_ENGINE) else row for row in _ROWS.rows),
+)
 
 
 _SIZES = frozenset({"micro_batch_size", "accumulation_steps", "effective_batch_size"})

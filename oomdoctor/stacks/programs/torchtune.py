@@ -9,31 +9,17 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from oomdoctor.records.configuration.config import TrainConfig, is_fsdp
-from oomdoctor.stacks.names.peft import adapted, lora_rows, variants
+from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.stacks.names.row import (
     LEFT_OUT,
     NotTakenError,
-    Row,
     Settings,
     exports_data,
     published_data,
-    table,
     words_of,
 )
-from oomdoctor.stacks.names.techniques import fp8_row, side, trainable_vision
-from oomdoctor.stacks.names.values import (
-    dtype,
-    flagged,
-    names_in,
-    number,
-    on_if,
-    only_if,
-    optimizer,
-    steps,
-    switch,
-    switched,
-)
+from oomdoctor.stacks.names.tables import table
+from oomdoctor.stacks.names.values import names_in, optimizer
 from oomdoctor.stacks.partial_config import PartialConfig
 from oomdoctor.stacks.programs.program import OF_WEIGHTS, Program, facts
 from oomdoctor.stacks.rung import StackRung, learning_rate, not_in
@@ -42,7 +28,6 @@ _HEAD = "torchtune.models."
 _BUILDER = re.compile(r"torchtune\.models\.(\w+)\.(q?lora_)?(\w+)")
 _OPTIMIZERS = words_of("torchtune optimizer")
 _CHUNKED = "a rung has the usual loss; torchtune's, in chunks, needs less memory"
-_LINEAR = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16"}
 
 
 def builder_of(config: TrainConfig, model: str) -> str | None:
@@ -87,6 +72,10 @@ def lora_targets(modules: tuple[str, ...], *, mlp: bool) -> str | tuple[str, ...
     return (*names, *(_MLP if mlp else ()))
 
 
+def _read_modules(value: object) -> PartialConfig:
+    return {"tune_modules": tuple(names_in(value))}
+
+
 def _modules(config: TrainConfig) -> list[str]:
     if isinstance(config.lora_targets, str):
         return list(_ATTENTION)
@@ -121,46 +110,7 @@ def _loss(value: object) -> PartialConfig:
     raise NotTakenError(f"a rung has no step with {word}; a plain step is taken")
 
 
-TORCHTUNE = table(
-    "torchtune",
-    (
-        Row("loss._component_", ("objective",), _loss),
-        Row("model.image_size", ("image_size",), side, None, ("tokenizer.image_size",)),
-        Row("model.encoder_trainable", ("vision",), trainable_vision),
-        Row("model._component_", ("model", "method"), _builder),
-        only_if(Row("model.lora_attn_modules", ("tune_modules",),
-                    lambda value: {"tune_modules": tuple(names_in(value))}, _modules),
-                adapted),
-        only_if(Row("model.apply_lora_to_mlp", ("tune_mlp",), flagged("tune_mlp"), _on_mlp),
-                adapted),
-        *lora_rows("model.lora_rank", "model.lora_alpha", "model.lora_dropout"),
-        *variants("model.use_dora", None, None),
-        number("tokenizer.max_seq_len", "sequence_length"),
-        number("batch_size", "micro_batch_size"),
-        number("gradient_accumulation_steps", "accumulation_steps", write=steps),
-        Row("optimizer._component_", ("optimizer",), _optimizer, _component),
-        only_if(Row("optimizer.fused", ("tune_fused",), switched("tune_fused"),
-                    lambda config: config.optimizer == "adamw_torch_fused"),
-                lambda config: config.optimizer in ("adamw_torch", "adamw_torch_fused")),
-        Row("dtype", ("weights_dtype",), lambda value: {"weights_dtype": dtype(value)},
-            lambda config: _LINEAR[config.weights_dtype]),
-        switch("compile", "compile", True, False),
-        fp8_row("enable_fp8_training"),
-        Row("optimizer_in_bwd", ("optimizer_in_backward",), switched("optimizer_in_backward"),
-            on_if(lambda config: config.optimizer_in_backward)),
-        Row("enable_activation_checkpointing", ("checkpointing",), flagged("checkpointing"),
-            lambda config: config.activation_checkpointing in ("full", "offload")),
-        Row("enable_activation_offloading", ("activation_offloading",),
-            flagged("activation_offloading"),
-            lambda c: c.activation_checkpointing == "offload" or c.offload == "activations"),
-        Row("dataset.packed", ("trl_packing",), switched("trl_packing"),
-            lambda config: config.packing == "packed"),
-        only_if(Row("fsdp_cpu_offload", ("fsdp_offload",), flagged("fsdp_offload"),
-                    lambda config: config.offload == "parameters"), is_fsdp),
-        Row("fsdp_reshard_after_forward", ("fsdp_reshard",), switched("fsdp_reshard"),
-            lambda c: c.sharding != "fsdp_grad_op" if is_fsdp(c) else LEFT_OUT),
-    ),
-)  # fmt: skip
+TORCHTUNE = table("torchtune", globals())
 
 
 def _complete(rung: StackRung, settings: Settings) -> Settings:

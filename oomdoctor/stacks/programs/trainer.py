@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from oomdoctor.stacks.names.row import Table, table
+from oomdoctor.stacks.names.row import Table
 from oomdoctor.stacks.names.scripts import LENGTH, SCRIPT
+from oomdoctor.stacks.names.tables import table
 from oomdoctor.stacks.programs.arguments import ARGUMENTS
 from oomdoctor.stacks.programs.program import Program, facts
 from oomdoctor.stacks.programs.trl import MODEL_CONFIG, SFT_CONFIG
@@ -11,7 +12,7 @@ from oomdoctor.stacks.programs.trl import MODEL_CONFIG, SFT_CONFIG
 # A Trainer's script has arguments for the model as well, mostly with the names that TRL uses.
 _SCRIPT = Table(
     MODEL_CONFIG.rows,
-    MODEL_CONFIG.neutral | SFT_CONFIG.neutral | table("transformers-examples", ()).neutral,
+    MODEL_CONFIG.neutral | SFT_CONFIG.neutral | table("transformers-examples").neutral,
     MODEL_CONFIG.reasons,
     {"use_peft": False},
 )

@@ -10,32 +10,11 @@ from collections.abc import Mapping
 
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.report.user_training import Document
-from oomdoctor.stacks.names.peft import (
-    BITS,
-    STORAGE,
-    adapted,
-    in_four_bits,
-    lora_rows,
-    quant_type,
-    variants,
-)
-from oomdoctor.stacks.names.row import LEFT_OUT, Read, Row, Write, listed, table, words_of
+from oomdoctor.stacks.names.row import LEFT_OUT, listed, words_of
 from oomdoctor.stacks.names.scripts import SCRIPT
-from oomdoctor.stacks.names.values import (
-    decimal,
-    flagged,
-    given,
-    if_on,
-    integer,
-    number,
-    on_if,
-    only_if,
-    switched,
-    target_words,
-    targets,
-    word,
-)
-from oomdoctor.stacks.partial_config import PartialConfig, RungKeys, only
+from oomdoctor.stacks.names.tables import table
+from oomdoctor.stacks.names.values import integer
+from oomdoctor.stacks.partial_config import PartialConfig, RungKeys
 from oomdoctor.stacks.programs.arguments import ARGUMENTS, FROM_PRETRAINED
 from oomdoctor.stacks.programs.program import Program, facts
 
@@ -52,155 +31,23 @@ def _multiple(config: TrainConfig) -> object:
     return known.get(config.padding, LEFT_OUT)
 
 
-def is_packed(config: TrainConfig) -> bool:
-    """Whether documents are packed into rows."""
-    return config.packing == "packed"
-
-
-def is_flat(config: TrainConfig) -> bool:
-    """Whether a batch is one row without padding."""
-    return config.packing == "padding_free"
-
-
-def _loss_type(value: object) -> PartialConfig:
-    """Only this value has one meaning in all releases: from 1.16 on, "nll" is in chunks too."""
-    return {"loss": "chunked"} if str(value).strip().lower() == "chunked_nll" else {}
-
-
-MODEL_CONFIG = FROM_PRETRAINED | table(
-    "trl_model",
-    (
-        Row("use_peft", ("use_peft",), switched("use_peft"), adapted, ("use_lora",)),
-        *lora_rows("lora_r", "lora_alpha", "lora_dropout", "lora_rank"),
-        only_if(
-            Row(
-                "lora_target_modules",
-                ("lora_targets",),
-                targets,
-                target_words,
-                ("target_modules",),
-            ),
-            adapted,
-        ),
-        *variants("use_dora", "use_rslora", "lora_modules_to_save"),
-        *BITS,
-        only_if(Row("bnb_4bit_quant_type", (), quant_type, lambda _: "nf4"), in_four_bits),
-        only_if(
-            Row(
-                "use_bnb_nested_quant",
-                ("double_quant",),
-                flagged("double_quant"),
-                lambda config: config.double_quant,
-                ("use_nested_quant", "bnb_4bit_use_double_quant"),
-            ),
-            in_four_bits,
-        ),
-        STORAGE,
-    ),
-)
-
-
-# Whether the log-probabilities of DPO's reference are computed before.
-PRECOMPUTED = Row(
-    "precompute_ref_log_probs",
-    ("reference",),
-    if_on({"objective": "dpo", "reference": "precomputed"}),
-    on_if(lambda config: config.reference == "precomputed"),
-)
-
-
-# The weight of the reference: GRPO has one only above 0.
-beta = given("beta", decimal)
-
-
-def beta_of(config: TrainConfig) -> object:
-    """TRL's default of DPO, and what GRPO usually has where it has a reference."""
-    if config.objective == "grpo":
-        return 0.04 if config.reference == "kl" else 0.0
-    return 0.1 if config.objective == "dpo" else LEFT_OUT
-
-
 def _prompt(config: TrainConfig) -> object:
     if config.objective != "grpo" or not config.completion_length:
         return LEFT_OUT
     return config.sequence_length - config.completion_length
 
 
-def _of_grpo(key: str) -> Read:
-    return lambda value: {} if value is None else {"objective": "grpo", **only(key, integer(value))}
+def _with_vllm(config: TrainConfig) -> bool:
+    return config.vllm_gpu_memory_utilization > 0
 
 
-def _with_vllm(value: object) -> Write:
-    return lambda config: value if config.vllm_gpu_memory_utilization else LEFT_OUT
+def _reward(value: object) -> PartialConfig:
+    return {} if value is None else {"objective": "reward"}
 
 
-# What the configurations of DPO, reward models and GRPO have beside those of SFT.
-OBJECTIVES = table(
-    "trl_objectives",
-    (
-        PRECOMPUTED,
-        Row("beta", ("beta",), beta, beta_of),
-        Row(
-            "center_rewards_coefficient",
-            ("objective",),
-            lambda value: {} if value is None else {"objective": "reward"},
-        ),
-        Row(
-            "num_generations",
-            ("num_generations",),
-            _of_grpo("num_generations"),
-            lambda c: c.num_generations if c.objective == "grpo" else LEFT_OUT,
-        ),
-        Row(
-            "max_completion_length",
-            ("completion_length",),
-            _of_grpo("completion_length"),
-            lambda c: c.completion_length or LEFT_OUT if c.objective == "grpo" else LEFT_OUT,
-        ),
-        number("max_prompt_length", "prompt_length", write=_prompt),
-        Row("use_vllm", ("use_vllm",), switched("use_vllm"), _with_vllm(True)),
-        Row("vllm_mode", ("vllm_mode",), word("vllm_mode"), _with_vllm("colocate")),
-        Row(
-            "vllm_gpu_memory_utilization",
-            ("vllm_share",),
-            given("vllm_share", decimal),
-            lambda c: c.vllm_gpu_memory_utilization or LEFT_OUT,
-        ),
-        Row(
-            "vllm_enable_sleep_mode", ("vllm_sleeps",), switched("vllm_sleeps"), lambda _: LEFT_OUT
-        ),
-    ),
-)
-SFT_CONFIG = ARGUMENTS | table(
-    "trl_sft",
-    (
-        number("max_length", "sequence_length", "max_seq_length"),
-        Row(
-            "activation_offloading",
-            ("activation_offloading",),
-            flagged("activation_offloading"),
-            on_if(lambda config: config.offload == "activations"),
-        ),
-        Row("packing", ("trl_packing",), switched("trl_packing"), is_packed),
-        Row("packing_strategy", ("trl_packing_strategy",), word("trl_packing_strategy")),
-        Row("pad_to_multiple_of", ("pads_to",), _pads_to, _multiple),
-        Row("padding_free", ("trl_padding_free",), switched("trl_padding_free"), on_if(is_flat)),
-        # Without Liger's kernels, `loss_type` says how the loss is computed.
-        Row(
-            "use_liger_kernel",
-            ("loss",),
-            if_on({"loss": "liger"}),
-            lambda config: config.loss == "liger",
-            ("use_liger", "use_liger_loss"),
-        ),
-        Row(
-            "loss_type",
-            ("loss",),
-            _loss_type,
-            lambda config: "chunked_nll" if config.loss == "chunked" else LEFT_OUT,
-        ),
-    ),
-)
+MODEL_CONFIG = FROM_PRETRAINED | table("trl_model")
+OBJECTIVES = table("trl_objectives", globals())
+SFT_CONFIG = ARGUMENTS | table("trl_sft", globals())
 TRL = SFT_CONFIG | OBJECTIVES | MODEL_CONFIG
 
 

@@ -16,6 +16,7 @@ import pytest
 import yaml
 from stack_rungs import RUNGS
 
+from oomdoctor.package_data import data_of
 from oomdoctor.records.configuration.config import TrainConfig, is_fsdp, is_zero
 from oomdoctor.stacks.engines import engine_settings, zero_settings
 from oomdoctor.stacks.export import export, target_names
@@ -27,6 +28,7 @@ from oomdoctor.stacks.names.row import (
     settings_data,
     words_of,
 )
+from oomdoctor.stacks.names.tables import _KINDS
 from oomdoctor.stacks.partial_config import PartialConfig
 from oomdoctor.stacks.programs import BY_NAME, PROGRAMS
 from oomdoctor.stacks.programs.torchtune import builder_of
@@ -65,7 +67,9 @@ def test_versions_are_those_of_the_table() -> None:
 
 def test_settings_without_a_row_belong_to_a_table_and_have_no_row() -> None:
     for name, said in settings_data().items():
-        if name in ("peft-targets", "words", "beside", "built") or name.startswith("program-"):
+        if name in ("peft-targets", "words", "refused", "beside", "built") or name.startswith(
+            "program-"
+        ):
             continue
         assert said.keys() <= {"neutral", "reasons", "defaults", "source"}, name
         assert said.get("defaults", {}).keys() <= PartialConfig.__annotations__.keys(), name
@@ -75,6 +79,17 @@ def test_settings_without_a_row_belong_to_a_table_and_have_no_row() -> None:
         for table in (program.names, program.script):
             rows = {row.name for row in table.rows} if table is not None else set()
             assert not rows & (table.reasons.keys() if table is not None else set())
+
+
+def test_rows_say_only_what_tables_read() -> None:
+    reads = {*_KINDS, "on", "means", "words", "reader", "rows"}
+    more = {"off", "also", "null", "keys", "copies", "as", "is", "write", "writer", "only", "usual"}
+    for part, rows in data_of("stacks/rows.toml").items():
+        for name, said in rows.items():
+            keys = set() if isinstance(said, str) else said.keys()
+            assert keys <= reads | more | {"aliases"}, (part, name)
+            assert isinstance(said, str) or len(keys & reads) == 1, (part, name)
+    assert settings_data()["refused"].keys() <= settings_data()["words"].keys()
 
 
 def test_words_mean_a_value_or_keys_of_a_partial_configuration() -> None:

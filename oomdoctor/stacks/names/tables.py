@@ -1,0 +1,148 @@
+"""The table of a program or class, from `data/stacks/rows.toml` and `settings.toml`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
+from typing import Any
+
+from oomdoctor.package_data import data_of
+from oomdoctor.records.configuration import config as rung
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.configuration.keys import low_rank
+from oomdoctor.stacks.engines import fsdp_word
+from oomdoctor.stacks.names import fsdp, peft, techniques, values
+from oomdoctor.stacks.names.row import (
+    LEFT_OUT,
+    Read,
+    Row,
+    Table,
+    Write,
+    by_name,
+    each_word,
+    listed,
+    published_data,
+    settings_data,
+)
+from oomdoctor.stacks.partial_config import PartialConfig
+
+Functions = Mapping[str, Any]
+"""What rows name: readers, writers, what holds for a rung, and what makes several rows."""
+_SHARED: Functions = {
+    name: found
+    for module in (rung, values, peft, techniques, fsdp)
+    for name, found in vars(module).items()
+} | {"low_rank": low_rank, "fsdp_word": fsdp_word}
+_NOTHING_SAID: dict[str, Any] = {"neutral": "", "reasons": {}, "defaults": {}, "source": ""}
+_KINDS: Mapping[str, Callable[[str], Read]] = {
+    "number": values.whole,
+    "switch": values.switched,
+    "auto": partial(values.switched, auto=True),
+    "flag": values.flagged,
+    "word": values.word,
+    "text": values.text,
+    "file": values.file,
+    "decimal": partial(values.given, convert=values.decimal),
+    "integer": partial(values.given, convert=values.integer),
+    "dtype": partial(values.given, convert=values.dtype),
+    "optimizer": partial(values.given, convert=values.optimizer),
+}
+
+
+def table(name: str, own: Functions | None = None) -> Table:
+    """The table of this name. `own` are the functions of its module, beside those of `names`."""
+    said = _NOTHING_SAID | settings_data().get(name, {})
+    return Table(
+        tuple(_rows(name, {**_SHARED, **(own or {})})),
+        listed(said["neutral"]),
+        by_name(said["reasons"]),
+        said["defaults"],
+        said["source"],
+        frozenset(published_data().get(name, ())),
+    )
+
+
+@cache
+def _data() -> Mapping[str, Any]:
+    found: dict[str, Any] = data_of("stacks/rows.toml")
+    return found
+
+
+def _rows(name: str, functions: Functions) -> Iterator[Row]:
+    for names, said in _data().get(name, {}).items():
+        several = said["rows"] if "rows" in said and not isinstance(said, str) else None
+        if isinstance(said, str):
+            yield _row(names, {"number": said, "copies": said}, functions)
+        elif several is None:
+            yield _row(names, said, functions)
+        elif several in _data():
+            yield from _rows(several, functions)
+        else:
+            made = functions[several]
+            yield from made(*names.split()) if callable(made) else made
+
+
+def _row(name: str, said: Mapping[str, Any], functions: Functions) -> Row:
+    aliases = tuple(said.get("aliases", "").split())
+    if "means" in said:
+        return values.words(name, said["keys"], each_word(said["means"]), *aliases)
+    read, keys = _reader(said, functions)
+    keys = said["keys"].split() if "keys" in said else keys
+    return Row(name, tuple(keys), read, _writer(said, functions), aliases)
+
+
+def _reader(said: Mapping[str, Any], functions: Functions) -> tuple[Read, list[str]]:
+    """How a value is read, and what it decides."""
+    if "reader" in said:
+        return functions[said["reader"]], []
+    if "words" in said:
+        return values.among(said["words"], said.get("null")), []
+    if "on" in said:
+        return values.if_on(said["on"], said.get("off", {})), list(said["on"])
+    kind = next(kind for kind in _KINDS if kind in said)
+    return _with(_KINDS[kind](said[kind]), said.get("also", {})), [said[kind]]
+
+
+def _with(read: Read, also: PartialConfig) -> Read:
+    """The reader, which says more where it says something."""
+    return lambda value: {**also, **found} if (found := read(value)) else found
+
+
+def _writer(said: Mapping[str, Any], functions: Functions) -> Write | None:
+    write = _write(said, functions)
+    if write is None:
+        return None
+    usual = said.get("usual", LEFT_OUT)
+    holds = _holds(said.get("only", {}), functions)
+
+    def written(config: TrainConfig) -> object:
+        value = write(config) if holds(config) else LEFT_OUT
+        return LEFT_OUT if value == usual else value
+
+    return written
+
+
+def _write(said: Mapping[str, Any], functions: Functions) -> Write | None:
+    if "copies" in said:
+        return lambda config: _in_words(getattr(config, said["copies"]), said.get("as"))
+    if "is" in said:
+        return _holds(said["is"], functions)
+    if "writer" in said:
+        found: Write = functions[said["writer"]]
+        return found
+    return (lambda _: said.get("write", True)) if {"write", "only"} & said.keys() else None
+
+
+def _in_words(value: Any, words: Mapping[str, object] | None) -> object:
+    if words is not None:
+        return words.get(value, LEFT_OUT)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _holds(said: str | Mapping[str, Any], functions: Functions) -> Callable[[TrainConfig], bool]:
+    """Whether a rung is one of which a function is true, or that has values: one, or of a list."""
+    if isinstance(said, str):
+        found: Callable[[TrainConfig], bool] = functions[said]
+        return found
+    asked = {key: value if isinstance(value, list) else [value] for key, value in said.items()}
+    return lambda config: all(getattr(config, key) in value for key, value in asked.items())
