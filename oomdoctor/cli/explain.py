@@ -65,6 +65,7 @@ def explain(options: ExplainOptions) -> None:
             reader.fault(name or "''", fault)
     if options.python is not None and shutil.which(options.python) is None:
         reader.fault("--python", f"{options.python} is not a program")
+    reader.exclude(options)
     number = remedy_number(reader, options)
     given, notes = read_given(reader, options)
     if options.snapshot is not None:

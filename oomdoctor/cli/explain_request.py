@@ -143,11 +143,7 @@ def model_of(name: str, given: Given, options: ExplainOptions) -> ModelRef:
 
 
 def remedy_number(reader: Reader, options: ExplainOptions) -> int | None:
-    """The number of --remedy; options that need --apply are faults without it."""
-    if options.apply is None:
-        for name, given in (("--remedy", options.remedy), ("--write", options.write)):
-            if given:
-                reader.fault(name, "needs --apply FILE")
+    """The number of --remedy."""
     return None if options.remedy is None else reader.integer("--remedy", options.remedy)
 
 

@@ -53,12 +53,16 @@ def export(options: ExportOptions) -> None:
       oomdoctor export --from axolotl.yaml --to trl > train.py
     Next: `oomdoctor run -- python train.py` explains it if memory runs out.
     """
+    from oomdoctor.cli.option_reader import Reader
     from oomdoctor.stacks.export import export as exported
     from oomdoctor.stacks.export import target_names
 
     if options.to is not None and options.to not in target_names():
         named = ", ".join(target_names())
         raise usage_error("bad_option", f"--to: {options.to!r} is not one of {named}", _HELP)
+    reader = Reader("export")
+    reader.exclude(options)
+    reader.check()
     _check_kept(options)
     if options.output_file is not None:
         output.check_writable(options.output_file)
@@ -109,9 +113,6 @@ def _converted(options: ExportOptions) -> tuple[StackRung, list[str]]:
     """The rung of the user's own files, and what of them it does not hold."""
     from oomdoctor.commands.export import rung_of_files
 
-    if options.place is not None:
-        message = f"--from takes the rung from your files, so {options.place} names nothing"
-        raise usage_error("bad_option", message, "leave out one of the two")
     if options.to is None:
         raise usage_error("incomplete", "say what to write (--to)", "run `oomdoctor export --help`")
     rung, notes = rung_of_files(options.from_ or (), options.to)

@@ -84,12 +84,6 @@ def lengths_request(
     `sequence_length` is the parsed --seq-len, to which rows are packed if it was given.
     """
     if options.lengths is None:
-        for option, value in (
-            ("--tokenizer", options.tokenizer),
-            ("--text-field", options.text_field),
-        ):
-            if value is not None:
-                reader.fault(option, "needs a data file; add --lengths FILE")
         return None
     return LengthsRequest(
         file=_file(reader, options.lengths),
@@ -109,11 +103,7 @@ def training_request(
     epochs = 1.0
     if options.epochs is not None:
         epochs = reader.read("--epochs", options.epochs, _epochs, 1.0)
-    if rows is None and not lengths:
-        if options.epochs is not None:
-            reader.fault("--epochs", "needs your rows; add --rows N or --lengths FILE")
-        return None
-    return TrainingRequest(rows, epochs)
+    return TrainingRequest(rows, epochs) if rows is not None or lengths else None
 
 
 def _epochs(text: str) -> float:

@@ -18,7 +18,7 @@ from oomdoctor.analysis.command_line import command_line
 from oomdoctor.analysis.search.precision import ladder_for
 from oomdoctor.cli.ladder_from import lengths_request, training_request
 from oomdoctor.cli.option_reader import Reader, hub_id
-from oomdoctor.cli.options.flatten import leaves
+from oomdoctor.cli.options.exclusions import given_options
 from oomdoctor.cli.options.ladder import LadderOptions, PlanOptions, ProbeOptions
 from oomdoctor.cli.streams.output import say
 from oomdoctor.commands.devices.cards import card_named
@@ -27,7 +27,6 @@ from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.configuration.config import Recipe, Rung
 from oomdoctor.records.configuration.faults import MOST_GPUS
 from oomdoctor.records.job.model import ModelRef, SourceChoice, TaskChoice
-from oomdoctor.records.report.plan import PlanRequest
 from oomdoctor.records.report.report import RankBy, SurveyRequest
 from oomdoctor.records.report.searched import GpuRange
 from oomdoctor.records.report.user_training import YOURS, UserTraining
@@ -66,18 +65,15 @@ def common_request(
             else ""
         )
         reader.fault("MODEL", f"is missing{unnamed}")
-    for name, value in leaves(options):
+    for name, option in given_options(options).items():
+        value = option.value
         if isinstance(value, str) and not value.isascii() and not _is_text(value):
-            reader.fault(option_name(name), f"{value!r} is not UTF-8 text")
+            reader.fault(name, f"{value!r} is not UTF-8 text")
     sequence_length = reader.sized("--seq-len", ladder.seq_len or usual_shape[0])
     micro = reader.given(reader.sized, "--micro-batch", ladder.micro_batch)
     effective = effective_batch(reader, ladder, int(usual_shape[1]), span, micro)
-    if versions:
-        python: str | None = interpreter_with(versions)  # may not exist yet
-        if ladder.python is not None:
-            reader.fault("--with", "cannot be combined with --python, which has its own versions")
-    else:
-        python = shutil.which(ladder.python or sys.executable)
+    asked = shutil.which(ladder.python or sys.executable)
+    python = interpreter_with(versions) if versions else asked  # the former may not exist yet
     if python is None:
         reader.fault("--python", f"{ladder.python} is not a program")
     headroom = reader.share("--headroom", ladder.headroom)
@@ -163,19 +159,7 @@ def _recipe(name: str, rungs: tuple[str, ...], sizes: Sizes, yours: UserTraining
             rung = replace(rung, label=f"{rung.label}-{number}")
         # A typed rung replaces the same one of the recipe: it may fix the micro-batch size.
         ladder[key] = rung
-    if not ladder:
-        raise usage_error(
-            "empty_ladder",
-            "the ladder has no rungs: --recipe none needs at least one --rung or --from",
-            "add --rung method=lora,lora_rank=16, or leave out --recipe",
-        )
     return replace(recipe, rungs=tuple(ladder.values()), typed=rungs)
-
-
-def option_name(name: str) -> str:
-    """How the user types the option of this field."""
-    words = {"model": "MODEL", "evaluate": "--eval", "from_": "--from"}
-    return words.get(name, "--" + name.replace("_", "-"))
 
 
 def _is_text(value: str) -> bool:
@@ -231,14 +215,6 @@ def only(request: SurveyRequest, option: str, label: str) -> SurveyRequest:
         labels = [rung.label for rung in ladder]
         raise unknown_rung(option, label, request.recipe.name, labels)
     return replace(request, recipe=replace(request.recipe, rungs=rungs))
-
-
-def check_snapshot(reader: Reader, options: PlanOptions, plan: PlanRequest) -> None:
-    """A snapshot is of one rung on one card."""
-    if options.snapshot is None:
-        return
-    if plan.all_gpus or len(plan.gpus) > 1:
-        reader.fault("--snapshot", "needs exactly one card: give one --gpu, without --all-gpus")
 
 
 _SEVERAL = 8  # to show in hints: the GPUs of a usual machine

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from oomdoctor.cli.options.answer import FORMATS, AnswerOptions, ListOptions
+from oomdoctor.cli.options.exclusions import broken_rules
 from oomdoctor.cli.streams import output
 from oomdoctor.cli.streams.output import say
 from oomdoctor.errors import usage_error
@@ -37,11 +38,22 @@ class Reader:
     def __init__(self, command: str, *, quiet: bool = False) -> None:
         self._command, self._quiet = command, quiet
         self._faults: list[str] = []
+        self._hints: list[str] = []
         self._notes: list[str] = []
 
     def fault(self, option: str, message: str) -> None:
         """Add an error about an option."""
         self._faults.append(f"{option}: {message}")
+
+    def exclude(self, options: object, filled: object = None, typed: Collection[str] = ()) -> None:
+        """Add an error for each rule of `exclusions.toml` that the options break.
+
+        `filled` are the same options with what the user's files say, and `typed` has the fields
+        that were typed, where that is not to be seen from their values.
+        """
+        for broken in broken_rules(options, filled, typed):
+            self.fault(broken.option, broken.message)
+            self._hints += [broken.hint] if broken.hint is not None else []
 
     def note(self, option: str, message: str) -> None:
         """Say how an option was read, once all are checked."""
@@ -115,7 +127,8 @@ class Reader:
     def check(self) -> None:
         """Raise one usage error with every message so far; without any, print the notes."""
         if self._faults:
-            hint = f"run `oomdoctor {self._command} --help`"
+            usual = f"run `oomdoctor {self._command} --help`"
+            hint = self._hints[0] if len(self._hints) == len(self._faults) == 1 else usual
             raise usage_error("bad_option", "\n".join(self._faults), hint)
         for note in () if self._quiet else self._notes:
             say(note)
@@ -159,8 +172,7 @@ def chosen_format(command: str, answer: AnswerOptions | ListOptions) -> str:
     """
     reader = Reader(command)
     reader.choice("--format", answer.format_, FORMATS)
-    if answer.json_ and answer.format_ not in ("table", "json"):
-        reader.fault("--format", f"{answer.format_} and --json contradict each other")
+    reader.exclude(answer)
     file = answer.output_file
     page = _asks_for_page(answer)
     if page is not None and isinstance(answer, ListOptions):

@@ -22,8 +22,6 @@ _ORDERS: tuple[CardOrder, ...] = get_args(CardOrder)
 def named_gpus(reader: Reader, named: tuple[str, ...], *, all_gpus: bool) -> tuple[str, ...]:
     """The catalogue names of the cards; by default the GPU of this machine."""
     if all_gpus:
-        if named:
-            reader.fault("--all-gpus", "already includes every card; leave out --gpu")
         return ()
     if not named:
         here = _gpu_here()
@@ -83,18 +81,9 @@ def prices(reader: Reader, options: PlanOptions) -> PriceList | None:
         return None
 
 
-def check_several(reader: Reader, options: PlanOptions, plan: PlanRequest) -> None:
-    """Check the options that compare cards."""
-    given = {"--min-vram": options.min_vram, "--sort": options.sort, "--price": options.price}
-    used = [name for name, value in given.items() if value is not None]
-    for name in used:
-        if not _several(options):
-            reader.fault(name, "compares cards: add --all-gpus, or --gpu more than once")
-        elif plan.sweep is not None and name != "--min-vram":
-            reader.fault(name, "cannot be combined with --sweep, which ranks no cards")
-    if options.sort == "cost" and options.price is None:
-        reader.fault("--sort", "cost needs --price FILE")
-    if plan.min_memory_bytes is not None and _several(options):
+def check_least(reader: Reader, plan: PlanRequest) -> None:
+    """Check that some card has the memory of --min-vram."""
+    if plan.min_memory_bytes is not None and (plan.all_gpus or len(plan.gpus) > 1):
         known = cards_of(replace(plan, min_memory_bytes=None), 0.0)
         if known and plan.min_memory_bytes > known[-1].memory_bytes:
             most = f"{known[-1].name} has {format_bytes(known[-1].memory_bytes)}"

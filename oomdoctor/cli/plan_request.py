@@ -8,23 +8,16 @@ from functools import partial
 from typing import get_args
 
 from oomdoctor.cli.ladder_from import with_files
-from oomdoctor.cli.ladder_request import (
-    USUAL_SHAPES,
-    check_snapshot,
-    common_request,
-    only,
-    read_gpus,
-)
+from oomdoctor.cli.ladder_request import USUAL_SHAPES, common_request, only, read_gpus
 from oomdoctor.cli.option_reader import Reader
-from oomdoctor.cli.options.flatten import leaves
-from oomdoctor.cli.options.ladder import LadderOptions, PlanOptions
-from oomdoctor.cli.plan_cards import card_order, check_several, named_gpus, prices
+from oomdoctor.cli.options.ladder import PlanOptions
+from oomdoctor.cli.plan_cards import card_order, check_least, named_gpus, prices
 from oomdoctor.commands.devices.cards import card_named
 from oomdoctor.commands.devices.emulated import check_vendor
 from oomdoctor.errors import usage_error
 from oomdoctor.records.report.plan import Interconnect, PlanRequest, Sweep, SweptKey
 from oomdoctor.records.report.report import SurveyRequest
-from oomdoctor.records.report.searched import GpuRange, SolvedKey
+from oomdoctor.records.report.searched import SolvedKey
 from oomdoctor.system.interpreters.asked_versions import parse_versions, untested
 from oomdoctor.system.machine.capabilities import minimum_versions
 
@@ -35,18 +28,6 @@ _SOLVED: dict[str, SolvedKey] = {
     "micro-batch": "micro_batch_size",
     "lora-rank": "lora_rank",
 }
-_CONFLICTS = {
-    "--min": (
-        *("--sweep", "--why", "--solve", "--snapshot"),
-        *("--verify", "--all-gpus", "--lengths", "--with"),
-    ),
-    "--verify": ("--all-gpus", "--sweep", "--solve", "--lengths", "--with"),
-    "--solve": ("--sweep", "--why", "--all-gpus", "--lengths"),
-    "--snapshot": ("--sweep", "--why", "--solve", "--lengths"),
-    "--sweep": ("--lengths",),
-    "--why": ("--lengths",),
-}
-"""What a plan cannot do at once, by option."""
 _MOST_VALUES = 16
 _RUNG_LIMIT_S = 600.0  # a simulation takes seconds; one that hangs must not block the plan
 
@@ -58,33 +39,26 @@ def plan_request(options: PlanOptions) -> SurveyRequest:
         OomDoctorError: an option, the recipe or a rung is wrong (exit 2).
     """
     reader = Reader("plan", quiet=options.quiet)
-    typed = options.ladder
-    ladder, training = with_files(reader, typed, quiet=options.quiet)
-    options = replace(options, ladder=ladder)
+    ladder, training = with_files(reader, options.ladder, quiet=options.quiet)
+    typed, options = options, replace(options, ladder=ladder)
     span = read_gpus(reader, options.ladder)
     plan = PlanRequest(
         gpus=named_gpus(reader, tuple(options.gpu or ()), all_gpus=options.all_gpus),
         all_gpus=options.all_gpus,
-        sweep=_sweep(reader, options, typed),
+        sweep=_sweep(reader, options),
         why=options.why,
         min_memory_bytes=reader.given(reader.size, "--min-vram", options.min_vram),
         sort=card_order(reader, options),
         prices=prices(reader, options),
-        solve=_solve(reader, options, typed),
+        solve=_solve(reader, options),
         verify=options.verify,
         fewest=span if options.fewest else None,
         interconnect=reader.choice("--interconnect", options.interconnect, _LINKS),
         host_memory_bytes=reader.given(reader.size, "--host-memory", options.host_memory),
     )
-    _check_gpus(reader, options, span)
-    _check_verify(reader, options, plan)
-    check_several(reader, options, plan)
-    if plan.why is not None and (plan.all_gpus or plan.sweep is not None or len(plan.gpus) > 1):
-        reader.fault(
-            "--why", "needs exactly one card: give one --gpu, without --all-gpus or --sweep"
-        )
-    check_snapshot(reader, options, plan)
-    _check_conflicts(reader, options)
+    reader.exclude(typed, options)
+    _check_verify(reader, plan)
+    check_least(reader, plan)
     make = partial(
         SurveyRequest,
         device="cuda",
@@ -113,34 +87,6 @@ def plan_request(options: PlanOptions) -> SurveyRequest:
     return request
 
 
-def _check_conflicts(reader: Reader, options: PlanOptions) -> None:
-    """Check that no two options ask for what a plan cannot do at once."""
-    values = dict(leaves(options)) | {"min": options.fewest, "with": options.with_}
-    given = {
-        name
-        for name in {*_CONFLICTS, *(other for others in _CONFLICTS.values() for other in others)}
-        if values[name.removeprefix("--").replace("-", "_")] not in (None, False)
-    }
-    for name, others in _CONFLICTS.items():
-        both = [other for other in others if other in given] if name in given else []
-        if both:
-            instead = "; use --seq-len" if both == ["--lengths"] and name != "--solve" else ""
-            reader.fault(name, f"cannot be combined with {' and '.join(both)}{instead}")
-
-
-def _check_gpus(reader: Reader, options: PlanOptions, span: GpuRange) -> None:
-    """Check the options that are about several GPUs."""
-    if not options.fewest:
-        if span.low != span.high:
-            reader.fault(
-                "--gpus", "is a range; add --min to find the fewest GPUs, or give one number"
-            )
-    elif span.low == span.high:
-        reader.fault("--min", "needs a range to search, such as --gpus 1..64")
-    if span.high == 1 and options.interconnect != "auto":
-        reader.fault("--interconnect", "links several GPUs; add --gpus N")
-
-
 def _versions(reader: Reader, options: PlanOptions) -> tuple[str, ...]:
     """The library versions asked for; a note for each that is older than what is tested."""
     if options.with_ is None:
@@ -155,20 +101,16 @@ def _versions(reader: Reader, options: PlanOptions) -> tuple[str, ...]:
     return versions
 
 
-def _check_verify(reader: Reader, options: PlanOptions, plan: PlanRequest) -> None:
-    """Check that there is one card that can be emulated, and a ladder to check on it."""
-    if not options.verify:
-        return
-    if len(plan.gpus) > 1:
-        reader.fault("--verify", "checks one card: give one --gpu")
-    elif plan.gpus:
+def _check_verify(reader: Reader, plan: PlanRequest) -> None:
+    """Check that the card can be emulated."""
+    if plan.verify and len(plan.gpus) == 1:
         try:
             check_vendor(card_named(plan.gpus[0], 0.0))
         except ValueError as error:
             reader.fault("--verify", str(error))
 
 
-def _sweep(reader: Reader, options: PlanOptions, typed: LadderOptions) -> Sweep | None:
+def _sweep(reader: Reader, options: PlanOptions) -> Sweep | None:
     text, ladder = options.sweep, options.ladder
     if text is None:
         return None
@@ -178,9 +120,6 @@ def _sweep(reader: Reader, options: PlanOptions, typed: LadderOptions) -> Sweep 
         reader.fault("--sweep", f"cannot sweep {text!r}: expected seq-len=A..B or micro-batch=A..B")
         return None
     key = _SWEPT[option]
-    fixed = typed.seq_len if key == "sequence_length" else typed.micro_batch
-    if fixed is not None:
-        reader.fault(f"--{option}", "is already set by --sweep; leave it out")
     sweep = Sweep(key, reader.read("--sweep", values, _values, (1,)))
     batch = ladder.effective_batch or USUAL_SHAPES["cuda"][1]
     if key == "micro_batch_size" and batch.isdigit() and int(batch):
@@ -190,7 +129,7 @@ def _sweep(reader: Reader, options: PlanOptions, typed: LadderOptions) -> Sweep 
     return sweep
 
 
-def _solve(reader: Reader, options: PlanOptions, typed: LadderOptions) -> SolvedKey | None:
+def _solve(reader: Reader, options: PlanOptions) -> SolvedKey | None:
     text = options.solve
     if text is None:
         return None
@@ -198,9 +137,6 @@ def _solve(reader: Reader, options: PlanOptions, typed: LadderOptions) -> Solved
     if option not in _SOLVED:
         reader.fault("--solve", f"cannot solve for {text!r}: expected one of {', '.join(_SOLVED)}")
         return None
-    fixed = {"seq-len": typed.seq_len, "micro-batch": typed.micro_batch}
-    if fixed.get(option) is not None:
-        reader.fault(f"--{option}", "is what --solve looks for; leave it out")
     return _SOLVED[option]
 
 

@@ -13,7 +13,6 @@ from oomdoctor.cli.ladder_request import (
     USUAL_SHAPES,
     common_request,
     model_name,
-    option_name,
     read_gpus,
     recorded_only,
 )
@@ -46,7 +45,8 @@ def new_request(options: ProbeOptions) -> SurveyRequest:
     ladder, training = with_files(
         reader, options.ladder, emulate=options.emulate, quiet=options.quiet
     )
-    options = replace(options, ladder=ladder)
+    typed, options = options, replace(options, ladder=ladder)
+    reader.exclude(typed, options)
     span = read_gpus(reader, options.ladder)
     if span.low != span.high:
         reader.fault("--gpus", "is one number for probe; `oomdoctor plan` takes a range with --min")
@@ -71,10 +71,6 @@ def new_request(options: ProbeOptions) -> SurveyRequest:
         all_ranks=all_ranks,
         nodes=_nodes(reader, options, span),
     )
-    if emulate is None and all_ranks:
-        reader.fault("--ranks", "is for emulated GPUs; on others, all ranks run anyway")
-    if span.high > 1 and options.device not in ("auto", "cuda", "cpu"):
-        reader.fault("--device", "names one device; with --gpus, set CUDA_VISIBLE_DEVICES instead")
     shape = _usual_shape(device) if emulate is None else USUAL_SHAPES["cuda"]
     return recorded_only(common_request(reader, options, shape, span, make, yours=training))
 
@@ -82,11 +78,9 @@ def new_request(options: ProbeOptions) -> SurveyRequest:
 def _nodes(reader: Reader, options: ProbeOptions, span: GpuRange) -> int:
     """On how many nodes the ranks run."""
     nodes = reader.integer("--nodes", options.nodes, 1, MOST_GPUS)
-    if nodes == 1:
-        return 1
-    if options.emulate is not None:
-        reader.fault("--nodes", "is for real nodes; leave out --emulate, or --nodes")
-    elif span.high % nodes or span.high == 1:
+    if nodes == 1 or options.emulate is not None:
+        return nodes
+    if span.high % nodes or span.high == 1:
         reader.fault("--nodes", f"{nodes} nodes need a multiple of {nodes} as --gpus")
     elif slurm().job_id is None:
         reader.fault("--nodes", f"needs a Slurm job: salloc --nodes {nodes} oomdoctor probe ...")
@@ -100,8 +94,6 @@ def _emulate(reader: Reader, options: ProbeOptions, span: GpuRange) -> tuple[str
     """
     if options.emulate is None:
         return None, span
-    if options.device != "auto":
-        reader.fault("--emulate", "brings its own GPU; leave out --device")
     try:
         gpus = emulated_gpus(options.emulate)
     except ValueError as error:
@@ -142,14 +134,6 @@ def time_limit(reader: Reader, options: ProbeOptions) -> float | None:
     return None if ends_at is None else max(1.0, ends_at - time.time() - _WRITING_S)
 
 
-# These may change, because they do not affect what a rung measures ...
-_FREE = frozenset({"rank_by", "tokens", "rows", "epochs", "time_limit", "rung_timeout"})
-# ... and these are not part of a request. MODEL is checked against the run.
-_NOT_IN_REQUEST = frozenset(
-    {"model", "resume", "wait", "format_", "json_", "output_file", "verbose", "quiet"}
-)
-
-
 def resumed_request(
     stored: SurveyRequest, options: ProbeOptions, typed: frozenset[str]
 ) -> SurveyRequest:
@@ -166,8 +150,7 @@ def resumed_request(
             f"make it again: {command_line(stored)}",
         )
     reader = Reader("probe", quiet=options.quiet)
-    for name in sorted(typed - _FREE - _NOT_IN_REQUEST):
-        reader.fault(option_name(name), "cannot change when a run is resumed")
+    reader.exclude(options, typed=typed)
     model = options.ladder.model
     if model is not None and stored.model.name not in (model, model_name(model)):
         reader.fault("MODEL", f"this run is about {stored.model.name}, not {model}")
@@ -194,6 +177,8 @@ def _resumed_training(
     before = stored.training
     known = stored.lengths is not None or before is not None
     now = training_request(reader, options.ladder, lengths=known)
+    if now is None and "epochs" in typed:
+        reader.fault("--epochs", "this run knows no rows of your data; add --rows N")
     if now is None or not typed & {"rows", "epochs"}:
         return before
     if before is None:

@@ -25,8 +25,7 @@ def watch_request(options: RunOptions) -> WatchRequest:
     """
     reader = Reader("run", quiet=options.quiet)
     gpus = _gpus(reader, options.emulate, alone=_alone(reader, options.ranks))
-    if options.emulate is None:
-        _check_real(reader, options)
+    reader.exclude(options)
     steps = _steps(reader, options.steps or ("all" if options.emulate is None else "steady"))
     weights = _weights(reader, options.weights)
     values = _values(reader, options.values)
@@ -60,14 +59,6 @@ def _gpus(reader: Reader, text: str | None, *, alone: bool) -> EmulatedGpus | No
     if gpus.card.facts is None and (note := size_note(text)) is not None:
         reader.note("--emulate", note)
     return gpus
-
-
-def _check_real(reader: Reader, options: RunOptions) -> None:
-    """What only an emulated GPU can do."""
-    if options.ranks == "1":
-        reader.fault("--ranks", "1 needs --emulate: on real GPUs all ranks run")
-    if options.values is not None:
-        reader.fault("--values", "needs --emulate: a real GPU computes all values")
 
 
 def _check_case(reader: Reader, folder: Path | None) -> None:

@@ -40,7 +40,7 @@ def snapshot(options: SnapshotOptions) -> None:
     Next: `oomdoctor explain trace.txt` reads the error that the run printed.
     """
     from oomdoctor.cli.explain_sources import all_rooms, histories, read_file, rooms_named
-    from oomdoctor.cli.option_reader import chosen_format
+    from oomdoctor.cli.option_reader import Reader, chosen_format
     from oomdoctor.cli.streams.drawn import Pictures
     from oomdoctor.explain.diagnose import diagnosis_of
     from oomdoctor.explain.evidence import evidence_of
@@ -55,8 +55,9 @@ def snapshot(options: SnapshotOptions) -> None:
     if len(files) > 2:
         message = f"{len(files)} snapshots were given"
         raise usage_error("bad_option", message, "give one, or two to compare")
-    if options.gpu and len(files) > 1:
-        raise usage_error("bad_option", "--gpu takes one snapshot", "leave out the other one")
+    reader = Reader("snapshot")
+    reader.exclude(options)
+    reader.check()
     asked = rooms_named(options.gpu or ())
     pictures = Pictures(options.html, options.png)
     pictures.check()

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from oomdoctor.cli.option_reader import Reader
 from oomdoctor.cli.options.verbs import RunsOptions, ShowOptions
-from oomdoctor.cli.streams.drawn import STDOUT, Drawn
+from oomdoctor.cli.streams.drawn import Drawn
 from oomdoctor.commands.runs_choosing import Limits, Wanted, parse_limits
 from oomdoctor.render.charts import CHARTS
 from oomdoctor.system.environment import runs_limit
@@ -32,6 +32,7 @@ def runs_request(options: RunsOptions, now: datetime) -> RunsRequest:
         OomDoctorError: an option is wrong, or contradicts another one (exit 2).
     """
     reader = Reader("runs")
+    reader.exclude(options)
     command = None
     if options.command is not None:
         command = reader.choice("--command", options.command, VERBS)
@@ -76,9 +77,6 @@ def _limits(options: RunsOptions, reader: Reader) -> Limits | None:
         "--max-size": options.max_size,
     }
     if not options.prune:
-        for name, value in {**given, "--dry-run": options.dry_run, "--yes": options.yes}.items():
-            if value not in (None, False):
-                reader.fault(name, "only with --prune")
         return None
     if any(value is not None for value in given.values()):
         keep, older, size = given.values()
@@ -90,7 +88,6 @@ def _limits(options: RunsOptions, reader: Reader) -> Limits | None:
     standing = runs_limit()
     if standing is not None:
         return reader.read("OOMDOCTOR_RUNS_LIMIT", standing, parse_limits, Limits())
-    reader.fault("--prune", "say what to keep: --keep N, --older-than 30d or --max-size 5GiB")
     return None
 
 
@@ -104,21 +101,12 @@ def drawn_of(options: ShowOptions) -> Drawn:
         OomDoctorError: an option is wrong, or does not go with the others (exit 2).
     """
     drawn = Drawn(options.html, options.png, options.svg, options.chart, options.rung)
-    asked = drawn.html is not None or drawn.png is not None or drawn.svg is not None
     reader = Reader("show")
     reader.choice("--chart", options.chart, CHARTS)
-    if options.chart != CHARTS[0] and drawn.png is None and drawn.svg is None:
-        reader.fault("--chart", "needs --png FILE or --svg FILE")
-    pictures = drawn.png is not None or drawn.svg is not None
-    if options.rung is not None and drawn.html is None and not (pictures and drawn.chart == "step"):
-        reader.fault("--rung", "needs --html FILE, or --chart step with --png FILE or --svg FILE")
-    if options.list_ and asked:
-        reader.fault("--list", "has no page and no charts")
+    reader.exclude(options)
     for name, file in (("html", drawn.html), ("png", drawn.png), ("svg", drawn.svg)):
         ending = "" if file is None else _FORMATS.get(file.suffix.lower(), name)
         if file is not None and ending != name:
             reader.fault(f"--{name}", f"{file} is the name of a file for --{ending}")
-    if drawn.takes_stdout and (options.answer.json_ or options.answer.output_file is not None):
-        reader.fault(str(STDOUT), "stdout takes one answer; give --html, --png or --svg a file")
     reader.check()
     return drawn

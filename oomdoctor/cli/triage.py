@@ -93,12 +93,7 @@ def _items(options: TriageOptions, reader: Reader) -> list[Item]:
     from oomdoctor.system.slurm.site import dead_jobs, jobs_with, start_of
 
     names = list(dict.fromkeys(options.files or ()))
-    if names and options.since is not None:
-        reader.fault("--since", "name logs and jobs, or let --since list them; not both")
-    if names and (options.user or options.all_users):
-        reader.fault("--user", "only --since lists the jobs of a user")
-    if options.user and options.all_users:
-        reader.fault("--user", "contradicts --all-users")
+    reader.exclude(options)
     files = [Path(name) for name in names if os.path.lexists(name)]
     ids = [name for name in names if not os.path.lexists(name)]
     for name in ids:

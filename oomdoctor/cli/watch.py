@@ -59,13 +59,14 @@ def watch(options: WatchOptions) -> None:
 
 
 def _asked(options: WatchOptions) -> Asked:
+    from oomdoctor.cli.option_reader import Reader
     from oomdoctor.commands.watch import LATEST, Asked
 
+    reader = Reader("watch")
+    reader.exclude(options)
+    reader.check()
     text = options.target
     if options.gpu is not None:
-        if text is not None:
-            message = f"{text} and --gpu contradict each other"
-            raise usage_error("bad_option", message, f"oomdoctor watch --gpu {options.gpu}")
         return Asked(f"GPU {options.gpu}", gpu=options.gpu)
     if text is None or text == LATEST:
         return Asked(LATEST)

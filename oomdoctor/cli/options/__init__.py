@@ -3,13 +3,14 @@
 Names, sections and help of each option are a row in `data/options.toml`; type and default stand
 here. An option whose words depend on other tables is declared in Python.
 
-    surveys    `probe` and `plan`
+    ladder     `probe` and `plan`
     verbs      `explain`, `run`, `show`, `runs`; the options of other verbs stand beside them
     answer     the ranking, and the format and place of the answer
+    exclusions which of them exclude or need each other: the rows of `data/exclusions.toml`
     completion what a shell offers for a half-typed value
     flatten    makes the signature that typer reads from these dataclasses
 
-Values stay text here. `cli.requests` parses them, so that one error lists every bad option, in
+Values stay text here. `cli.option_reader` parses them, so that one error lists every bad option, in
 oomdoctor's own words, as text or as JSON.
 """
 

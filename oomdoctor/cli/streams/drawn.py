@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oomdoctor.cli.streams import output
-from oomdoctor.errors import usage_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,11 +40,8 @@ class Drawn:
         """Fail before the work if something cannot be made or written.
 
         Raises:
-            OomDoctorError: two files are stdout or a file cannot be written (exit 2), or a package
-                is missing (exit 5).
+            OomDoctorError: a file cannot be written (exit 2), or a package is missing (exit 5).
         """
-        if [self.html, self.png, self.svg].count(STDOUT) > 1:
-            raise usage_error("bad_option", "only one file can be -, which is stdout")
         for option, file in (("--html", self.html), ("--png", self.png), ("--svg", self.svg)):
             if file is not None and file != STDOUT:
                 output.check_writable(file, option)
