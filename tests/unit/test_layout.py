@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
@@ -120,3 +121,17 @@ def test_what_a_command_has_is_named_for_it_on_every_layer() -> None:
     pages = {path.stem.removesuffix("_page") for path in (PACKAGE / "render").glob("*_page.py")}
     for name in commands | pages - {"ladder"}:
         assert name.split("_")[0] in words, name
+
+
+def test_import_contracts_cover_every_package() -> None:
+    """Each part of the package has its layer, and no part of a package is in a circle."""
+    tables = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = tables["tool"]["importlinter"]["contracts"]
+    layered = [each for each in contracts if each["type"] == "layers"]
+    floors = next(each for each in layered if each["containers"] == ["oomdoctor"])
+    assert floors["exhaustive"] and floors["exhaustive_ignores"] == ["__main__"]
+    circles = [each for each in contracts if each["type"] == "acyclic_siblings"]
+    assert [{*each} for each in circles] == [{"name", "type", "ancestors"}]
+    assert circles[0]["ancestors"] == ["oomdoctor"]
+    containers = {name for each in layered for name in each["containers"]}
+    assert all((PACKAGE.parent / name.replace(".", "/")).is_dir() for name in containers)
