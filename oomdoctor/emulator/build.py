@@ -20,6 +20,7 @@ from oomdoctor.package_data import data_text
 
 NATIVE = Path(__file__).with_name("native")
 AUDIT = "liboomdoctor-audit.so"
+COMMANDS = "bin"  # a folder of the stand-ins, for the PATH: nvidia-smi
 _DEVICE = "libemugpu.so"
 _FLAGS = ("-O2", "-fPIC", "-std=gnu11", "-fno-builtin-malloc")
 # Architectures of a build that does not state them.
@@ -87,6 +88,9 @@ def _build(
         computing = pool.submit(values.build, torch, NATIVE, cpp, work, out)
         list(pool.map(make, libraries))
         computing.result()
+    (out / COMMANDS).mkdir()
+    smi = ["-o", str(out / COMMANDS / "nvidia-smi"), str(NATIVE / "smi.c")]
+    _run([*compile_, *smi, f"-L{out}", "-l:libnvidia-ml.so.1", "-Wl,-rpath,$ORIGIN/.."])
     # Triton links with -lcuda.
     (out / "libcuda.so").symlink_to("libcuda.so.1")
 

@@ -16,7 +16,7 @@ from oomdoctor.emulator import build
 from oomdoctor.emulator.card import MAX_DEVICES, Devices, described
 from oomdoctor.emulator.interpreter import ask
 from oomdoctor.emulator.possible import find_compiler, reason_against
-from oomdoctor.emulator.variables import SESSION
+from oomdoctor.emulator.variables import SESSION, first_in
 
 # emu_table in native/session.h: slots of a pid and three counts a device.
 _SLOT = struct.Struct(f"<q{3 * MAX_DEVICES}Q")
@@ -46,11 +46,12 @@ def entered(
     cache: Path,
     compiler: str | None = None,
     pid: int = 1,
+    path: str | None = None,
 ) -> Iterator[Session]:
     """A session of a command that `python` runs, in an existing, empty `folder`.
 
     The stand-ins are built into `cache` if they are not there. `pid` is the process that holds
-    `foreign_bytes`.
+    `foreign_bytes`. `path` is the PATH of the command; None: ours.
 
     Raises:
         OomDoctorError: emulation is not possible, with the reason.
@@ -68,6 +69,7 @@ def entered(
         {
             SESSION: str(folder),
             "LD_AUDIT": str(libraries / build.AUDIT),
+            "PATH": first_in(path, libraries / build.COMMANDS),
             "TRITON_LIBCUDA_PATH": str(libraries),
             # What is compiled for the emulated card stays out of the user's own caches.
             "TRITON_CACHE_DIR": str(cache / "triton"),

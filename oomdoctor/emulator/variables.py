@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 SESSION = "OOMDOCTOR_EMULATED"
 """The folder of the session of emulated GPUs that a process runs on."""
@@ -10,6 +11,12 @@ ALONE = "OOMDOCTOR_ALONE"
 """Set if one rank runs and is answered for the others."""
 VALUES = "OOMDOCTOR_EMULATED_VALUES"
 """What stands for values that the device does not know: a number, half or max; else zeros."""
+
+
+def first_in(path: str | None, folder: Path) -> str:
+    """A PATH, by default ours, on which the programs of a folder come first."""
+    usual = os.environ.get("PATH", os.defpath) if path is None else path
+    return os.pathsep.join((str(folder), usual))
 
 
 def launched_number(name: str) -> int | None:

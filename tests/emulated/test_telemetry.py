@@ -99,3 +99,42 @@ def test_memory_of_the_telemetry_is_the_devices(bench: Bench) -> None:
     assert told["free"] == told["seen_by_torch"][0]
     assert told["used"] == told["total"] - told["free"]
     assert told["used"] > 1024 * MIB + RTX_4090.context_bytes
+
+
+_SMI = """
+import subprocess
+x = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+def ask(*words):
+    done = subprocess.run(["nvidia-smi", *words], capture_output=True, text=True)
+    return [done.returncode, done.stdout]
+numbers = "index,memory.used,memory.total,memory.free,utilization.gpu,power.draw,fan.speed"
+tell(page=ask(), list=ask("-L"), pid=os.getpid(), free=torch.cuda.mem_get_info()[0],
+     numbers=ask(f"--query-gpu={numbers}", "--format=csv,noheader,nounits"),
+     head=ask("--query-gpu", "name,memory.used", "--format", "csv"),
+     second=ask("-i", "1", "--query-gpu=uuid", "--format=csv,noheader"),
+     third=ask("-i", "2", "--query-gpu=uuid", "--format=csv,noheader"),
+     apps=ask("--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"),
+     wrong=ask("--query-gpu=speed", "--format=csv"), limit=ask("-pl", "200"))
+"""
+
+
+def test_scripts_can_call_nvidia_smi(bench: Bench) -> None:
+    told = bench.run(_SMI, Devices(RTX_4090, 2))
+    used = (RTX_4090.total_bytes - told["free"]) // MIB
+    rows = [row.split(", ") for row in told["numbers"][1].splitlines()]
+    assert [row[0] for row in rows] == ["0", "1"]
+    assert [int(row[1]) for row in rows] == [used, 0]
+    assert {int(row[2]) for row in rows} == {RTX_4090.nvml_total_bytes // MIB}
+    assert int(rows[0][3]) == told["free"] // MIB
+    assert rows[0][4:] == ["0", "30.00", "30"]
+    assert told["apps"] == [0, f"{told['pid']}, {used}\n"]
+    assert told["head"][1].splitlines()[:2] == [
+        "name, memory.used [MiB]",
+        f"NVIDIA GeForce RTX 4090 (emulated), {used} MiB",
+    ]
+    assert "Driver Version: 580." in told["page"][1]
+    assert f"{used}MiB" in told["page"][1]
+    assert told["list"][1].splitlines()[1].startswith("GPU 1: NVIDIA GeForce RTX 4090 (emulated) (")
+    assert told["second"][1].strip() in told["list"][1].splitlines()[1]
+    assert [told[name][0] for name in ("third", "wrong", "limit")] == [6, 2, 4]
+    assert "is not a valid field to query" in told["wrong"][1]

@@ -171,11 +171,13 @@ def without_values(python: str) -> str | None:
 
 
 @contextmanager
-def emulating(gpus: EmulatedGpus, python: str, folder: Path) -> Iterator[dict[str, str]]:
+def emulating(
+    gpus: EmulatedGpus, python: str, folder: Path, path: str | None = None
+) -> Iterator[dict[str, str]]:
     """The variables to add for processes of an interpreter that shall see these GPUs.
 
     `folder` is that of the run; the session is a folder in it, which goes in the end. What was not
-    exact stays beside it (`inexact_parts`).
+    exact stays beside it (`inexact_parts`). `path` is the PATH of the processes; None: ours.
 
     Raises:
         OomDoctorError: the stand-in libraries cannot be built (exit 5).
@@ -183,7 +185,8 @@ def emulating(gpus: EmulatedGpus, python: str, folder: Path) -> Iterator[dict[st
     session, cache = folder / _SESSION, cache_dir() / "emulator"
     session.mkdir(exist_ok=True)
     try:
-        with entered(Path(python), devices_of(gpus), session, cache, variable("CC")) as found:
+        devices, compiler = devices_of(gpus), variable("CC")
+        with entered(Path(python), devices, session, cache, compiler, path=path) as found:
             yield found.variables
     finally:
         with suppress(OSError):

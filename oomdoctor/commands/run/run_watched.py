@@ -63,7 +63,7 @@ def run_watched(
                 alone=request.gpus is not None and request.gpus.alone,
                 counted=request.gpus is None,
             )
-            if request.path is not None:
+            if request.path is not None and "PATH" not in variables:
                 watching["PATH"] = request.path
             ended = run_command(request.command, command_environment(variables | watching), tail)
             end_left_over(folder)
@@ -87,7 +87,7 @@ def _devices(request: WatchRequest, folder: Path) -> Iterator[dict[str, str]]:
     if request.gpus is None:
         yield {}
         return
-    with emulating(request.gpus, str(request.python), folder) as variables:
+    with emulating(request.gpus, str(request.python), folder, request.path) as variables:
         values = {} if request.values is None else {VALUES: request.values}
         yield variables | values
 
