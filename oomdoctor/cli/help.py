@@ -7,8 +7,9 @@ also turns Ctrl-C into exit code 130 without a message.
 
 from __future__ import annotations
 
+import inspect
 import shlex
-from typing import Any
+from typing import Any, cast
 
 from typer.core import TyperCommand, TyperGroup
 
@@ -20,6 +21,15 @@ _WIDEST_NAME = 26  # longer option names get a line of their own
 
 class Command(TyperCommand):
     """A command."""
+
+    def __init__(self, *args: Any, **words: Any) -> None:
+        super().__init__(*args, **words)
+        parameters, verb = list[Any](self.params), cast(Any, self.callback)
+        lost = [p for p in parameters if p.param_type_name == "argument" and not p.help]
+        if lost:  # a new click overwrites the help of an old typer's argument with None
+            declared = inspect.signature(verb, eval_str=True).parameters
+            for parameter in lost:
+                parameter.help = declared[parameter.name].annotation.__metadata__[0].help
 
     def get_help_option(self, ctx: Any) -> Any:
         """The `--help` option."""
@@ -102,9 +112,7 @@ def _write_sections(parameters: list[Any], context: Any, formatter: Any) -> None
         if record is None:
             continue
         if parameter.param_type_name == "argument":
-            # A new click overwrites the help of an old typer's argument with None.
-            row = (parameter.metavar, parameter.help or "")
-            sections.setdefault("Arguments", []).append(row)
+            sections.setdefault("Arguments", []).append((parameter.metavar, parameter.help))
         else:
             panel = getattr(parameter, "rich_help_panel", None) or rest
             # Old versions of typer escape brackets for rich, even in plain help.

@@ -12,11 +12,13 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
 import pytest
 
+from oomdoctor.emulator import possible
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.codec import loads
 from oomdoctor.records.report.report import Report
@@ -319,7 +321,9 @@ def test_what_ends_well_on_a_real_gpu_leaves_no_trace(tmp_path):
     assert [path.name for path in tmp_path.rglob("*")] == ["cache", "oomdoctor", "sessions"]
 
 
-def test_an_interpreter_without_a_cuda_build(cli):
+def test_an_interpreter_without_a_cuda_build(cli, monkeypatch):
+    ours = replace(possible.ask(Path(sys.executable)), cuda=None)
+    monkeypatch.setattr(possible, "ask", lambda _: ours)
     ended = cli("run", "--emulate", "T4", "--python", sys.executable, "--", "true")
     assert ended.code == 5
     assert "is not a CUDA build" in ended.err and "pip install" in ended.err

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from oomdoctor.commands.devices import emulated
 from oomdoctor.commands.devices.device import known_card
+from oomdoctor.emulator import possible
 from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.system.catalogue import gpus
 from oomdoctor.units import GIB
@@ -78,9 +81,9 @@ def test_an_emulation_inside_an_emulation_is_refused(
     assert caught.value.exit_code == ExitCode.USAGE
 
 
-def test_a_cpu_build_says_how_to_make_another(tmp_path: Path) -> None:
-    import sys
-
+def test_a_cpu_build_says_how_to_make_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = replace(possible.ask(Path(sys.executable)), cuda=None)
+    monkeypatch.setattr(possible, "ask", lambda _: ours)
     with pytest.raises(OomDoctorError) as caught:
         emulated.check_possible(sys.executable, "--emulate")
     assert caught.value.exit_code == ExitCode.MACHINE_UNFIT
