@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from oomdoctor.explain.reading.patterns import patterns
 from oomdoctor.records.report.diagnosis import Frame
+
+_RE = patterns("frames")
 
 
 def quote(frame: Frame) -> str:
@@ -39,30 +42,23 @@ _DONE_TO_SCORES = (
     re.compile(rf"\b{_SCORES}(?:\.\w+\([^()]*\))*\.(?:softmax|masked_fill_?|float|to|type_as)\("),
     re.compile(rf"\b{_SCORES}\s*(?:=\s*{_SCORES}\s*)?[-+*/]=?\s*\S*(?:mask|bias|alibi|scale|sqrt)"),
 )
-# Plain names that mean scores only inside an attention.
-_PLAIN = re.compile(
-    r"\b(?:scores?|sim|dots|logits|weights?|w|probs?)\b.*(?:softmax|masked_fill|matmul|einsum)"
-    r"|(?:softmax|masked_fill_?)\(\s*(?:scores?|sim|dots|w)\b"
-    r"|\b(?:scores?|sim|dots|w)\.(?:softmax|masked_fill_?)\("
-)
-_INSIDE_ATTENTION = re.compile(r"attn|attention", re.IGNORECASE)
 # The scores meet the values: what comes out is as small as the hidden states.
 _OUTPUT = re.compile(
     rf"\b{_PRODUCT}\(\s*{_SCORES}\s*,\s*(?:self\.)?v\w*\b|\b{_SCORES}\s*@\s*v\w*\b"
 )
-_NOT_SCORES = re.compile(r"router|gate_|expert|routing|lm_head|vocab|scaled_dot_product|flash_attn")
-_OF_LIBRARIES = re.compile(r"/torch/(?:nn|_|utils|autograd|functional|amp)|/accelerate/hooks\.py")
 
 
 def scores_line(frames: Sequence[Frame]) -> Frame | None:
     """The innermost line outside PyTorch, if it makes attention scores or works on them."""
-    own = [frame for frame in frames if not _OF_LIBRARIES.search(frame.file.replace("\\", "/"))]
+    own = [
+        frame for frame in frames if not _RE["of_libraries"].search(frame.file.replace("\\", "/"))
+    ]
     if not own or not own[-1].code:
         return None
     frame, code = own[-1], own[-1].code
-    if _NOT_SCORES.search(code) or _OUTPUT.search(code):
+    if _RE["not_scores"].search(code) or _OUTPUT.search(code):
         return None
     if any(pattern.search(code) for pattern in (*_MEETING, *_DONE_TO_SCORES)):
         return frame
     around = " ".join(f"{f.file} {f.function} {f.code or ''}" for f in own[-2:])
-    return frame if _PLAIN.search(code) and _INSIDE_ATTENTION.search(around) else None
+    return frame if _RE["plain"].search(code) and _RE["inside_attention"].search(around) else None

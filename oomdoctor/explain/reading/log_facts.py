@@ -5,36 +5,17 @@ It takes one line at a time and uses bounded memory, however long the log is.
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from typing import NamedTuple
 
 from oomdoctor.explain.reading.failures.going_on import LONGEST_QUOTE, GoingOn, Report
 from oomdoctor.explain.reading.logged_settings import SettingsReader
+from oomdoctor.explain.reading.patterns import patterns
 from oomdoctor.explain.reading.printed_sizes import size_bytes
 from oomdoctor.explain.reading.programs import MentionReader
 from oomdoctor.records.report.diagnosis import LogFacts, MemorySample
 
-_TQDM = re.compile(r"\d+%\|.{0,80}?\| ?(\d+)/(\d+) \[")
-_QUIET_BARS = re.compile(
-    r"(?:Loading|Map|Filter|Download|Fetching|Generating|Tokeniz|Casting|Saving|Saver|Extract|Packing"
-    r"|Creating|Resolving|Upload|Adding|Truncat|Applying|Converting|Formatting)"
-)
-_STEP = re.compile(
-    r"\b(?:[Gg]lobal[ _])?(?:[Ss]teps?|[Ii]ter(?:ation)?s?|[Bb]atch)\b['\"]?\s*[=:#\[(]?\s*\[?"
-    r"(\d{1,9})(?:\s*(?:/|of)\s*(\d{1,9}))?"
-)
-_EPOCH = re.compile(r"\b[Ee]poch:?\s?\[?(\d{1,6})\s?(?:/|of)\s?\d")
-_LOSS = re.compile(r"\b[Ll]oss\b|\bLOSS\b")
-_MEMORY = re.compile(
-    r"\b(?:max[_ ]?)?(?:gpu|cuda|vram|peak|allocated|reserved|mem(?:ory)?)[\w /()]{0,24}"
-    r"['\"]?[=: ]+\s?"
-    r"(\d+(?:\.\d+)?)\s?(GiB|MiB|GB|MB|G|M)\b",
-    re.IGNORECASE,
-)
-_NVIDIA_SMI = re.compile(r"(\d+)MiB ?/ ?(\d+)MiB")
-_SPAWNED = re.compile(r"-- Process (\d{1,5}) terminated with the following error")
-_RANK = re.compile(r"\brank\s*: (\d{1,5}) \(local_rank")
+_RE = patterns("log_facts")
 _STEP_WORDS = ("tep", "oss", "em", "ter", "atch")  # parts of step, loss, mem, iteration, batch
 _MOST_SAMPLES = 64
 _LONGEST_LINE = 20_000
@@ -76,18 +57,18 @@ class FactReader:
             self._bar(text)
         if any(word in text for word in _STEP_WORDS) and "Tried to" not in text:
             self._steps(text)
-        if "poch" in text and (match := _EPOCH.search(text)) and match[1] != self._epoch:
+        if "poch" in text and (match := _RE["epoch"].search(text)) and match[1] != self._epoch:
             self._epoch = match[1]
             self.going_on.moved(text)
-        if "MiB" in text and (match := _NVIDIA_SMI.search(text)):
+        if "MiB" in text and (match := _RE["nvidia_smi"].search(text)):
             used = int(match[1]) * 1024**2
             self._reading(MemorySample(self.step, used, "nvidia_smi", text.strip()[:LONGEST_QUOTE]))
         self.going_on.feed(number, text)
-        if "Process " in text and (match := _SPAWNED.search(text)):
+        if "Process " in text and (match := _RE["spawned"].search(text)):
             self._spawned.append((number, int(match[1])))
         if "Root Cause" in text:
             self._root_cause = self.failed_rank is None
-        elif self._root_cause and (match := _RANK.search(text)):
+        elif self._root_cause and (match := _RE["rank"].search(text)):
             self.failed_rank, self._root_cause = int(match[1]), False
         self._set_up.feed(text)
         self._named.feed(text)
@@ -123,18 +104,18 @@ class FactReader:
         )
 
     def _bar(self, text: str) -> None:
-        for match in _TQDM.finditer(text):
-            if _QUIET_BARS.search(text[max(0, match.start() - 120) : match.start()]):
+        for match in _RE["tqdm"].finditer(text):
+            if _RE["quiet_bars"].search(text[max(0, match.start() - 120) : match.start()]):
                 continue
             self._progress(int(match[1]), int(match[2]), text)
 
     def _steps(self, text: str) -> None:
         step: int | None = None
-        match = _STEP.search(text)
+        match = _RE["step"].search(text)
         if match is not None:
             step = int(match[1])
             total = int(match[2]) if match[2] else None
-            if total is not None or _LOSS.search(text):
+            if total is not None or _RE["loss"].search(text):
                 self._progress(step, total, text)
         elif "'loss': " in text:
             self.going_on.moved(text)
@@ -162,7 +143,7 @@ class FactReader:
 
 
 def _sample(step: int | None, text: str) -> MemorySample | None:
-    memory = _MEMORY.search(text)
+    memory = _RE["memory"].search(text)
     if memory is None:
         return None
     unit = memory[2].upper()

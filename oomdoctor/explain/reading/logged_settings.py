@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 
 from oomdoctor.explain.reading.lines.prefixes import split_line
+from oomdoctor.explain.reading.patterns import patterns
 from oomdoctor.explain.reading.printed_sizes import size_bytes
 from oomdoctor.package_data import data_of
 from oomdoctor.records.report.diagnosis import SettingValue
@@ -19,58 +20,9 @@ from oomdoctor.records.report.diagnosis import SettingValue
 _NAMES = data_of("logged_settings.toml")
 _BANNERS: dict[str, str] = _NAMES["banners"]
 _BANNER = re.compile(rf"({'|'.join(_BANNERS)})(?: \([^)\n]{{0,80}}\))? = ([\d,]+)")
-_VALUE = r"(?:'([^'\n]{0,200})'|\"([^\"\n]{0,200})\"|([^\s,;)}\]'\"|]{1,200}))"
-# Overrides of verl are dotted: actor_rollout_ref.rollout.gpu_memory_utilization=0.6.
-_SETTING = re.compile(
-    rf"(?<![\w.-])(?:actor_rollout_ref(?:\.\w+)*\.)?([A-Za-z_]\w*)['\"]?\s*[=:]\s*{_VALUE}"
-)
-_ARGUMENT = re.compile(rf"--([A-Za-z_][\w-]*)[ =]+{_VALUE}")
-# The share of the GPU that an engine takes, as commands, files, lists and prose say it.
-_SHARE = re.compile(
-    r"(?i)(?:gpu[-_ ]mem(?:ory)?[-_ ]util(?:i[sz]ation)?|\butil|mem[-_]fraction[-_]static"
-    r"|cuda[-_]memory[-_]fraction|cache[-_]max[-_]entry[-_]count|gpu[-_]mem(?:ory)?[-_]fraction)"
-    r"\W{1,5}(?:(?:is|of|to|at)\W{1,3})?(0?\.\d{1,4}|1\.0)\b(?!\.\d)"
-)
-# What llama.cpp takes as a letter.
-_LETTER = re.compile(r"(?<!\S)-(c|ngl) (\d{1,7})(?!\S)")
+_RE = patterns("logged_settings")
 _LETTERS = {"c": "n_ctx", "ngl": "n_gpu_layers"}
-_MODEL = re.compile(
-    r"(?:model_name_or_path|pretrained_model_name_or_path|base_model(?:_name_or_path)?|_name_or_path"
-    r"|model_name|model_id|model_path|\bmodel)['\"]?\s*[=:]\s*['\"]?([\w.~-]{0,100}/?[\w.-]{1,100}/[\w./-]{1,300})"
-    r"|models--([\w.-]+?--[\w.-]+?)/"
-    r"|from_pretrained\(\s*['\"]([\w./-]+)['\"]"
-)
-_PEFT = re.compile(r"trainable params: ([\d,]+) \|\| all params: ([\d,]+)")
-_GPU_NAME = re.compile(
-    r"\b(?:NVIDIA |Tesla |AMD )?"
-    r"((?:A100|H100|H200|B200|A800|H800|A40|A10G?|A6000|L40S?|L4|V100|P100|T4|MI\d{3}X?|GH200|GB10"
-    r"|RTX [A-Z]?\d{4}(?: Ti| SUPER)?|GeForce [RG]TX? ?\d{4}(?: Ti| SUPER)?)"
-    r"(?:[- ](?:SXM\d|PCIE|PCIe|\d+GB|HBM\d|80GB|40GB))*)\b"
-)
-_VERSION = re.compile(
-    r"\b(torch|transformers|peft|trl|accelerate|bitsandbytes|deepspeed|vllm)(?: version)?[=: ]+v?"
-    r"(\d+\.\d+(?:\.\d+)?[\w.+]*)", re.IGNORECASE,
-)  # fmt: skip
-# This variable has its own syntax: commas and colons belong to the value.
-_ALLOCATOR = re.compile(
-    r"PYTORCH_(?:CUDA_|HIP_)?ALLOC_CONF['\"]?\]?\s*[=:,]\s*['\"]?([a-z_]\w*:[\w:,.\[\]-]+)"
-)
 MEMORY_LIMIT = "memory_limit_bytes"
-# Limits on host memory that a text states: of a container, a pod or a job.
-_POD_MEMORY = re.compile(r"^\s*memory: ?['\"]?(\d+(?:\.\d+)?) ?([KMGT]i?)B?['\"]?\s*$")
-_LIMITS = re.compile(r"^\s*limits:\s*$")
-_OTHER_KEY = re.compile(r"^\s*requests:\s*$")
-_HOST_LIMIT = re.compile(
-    r"(?:\bdocker run\b.{0,400}? (?:-m|--memory)[ =]|#SBATCH --mem[ =]"
-    r"|\bs(?:run|batch)\b.{0,400}? --mem[ =]"
-    r"|\blimits\.memory[=: ]{1,2}|\bmem_limit: ?)(\d+(?:\.\d+)?) ?([KMGTkmgt])i?[bB]?\b"
-)
-_ANNOUNCED = re.compile(
-    r"per_device_train_batch_size|Running training|trainable params|TrainingArgument|_ALLOC_CONF"
-)
-# An expression in quoted code, not a value.
-_EXPRESSION = re.compile(r"\(|^(?:self|args|config|cfg|kwargs|params?|model|module|tensor|os)\.")
-_MODEL_DTYPE = re.compile(r"from_pretrained|from_config|config\b", re.IGNORECASE)
 _NEAR_START = 20_000  # lines in which a program is expected to print its settings
 _AFTER_NOTICE = 200  # and lines after one that prints settings
 _LONGEST_QUOTE = 400
@@ -107,13 +59,13 @@ class SettingsReader:
     def feed(self, text: str) -> None:
         """Read one line."""
         if self._left <= 0:
-            if not _ANNOUNCED.search(text):
+            if not _RE["announced"].search(text):
                 return
             self._left = _AFTER_NOTICE
         self._left -= 1
         if "=" in text or ":" in text or " -" in text or "--" in text or "til" in text:
             self._named(text)
-        if self.gpu is None and (match := _GPU_NAME.search(text)):
+        if self.gpu is None and (match := _RE["gpu_name"].search(text)):
             self.gpu = match[0]
             self._quote("gpu_name", text)
         if "emory" in text or "imit" in text or "--mem" in text or "docker run" in text:
@@ -122,57 +74,58 @@ class SettingsReader:
 
     def _stated(self, text: str) -> None:
         """Read a limit on host memory, in bytes."""
-        if _LIMITS.match(text):
+        if _RE["limits"].match(text):
             self._in_limits = True
-        elif _OTHER_KEY.match(text):
+        elif _RE["other_key"].match(text):
             self._in_limits = False
-        match = (_POD_MEMORY.match(text) if self._in_limits else None) or _HOST_LIMIT.search(text)
+        match = _RE["pod_memory"].match(text) if self._in_limits else None
+        match = match or _RE["host_limit"].search(text)
         if match is not None:
             # Kubernetes: Gi is 1024**3 and G is 1000**3; Docker and Slurm: G is 1024**3.
-            unit = match[2] if match.re is _POD_MEMORY else f"{match[2].upper()}i"
+            unit = match[2] if match.re is _RE["pod_memory"] else f"{match[2].upper()}i"
             limit = size_bytes(f"{match[1]} {unit}B")
             if limit is not None and MEMORY_LIMIT not in self.settings:
                 self.settings[MEMORY_LIMIT] = limit
                 self._quote(MEMORY_LIMIT, text)
 
     def _named(self, text: str) -> None:
-        for match in _SETTING.finditer(text):
+        for match in _RE["setting"].finditer(text):
             if match[1] in LOG_KEYS and not (match[1] == "dtype" and _of_a_call(text)):
                 self._set(LOG_KEYS[match[1]], match[2] or match[3] or match[4] or "", text)
         if "--" in text:
-            for match in _ARGUMENT.finditer(text):
+            for match in _RE["argument"].finditer(text):
                 name = match[1].replace("-", "_")
                 if name in LOG_KEYS:
                     self._set(LOG_KEYS[name], match[2] or match[3] or match[4] or "", text)
         if "til" in text or "frac" in text or "entry" in text or "UTIL" in text:
-            for match in _SHARE.finditer(text):
+            for match in _RE["share"].finditer(text):
                 self._set(SHARE, match[1] if match[1][0] != "." else f"0{match[1]}", text)
         if " -" in text:
-            for match in _LETTER.finditer(text):
+            for match in _RE["letter"].finditer(text):
                 self._set(_LETTERS[match[1]], match[2], text)
         if "ALLOC_CONF" in text and not _advised(self._before, text):
-            for match in _ALLOCATOR.finditer(text):
+            for match in _RE["allocator"].finditer(text):
                 self._set("allocator", match[1], text)
         if " = " in text and (banner := _BANNER.search(text)):
             self._set(_BANNERS[banner[1]], banner[2], text)
         if "odel" in text or "_name_or_path" in text or "from_pretrained" in text:
             self._named_model(text)
-        if (peft := _PEFT.search(text)) is not None:
+        if (peft := _RE["peft"].search(text)) is not None:
             self.settings["trainable_parameters"] = int(peft[1].replace(",", ""))
             self.settings["all_parameters"] = int(peft[2].replace(",", ""))
             self._quote("trainable_parameters", text)
         if "orch" in text or "ransformers" in text or "ersion" in text:
-            for version in _VERSION.finditer(text):
+            for version in _RE["version"].finditer(text):
                 self.versions.setdefault(version[1].lower(), version[2])
 
     def _set(self, name: str, raw: str, text: str) -> None:
-        value = None if _EXPRESSION.search(raw) else _value(raw.strip())
+        value = None if _RE["expression"].search(raw) else _value(raw.strip())
         if value is not None and name not in self.settings:
             self.settings[name] = value
             self._quote(name, text)
 
     def _named_model(self, text: str) -> None:
-        if self.model is None and (match := _MODEL.search(text)) is not None:
+        if self.model is None and (match := _RE["model"].search(text)) is not None:
             self.model = match[1] or match[3] or match[2].replace("--", "/", 1)
             self._quote("model_id", text)
 
@@ -182,7 +135,7 @@ class SettingsReader:
 
 def _of_a_call(text: str) -> bool:
     """Whether `dtype=` is an argument of some function in quoted code, not of a model."""
-    return "dtype=torch." in text and not _MODEL_DTYPE.search(text)
+    return "dtype=torch." in text and not _RE["model_dtype"].search(text)
 
 
 def _advised(before: str, text: str) -> bool:

@@ -13,43 +13,10 @@ from typing import NamedTuple
 
 from oomdoctor.explain.reading.failures.runs_apart import Starts, died, restarted, sets_up
 from oomdoctor.explain.reading.lines.prefixes import process_of
+from oomdoctor.explain.reading.patterns import patterns
 
-_FINISHED = re.compile(
-    r"'train_runtime'|Training completed|[Tt]raining (?:is )?(?:finished|complete[d!.]|done)"
-    r"|Finished training|All done|train_runtime\s*=|[Ee]xited with code 0\b|[Ee]xit code:? 0\b"
-    r"|[Ee]xit status:? 0\b|\bCOMPLETED, ExitCode 0"
-    r"|(?:[Rr]un|[Jj]ob|[Ss]cript|[Pp]rogram) (?:finished|completed)(?: successfully)?\W*$"
-    r"|[Ff]inished successfully|[Ss]uccessfully (?:finished|completed)"
-    r"|\bTrial \S+ (?:finished with value|completed)|训练(?:已)?(?:完成|结束)"
-)
-_SAVED = re.compile(  # at the start of a line, or after what a logger puts there
-    r"^(?:.{0,80}[\]:|>-] *)?\W{0,4}(?:(?:\w+ )?(?:[Mm]odel|[Aa]dapter|[Ww]eights|[Cc]heckpoint)s? "
-    r"(?:\w+ )?saved\b|Sav(?:ed|ing) (?:the )?(?:final |best |merged |fine-?tuned |LoRA )?"
-    r"(?:model|adapter|weights|checkpoint)s?\b)"
-)
-_NOT_SAID = re.compile(r"^\s*(?:#{1,6} |\d* ?(?:print|echo|log\w*\.\w+)[ (])")
-_NOT_SAVED = re.compile(r"emergency|crash|exception|interrupt|before exit|fail|error|on_exc", re.I)
-_RETRIED = re.compile(
-    r"[Rr]etrying\b|\b[Rr]etry (?:with|attempt|#?\d)|[Ww]ill (?:be )?retr(?:y|ied)|[Ss]kip(?:s|ped"
-    r"|ping)? (?:the |this |that |over )?(?:\w+ )?"
-    r"(?:batch|step|sample|iteration|example)|[Ss]kipping\W*$|[Dd]ecreasing batch size"
-    r"|[Rr]educ(?:ing|ed) (?:the )?(?:micro[- ]?)?batch|[Rr]ecover(?:ing|ed)|to recover\b|Resuming"
-    r"|falling back|fallback|[Tt]rying again|[Tt]rying (?:with |a smaller |batch[ _]size)|halving"
-    r"|failed, trying|[Cc]ontinuing (?:with|without|training|to)|moving on|Trial \d+ pruned"
-    r"|跳过|重试"
-)
-_NO_RETRY = re.compile(
-    r"onnection|[Nn]etwork|https?:|wandb:|[Dd]ownload|urllib|no effect|\bstill\b|n[o']t help"
-)
+_RE = patterns("going_on")
 MEMORY = re.compile(r"\bOOM\b|out of memory|ran out of|memory error", re.IGNORECASE)
-# People who write about a run use these words; a program that reports its end does not.
-_TOLD_BEFORE = re.compile(
-    r"\b(?:I|[Ww]e|[Mm]y|[Oo]ur|[Yy]ou|[Aa]fter|[Oo]nce|[Ii]f|[Ww]hen|[Uu]ntil|[Bb]efore|[Ss]hould"
-    r"|[Ww]ould|[Ww]ill|[Nn]ever|[Nn]ot|then|finally|eventually)\b|n't\b"
-)
-_TOLD_AFTER = re.compile(r"\b(?:I|we|my|our|you|but|when|if|because|though)\b")
-_CONTAINER = re.compile(r"^([\w.-]+) exited with code \d")
-_CODE = re.compile(r"xit|ExitCode 0")  # an end that is told by the exit code of a process
 _MOST = 64
 _MOST_RUNS = 1024
 _MOST_PROCESSES = 256
@@ -138,7 +105,7 @@ class GoingOn:
 
     def retried(self, number: int, text: str) -> None:
         """Note whether a line near a failure says that the run tries again or skips something."""
-        if _said(_RETRIED, text) and not _NO_RETRY.search(text):
+        if _said(_RE["retried"], text) and not _RE["no_retry"].search(text):
             self._retries.append((number, text.strip()[:LONGEST_QUOTE]))
 
     def report(self, number: int, text: str) -> Report:
@@ -201,7 +168,7 @@ class GoingOn:
         stop = _earliest(death or run, until)
         for number, text in self._ends:
             # Where one process exits with an error, that another exits without one says nothing.
-            told = death is None or not _CODE.search(text)
+            told = death is None or not _RE["code"].search(text)
             if told and report.last < number < stop and _same(text, report.process, lines):
                 return text
         return None
@@ -245,7 +212,7 @@ def _progress(moves: dict[str, tuple[int, str]], process: str) -> tuple[int, str
 
 def _same(text: str, process: str, lines: tuple[str, ...]) -> bool:
     """Whether a line is about the process that failed; a line that names none may be."""
-    ended = _CONTAINER.match(text)
+    ended = _RE["container"].match(text)
     if ended is not None:
         return any(line.startswith(ended[1]) for line in lines)
     other = process_of(text)
@@ -254,18 +221,21 @@ def _same(text: str, process: str, lines: tuple[str, ...]) -> bool:
 
 def _finishes(text: str) -> bool:
     """Whether a program says in a line that it has finished; not a person who writes about it."""
-    match = None if _NOT_SAID.search(text) else _FINISHED.search(text)
+    match = None if _RE["not_said"].search(text) else _RE["finished"].search(text)
     if match is None:
         return False
-    return not (_TOLD_BEFORE.search(text[: match.start()]) or _TOLD_AFTER.search(text, match.end()))
+    return not (
+        _RE["told_before"].search(text[: match.start()])
+        or _RE["told_after"].search(text, match.end())
+    )
 
 
 def _saves(text: str) -> bool:
-    return _said(_SAVED, text) and _NOT_SAVED.search(text) is None
+    return _said(_RE["saved"], text) and _RE["not_saved"].search(text) is None
 
 
 def _may_finish(text: str) -> bool:
-    """Whether a word of `_FINISHED` is in a line; this is faster than the pattern."""
+    """Whether a word of `_RE["finished"]` is in a line; this is faster than the pattern."""
     return (
         "rain" in text
         or "xit" in text
@@ -279,4 +249,4 @@ def _may_finish(text: str) -> bool:
 
 def _said(pattern: re.Pattern[str], text: str) -> bool:
     """Whether a line says something itself: no heading, no source line that prints it."""
-    return not _NOT_SAID.search(text) and pattern.search(text) is not None
+    return not _RE["not_said"].search(text) and pattern.search(text) is not None

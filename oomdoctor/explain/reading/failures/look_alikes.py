@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 from oomdoctor.explain.reading.dialects import any_hint
+from oomdoctor.explain.reading.patterns import patterns
 from oomdoctor.package_data import data_of
 
 
@@ -47,18 +48,7 @@ MAY_FAIL = any_hint(
     )
 )
 _compiled = cache(re.compile)  # on first use: most logs have none of these
-_EXCEPTION = re.compile(
-    r"(?:^|[\s:'\"`(])((?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Expired|Exit|Interrupt"
-    r"|OutOfResources|Failure))(?:: ?(.*))?$"
-)
-# Raised because another process failed: never the cause.
-_CONSEQUENCES = re.compile(
-    r"ChildFailedError|ProcessRaisedException|ProcessExitedException|RayTaskError|EngineDeadError"
-    r"|CalledProcessError|NCCL communicator was aborted|WorkerCrashedError"
-    r"|Engine core init\w* failed"
-    r"|DataLoader worker \(pid\(?s?\)? [\d, ]+\) exited unexpectedly|KeyboardInterrupt|SystemExit"
-    r"|BrokenProcessPool|TerminatedWorkerError|SIGTERM|SignalException"
-)
+_RE = patterns("look_alikes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +71,13 @@ def find_look_alike(text: str) -> Found | None:
     if _tells(SHUTDOWN, text):
         return Found(SHUTDOWN.name, None, text.strip()[:400], True, False)
     first = text.split("\n", 1)[0]
-    match = _EXCEPTION.search(first.rstrip()) if len(first) < 20_000 else None
+    match = _RE["exception"].search(first.rstrip()) if len(first) < 20_000 else None
     exception = match[1] if match else None
     row = next((row for row in LOOK_ALIKES if _tells(row, text)), None)
     if match is None and (row is None or not row.strong):
         return None
     message = (match[0] if match else text).strip(" \t\r\n:'\"`(")[:400]
-    consequence = _CONSEQUENCES.search(first) is not None
+    consequence = _RE["consequences"].search(first) is not None
     if row is None:
         return Found("other", exception, message, False, consequence)
     return Found(row.name, exception, message, row.strong, consequence)

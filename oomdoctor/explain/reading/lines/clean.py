@@ -7,10 +7,12 @@ values of variables, escapes of JSON and HTML around tracebacks, and curly quota
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from oomdoctor.explain.reading.patterns import patterns
+
+_RE = patterns("clean")
 _LONG_LINE = 1 << 15
 
 
@@ -21,44 +23,29 @@ class Line(NamedTuple):
     text: str
 
 
-_ESCAPES = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]"  # colors and cursor moves
-    r"|\x1b[\]PX^_][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)?"  # titles, clipboard, links
-    r"|\x1b[ -/]*[0-~]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"
-)
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-# Quotation marks as word processors and forums rewrite them.
-_CURLY = re.compile("[\u201c\u201d\u201e\u2018\u2019]")
 _STRAIGHT = str.maketrans("\u201c\u201d\u201e\u2018\u2019", '"""\'\'')
-# HTML escapes of the characters in a frame; replaced once, so an escaped ampersand stays.
-_ENTITY = re.compile(r"&(?:quot|lt|gt|amp|apos|nbsp|#0?3[49]|#x2[27]);")
 _ENTITIES = {
     "&quot;": '"', "&#34;": '"', "&#034;": '"', "&#x22;": '"', "&apos;": "'", "&#39;": "'",
     "&#039;": "'", "&#x27;": "'", "&lt;": "<", "&gt;": ">", "&amp;": "&", "&nbsp;": " ",
 }  # fmt: skip
 # Text that was read from a picture: "out of menory", "8.00 Gi8".
 _SCANNED = ("menory", "nemory")
-_SCANNED_WORD = re.compile(r"\b[mn]e[mn]ory\b")
-_SCANNED_UNIT = re.compile(r"(?<=\d) ?([KMGT])[i1l][B8]\b")
-_BAR = re.compile(r"\d+%\|")
 _BARS = "│┃║"
 _LEFT_EDGES, _RIGHT_EDGES, _RULES = "╭╰┌└┏┗╔╚", "╮╯┐┘┓┛╗╝", "─━═"
 _BOX_STARTS = _BARS + _LEFT_EDGES + " "
-_BOX_PATH = re.compile(r"^(?:/|~/|[A-Za-z]:[\\/]|<|in )\S*$")
-_BOX_PLACE = re.compile(r":\d+ in \S+$")
 _JSON_LIMIT = 1 << 20
 
 
 def clean(text: str, number: int) -> Iterator[Line]:
     """The lines of a piece of a log, numbered from `number`; long lines are cut."""
-    if _CONTROL.search(text):
-        text = _ESCAPES.sub("", text)
-    if not text.isascii() and _CURLY.search(text):
+    if _RE["control"].search(text):
+        text = _RE["escapes"].sub("", text)
+    if not text.isascii() and _RE["curly"].search(text):
         text = text.translate(_STRAIGHT)
     if "&" in text:
-        text = _ENTITY.sub(lambda entity: _ENTITIES[entity[0]], text)
+        text = _RE["entity"].sub(lambda entity: _ENTITIES[entity[0]], text)
     if any(word in text for word in _SCANNED):
-        text = _SCANNED_UNIT.sub(r" \1iB", _SCANNED_WORD.sub("memory", text))
+        text = _RE["scanned_unit"].sub(r" \1iB", _RE["scanned_word"].sub("memory", text))
     half = ""  # the first part of a path that a box wrapped
     raws = text.split("\n")
     if not raws[-1]:
@@ -71,9 +58,13 @@ def clean(text: str, number: int) -> Iterator[Line]:
             if _is_box(boxed):  # rich draws the variables of a frame in an inner box
                 number += 1
                 continue
-            if half and not _BOX_PLACE.search(half):
+            if half and not _RE["box_place"].search(half):
                 boxed, half = half + boxed, ""
-            if _BOX_PATH.match(boxed) and not _BOX_PLACE.search(boxed) and len(boxed) < 1000:
+            if (
+                _RE["box_path"].match(boxed)
+                and not _RE["box_place"].search(boxed)
+                and len(boxed) < 1000
+            ):
                 half = boxed
             else:
                 half = ""
@@ -118,7 +109,7 @@ def _pieces(line: str) -> Iterator[str]:
         last = len(parts) - 1
         for index, part in enumerate(parts):
             # Text that follows a bar on the same line is worth keeping.
-            if index == last or len(part) > 300 or not _BAR.search(part):
+            if index == last or len(part) > 300 or not _RE["bar"].search(part):
                 yield from _pieces(part)
         return
     if "\\n" in line and len(line) <= _JSON_LIMIT:
@@ -149,7 +140,6 @@ _DATA_KEYS = frozenset(
     }
 )
 _LOG_KEYS = frozenset({"error", "level", "severity", "exception", "traceback", "stderr", "evalue"})
-_ESCAPED_TEXT = re.compile(r"\\n\s*File \\?\"|Traceback \(most recent|memory|Error")
 
 
 def _unescaped(line: str) -> list[str] | None:
@@ -166,7 +156,7 @@ def _unescaped(line: str) -> list[str] | None:
             texts = list(_strings(record, 0))
             if any("\n" in text for text in texts):
                 return [part for text in texts for part in text.split("\n")]
-    if _ESCAPED_TEXT.search(line):
+    if _RE["escaped_text"].search(line):
         text = line.replace("\\r", "").replace("\\n", "\n").replace('\\"', '"')
         return text.replace("\\t", "\t").rstrip('"}], ').split("\n")
     return None

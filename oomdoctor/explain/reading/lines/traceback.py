@@ -6,56 +6,40 @@ It knows the lines of Python, IPython and rich, and tracebacks that were truncat
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
+from oomdoctor.explain.reading.patterns import patterns
 from oomdoctor.records.report.diagnosis import Frame
 
-_PYTHON = re.compile(
-    r"File \"([^\"\n]{1,500})\",? line (\d{1,7})(?:,? in ((?:[\w.<>-]|\\_)+)(?=$|\W))?"
-)
-_IPYTHON = re.compile(
-    r"(?:File )?(\S{1,400}?):(\d{1,7}),? ?in ([\w.<>]+)(?:\(.*)?$"  # also rich
-)
-_HALF_PLACE = re.compile(r"\S{1,400}:\d{1,7} in$")  # rich wraps lines before the function
-_NAME = re.compile(r"[\w.<>]+$")
-_CELL = re.compile(r"(?:Cell |Input )?In ?\[(\d+)\](?:, line (\d+))?(?:, in ([^(]+).*)?$")
-_OLD_IPYTHON = re.compile(r"(\S{1,400}\.py|<ipython-input-\S+>) in ([\w.<>]+)(?:\(.*)?$")
-_BARE = re.compile(r"(\S{1,400}\.py),? line (\d{1,7}),? in (\w+)")
-_ARROW = re.compile(r"(?:-+>|❱) *(\d{1,7})(?: ?│)?[ │]*(.*)$")
-_NUMBERED = re.compile(r"\d{1,7}(?: ?│)?(?: .*)?$|\(\.\.\.\)")
-_CARETS = re.compile(r"[\s~^-]+$")
-_MARKDOWN = re.compile(r"\\([_*<>\[\]])")
-_LINKED = re.compile(r"\[([^\]\n]{1,400})\]\(https?://[^)\n]{1,400}\)")  # as Colab copies files
+_RE = patterns("traceback")
 _LONGEST_LINE = 4000
-_START = re.compile(r"Traceback \(most recent call last\)|Traceback \(innermost last\)|stack trace")
 
 
 def frame_in(text: str) -> Frame | None:
     """The frame in a line, without its quoted source line; None if there is none."""
     stripped = text[:_LONGEST_LINE].strip()
     if "\\" in stripped:
-        stripped = _MARKDOWN.sub(r"\1", stripped)
+        stripped = _RE["markdown"].sub(r"\1", stripped)
     if "](http" in stripped:
-        stripped = _LINKED.sub(r"\1", stripped)
+        stripped = _RE["linked"].sub(r"\1", stripped)
     if 'File "' in stripped:
         # Several ranks may have written into one line: the last frame is the innermost.
-        places = list(_PYTHON.finditer(stripped))
+        places = list(_RE["python"].finditer(stripped))
         if places:
             place = places[-1]
             return Frame(place[1].replace("\\", "/"), int(place[2]), place[3] or "<module>", None)
     if "in " in stripped or stripped.startswith(("Cell In", "Input In", "In [")):
-        match = _CELL.match(stripped)
+        match = _RE["cell"].match(stripped)
         if match is not None:
             line = int(match[2]) if match[2] else None
             return Frame(f"Cell In[{match[1]}]", line, (match[3] or "<module>").strip(), None)
-        match = _IPYTHON.match(stripped)
+        match = _RE["ipython"].match(stripped)
         if match is not None:
             return Frame(match[1].replace("\\", "/"), int(match[2]), match[3], None)
-        match = _OLD_IPYTHON.match(stripped)
+        match = _RE["old_ipython"].match(stripped)
         if match is not None:
             return Frame(match[1], None, match[2], None)
-        match = _BARE.search(stripped)
+        match = _RE["bare"].search(stripped)
         if match is not None:
             return Frame(match[1], int(match[2]), match[3], None)
     return None
@@ -74,12 +58,16 @@ def frames_in(texts: Sequence[str]) -> tuple[Frame, ...]:
         if not found:
             continue
         stripped = text.strip()
-        arrow = _ARROW.match(stripped)
+        arrow = _RE["arrow"].match(stripped)
         if arrow is not None:
             last = found[-1]
             found[-1] = Frame(last.file, int(arrow[1]), last.function, arrow[2].strip() or None)
             open_frame = False
-        elif open_frame and stripped and not (_CARETS.match(stripped) or _NUMBERED.match(stripped)):
+        elif (
+            open_frame
+            and stripped
+            and not (_RE["carets"].match(stripped) or _RE["numbered"].match(stripped))
+        ):
             found[-1] = _with_code(found[-1], stripped)
             open_frame = False
     return tuple(found)
@@ -89,7 +77,7 @@ def _with_whole_places(texts: Sequence[str]) -> list[str]:
     """The lines, with each place and the function after it on one line again."""
     whole: list[str] = []
     for text in texts:
-        if whole and _HALF_PLACE.match(whole[-1].strip()) and _NAME.match(text.strip()):
+        if whole and _RE["half_place"].match(whole[-1].strip()) and _RE["name"].match(text.strip()):
             whole[-1] = f"{whole[-1].rstrip()} {text.strip()}"
         else:
             whole.append(text)
@@ -97,9 +85,9 @@ def _with_whole_places(texts: Sequence[str]) -> list[str]:
 
 
 def _with_code(frame: Frame, code: str) -> Frame:
-    return Frame(frame.file, frame.line, frame.function, _MARKDOWN.sub(r"\1", code)[:300])
+    return Frame(frame.file, frame.line, frame.function, _RE["markdown"].sub(r"\1", code)[:300])
 
 
 def starts_traceback(text: str) -> bool:
     """Whether a line is the head of a traceback, in any format."""
-    return "Traceback" in text and _START.search(text) is not None
+    return "Traceback" in text and _RE["start"].search(text) is not None
