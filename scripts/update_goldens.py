@@ -41,6 +41,7 @@ BASES = {
     "run-oom": "explain-gpu",
     "run": "run-oom",
     "run-real": "run",
+    "run-values": "run",
     "run-killed": "explain-gpu",
 }
 

@@ -9,7 +9,14 @@ from oomdoctor.analysis.fit import USUAL_HEADROOM, headroom_bytes
 from oomdoctor.records.job.machine import real_name
 from oomdoctor.records.job.result import OUTCOME_WORDS
 from oomdoctor.records.report.report import Report
-from oomdoctor.records.report.run import LargerBatch, Place, RankMemory, RankOom, RunDevice
+from oomdoctor.records.report.run import (
+    LargerBatch,
+    Place,
+    RankMemory,
+    RankOom,
+    RunDevice,
+    UnknownSizes,
+)
 from oomdoctor.render.blocks import Block, Column, Facts, Grid, Look, Note, Section, Verbatim
 from oomdoctor.render.explain_page import answer_sections
 from oomdoctor.render.snapshot.snapshot_page import held_sections
@@ -22,6 +29,12 @@ _NO_VALUES = (
     "neither do times."
 )
 _BUT = " except for what the warnings name"
+_RANGE = (
+    "Emulated: memory is not exact, because sizes depend on values that no kernel computed. Losses "
+    "and times mean nothing either."
+)
+_ENDS = ("0", "max")
+_TAKEN = {"0": "zero", "max": "the most that the shapes allow", "half": "half of it"}
 
 
 _WIDTH = 48
@@ -59,7 +72,7 @@ def run_sections(report: Report, look: Look) -> list[Section]:
             sections.append(Section(title, (lines,)))
         if verbose and worst.steps_memory:
             sections.append(Section("Steps", (step_grid(worst),)))
-    sections += _unknown(report.ranks)
+    sections += [*_sizes(report.unknown_sizes), *_unknown(report.ranks)]
     if report.diagnoses:
         sections += answer_sections(report.diagnoses, verbose=verbose, asks=False)
     for device in report.devices:
@@ -90,7 +103,10 @@ def _head(report: Report) -> list[Block]:
     blocks += [Facts(tuple(facts))] if facts else []
     if device is not None and device.kind == "emulated":
         inexact = any(warn.code == "inexact" for warn in report.warnings)
-        blocks.append(Note(_NO_VALUES.format(but=_BUT if inexact else "")))
+        if report.unknown_sizes is not None:
+            blocks.append(Note(_RANGE))
+        else:
+            blocks.append(Note(_NO_VALUES.format(but=_BUT if inexact else "")))
     return blocks
 
 
@@ -111,7 +127,7 @@ def _verdict(report: Report, device: RunDevice | None, worst: RankMemory | None)
         return f"Out of {what}: {ended}."
     if worst is None:
         return f"Nothing was measured{on}: {ended}."
-    peak = f"peak {format_bytes(worst.peak_reserved_bytes)} reserved"
+    peak = f"peak {_peak(report.unknown_sizes, worst)} reserved"
     if worst.outcome == "oom":
         return f"Out of GPU memory{on}: {peak}; {ended}."
     if report.status == "interrupted":
@@ -120,7 +136,30 @@ def _verdict(report: Report, device: RunDevice | None, worst: RankMemory | None)
         return f"Failed{on}, but not for lack of GPU memory: {peak}; {ended}."
     usable = device.usable_bytes if device is not None else None
     of = f" of {format_bytes(usable)} for tensors" if usable else ""
-    return f"Fits{on}: {peak}{of}."
+    sizes = report.unknown_sizes
+    if sizes is not None and sizes.assumed not in _ENDS:
+        on += f" with --values {sizes.assumed}"
+    return f"{'Fits' if _is_sure(sizes) else 'May fit'}{on}: {peak}{of}."
+
+
+def _peak(sizes: UnknownSizes | None, worst: RankMemory) -> str:
+    """The reserved peak, or its range where it depends on values that are not known."""
+    peak = format_bytes(worst.peak_reserved_bytes)
+    if not _is_sure(sizes):
+        return f"at least {peak}"
+    if sizes is None or sizes.upper_bytes is None or sizes.lower_bytes == sizes.upper_bytes:
+        return peak
+    if sizes.lower_bytes is None:
+        return f"up to {peak}"
+    low, high = format_bytes(sizes.lower_bytes), format_bytes(sizes.upper_bytes)
+    return f"{low} to {'more than ' if worst.outcome == 'oom' else ''}{high}"
+
+
+def _is_sure(sizes: UnknownSizes | None) -> bool:
+    """Whether the upper end is known, or a share was asked for."""
+    if sizes is None or sizes.assumed not in _ENDS:
+        return True
+    return sizes.upper_bytes is not None and all(one.bounded is not False for one in sizes.sizes)
 
 
 def _device(device: RunDevice) -> str:
@@ -177,6 +216,42 @@ def _ran_out(oom: RankOom, *, explained: bool) -> list[tuple[str, str]]:
 def place(where: Place) -> str:
     """`train.py:12 in main`."""
     return f"{where.file}:{where.line} in {where.function}"
+
+
+def _sizes(found: UnknownSizes | None) -> list[Section]:
+    """The lines whose memory depends on values that are not known, and what was tried."""
+    if found is None:
+        return []
+    lines = [
+        Note(f"{one.file}:{one.line} ({one.operator}, {counted(one.count, 'time')})", "normal")
+        for one in found.sizes
+    ]
+    return [
+        Section("Sizes that depend on unknown values", (*lines[:_SHOWN_LINES], Note(_tried(found))))
+    ]
+
+
+def _tried(found: UnknownSizes) -> str:
+    if found.failed is not None and found.assumed == "max":
+        return f"This is with the most that they can select. With zeros it failed: {found.failed}."
+    if found.failed is not None and found.assumed == "0":
+        return (
+            "These values are taken for zero. A run with the most that they can select gave no "
+            f"answer: {found.failed}. --values half, or a number of rows, may work."
+        )
+    if found.upper_bytes is None:
+        taken = _TAKEN.get(found.assumed, found.assumed)
+        return f"These values are taken for {taken}. With others it may need more."
+    open_ends = [f"{one.file}:{one.line}" for one in found.sizes if one.bounded is False]
+    if open_ends:
+        lines = ", ".join(open_ends)
+        return f"No shape limits {lines}; say with --values NUMBER what to expect."
+    if found.lower_bytes == found.upper_bytes:
+        return "The peak is the same with zeros and with the most that they can select."
+    return (
+        "The range is from a run that takes them for zero to one with the most that they can "
+        "select. --values half, or a number of rows, tells what is between."
+    )
 
 
 def _unknown(ranks: tuple[RankMemory, ...]) -> list[Section]:

@@ -25,6 +25,8 @@ from oomdoctor.records.report.run import (
     SmallestGpu,
     StepPeaks,
     UnknownBranch,
+    UnknownSize,
+    UnknownSizes,
 )
 from oomdoctor.records.report.warnings import smallest_variant
 from oomdoctor.units import GIB, MIB
@@ -61,6 +63,9 @@ RANK = RankMemory(
 )
 
 
+H100 = RunDevice("emulated", "NVIDIA H100 80GB HBM3", 4, 79 * GIB, "9.0", 520 * MIB, 78 * GIB)
+
+
 def fits() -> Report:
     """Ranks 0 to 2 are equal, rank 3 needs more."""
     worst = replace(
@@ -73,13 +78,26 @@ def fits() -> Report:
             "oomdoctor run --emulate '4xNVIDIA L40S' -- torchrun --nproc-per-node 4 train.py",
         ),
         warnings=(smallest_variant("H100", "NVIDIA H100 80GB HBM3", ["NVIDIA H100 NVL"]),),
-        device=RunDevice(
-            "emulated", "NVIDIA H100 80GB HBM3", 4, 79 * GIB, "9.0", 520 * MIB, 78 * GIB
-        ),
+        device=H100,
         command_line=("torchrun", "--nproc-per-node", "4", "train.py"),
         exit_code_of_command=0,
         ranks=(*(replace(RANK, rank=number) for number in range(3)), worst),
         smallest_gpu=SmallestGpu("NVIDIA H100 80GB HBM3", 79 * GIB),
+    )
+
+
+def depends_on_values() -> Report:
+    """How many rows a mask selects is not known."""
+    rank = replace(RANK, unknown_branches=())
+    sizes = (UnknownSize("train.py", 40, "index", True, 3, True),)
+    return replace(
+        fits(),
+        device=replace(H100, gpus=1),
+        command_line=("python", "train.py"),
+        ranks=(rank,),
+        unknown_sizes=UnknownSizes("max", sizes, 40 * GIB, rank.peak_reserved_bytes),
+        next_commands=(),
+        warnings=(),
     )
 
 
@@ -177,6 +195,7 @@ def killed() -> Report:
 
 RUNS: dict[str, Callable[[], Report]] = {
     "run": fits,
+    "run-values": depends_on_values,
     "run-oom": ran_out,
     "run-real": fits_for_real,
     "run-killed": killed,

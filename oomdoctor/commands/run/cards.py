@@ -16,6 +16,7 @@ from oomdoctor.commands.devices.emulated import EmulatedGpus
 from oomdoctor.commands.run.diagnosis import about_a_value
 from oomdoctor.commands.run.processes import Events, Process, ran_out, read_events
 from oomdoctor.commands.run.session import WatchRequest, line_of
+from oomdoctor.commands.run.values import unknown_sizes
 from oomdoctor.records.report.report import Report, Warn
 from oomdoctor.records.report.run import LargerBatch, RankMemory, SmallestGpu
 from oomdoctor.records.report.warnings import warning
@@ -53,6 +54,7 @@ def with_cards(
         next_commands=_next(request, request.gpus, report.ranks, smallest, failed=failed),
         warnings=tuple(_warnings(request, processes, report.ranks, folder, failed=failed)),
         smallest_gpu=smallest,
+        unknown_sizes=unknown_sizes(request, processes),
     )
 
 

@@ -67,9 +67,17 @@ def about_a_value(processes: list[Process]) -> str | None:
         if error is None or "OutOfMemory" in error["type"]:
             continue
         if error["type"] in _ABOUT_VALUES or _NOT_FINITE.search(error["message"]):
-            text = f"{error['type']}: {error['message']}".splitlines()[0].rstrip(": ")
-            return text[:_MOST_MESSAGE]
+            return last_words(process)
     return None
+
+
+def last_words(process: Process) -> str | None:
+    """The exception that ended a process, in a line; None if none did."""
+    error = process.record["exception"]
+    if error is None:
+        return None
+    text = f"{error['type']}: {error['message']}".splitlines()[0].rstrip(": ")
+    return text[:_MOST_MESSAGE]
 
 
 def _typed(command: Sequence[str]) -> dict[str, str | int | float | bool]:

@@ -106,7 +106,7 @@ def unknown_branches(reads: list[dict[str, Any]]) -> tuple[UnknownBranch, ...]:
     """The user's lines that may have decided something by an unknown value, most frequent first."""
     counts: dict[tuple[str, int], int] = {}
     for read in reads:
-        if may_decide(read["inner_file"], read["inner_line"]):
+        if read["read"] != "size" and may_decide(read["inner_file"], read["inner_line"]):
             place = (shown_file(read["file"]), read["line"])
             counts[place] = counts.get(place, 0) + read["count"]
     found = sorted(counts.items(), key=lambda item: -item[1])
@@ -127,6 +127,15 @@ def may_decide(file: str, line: int) -> bool:
     return not any(_makes_a_number(node) for node in nodes)
 
 
+def is_only_logged(file: str, line: int) -> bool:
+    """Whether the code of a line adds a number up, prints it or formats it."""
+    innermost = _innermost(file, line)
+    nodes = () if innermost is None else tuple(_code(innermost))
+    if any(isinstance(node, ast.Subscript) for node in nodes):
+        return False
+    return any(isinstance(node, ast.AugAssign | ast.JoinedStr) or _prints(node) for node in nodes)
+
+
 def _code(statement: ast.AST) -> Iterator[ast.AST]:
     """A statement and what is in it; of `if` and `while` without their bodies."""
     if isinstance(statement, ast.If | ast.While):
@@ -143,8 +152,12 @@ def _asks_for_a_type(node: ast.AST) -> bool:
 def _makes_a_number(node: ast.AST) -> bool:
     if isinstance(node, ast.JoinedStr):
         return True
+    return _name(node) in _NUMBERS or _prints(node)
+
+
+def _prints(node: ast.AST) -> bool:
     name = _name(node)
-    return name in _NUMBERS or name == "print" or "log" in name
+    return name == "print" or "log" in name
 
 
 def _name(node: ast.AST) -> str:

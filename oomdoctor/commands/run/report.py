@@ -53,8 +53,10 @@ def report_of(
     elapsed_s: float,
     on_crash: Callable[[Exception], None],
     rendered: Callable[[Report], str],
+    joined: Callable[[Report], Report] | None = None,
 ) -> Report:
-    """The report. If memory ran out, a case is written; `rendered` makes its page.
+    """The report. If memory ran out, a case is written; `rendered` makes its page. `joined` makes
+    one report of it and that of an earlier run.
 
     If the report cannot be made, `on_crash` gets the error, and the report has it and the command's
     exit code.
@@ -63,6 +65,7 @@ def report_of(
     try:
         processes = read_processes(seen.folder)
         report = _with_summary(bare, request, seen, processes)
+        report = report if joined is None else joined(report)
         if report.status == "no":
             return _with_case(report, request, seen, processes, rendered)
         return report

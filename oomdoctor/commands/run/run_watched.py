@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from oomdoctor.commands.run.session import (
     session_folder,
     watching_environment,
 )
+from oomdoctor.commands.run.values import again_line, needs_most, with_both_ends
 from oomdoctor.emulator.variables import VALUES
 from oomdoctor.errors import machine_error
 from oomdoctor.records.job.machine import Gpu
@@ -41,17 +43,42 @@ def run_watched(
     on_crash: Callable[[Exception], None],
     rendered: Callable[[Report], str],
 ) -> Report:
-    """Run the command to its end; `on_start` gets a line to show before its first output,
-    `on_crash` the error if the summary cannot be made. The command's exit code is kept then.
-    `rendered` makes the page of a report for a case.
+    """Run the command to its end; `on_start` gets a line to show before its first output, and one
+    before a second run, if memory depends on values that are not known; `on_crash` the error if the
+    summary cannot be made. The command's exit code is kept then. `rendered` makes the page of a
+    report for a case.
 
     Raises:
         OomDoctorError: there is no GPU, or it cannot be emulated here, or the command cannot be
             started.
     """
-    clock, started = time.monotonic(), datetime.now(UTC)
     here = _checked(request)
     on_start(_first_line(request.gpus, here))
+
+    def once(asked: WatchRequest, joined: Callable[[Report], Report] | None = None) -> Report:
+        return _run_once(asked, here, on_crash, rendered, joined)
+
+    first = once(request)
+    if not needs_most(request, first):
+        return first
+    on_start(again_line(first))
+
+    def joined(again: Report) -> Report:
+        return with_both_ends(request, first, again)
+
+    again = once(replace(request, most=True), joined)
+    return again if again.ranks else joined(again)
+
+
+def _run_once(
+    request: WatchRequest,
+    here: tuple[Gpu, ...],
+    on_crash: Callable[[Exception], None],
+    rendered: Callable[[Report], str],
+    joined: Callable[[Report], Report] | None,
+) -> Report:
+    """Run the command; with `joined`, for the second time, unseen, with what it makes of both."""
+    clock, started = time.monotonic(), datetime.now(UTC)
     tail = Tail()
     with session_folder() as folder, guarded(folder):
         ask = list_gpus if request.gpus is None else tuple
@@ -65,11 +92,12 @@ def run_watched(
             )
             if request.path is not None and "PATH" not in variables:
                 watching["PATH"] = request.path
-            ended = run_command(request.command, command_environment(variables | watching), tail)
+            variables = command_environment(variables | watching)
+            ended = run_command(request.command, variables, tail, shown=joined is None)
             end_left_over(folder)
         elapsed_s = time.monotonic() - clock
         seen = Seen(folder, ended, tail, samples, here)
-        return report_of(request, seen, started, elapsed_s, on_crash, rendered)
+        return report_of(request, seen, started, elapsed_s, on_crash, rendered, joined)
 
 
 def _checked(request: WatchRequest) -> tuple[Gpu, ...]:
@@ -88,8 +116,7 @@ def _devices(request: WatchRequest, folder: Path) -> Iterator[dict[str, str]]:
         yield {}
         return
     with emulating(request.gpus, str(request.python), folder, request.path) as variables:
-        values = {} if request.values is None else {VALUES: request.values}
-        yield variables | values
+        yield variables | ({} if request.assumed is None else {VALUES: request.assumed})
 
 
 def refuse_too_many(request: WatchRequest, available_bytes: int) -> None:

@@ -94,8 +94,9 @@ class WatchRequest:
     Without `gpus` the command runs on those of this machine. `steps` is "steady" (stop once memory
     repeats), "all" or a number of optimizer steps. With `weights` "synthetic", `from_pretrained`
     needs no checkpoint. `values` is what unknown values are taken to be: "max", "half" or a number.
-    `path` is the PATH of the command; None: ours. `case` is the folder for what is kept if memory
-    runs out; None: one in the state folder.
+    With `most`, this is a second run, with the most that they can select. `path` is the PATH of the
+    command; None: ours. `case` is the folder for what is kept if memory runs out; None: one in the
+    state folder.
     """
 
     command: tuple[str, ...]
@@ -106,6 +107,12 @@ class WatchRequest:
     values: str | None = None
     path: str | None = None
     case: Path | None = None
+    most: bool = False
+
+    @property
+    def assumed(self) -> str | None:
+        """What unknown values are taken to be in this run; None: zeros."""
+        return "max" if self.most else self.values
 
 
 def line_of(request: WatchRequest, card: str, *, alone: bool) -> str:

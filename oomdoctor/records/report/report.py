@@ -16,7 +16,14 @@ from oomdoctor.records.job.result import FileKind, ProbeResult, WeightsChoice
 from oomdoctor.records.report.diagnosis import Cause, Diagnosis, Remedy, SettingValue
 from oomdoctor.records.report.earlier_runs import DiffAnswer
 from oomdoctor.records.report.plan import CardPlan, PlanRequest, SweepAnswer, Why
-from oomdoctor.records.report.run import HostMemory, LargerBatch, RankMemory, RunDevice, SmallestGpu
+from oomdoctor.records.report.run import (
+    HostMemory,
+    LargerBatch,
+    RankMemory,
+    RunDevice,
+    SmallestGpu,
+    UnknownSizes,
+)
 from oomdoctor.records.report.searched import FewestAnswer, SolveAnswer
 from oomdoctor.records.report.snapshot import SnapshotDevice, SnapshotDifference
 from oomdoctor.records.report.triage import GatheredJob, Triage
@@ -187,10 +194,11 @@ class Report:
     to them; `files` are those of --snapshot and --trace. Only `plan` fills `cards`, `sweep`, `why`,
     `solve`, `fewest` and `simulations`. Only `explain`,
     `run` and `snapshot` fill `diagnoses`. Only `run` fills `device`, `command_line`,
-    `exit_code_of_command`, `ranks`, `smallest_gpu`, `host` and `larger_batch`. `snapshot` fills
-    `source` (its file), `torch_version`, `settings` (of the allocator) and `devices`, and `run`
-    does if memory ran out: `source` is then a file of the case, which is in `run_dir`. With two
-    files `snapshot` also fills `differences`, and if an allocation failed, `causes` and `remedies`.
+    `exit_code_of_command`, `ranks`, `smallest_gpu`, `host`, `larger_batch` and `unknown_sizes`.
+    `snapshot` fills `source` (its file), `torch_version`, `settings` (of the allocator) and
+    `devices`, and `run` does if memory ran out: `source` is then a file of the case, which is in
+    `run_dir`. With two files `snapshot` also fills `differences`, and if an allocation failed,
+    `causes` and `remedies`.
     Only `watch` fills `watch`, and only `triage` fills `triage`.
     With --from, `yours` is about the rung of the user's own files.
     Only `diff` fills `diff`. `show` fills `gathered` for a folder of probes on several GPU types.
@@ -247,6 +255,7 @@ class Report:
     yours: YourRung | None = None
     diff: DiffAnswer | None = None
     applied: AppliedRemedy | None = None
+    unknown_sizes: UnknownSizes | None = None
 
 
 def bare_report(

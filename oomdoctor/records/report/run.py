@@ -60,6 +60,39 @@ class UnknownBranch:
 
 
 @dataclass(frozen=True, slots=True)
+class UnknownSize:
+    """A line whose memory depends on values that no kernel computed, and how often it ran.
+
+    `operator` read them. `allocates` says that it allocates by them, as nonzero does; else it gave
+    the command an integer, such as the sum of a mask. `bounded` says whether the shapes limit it;
+    None if that was not tried.
+    """
+
+    file: str
+    line: int
+    operator: str
+    allocates: bool
+    count: int
+    bounded: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownSizes:
+    """Memory that depends on values which no kernel computed, such as x[score > 0.5].
+
+    The report is about the run that took them for `assumed`: 0, a number, half or max (all that the
+    shapes allow). `lower_bytes` and `upper_bytes` are the reserved peaks of the fullest GPU with 0
+    and with max, null if only one was tried. `failed` says why the run with max gave no answer.
+    """
+
+    assumed: str
+    sizes: tuple[UnknownSize, ...]
+    lower_bytes: int | None = None
+    upper_bytes: int | None = None
+    failed: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StepPeaks:
     """The memory of one optimizer step, by the allocator's trace.
 

@@ -39,14 +39,16 @@ class Ended:
         return self.signal is not None or self.exit_code == ExitCode.INTERRUPTED
 
 
-def run_command(command: tuple[str, ...], environment: Mapping[str, str], tail: Tail) -> Ended:
-    """Run it to its end, and return how it ended.
+def run_command(
+    command: tuple[str, ...], environment: Mapping[str, str], tail: Tail, *, shown: bool = True
+) -> Ended:
+    """Run it to its end, and return how it ended; what it prints is passed on if `shown`.
 
     Raises:
         OomDoctorError: it cannot be started (exit 5).
     """
     sys.stdout.flush()
-    passage = Passage(tail)
+    passage = Passage(tail, shown=shown)
     with _signals(passage) as signals:
         try:
             process = subprocess.Popen(

@@ -1,9 +1,10 @@
 """Passes a command's output through, byte for byte, and keeps a part of it.
 
 Where our stream is a terminal the command gets a terminal too, so that it prints as it would
-without us. Streams that are one file for us are one for the command, which keeps their order. The
-command's process group is in the foreground whenever ours would be. So it gets Ctrl-C and Ctrl-Z
-itself and can read from the keyboard, as under a shell.
+without us. Streams that are one file for us are one for the command, which keeps their order. A
+second run of the command is not shown, only kept. The command's process group is in the foreground
+whenever ours would be. So it gets Ctrl-C and Ctrl-Z itself and can read from the keyboard, as under
+a shell.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ _TOO_EARLY = (signal.SIGTTIN, signal.SIGTTOU)
 class Passage:
     """Our stdout and stderr, and what the command writes to instead."""
 
-    def __init__(self, tail: Tail) -> None:
-        self._tail = tail
+    def __init__(self, tail: Tail, *, shown: bool = True) -> None:
+        self._tail, self._shown = tail, shown
         self._lock = threading.Lock()
         self._terminals: list[tuple[int, int]] = []
         self._threads: list[threading.Thread] = []
@@ -89,7 +90,7 @@ class Passage:
             with self._lock:
                 self._tail.add(chunk)
             try:
-                _write_all(ours, chunk)
+                _write_all(ours, chunk if self._shown else b"")
             except OSError:
                 break  # our reader is gone: the command sees the same
         with suppress(OSError):

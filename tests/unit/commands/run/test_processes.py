@@ -265,7 +265,8 @@ def test_branches_are_counted_by_the_users_line(tmp_path: Path) -> None:
         {"file": "b.py", "line": 5, "inner_file": str(library), "inner_line": 1, "count": 3},
         {"file": "b.py", "line": 5, "inner_file": str(library), "inner_line": 3, "count": 9},
     ]
-    found = unknown_branches(reads)
+    reads += [{**reads[0], "line": 7, "read": "size"}]
+    found = unknown_branches([{"read": "truth", **read} for read in reads])
     assert [(one.file, one.line, one.count) for one in found] == [("b.py", 5, 3), ("a.py", 1, 2)]
 
 

@@ -1,0 +1,125 @@
+"""Where memory depends on values that no kernel computed: the lines, and both ends of the range."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from oomdoctor.commands.run.diagnosis import last_words
+from oomdoctor.commands.run.places import is_only_logged, shown_file
+from oomdoctor.commands.run.processes import Process, ran_out
+from oomdoctor.commands.run.session import WatchRequest, line_of
+from oomdoctor.records.report.report import Report
+from oomdoctor.records.report.run import UnknownSize, UnknownSizes
+
+MOST = "max"
+_ZEROS = "0"
+
+
+def unknown_sizes(request: WatchRequest, processes: Sequence[Process]) -> UnknownSizes | None:
+    """The lines whose memory depends, or may depend, on values that are not known."""
+    counts: dict[tuple[str, int, str, bool], int] = {}
+    opened = set()
+    for process in processes:
+        for read in process.record["unknown_reads"]:
+            sized = read["read"] == "size"
+            logged = is_only_logged(read["inner_file"], read["inner_line"])
+            if not sized and (read["read"] != "integer" or logged):
+                continue
+            key = (shown_file(read["file"]), read["line"], read["operator"], sized)
+            counts[key] = counts.get(key, 0) + read["count"]
+            if sized and read["open"]:
+                opened.add(key)
+    chosen = request.assumed == MOST
+    found = sorted(counts.items(), key=lambda item: (not item[0][3], -item[1]))
+    sizes = tuple(
+        UnknownSize(*key, count=count, bounded=key not in opened if chosen else None)
+        for key, count in found
+    )
+    ended = (last_words(process) for process in processes)
+    failed = next((words for words in ended if words is not None), None)
+    return UnknownSizes(request.assumed or _ZEROS, sizes, failed=failed) if sizes else None
+
+
+def needs_most(request: WatchRequest, report: Report) -> bool:
+    """Whether the command is to run again with the most that the unknown values can select.
+
+    It may also have failed because zeros select nothing.
+    """
+    sizes = report.unknown_sizes
+    if sizes is None or request.values is not None:
+        return False
+    return report.status == "ok" or (report.status == "error" and _allocates(sizes))
+
+
+def again_line(first: Report) -> str:
+    """What is shown before the command runs again."""
+    assert first.unknown_sizes is not None
+    one = first.unknown_sizes.sizes[0]
+    return (
+        f"oomdoctor: {one.file}:{one.line} depends on values that no kernel computed; running the "
+        "command again with the most that they can select"
+    )
+
+
+def with_both_ends(request: WatchRequest, first: Report, again: Report) -> Report:
+    """The report of the run that needed more, with the range.
+
+    `first` took unknown values for zeros, `again` for the most that the shapes allow.
+    """
+    known = first.unknown_sizes
+    assert known is not None and request.gpus is not None
+    elapsed_s = round(first.elapsed_s + again.elapsed_s, 3)
+    lower, upper = (_peak(one) if _answers(one) else None for one in (first, again))
+    if upper is None:
+        half = line_of(
+            replace(request, values="half"), request.gpus.card.name, alone=request.gpus.alone
+        )
+        return replace(
+            first,
+            elapsed_s=elapsed_s,
+            smallest_gpu=None,
+            larger_batch=None,
+            next_commands=(half,),
+            unknown_sizes=replace(known, lower_bytes=lower, failed=_why(again)),
+        )
+    if not _allocates(known) and _peaks(first) == _peaks(again):
+        return replace(first, elapsed_s=elapsed_s, unknown_sizes=None)  # numbers that were counted
+    worse = again
+    if lower is not None and (ran_out(first.ranks), lower) > (ran_out(again.ranks), upper):
+        worse = first
+    both = replace(
+        again.unknown_sizes or known,
+        assumed=MOST if worse is again else _ZEROS,
+        lower_bytes=None if lower is None else min(lower, upper),
+        upper_bytes=max(lower or 0, upper),
+        failed=_why(first) if lower is None else None,
+    )
+    if any(one.bounded is False for one in both.sizes):
+        worse = replace(worse, smallest_gpu=None, larger_batch=None)
+        worse = replace(worse, next_commands=()) if worse.status == "ok" else worse
+    return replace(worse, started_at=first.started_at, elapsed_s=elapsed_s, unknown_sizes=both)
+
+
+def _allocates(sizes: UnknownSizes) -> bool:
+    return any(one.allocates for one in sizes.sizes)
+
+
+def _answers(report: Report) -> bool:
+    """Whether a run says what the command needs: it fits, or a GPU ran out."""
+    return report.status == "ok" or (report.status == "no" and ran_out(report.ranks))
+
+
+def _peaks(report: Report) -> list[tuple[int, int]]:
+    return [(rank.peak_allocated_bytes, rank.peak_reserved_bytes) for rank in report.ranks]
+
+
+def _peak(report: Report) -> int | None:
+    return max((rank.peak_reserved_bytes for rank in report.ranks), default=None)
+
+
+def _why(report: Report) -> str:
+    if report.status == "interrupted":
+        return "interrupted"
+    said = None if report.unknown_sizes is None else report.unknown_sizes.failed
+    return said or f"exit code {report.exit_code_of_command}"

@@ -1,0 +1,139 @@
+"""Runs whose memory depends on values that no kernel computed: a range, or an exact answer."""
+
+from __future__ import annotations
+
+import pytest
+from emulated_run import Watched
+
+from oomdoctor.records.report.report import Report
+from oomdoctor.units import GIB
+
+ROWS, WIDTH = 1 << 20, 256
+DATA = ROWS * WIDTH * 4  # 1 GiB
+START = f"""
+import torch
+x = torch.randn({ROWS}, {WIDTH}, device="cuda")
+score = torch.rand({ROWS}, device="cuda")
+print("only once", flush=True)
+"""
+TRAIN = """
+import torch
+d = "cuda"
+layer = torch.nn.Linear(64, 64).cuda()
+optimizer = torch.optim.SGD(layer.parameters())
+known = (torch.arange(4096) % 4 == 0).to(d)
+right = 0
+for step in range(4):
+    x = torch.randn(4096, 64, device=d)
+    y = layer(x)[known]
+    loss = y.square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    print("loss", loss.item(), known.sum().item(), torch.unique(known.long()).tolist())
+    seen = (y.argmax(-1) == 3).sum().item()
+    if step == 9 and seen > 3:
+        break
+"""
+# Every expert keeps what it needs for the backward pass: by rows, not by experts.
+EXPERTS = """
+import torch
+d, experts, rows, width = "cuda", 8, 4096, 1024
+router = torch.nn.Linear(width, experts).cuda()
+layers = torch.nn.ModuleList(torch.nn.Linear(width, width) for _ in range(experts)).cuda()
+optimizer = torch.optim.SGD([*router.parameters(), *layers.parameters()])
+for step in range(4):
+    x = torch.randn(rows, width, device=d)
+    weights, chosen = router(x).softmax(-1).topk(2)
+    out = torch.zeros_like(x)
+    for e in range(experts):
+        row, slot = torch.where(chosen == e)
+        out = out.index_add(0, row, layers[e](x[row]) * weights[row, slot, None])
+    out.square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=False)
+"""
+
+
+def _ends(report: Report) -> tuple[int, int]:
+    found = report.unknown_sizes
+    assert found is not None and found.lower_bytes is not None and found.upper_bytes is not None
+    return found.lower_bytes, found.upper_bytes
+
+
+@pytest.mark.parametrize(
+    ("line", "operator"),
+    [
+        ("y = x[score > 0.5]", "index"),
+        ("y = x.masked_select((score > 0.5)[:, None])", "masked_select"),
+        ("n = (score > 0.5).sum().item(); y = torch.empty(n, 256, device='cuda')", "item"),
+    ],
+)
+def test_a_mask_of_scores_gives_a_range(watched: Watched, line: str, operator: str) -> None:
+    report, out, error = watched.run("RTX 4090", START + line)
+    lower, upper = _ends(report)
+    assert lower < 1.5 * DATA
+    assert upper >= 2 * DATA
+    assert report.ranks[0].peak_reserved_bytes == upper  # the report is about the upper end
+    assert report.unknown_sizes is not None
+    assert [one.operator for one in report.unknown_sizes.sizes] == [operator]
+    assert out.count("only once") == 1
+    assert "running the command again" in error and "not exact" in error
+    assert "memory is exact" not in error
+
+
+def test_all_follows_the_upper_end(watched: Watched) -> None:
+    report, _, error = watched.run("2GiB", START + "y = x[score > 0.5]")
+    assert (report.status, report.exit_code) == ("no", 1)
+    assert report.unknown_sizes is not None
+    assert report.unknown_sizes.lower_bytes is not None
+    assert report.unknown_sizes.lower_bytes < 1.5 * GIB
+    assert report.smallest_gpu is None
+    assert any("1TiB" in line for line in report.next_commands)
+    assert not any("--values" in line for line in report.next_commands)
+    assert "Out of GPU memory" in error
+
+
+def test_half_of_the_rows(watched: Watched) -> None:
+    options = ("--values", "half")
+    report, _, error = watched.run("RTX 4090", START + "y = x[score > 0.5]", options=options)
+    index = 8 * ROWS // 2
+    needed = DATA + 4 * ROWS + ROWS + index + DATA // 2
+    assert needed - ROWS <= report.ranks[0].peak_allocated_bytes < needed + index + 4 * ROWS
+    assert report.unknown_sizes is not None and report.unknown_sizes.assumed == "half"
+    assert "with --values half" in error and "running the command again" not in error
+
+
+def test_known_masks_counts_and_a_logged_loss_leave_memory_exact(watched: Watched) -> None:
+    report, out, error = watched.run("T4", TRAIN)
+    assert report.unknown_sizes is None
+    assert "memory is exact." in error
+    assert "1024 [0, 1]" in out
+    assert report.smallest_gpu is not None
+
+
+def test_routing_of_experts_goes_from_even_to_all_to_the_same(watched: Watched) -> None:
+    report, _, error = watched.run("RTX 4090", EXPERTS)
+    lower, upper = _ends(report)
+    # The rows of all experts together are the same: at most one expert's temporaries are added.
+    assert lower <= upper < 2 * lower
+    assert "(where, " in error
+
+
+def test_zeros_that_end_the_command_and_the_most_that_does(watched: Watched) -> None:
+    report, _, error = watched.run("RTX 4090", START + "y = score[score > 0.5].max()")
+    assert (report.status, report.exit_code) == ("ok", 0)
+    assert "With zeros it failed: RuntimeError: max()" in error
+    script = START + "y = x[score > 0.5]\nif len(y): raise ValueError('too many')"
+    report, _, error = watched.run("RTX 4090", script)
+    assert (report.status, report.smallest_gpu) == ("ok", None)
+    assert "May fit" in error and "ValueError: too many" in error
+    assert "--values half" in report.next_commands[0]
+
+
+def test_what_no_shape_limits_is_named(watched: Watched) -> None:
+    script = START + "y = torch.repeat_interleave(x[:4], score[:4].round().long(), dim=0)"
+    report, _, error = watched.run("RTX 4090", script)
+    assert report.unknown_sizes is not None
+    assert [one.bounded for one in report.unknown_sizes.sizes] == [False]
+    assert "No shape limits train.py:6" in error and report.smallest_gpu is None
