@@ -37,6 +37,8 @@ many.unique()
 (x / 0.1).floor().long().unique(dim=0)
 x[torch.empty(1000, dtype=torch.bool, device=d)]
 torch.repeat_interleave(x, repeats, dim=0)
+sparse((score * 8).long()).coalesce().values()
+sparse(known.long()).coalesce().values()
 x[known]
 known.nonzero()
 torch.repeat_interleave(x, known.long() + 1, dim=0)
@@ -53,6 +55,8 @@ bool(torch.isnan(score).any())
 torch.linalg.inv(x[:4])
 known.sum().item()
 '''
+def sparse(rows):
+    return torch.sparse_coo_tensor(rows[None], x, (1000, 4))
 def first_read(line):
     seen.clear()
     answer = eval(line)
@@ -84,6 +88,8 @@ SIZES = {
     # As the mask that a kernel of another library writes, such as that of torchvision's nms.
     "x[torch.empty(1000, dtype=torch.bool, device=d)]": (0, 5, 500, 1000),
     "torch.repeat_interleave(x, repeats, dim=0)": (0, 5, 0, 0),  # nothing bounds it
+    "sparse((score * 8).long()).coalesce().values()": (1, 5, 500, 1000),
+    "sparse(known.long()).coalesce().values()": (2,) * 4,
     "x[known]": (334,) * 4,
     "known.nonzero()": (334,) * 4,
     "torch.repeat_interleave(x, known.long() + 1, dim=0)": (1334,) * 4,

@@ -33,6 +33,8 @@ from oomdoctor.system.machine.memory import available_memory
 from oomdoctor.system.machine.nvml import list_gpus
 from oomdoctor.units import GIB, format_bytes
 
+# How long a second run may take: so long, and so many times as long as the first.
+_AT_LEAST_S, _LONGER = 60.0, 4
 # Host memory of one process that trains on emulated GPUs: torch, transformers and their tables.
 RANK_HOST_BYTES = round(0.6 * GIB)
 
@@ -55,8 +57,12 @@ def run_watched(
     here = _checked(request)
     on_start(_first_line(request.gpus, here))
 
-    def once(asked: WatchRequest, joined: Callable[[Report], Report] | None = None) -> Report:
-        return _run_once(asked, here, on_crash, rendered, joined)
+    def once(
+        asked: WatchRequest,
+        joined: Callable[[Report], Report] | None = None,
+        limit_s: float | None = None,
+    ) -> Report:
+        return _run_once(asked, here, on_crash, rendered, joined, limit_s)
 
     first = once(request)
     if not needs_most(request, first):
@@ -66,7 +72,8 @@ def run_watched(
     def joined(again: Report) -> Report:
         return with_both_ends(request, first, again)
 
-    again = once(replace(request, most=True), joined)
+    # It may wait for a mask to have nothing left, for ever.
+    again = once(replace(request, most=True), joined, _AT_LEAST_S + _LONGER * first.elapsed_s)
     return again if again.ranks else joined(again)
 
 
@@ -76,8 +83,11 @@ def _run_once(
     on_crash: Callable[[Exception], None],
     rendered: Callable[[Report], str],
     joined: Callable[[Report], Report] | None,
+    limit_s: float | None,
 ) -> Report:
-    """Run the command; with `joined`, for the second time, unseen, with what it makes of both."""
+    """Run the command, for `limit_s` at most; with `joined`, which makes one report of it and that
+    of an earlier run, it is not shown.
+    """
     clock, started = time.monotonic(), datetime.now(UTC)
     tail = Tail()
     with session_folder() as folder, guarded(folder):
@@ -93,7 +103,8 @@ def _run_once(
             if request.path is not None and "PATH" not in variables:
                 watching["PATH"] = request.path
             variables = command_environment(variables | watching)
-            ended = run_command(request.command, variables, tail, shown=joined is None)
+            shown = joined is None
+            ended = run_command(request.command, variables, tail, shown=shown, limit_s=limit_s)
             end_left_over(folder)
         elapsed_s = time.monotonic() - clock
         seen = Seen(folder, ended, tail, samples, here)

@@ -14,6 +14,7 @@ from oomdoctor.records.report.run import UnknownSize, UnknownSizes
 
 MOST = "max"
 _ZEROS = "0"
+_ENDED = (128 + 15, 128 + 9)  # by a signal, and not by one for us
 
 
 def unknown_sizes(request: WatchRequest, processes: Sequence[Process]) -> UnknownSizes | None:
@@ -121,5 +122,7 @@ def _peak(report: Report) -> int | None:
 def _why(report: Report) -> str:
     if report.status == "interrupted":
         return "interrupted"
+    if report.exit_code_of_command in _ENDED:
+        return "it did not end in time"
     said = None if report.unknown_sizes is None else report.unknown_sizes.failed
     return said or f"exit code {report.exit_code_of_command}"

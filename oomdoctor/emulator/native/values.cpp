@@ -22,7 +22,7 @@ namespace {
 using Names = std::unordered_set<std::string>;
 
 // They copy or fill without another operator, and have no kernel of CUDA's own.
-const Names kLeaves = {"copy_"};
+const Names kLeaves = {"copy_", "_coalesce"};
 // Declared as writing, but the values stay.
 const Names kHarmless = {"resize_", "resize_as_", "resize", "record_stream", "_resize_output_", "requires_grad_",
                          "retain_grad", "rename_", "detach_", "set_data"};
@@ -223,6 +223,11 @@ std::unique_ptr<at::ObserverContext> start(const Op& op, c10::ArrayRef<c10::IVal
     return nullptr;
   }
   if (op.name == "_local_scalar_dense") say_reader(&args[0].toTensor());
+  if (op.name == "_coalesce") { // of a sparse tensor, which is not plain
+    Quiet quiet;
+    expect_coalesced(args[0].toTensor());
+    return nullptr;
+  }
   const Inputs in = inspect(op, args);
   if (!in.cuda && !op.factory) return nullptr;
   if (in.wrapped) return nullptr;
@@ -314,7 +319,7 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
   const Op* op = known(fn);
   if (!op || op->ignored) return;
   if (op->name == "copy_") emu_values_limit(0);
-  if (op->rule) emu_values_expect_nothing();
+  if (op->rule || op->name == "_coalesce") emu_values_expect_nothing();
   if (!emu_values_ready() || (!context && watched()) || modes()) return;
   const auto& outs = fn.outputs();
   const size_t wanted = op->fresh.size();

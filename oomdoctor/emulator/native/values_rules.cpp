@@ -6,6 +6,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/nonzero.h>
+#include <ATen/ops/unique_dim.h>
 #include <ATen/ops/where.h>
 
 #include <cmath>
@@ -305,6 +306,16 @@ at::Tensor mask_of(at::IntArrayRef sizes) {
   return (share().kind == Share::half ? each.remainder(2).eq(0) : each.lt(selected(numel))).reshape(sizes);
 }
 } // namespace
+
+void expect_coalesced(const at::Tensor& sparse) {
+  const at::Tensor indices = sparse._indices();
+  const int64_t nnz = indices.size(1);
+  if (!plain(indices) || nnz == 0 || indices.numel() > kMostIntegers) return;
+  const int worth = state(indices);
+  int64_t found = share().kind == Share::none ? 1 : std::min(std::max<int64_t>(selected(nnz), 1), nnz);
+  if (worth > EMU_BLANK) found = std::get<0>(at::unique_dim(alias(indices), 1)).size(1);
+  emu_values_expect(&found, sizeof found, worth > EMU_BLANK || share().kind == Share::none ? worth : EMU_ASSUMED);
+}
 
 bool is_about_finite(const Call& call) {
   const Op& op = call.op;

@@ -102,6 +102,8 @@ bool compute_uniform(const Call& call, Results& results);
 bool watch_memory();
 // --values: makes a mask of values that nobody knows, a share of it true; false: the usual way.
 bool mask_of_unknown(const Call& call, Results& results);
+// How many indices differ is read next.
+void expect_coalesced(const at::Tensor& sparse);
 // Whether it asks for NaN or infinity: an unknown number is finite.
 bool is_about_finite(const Call& call);
 Rule rule_of(const std::string& name, const std::string& overload);

@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from oomdoctor.errors import ExitCode, machine_error
 # To the whole group, as Ctrl-C and `kill` of a job reach it; the others to the command alone.
 _TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _TO_COMMAND = (signal.SIGUSR1, signal.SIGUSR2)
+_GRACE_S = 5.0
 _OF_JOBS = (signal.SIGTSTP, signal.SIGCONT)
 
 
@@ -40,9 +42,16 @@ class Ended:
 
 
 def run_command(
-    command: tuple[str, ...], environment: Mapping[str, str], tail: Tail, *, shown: bool = True
+    command: tuple[str, ...],
+    environment: Mapping[str, str],
+    tail: Tail,
+    *,
+    shown: bool = True,
+    limit_s: float | None = None,
 ) -> Ended:
     """Run it to its end, and return how it ended; what it prints is passed on if `shown`.
+
+    After `limit_s` it is ended, as by SIGTERM.
 
     Raises:
         OomDoctorError: it cannot be started (exit 5).
@@ -62,11 +71,30 @@ def run_command(
             text = f"cannot start {command[0]}: {error.strerror}"
             raise machine_error("command_failed", text) from None
         passage.start()
-        with in_foreground(process.pid) as terminal:
+        with in_foreground(process.pid) as terminal, _ended_after(limit_s, process.pid):
             signals.pass_to(process.pid, terminal)
             status = _wait(process, terminal, signals)
         passage.finish()
     return Ended(status, signals.first)
+
+
+@contextmanager
+def _ended_after(limit_s: float | None, group: int) -> Iterator[None]:
+    """End a process group that runs longer."""
+
+    def end(number: int) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(group, number)
+
+    ends = [(limit_s, signal.SIGTERM), (limit_s + _GRACE_S, signal.SIGKILL)] if limit_s else []
+    timers = [threading.Timer(after_s, end, [number]) for after_s, number in ends]
+    for timer in timers:
+        timer.start()
+    try:
+        yield
+    finally:
+        for timer in timers:
+            timer.cancel()
 
 
 class _Signals:

@@ -11,6 +11,8 @@ from example_runs import RANK, depends_on_values, fits, ran_out
 
 from oomdoctor.commands.devices.emulated import emulated_gpus
 from oomdoctor.commands.run.places import is_only_logged
+from oomdoctor.commands.run.process.command import run_command
+from oomdoctor.commands.run.process.streams import Tail
 from oomdoctor.commands.run.processes import Process
 from oomdoctor.commands.run.session import WatchRequest
 from oomdoctor.commands.run.values import needs_most, unknown_sizes, with_both_ends
@@ -171,3 +173,13 @@ def test_a_share_that_was_asked_for_is_named() -> None:
 
 def _page(report: Report) -> str:
     return " ".join(str(section) for section in run_sections(report, Look()))
+
+
+def test_a_second_run_that_does_not_end_is_ended() -> None:
+    ended = run_command(
+        ("sleep", "60"), {"PATH": "/usr/bin:/bin"}, Tail(), shown=False, limit_s=0.2
+    )
+    assert (ended.exit_code, ended.interrupted) == (143, False)
+    again = _report(1, SIZE, status="error", exit_code_of_command=ended.exit_code)
+    both = with_both_ends(REQUEST, _report(5, SIZE), again)
+    assert "gave no answer: it did not end in time" in _page(both)
