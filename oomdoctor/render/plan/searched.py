@@ -29,7 +29,8 @@ _SOLVED = (
 )
 _SWEPT = (
     "(brackets): does not fit; the size is what it needs on a larger card. The limit is the "
-    "largest value that fits, found as --solve does: near it the allocator gives memory back."
+    "largest value that fits, found between these values as --solve does: near it the allocator "
+    "gives memory back."
 )
 _BORDERLINE = " * is borderline: closer to the limit than the prediction error."
 

@@ -11,16 +11,13 @@ from oomdoctor.records.facts.attention import ATTENTIONS
 from oomdoctor.stacks.partial_config import PartialConfig, RungKeys, picked, without
 from oomdoctor.stacks.programs.program import OF_WEIGHTS, Program
 
-# Keys of a rung that the programs' tables decide alone, in the order in which they are told.
-_AS_SAID = (
-    "optimizer", "attention", "compile", "loss", "lora_rank", "lora_alpha",
-    "lora_dropout", "lora_targets", "double_quant", "quant_storage", "kbit_prepare",
-    "micro_batch_size", "sequence_length", "prefetch", "reduce_dtype", "bucket_elements",
-    "sync_each_batch", "fsdp_version", "world_size", "gpus_per_node", "allocator",
-    "packing", "use_dora", "use_rslora", "modules_to_save", "frozen_layers",
-    "objective", "reference", "completion_length", "num_generations",
-    "optimizer_in_backward", "optimizer_rank", "library", "vision", "images", "image_size",
+# Keys of a rung that follow from several settings; the others are as the programs' tables say.
+_CONCLUDED = (
+    "method", "quantization", "sharding", "offload", "weights_dtype", "autocast_dtype", "fp8",
+    "activation_checkpointing", "checkpoint_every", "adapter_dtype", "padding", "document_length",
+    "effective_batch_size", "vllm_gpu_memory_utilization",
 )  # fmt: skip
+_AS_SAID = tuple(key for key in RungKeys.__annotations__ if key not in _CONCLUDED)
 _OF_ADAPTERS = ("use_dora", "use_rslora", "modules_to_save")
 _VLLM_SHARE = 0.3  # TRL's default
 _USUAL_BATCH = 16  # where no file says how many rows a step has
