@@ -89,6 +89,9 @@ def _head(report: Report) -> list[Block]:
     if worst is None:
         return [*blocks, Facts(tuple(facts))] if facts else blocks
     facts.insert(0, ("Steps", _stopped(report.ranks)))
+    if worst.not_reached:
+        calls = ", ".join(f"{one.function}() in {one.file}:{one.line}" for one in worst.not_reached)
+        facts.insert(1, ("Not run", f"{calls}; --steps all runs what comes after the stop"))
     if worst.oom is not None:
         facts += _ran_out(worst.oom, explained=bool(report.diagnoses))
     if worst.headroom_bytes is not None and worst.outcome == "fits" and device is not None:
@@ -192,11 +195,14 @@ def _stopped(ranks: tuple[RankMemory, ...]) -> str:
     if not steps:
         return "no optimizer step"
     reasons = {rank.stopped for rank in ranks}
+    unit = "backward pass" if ranks[0].unit == "pass" else "step"
     if "steady" in reasons:
-        return f"stopped after step {steps}: memory repeats"
+        return f"stopped after {unit} {steps}: memory repeats"
     if "steps" in reasons:
-        return f"stopped after step {steps}, as asked"
-    return counted(steps, "optimizer step")
+        return f"stopped after {unit} {steps}, as asked"
+    if unit == "step":
+        return counted(steps, "optimizer step")
+    return f"no optimizer step, {steps:,} backward pass{'' if steps == 1 else 'es'}"
 
 
 def _ran_out(oom: RankOom, *, explained: bool) -> list[tuple[str, str]]:

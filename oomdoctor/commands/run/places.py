@@ -169,7 +169,7 @@ def _name(node: ast.AST) -> str:
 
 def _innermost(file: str, line: int) -> ast.AST | None:
     """The smallest statement at a line; of a compound one only its head."""
-    tree = _tree(file)
+    tree = tree_of(file)
     if tree is None:
         return None
     found: ast.stmt | None = None
@@ -186,7 +186,8 @@ def _innermost(file: str, line: int) -> ast.AST | None:
 
 
 @cache
-def _tree(file: str) -> ast.Module | None:
+def tree_of(file: str) -> ast.Module | None:
+    """The code of a file; None if it cannot be read."""
     try:
         return ast.parse(Path(file).read_bytes())
     except (OSError, SyntaxError, ValueError):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from oomdoctor.commands.run.not_reached import not_reached
 from oomdoctor.commands.run.places import library_line, phase_of_peak, unknown_branches, user_line
 from oomdoctor.records.job.result import Evidence
 from oomdoctor.records.report.run import MemoryPoint, RankMemory, RankOom, RankOutcome, StepPeaks
@@ -108,6 +109,8 @@ def rank_memory(
                 unknown_branches=unknown_branches(record["unknown_reads"]),
                 steps_memory=tuple(StepPeaks(**one) for one in device["steps"]),
                 memory=_points(device["curve"]),
+                unit=record.get("unit", "step"),
+                not_reached=not_reached(record),
             )
         )
     return found

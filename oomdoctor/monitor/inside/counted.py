@@ -27,6 +27,8 @@ _BACKWARD = ("torch/autograd/__init__.py", "torch/_tensor.py")
 class CountedMemory:
     """Memory by torch's counters. It has what `TracedMemory` has."""
 
+    without_gradients = False
+    """No hooks see it."""
     stops_to_look = False
 
     def __init__(self, *, every_step: bool) -> None:

@@ -47,20 +47,28 @@ class StepMemory:
         )
 
 
-def wants_to_stop(asked: Any, step: int, devices: list[list[StepMemory]]) -> str | None:
+def wants_to_stop(
+    asked: Any, step: int, devices: list[list[StepMemory]], most_cycle: int = 1
+) -> str | None:
     """Why this process could stop now: "steps" or "steady"; None if it goes on.
 
-    `asked` is what the user chose, `devices` the steps so far of each device.
+    `asked` is what the user chose, `devices` the steps so far of each device. Memory may repeat
+    after up to `most_cycle` steps, as where two networks take turns.
     """
     if asked == "all":
         return None
     if isinstance(asked, int):
         return "steps" if step >= asked else None
-    steady = devices and all(
-        len(steps) >= 2 and steps[-1].step == step and steps[-1].repeats(steps[-2])
-        for steps in devices
-    )
+    cycles = range(1, most_cycle + 1)
+    steady = devices and any(all(_repeat(s, step, n) for s in devices) for n in cycles)
     return "steady" if steady else None
+
+
+def _repeat(steps: list[StepMemory], step: int, cycle: int) -> bool:
+    last = steps[-2 * cycle :]
+    if len(last) < 2 * cycle or last[-1].step != step:
+        return False
+    return all(now.repeats(before) for before, now in zip(last, last[cycle:], strict=False))
 
 
 def on_out_of_memory(act: Callable[[int, int, int, int], None]) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from oomdoctor.emulator.variables import ALONE
-from oomdoctor.monitor.inside import memory, process
+from oomdoctor.monitor.inside import memory, passes, process
 from oomdoctor.monitor.inside.counted import CountedMemory
 from oomdoctor.monitor.inside.ending import (
     agree,
@@ -44,6 +44,7 @@ from oomdoctor.monitor.shared_folder import asked, rank_and_world, replace_file
 from oomdoctor.system.environment import WATCH_FOLDER, allocator_settings, variable
 
 _FIRST_FORWARDS = 4  # before which torch may still hold what later ones do not need
+_MOST_CYCLE = 4  # backward passes after which memory may repeat, without an optimizer
 _INTERVAL_S = 5.0  # between two readings without an optimizer step
 _WRITE_S = 1.0  # between two records of the thread
 trainers = 0  # transformers' Trainers that are training now; they are stopped as a callback does
@@ -66,7 +67,11 @@ class Watch:
         )
         self._snapshots = Snapshots(folder)
         self._counts: dict[int, int] = {}
-        self._step = self._forwards = 0
+        self._turns: dict[int, list[int]] = {}
+        self._step = self._rounds = self._forwards = 0
+        self._unit = "step"
+        self._stopped_in: list[dict[str, Any]] = []
+        self._passes = passes.Passes(self._end_pass)
         self._ooms: list[dict[str, Any]] = []
         self._notes: list[str] = []
         self._read_at = time.monotonic()
@@ -85,6 +90,7 @@ class Watch:
         }
         self._memory.begin()
         optimizer.register_optimizer_step_post_hook(self._after_step)
+        self._passes.begin()
         on_out_of_memory(self._on_out_of_memory)
         process.note_reads()
         memory.keep_peaks()
@@ -94,15 +100,24 @@ class Watch:
             threading.Thread(target=self._keep_writing, daemon=True).start()
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if os.getpid() != self.pid or engines:
+        if os.getpid() != self.pid:
             return
         # Several optimizers take turns; a step has ended once one of them comes round again.
-        self._counts[id(optimizer)] = self._counts.get(id(optimizer), 0) + 1
-        if self._counts[id(optimizer)] > self._step:
+        taken = self._counts[id(optimizer)] = self._counts.get(id(optimizer), 0) + 1
+        if taken <= 2:
+            self._turns.setdefault(id(optimizer), []).append(self._step)
+        if not engines and taken > self._rounds:
+            self._rounds = taken
+            self._unit = "step"
+            self.end_step()
+
+    def _end_pass(self) -> None:
+        if os.getpid() == self.pid and not self._rounds:
+            self._unit = "pass"
             self.end_step()
 
     def end_step(self) -> None:
-        """Take note that an optimizer step has ended.
+        """Take note that a step has ended: of the optimizer, or a backward pass without one.
 
         Raises:
             SystemExit: the training ends here, unless a Trainer ends it.
@@ -116,7 +131,8 @@ class Watch:
             if self._memory.stops_to_look or stop is not None:
                 self._write()
             self._memory.forget()
-            self._memory.between_steps()
+            if self._unit == "step":  # a pass ends where the next one begins
+                self._memory.between_steps()
         if stop is not None and not trainers:
             raise SystemExit(0)
 
@@ -142,7 +158,10 @@ class Watch:
         """Why the training stops now; None if it goes on."""
         if self.stopped is not None:
             return None  # the Trainer was asked to stop, and may evaluate and save
-        wish = wants_to_stop(self._asked["steps"], self._step, self._memory.steps())
+        cycle = _MOST_CYCLE if self._unit == "pass" else 1
+        wish = wants_to_stop(self._asked["steps"], self._step, self._memory.steps(), cycle)
+        if wish == "steady" and passes.still_waits(self._turns, self._step):
+            wish = None  # as of the generator of a GAN whose critic steps more often
         rank, world = rank_and_world()
         asks_others = self._asked["steps"] == "steady" and variable(ALONE) is None
         if world > 1 and rank is not None and asks_others:
@@ -154,6 +173,7 @@ class Watch:
                 self._asked = {**self._asked, "steps": "all"}
             wish = wish if answer else None
         self.stopped = wish
+        self._stopped_in = frames_here() if wish is not None and not trainers else []
         return wish
 
     def _read(self) -> None:
@@ -196,6 +216,9 @@ class Watch:
         self._ended.set()
         with suppress(Exception):
             self._read()
+            if self.stopped is None and not self._rounds and self._passes.is_open():
+                self._step, self._unit = self._step + 1, "pass"
+                self._memory.end_step(self._step)
         with suppress(Exception):
             self._write(ended=True)
         with suppress(Exception):
@@ -224,7 +247,10 @@ class Watch:
             "written_at": time.time(),
             "ended": ended,
             "step": self._step,
+            "unit": self._unit,
             "stopped": self.stopped,
+            "stopped_in": self._stopped_in,
+            "without_gradients": self._memory.without_gradients,
             "micro_batch_size": self.micro_batch_size,
             "resident_bytes": resident_bytes(),
             "exception": last_exception() if ended else None,
@@ -259,6 +285,7 @@ def after_torch() -> None:
 
     torch.cuda._lazy_call(begin)
     leave_to_the_script()
+    passes.note_optimizers()
 
 
 def current() -> Watch | None:

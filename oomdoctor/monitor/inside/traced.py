@@ -94,6 +94,11 @@ class TracedMemory:
         """The steps so far of each device."""
         return list(self._steps.values())
 
+    @property
+    def without_gradients(self) -> bool:
+        """Whether a module has run without gradients, as in an evaluation."""
+        return self._position.without_gradients
+
     def place(self) -> dict[str, Any]:
         """Where the training is, by the hooks."""
         return {
@@ -154,6 +159,7 @@ class Position:
         self._stack: list[tuple[int, str]] = []
         self._names: dict[int, str] = {}
         self._thread: int | None = None
+        self.without_gradients = False
         self._handles: list[Any] = []
 
     def begin(self) -> None:
@@ -177,6 +183,7 @@ class Position:
     def enter(self, phase: str, module: str = "") -> None:
         """Note where the training is from now on."""
         self.phase, self.module = phase, module
+        self.without_gradients |= phase == "eval"
         if len(self._times) < _MOST:
             self._times.append(time.time_ns() // 1000)
             self._places.append((phase, module))

@@ -14,6 +14,7 @@ from oomdoctor.records.report.diagnosis import ReadPhase
 DeviceKind = Literal["real", "emulated"]
 RankOutcome = Literal["fits", "oom", "failed"]
 Stopped = Literal["steady", "steps"]
+StepUnit = Literal["step", "pass"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +149,11 @@ class RankMemory:
     show for the process: the reserved peak and the CUDA context. `where` is the innermost line of
     the user's own code at the peak, and `library_where` the line of the library below it.
     `headroom_bytes` is how much more the process could have reserved. `stopped` says why the
-    training was stopped; None if it was not. `steps_memory` leaves out steps in the middle of a
-    long run, and `memory` keeps the highest point of each stretch.
+    training was stopped; None if it was not. `unit` is "pass" if no optimizer took steps, so that
+    they are backward passes. `not_reached` are calls in the user's code that evaluate, generate or
+    save and that would have come after the stop; `function` is what they call. `steps_memory`
+    leaves out steps in the middle of a long run, and `memory` keeps the highest point of each
+    stretch.
     """
 
     rank: int
@@ -173,6 +177,8 @@ class RankMemory:
     unknown_branches: tuple[UnknownBranch, ...]
     steps_memory: tuple[StepPeaks, ...]
     memory: tuple[MemoryPoint, ...]
+    unit: StepUnit = "step"
+    not_reached: tuple[Place, ...] = ()
 
     @property
     def repeats(self) -> bool:

@@ -72,3 +72,11 @@ def test_a_silent_rank_is_waited_for_until_patience_ends(
 ) -> None:
     monkeypatch.setattr(ending, "_PATIENCE_S", 0.05)
     assert agree(tmp_path, 0, 2, 1, True) is None
+
+
+def test_memory_may_repeat_after_several_backward_passes() -> None:
+    assert wants_to_stop("steady", 4, [_steps(5, 7, 5, 7)]) is None
+    assert wants_to_stop("steady", 4, [_steps(5, 7, 5, 7)], most_cycle=4) == "steady"
+    assert wants_to_stop("steady", 4, [_steps(5, 7, 5, 8)], most_cycle=4) is None
+    assert wants_to_stop("steady", 5, [_steps(9, 5, 7, 5, 7)], most_cycle=4) == "steady"
+    assert wants_to_stop("steady", 3, [_steps(7, 5, 7)], most_cycle=4) is None

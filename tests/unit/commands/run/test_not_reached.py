@@ -1,0 +1,61 @@
+"""Which calls of a script come after the line where it was stopped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oomdoctor.commands.run.not_reached import not_reached
+
+SCRIPT = """\
+import torch
+def check(model):
+    validate(model)
+@torch.inference_mode()
+def look_at(model):
+    model(1)
+def train(model):
+    evaluate(model)
+    for epoch in range(3):
+        sample(model)
+        for batch in data:
+            loss(model).backward()
+            optimizer.step()
+            model.eval()
+        look_at(model)
+    torch.save(model.state_dict(), "x")
+train(model)
+model.generate()
+"""
+
+
+def _record(folder: Path, **changes: Any) -> dict[str, Any]:
+    file = folder / "train.py"
+    file.write_text(SCRIPT)
+    library = "/venv/lib/python3.11/site-packages/torch/optim/optimizer.py"
+    frames = [(library, 9), (str(file), 13), (str(file), 17)]
+    record = {
+        "stopped_in": [{"filename": name, "line": line, "name": "f"} for name, line in frames],
+        "library_folders": [],
+        "without_gradients": False,
+    }
+    return record | changes
+
+
+@pytest.mark.parametrize(
+    ("seen", "names"),
+    [
+        (False, [("look_at", 15), ("save", 16), ("sample", 10), ("generate", 18)]),
+        (True, [("look_at", 15), ("save", 16), ("generate", 18)]),  # it may have sampled before
+    ],
+)
+def test_calls_after_the_stop(tmp_path: Path, seen: bool, names: list[tuple[str, int]]) -> None:
+    found = not_reached(_record(tmp_path, without_gradients=seen))
+    assert [(one.function, one.line) for one in found] == names
+
+
+def test_a_run_that_was_not_stopped_left_nothing_out(tmp_path: Path) -> None:
+    assert not_reached(_record(tmp_path, stopped_in=[])) == ()
+    assert not_reached({"library_folders": []}) == ()
