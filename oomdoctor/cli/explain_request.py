@@ -88,12 +88,13 @@ def _with_model(
 def _settings_in(path: Path, option: str) -> Mapping[str, Any]:
     """The settings of a training file; a script in Python is read, never run."""
     from oomdoctor.system.train_config import read_text, read_train_config
+    from oomdoctor.system.training_files import with_named_file
 
     if path.suffix != ".py":
-        return read_train_config(path, option)
+        return with_named_file(read_train_config(path, option), path)
     from oomdoctor.stacks.reading.script import parse
 
-    return parse(str(path), read_text(path, option)).values
+    return with_named_file(parse(str(path), read_text(path, option)).values, path)
 
 
 def _without(error: OomDoctorError) -> str:

@@ -28,7 +28,7 @@ from oomdoctor.stacks.writing.patch import Written, written
 from oomdoctor.system.environment import worker_environment
 from oomdoctor.system.models import hub
 from oomdoctor.system.train_config import read_text
-from oomdoctor.system.training_files import read_document, read_documents
+from oomdoctor.system.training_files import read_document, read_documents, with_named_file
 
 _LIMIT_S = 120.0  # importing the libraries takes seconds, on a slow file system a minute
 _LONGEST = 160
@@ -58,11 +58,12 @@ def training_of_file(
 ) -> UserTraining | None:
     """The training of one file with the published defaults of its program.
 
-    `config` is the model's config.json, empty if it is not known. Files that it names are not
-    opened. None if the file is no training, or does not say a whole one.
+    `config` is the model's config.json, empty if it is not known. A DeepSpeed file that it names is
+    read if it is here. None if the file is no training, or does not say a whole one.
     """
     try:
-        draft = draft_of((recognized(read_document(str(path))),))
+        document = recognized(read_document(str(path)))
+        draft = draft_of((replace(document, values=with_named_file(document.values, path)),))
         if draft.main.program.is_launcher:
             return None
         return finished(draft, lambda: config, asked)

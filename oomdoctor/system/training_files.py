@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from oomdoctor.errors import usage_error
+from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.facts.choices import FormatName
 from oomdoctor.records.report.user_training import Document
 from oomdoctor.stacks.reading.script import read_script
@@ -53,6 +53,20 @@ def read_documents(texts: Sequence[str]) -> tuple[Document, ...]:
                 known.add(path.resolve())
                 documents.append(_file(path, program))
     return tuple(documents)
+
+
+def with_named_file(settings: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
+    """The settings of a file, with those of a DeepSpeed file that it names in place of the name.
+
+    They are as they were if that file is not on this machine or cannot be read.
+    """
+    try:
+        named = _named_file(Document(str(path), settings), "deepspeed")
+        if named is None:
+            return settings
+        return {**settings, "deepspeed": read_with_text(named, OPTION)[0]}
+    except OomDoctorError:
+        return settings
 
 
 def split_program(text: str) -> tuple[FormatName | None, str]:

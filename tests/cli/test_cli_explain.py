@@ -245,6 +245,31 @@ def test_a_file_means_what_it_means_to_plan(
     assert reasons and set(reasons) <= set(found["assumed"])
 
 
+@pytest.mark.parametrize("suffix", [".yaml", ".py"])
+def test_a_deepspeed_file_that_a_file_names_is_read_where_it_is_here(
+    suffix: str, trace: Path, tmp_path: Path, cli: Any
+) -> None:
+    engine = {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}}
+    texts = {
+        ".yaml": "model_name_or_path: meta-llama/Llama-3.1-8B\nmax_length: 4960\nbf16: true\n"
+        "per_device_train_batch_size: 4\ndeepspeed: ",
+        ".py": PLAIN_SCRIPT.replace("bf16=True)", "bf16=True, deepspeed=ENGINE)"),
+    }
+    file = tmp_path / f"train{suffix}"
+
+    def explained(value: str) -> str:
+        text = texts[suffix]
+        file.write_text(text.replace("ENGINE", value) if "ENGINE" in text else text + value + "\n")
+        ended = cli("explain", str(trace), "--config", str(file))
+        assert ended.code == 0, ended.err
+        return str(ended.out)
+
+    elsewhere = explained('"engine.json"')
+    inline = explained(json.dumps(engine))
+    (tmp_path / "engine.json").write_text(json.dumps(engine))
+    assert explained('"engine.json"') == inline != elsewhere
+
+
 def test_no_checkpointing_is_assumed_where_the_program_turns_it_off(
     trace: Path, tmp_path: Path, cli: Any
 ) -> None:
