@@ -33,6 +33,10 @@ _RANGE = (
     "Emulated: memory is not exact, because sizes depend on values that no kernel computed. Losses "
     "and times mean nothing either."
 )
+_SAME = (
+    "Emulated: sizes depend on values that no kernel computed, but the peak is the same at both "
+    "ends. Losses and times mean nothing."
+)
 _ENDS = ("0", "max")
 _TAKEN = {"0": "zero", "max": "the most that the shapes allow", "half": "half of it"}
 
@@ -107,7 +111,9 @@ def _head(report: Report) -> list[Block]:
     if device is not None and device.kind == "emulated":
         inexact = any(warn.code == "inexact" for warn in report.warnings)
         if report.unknown_sizes is not None:
-            blocks.append(Note(_RANGE))
+            ends = report.unknown_sizes
+            same = _is_sure(ends) and ends.lower_bytes == ends.upper_bytes is not None
+            blocks.append(Note(_SAME if same else _RANGE))
         else:
             blocks.append(Note(_NO_VALUES.format(but=_BUT if inexact else "")))
     return blocks

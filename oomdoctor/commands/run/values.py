@@ -84,13 +84,16 @@ def with_both_ends(request: WatchRequest, first: Report, again: Report) -> Repor
             next_commands=(half,),
             unknown_sizes=replace(known, lower_bytes=lower, failed=_why(again)),
         )
-    if not _allocates(known) and _peaks(first) == _peaks(again):
+    same = _peaks(first) == _peaks(again)
+    if same and not _allocates(known):
         return replace(first, elapsed_s=elapsed_s, unknown_sizes=None)  # numbers that were counted
     worse = again
     if lower is not None and (ran_out(first.ranks), lower) > (ran_out(again.ranks), upper):
         worse = first
+    found = again.unknown_sizes or known
     both = replace(
-        again.unknown_sizes or known,
+        found,
+        sizes=tuple(one for one in found.sizes if one.allocates or not same),
         assumed=MOST if worse is again else _ZEROS,
         lower_bytes=None if lower is None else min(lower, upper),
         upper_bytes=max(lower or 0, upper),

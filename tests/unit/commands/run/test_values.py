@@ -131,7 +131,10 @@ def test_equal_ends_are_said_and_counted_numbers_leave_memory_exact() -> None:
     both = with_both_ends(REQUEST, _report(5, SIZE), _report(5, SIZE))
     assert "peak 5.00 GiB reserved" in _page(both)
     assert "The peak is the same" in _page(both) and "memory is exact" not in _page(both)
+    assert "the peak is the same at both ends" in _page(both)
     integer = replace(SIZE, allocates=False)
+    both = with_both_ends(REQUEST, _report(5, SIZE, integer), _report(5, SIZE, integer))
+    assert both.unknown_sizes is not None and both.unknown_sizes.sizes == (SIZE,)
     assert with_both_ends(REQUEST, _report(5, integer), _report(5, integer)).unknown_sizes is None
     both = with_both_ends(REQUEST, _report(5, integer), _report(6, integer))
     assert both.unknown_sizes is not None and both.unknown_sizes.upper_bytes == 6 * GIB
