@@ -189,18 +189,20 @@ def emulating(
         with entered(Path(python), devices, session, cache, compiler, path=path) as found:
             yield found.variables
     finally:
-        with suppress(OSError):
-            (session / _INEXACT).replace(folder / _INEXACT)
+        with suppress(OSError):  # there may be what earlier sessions in this folder noted
+            noted = (session / _INEXACT).read_text(encoding="utf-8")
+            with (folder / _INEXACT).open("a", encoding="utf-8") as kept:
+                kept.write(noted)
         shutil.rmtree(session, ignore_errors=True)
 
 
-def inexact_parts(folder: Path) -> list[Warn]:
-    """What an emulated run in this folder used that only the real libraries know the size of.
+def inexact_parts(*folders: Path) -> list[Warn]:
+    """What emulated runs in these folders used that only the real libraries know the size of.
 
-    While the run's session is open, what was noted so far.
+    While a run's session is open, what was noted so far.
     """
     noted: list[str] = []
-    for place in (folder, folder / _SESSION):
+    for place in (place for one in folders for place in (one, one / _SESSION)):
         with suppress(OSError):
             noted += (place / _INEXACT).read_text(encoding="utf-8").split()
     parts = data_of("inexact.toml")

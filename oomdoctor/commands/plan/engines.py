@@ -39,6 +39,7 @@ from oomdoctor.system.store.run_folders import RunFolder, save_attempt
 
 Chosen = Callable[[TrainConfig], bool]
 _LANES = 2
+_LANE = "engines-"
 _ROOM = 16  # times the memory of the card
 
 
@@ -84,6 +85,12 @@ def route_warnings(known: Findings) -> tuple[Warn, ...]:
     return (warning("engines_not_run", reason=reason.message),)
 
 
+def inexact_warnings(known: Findings, folder: RunFolder) -> list[Warn]:
+    """What was not exact in the rungs that ran on emulated cards: checks, and engines."""
+    checked = [folder.path] if known.plan.verify else []
+    return emulated.inexact_parts(*checked, *sorted(folder.path.glob(f"{_LANE}*")))
+
+
 class Engines:
     """Worker hosts that see one emulated card, for the `chosen` rungs of a plan; a context manager
     that ends them.
@@ -117,7 +124,7 @@ class Engines:
         gpus = emulated.EmulatedGpus(card, most, alone=True)
         with ExitStack() as opening:
             for lane in range(min(_LANES, len(os.sched_getaffinity(0)))):
-                place = self._folder.path / f"engines-{lane}"
+                place = self._folder.path / f"{_LANE}{lane}"
                 place.mkdir(exist_ok=True)
                 seen = opening.enter_context(emulated.emulating(gpus, python, place))
                 uuids = ",".join(emulated.uuid_of(index) for index in range(most))

@@ -26,6 +26,7 @@ from oomdoctor.commands.plan.engines import (
     Chosen,
     Engines,
     engine_cards,
+    inexact_warnings,
     is_sharded,
     route_warnings,
     runs_on_card_only,
@@ -119,7 +120,10 @@ def run_plan(
             with suppress(Stopped), simulators:
                 check = partial(_verify, known, folder, variables, listen, stop)
                 opened = partial(_engines, known, folder, lambda: stop() is not None)
-                _predict(known, simulators, folder, listen, check, opened)
+                try:
+                    _predict(known, simulators, folder, listen, check, opened)
+                finally:
+                    known.warn(inexact_warnings(known, folder))
                 if then is not None:
                     then(known, simulators)
         except OomDoctorError as error:
@@ -227,7 +231,6 @@ def _verify(
     environment = worker_environment(emulated.UUID) | variables
     with WorkerHost(known.request.python, environment, folder.path) as host:
         verify(known, Checker(host, folder, on_event, lambda: stop() is not None))
-    known.warn(emulated.inexact_parts(folder.path))
 
 
 @contextmanager

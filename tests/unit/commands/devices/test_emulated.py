@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from oomdoctor.commands.devices import emulated
 from oomdoctor.commands.devices.device import known_card
 from oomdoctor.emulator import possible
+from oomdoctor.emulator.card import Devices
 from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.system.catalogue import gpus
 from oomdoctor.units import GIB
@@ -101,3 +106,19 @@ def test_what_was_not_exact_is_told_while_the_session_is_open_and_later(
     (told,) = emulated.inexact_parts(tmp_path)
     assert told.code == "inexact"
     assert told.message.count("cuSOLVER") == 1 and "RNNs" in told.message
+
+
+def test_what_several_sessions_in_a_folder_noted_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def entered(python: Path, devices: Devices, folder: Path, *_: Any, **__: Any) -> Iterator[Any]:
+        (folder / "inexact").write_text("cusolver\n" if devices.count == 1 else "cufft\n")
+        yield SimpleNamespace(variables={})
+
+    monkeypatch.setattr(emulated, "entered", entered)
+    for text in ("T4", "2xT4"):
+        with emulated.emulating(emulated.emulated_gpus(text), sys.executable, tmp_path):
+            pass
+    (told,) = emulated.inexact_parts(tmp_path)
+    assert "cuSOLVER" in told.message and "cuFFT" in told.message

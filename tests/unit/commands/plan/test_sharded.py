@@ -18,7 +18,13 @@ from oomdoctor.commands.jobs.launch import Stopped
 from oomdoctor.commands.jobs.simulators import Ended, Simulators
 from oomdoctor.commands.plan import engine_ladder as ladder
 from oomdoctor.commands.plan.engine_ladder import run_ladder
-from oomdoctor.commands.plan.engines import Engines, engine_cards, route_warnings, runs_on_card_only
+from oomdoctor.commands.plan.engines import (
+    Engines,
+    engine_cards,
+    inexact_warnings,
+    route_warnings,
+    runs_on_card_only,
+)
 from oomdoctor.commands.plan.fewest import at_gpus, find_fewest
 from oomdoctor.commands.plan.findings import Findings
 from oomdoctor.commands.plan.plan_report import report as finished_report
@@ -295,3 +301,22 @@ def test_no_time_is_simulated_for_it() -> None:
             raise AssertionError(jobs)
 
     ladder.estimate_times(known, known.cards[0], cast("Any", Refuses()), lambda event: None)
+
+
+@pytest.mark.parametrize("verify", [False, True])
+def test_what_was_not_exact_in_any_engine_is_one_warning(tmp_path: Path, verify: bool) -> None:
+    known = findings(FSDP, plan=PlanRequest(("24GiB",), verify=verify))
+    folder = RunFolder(tmp_path)
+    assert inexact_warnings(known, folder) == []
+    for name, noted in (
+        ("engines-0", "cusolver"),
+        ("engines-1", "cufft\ncusolver"),
+        (".", "cudnn_rnn"),
+    ):
+        (tmp_path / name).mkdir(exist_ok=True)
+        (tmp_path / name / "inexact").write_text(f"{noted}\n")
+    (told,) = inexact_warnings(known, folder)
+    assert (told.message.count("cuSOLVER"), told.message.count("cuFFT")) == (1, 1)
+    assert (
+        "RNNs" in told.message
+    ) == verify  # else only simulations, which compute nothing, saw it
