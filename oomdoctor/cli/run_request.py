@@ -45,7 +45,9 @@ def watch_request(options: RunOptions) -> WatchRequest:
         python = chosen_python(options.python, command)
         path = path_of(python)
         found_command(command[0], path)
-    return WatchRequest(command, gpus, python, steps, weights, values, path, options.case)
+    return WatchRequest(
+        command, gpus, python, steps, weights, values, path, options.case, options.stop_at_oom
+    )
 
 
 def _gpus(reader: Reader, text: str | None, *, alone: bool) -> EmulatedGpus | None:

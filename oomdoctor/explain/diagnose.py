@@ -213,7 +213,17 @@ def _case(
         setup=setup,
         code=(incident.where.code or "") if incident.where is not None else "",
     )
-    return Case(incident, facts, setup, sizes, training, tensors, seen), assumed
+    return Case(
+        incident,
+        facts,
+        setup,
+        sizes,
+        training,
+        tensors,
+        seen,
+        given.short_bytes,
+        given.batch_divisor,
+    ), assumed
 
 
 def _with_needed_checkpointing(
@@ -241,6 +251,17 @@ def _with_needed_checkpointing(
 
 def diagnosis_of(evidence: SnapshotEvidence) -> Diagnosis:
     """Causes and remedies of a request that a device could not meet."""
+    given = Given(snapshots=(evidence,))
+    return diagnose(evidence.source, (incident_of(evidence),), LogFacts(), given)[0]
+
+
+def incident_of(
+    evidence: SnapshotEvidence, frames: tuple[Frame, ...] = (), **known: int | None
+) -> Incident:
+    """A request that a device could not meet, as if a log had told of it.
+
+    `frames` are outermost first; `known` are `step` and `rank`, and more numbers of the event.
+    """
     device, oom = evidence.device, evidence.oom
     unallocated = oom.reserved_bytes - oom.allocated_bytes
     message = (
@@ -248,32 +269,30 @@ def diagnosis_of(evidence: SnapshotEvidence) -> Diagnosis:
         f"{format_bytes(oom.free_bytes)} free; {format_bytes(oom.allocated_bytes)} allocated, "
         f"{format_bytes(unallocated)} reserved but unallocated"
     )
+    where, step, rank = oom.where, known.pop("step", None), known.pop("rank", None)
     event = OomEvent(
         message=message,
         dialect="cuda_caching_allocator",
         phase=oom.phase,
         requested_bytes=oom.requested_bytes,
         free_bytes=oom.free_bytes,
-        process_bytes=oom.reserved_bytes,
         allocated_bytes=oom.allocated_bytes,
         reserved_bytes=oom.reserved_bytes,
         reserved_unallocated_bytes=unallocated,
+        **{"process_bytes": oom.reserved_bytes, **known},
     )
-    where = oom.where
-    incident = Incident(
+    return Incident(
         event=event,
         look_alike=None,
         resource="gpu",
-        frames=(),
+        frames=frames,
         phase=oom.phase,
         where=None
         if where is None or where.module
         else Frame(where.file, where.line, where.function, None),
         lines=(message,),
-        rank=None,
+        rank=rank,
         line_number=0,
-        step=None,
+        step=step,
         survived=False,
     )
-    given = Given(snapshots=(evidence,))
-    return diagnose(evidence.source, (incident,), LogFacts(), given)[0]

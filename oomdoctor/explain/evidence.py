@@ -42,13 +42,17 @@ class SnapshotEvidence:
 
     @property
     def held(self) -> CategoryBytes:
-        """What was allocated when the request failed, by category."""
+        """What was allocated when the request failed, by category.
+
+        Of a run that went on past the GPU's memory: at its peak.
+        """
         return self.oom.held.categories
 
     @property
     def needed_bytes(self) -> int:
-        """What was allocated when the request failed, and the request."""
-        return self.oom.allocated_bytes + self.oom.requested_bytes
+        """What was allocated when the request failed, and the request; at least what was held."""
+        held = sum(self.held.of(category) for category in CATEGORY_WORDS)
+        return max(self.oom.allocated_bytes + self.oom.requested_bytes, held)
 
     def share(self, category: BlockCategory) -> float:
         """The part of what was needed in a category.
@@ -58,7 +62,7 @@ class SnapshotEvidence:
         size = self.held.of(category)
         if _REQUESTED.get(self.oom.phase) == category:
             size += self.oom.requested_bytes
-        return size / (self.needed_bytes or 1)
+        return min(1.0, size / (self.needed_bytes or 1))
 
     def lines(self, category: BlockCategory | None = None) -> tuple[str, ...]:
         """The lines of code that held the most (of one category); without any, the categories."""

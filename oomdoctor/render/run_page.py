@@ -80,8 +80,11 @@ def run_sections(report: Report, look: Look) -> list[Section]:
     if report.diagnoses:
         sections += answer_sections(report.diagnoses, verbose=verbose, asks=False)
     for device in report.devices:
-        title = f"What GPU {device.index} held when it ran out"
-        held = device.at_end if device.oom is None else device.oom.held
+        past = worst is not None and worst.went_past
+        when = "at the highest peak" if past else "when it ran out"
+        title = f"What GPU {device.index} held {when}"
+        at_end = device.peak if past and device.peak is not None else device.at_end
+        held = at_end if device.oom is None else device.oom.held
         sections += held_sections(held, title, verbose=verbose)
     return sections
 
@@ -128,21 +131,28 @@ def _broke_off(report: Report, worst: RankMemory) -> bool:
 def _verdict(report: Report, device: RunDevice | None, worst: RankMemory | None) -> str:
     on = f" on {_device(device)}" if device is not None else ""
     code = report.exit_code_of_command
-    ended = f"the command ended with exit code {code}"
+    end = f"the command ended with exit code {code}"
     on_host = report.status == "no" and (worst is None or worst.outcome != "oom")
     if on_host:
         first = report.diagnoses[0].resource if report.diagnoses else ""
         what = "shared memory" if first == "shm" else "host memory"
-        return f"Out of {what}: {ended}."
+        return f"Out of {what}: {end}."
     if worst is None:
-        return f"Nothing was measured{on}: {ended}."
+        return f"Nothing was measured{on}: {end}."
     peak = f"peak {_peak(report.unknown_sizes, worst)} reserved"
+    if worst.went_past:
+        ended = report.exit_code_of_command == 0 and worst.stopped != "past"
+        needs = "needs" if worst.repeats or ended else "needs at least"
+        short = "" if not worst.short_bytes else f", short by {format_bytes(worst.short_bytes)}"
+        rank = f"rank {worst.rank} " if len(report.ranks) > 1 else "it "
+        size = format_bytes(worst.peak_device_bytes)
+        return f"Out of GPU memory{on}: {rank}{needs} {size} on the device{short}."
     if worst.outcome == "oom":
-        return f"Out of GPU memory{on}: {peak}; {ended}."
+        return f"Out of GPU memory{on}: {peak}; {end}."
     if report.status == "interrupted":
-        return f"Interrupted{on}: {peak} so far; {ended}."
+        return f"Interrupted{on}: {peak} so far; {end}."
     if code:
-        return f"Failed{on}, but not for lack of GPU memory: {peak}; {ended}."
+        return f"Failed{on}, but not for lack of GPU memory: {peak}; {end}."
     usable = device.usable_bytes if device is not None else None
     of = f" of {format_bytes(usable)} for tensors" if usable else ""
     sizes = report.unknown_sizes
@@ -204,6 +214,8 @@ def _stopped(ranks: tuple[RankMemory, ...]) -> str:
     unit = "backward pass" if ranks[0].unit == "pass" else "step"
     if "steady" in reasons:
         return f"stopped after {unit} {steps}: memory repeats"
+    if "past" in reasons:
+        return f"stopped after {unit} {steps}: past the card's memory, and memory does not repeat"
     if "steps" in reasons:
         return f"stopped after {unit} {steps}, as asked"
     if unit == "step":
@@ -218,9 +230,13 @@ def _ran_out(oom: RankOom, *, explained: bool) -> list[tuple[str, str]]:
     facts = [("Ran out in", ", ".join(filter(None, parts)))]
     if oom.caught:
         facts.append(("", "the script caught the error and continued"))
+    if oom.went_past:
+        facts.append(("", "the script was not told: it ran on past the card's memory"))
     if not explained:
         asked, free = format_bytes(oom.requested_bytes), format_bytes(oom.free_bytes)
         facts.append(("Request", f"{asked}, {free} was free"))
+    if oom.went_past:
+        return facts
     least = format_bytes(oom.least_bytes)
     return [*facts, ("Needs", f"more than {least} for tensors; how much more is unknown")]
 

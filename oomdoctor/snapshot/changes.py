@@ -206,12 +206,14 @@ def half_confidence(history: History) -> Confidence:
     return "low" if history.lives.began_allocated else "medium"
 
 
-def with_half(history: History, runs: Runs, capacity_bytes: int) -> ReplayedRun | None:
+def with_half(
+    history: History, runs: Runs, capacity_bytes: int, divisor: int = 2
+) -> ReplayedRun | None:
     """The trace with half of the micro-batch; None if it is not known what it would need.
 
-    Of the two possible answers, the one that needs more.
+    Of the two possible answers, the one that needs more. `divisor` takes another part than half.
     """
-    sizes = half_sizes(history, runs.order)
+    sizes = half_sizes(history, runs.order, divisor)
     found = []
     for chosen in sizes or ():
         if not runs.can():
@@ -220,8 +222,10 @@ def with_half(history: History, runs: Runs, capacity_bytes: int) -> ReplayedRun 
     return found[0] if found and found[0].fits == found[-1].fits else None
 
 
-def half_sizes(history: History, order: Order) -> tuple[list[int], list[int]] | None:
-    """The sizes with half of the micro-batch: at most and at least that small.
+def half_sizes(
+    history: History, order: Order, divisor: int = 2
+) -> tuple[list[int], list[int]] | None:
+    """The sizes with half of the micro-batch (or another part): at most and at least that small.
 
     None if the trace does not tell what blocks are for.
     """
@@ -244,7 +248,7 @@ def half_sizes(history: History, order: Order) -> tuple[list[int], list[int]] | 
         size, phase = order.sizes[block], history.meanings.phase(stack)
         of_the_rows = category in _SHRINK or category == "temporary"
         if of_the_rows and (phase in FORWARD or phase == "backward"):
-            perhaps[block] = -(-size // 2)
+            perhaps[block] = -(-size // divisor)
             if category in _SHRINK and phase in FORWARD and size not in weights:
                 surely[block] = perhaps[block]
     return (surely, perhaps) if surely != order.sizes else None

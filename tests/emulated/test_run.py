@@ -89,11 +89,11 @@ def test_the_trainer_stops_as_a_callback_stops_it_and_saves(watched: Watched) ->
 
 def test_running_out_of_memory(watched: Watched) -> None:
     script = loop(rows=40_000)
-    report, _, error = watched.run("1GiB", script)
+    report, _, error = watched.run("1GiB", script, options=("--stop-at-oom",))
     (rank,) = report.ranks
     assert (report.status, report.exit_code) == ("no", 1)
     assert rank.outcome == "oom" and rank.oom is not None and not rank.oom.caught
-    assert rank.oom.phase == "forward" and rank.oom.step == 1
+    assert rank.oom.phase == "forward" and rank.oom.step == 1 and not rank.oom.went_past
     assert rank.oom.where is not None and rank.oom.where.line == _line(script, "loss = net(")
     assert rank.oom.least_bytes > rank.peak_allocated_bytes
     assert report.smallest_gpu is None
@@ -101,6 +101,149 @@ def test_running_out_of_memory(watched: Watched) -> None:
     assert diagnosis.is_oom and diagnosis.resource == "gpu" and diagnosis.remedies
     assert diagnosis.numbers.requested_bytes == rank.oom.requested_bytes
     assert "Out of GPU memory" in error and "Do this first" in error
+    assert report.next_commands[0] == "oomdoctor run --emulate '1.00 GiB' -- python train.py"
+
+
+def test_past_the_limit_it_shows_all_that_is_needed(watched: Watched) -> None:
+    """The first request is the one at which a card runs out, and the need that of a large card."""
+    script = loop(rows=40_000)
+    stopped, _, _ = watched.run("1GiB", script, options=("--stop-at-oom",))
+    roomy, _, _ = watched.run("T4", script)
+    report, out, error = watched.run("1GiB", script)
+    (rank,), (large,), (real,) = report.ranks, roomy.ranks, stopped.ranks
+    assert (report.status, report.exit_code, report.exit_code_of_command) == ("no", 3, 0)
+    assert rank.outcome == "oom" and rank.oom is not None and rank.oom.went_past
+    assert real.oom is not None
+    same = ("requested_bytes", "free_bytes", "total_bytes", "phase", "where", "step", "module")
+    for name in (*same, "least_bytes"):
+        assert getattr(rank.oom, name) == getattr(real.oom, name), name
+    assert (rank.stopped, rank.steps) == ("steady", large.steps)
+    peaks = [[one.peak_allocated_bytes for one in r.steps_memory] for r in (rank, large)]
+    assert peaks[0] == peaks[1] and rank.peak_allocated_bytes == large.peak_allocated_bytes
+    assert rank.peak_reserved_bytes <= large.peak_reserved_bytes
+    device = report.device
+    assert device is not None and device.usable_bytes is not None
+    assert rank.short_bytes is not None
+    assert abs(rank.short_bytes - (rank.peak_reserved_bytes - device.usable_bytes)) <= 4 * MIB
+    assert report.smallest_gpu is not None
+    assert report.next_commands[0].startswith("oomdoctor run --emulate 'NVIDIA GeForce")
+    (diagnosis,) = report.diagnoses
+    assert diagnosis.numbers.requested_bytes == rank.oom.requested_bytes
+    assert diagnosis.short_bytes == rank.short_bytes and diagnosis.remedies
+    assert diagnosis.where is not None and diagnosis.where.line == _line(script, "loss = net(")
+    assert "step" in out and "out of memory" not in out
+    assert "needs" in error and "short by" in error
+
+
+def test_past_the_limit_with_expandable_segments(watched: Watched) -> None:
+    setting = 'import os; os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"\n'
+    script = setting + loop(rows=40_000)
+    report, _, error = watched.run("1GiB", script)
+    roomy, _, _ = watched.run("T4", script)
+    assert report.ranks, error
+    (rank,), (large,) = report.ranks, roomy.ranks
+    assert rank.oom is not None and rank.oom.went_past and rank.stopped == "steady"
+    assert rank.peak_allocated_bytes == large.peak_allocated_bytes
+    assert rank.peak_reserved_bytes <= large.peak_reserved_bytes
+    assert rank.oom.least_bytes < rank.peak_allocated_bytes
+
+
+CACHED = """
+import torch
+half, rest = 300 << 20, 400 << 20
+x = torch.empty(half, dtype=torch.uint8, device="cuda")
+del x
+y = torch.empty(rest, dtype=torch.uint8, device="cuda")
+print(torch.cuda.memory_reserved() >> 20, torch.cuda.mem_get_info()[1] >> 20)
+"""
+
+
+def test_torch_frees_its_cache_before_it_goes_past_the_limit(watched: Watched) -> None:
+    report, out, _ = watched.run("1GiB", CACHED)
+    (rank,) = report.ranks
+    assert out == "400 1024\n"
+    assert (report.exit_code, rank.outcome, rank.retries, rank.oom) == (0, "fits", 1, None)
+
+
+LIES = """
+import torch
+total = torch.cuda.mem_get_info()[1]
+x = torch.empty(2 << 30, dtype=torch.uint8, device="cuda")
+free, after = torch.cuda.mem_get_info()
+print(free, total == after == torch.cuda.get_device_properties(0).total_memory)
+raise KeyError("column")
+"""
+
+
+def test_past_the_limit_a_card_is_as_large_as_it_is(watched: Watched) -> None:
+    report, out, error = watched.run("1GiB", LIES)
+    (rank,) = report.ranks
+    assert out == "0 True\n"
+    assert (report.status, report.exit_code) == ("no", 1)
+    assert rank.oom is not None and rank.oom.went_past
+    assert report.smallest_gpu is None and not any("--emulate" in c for c in report.next_commands)
+    assert "needs at least" in error
+
+
+GROWS = """
+import torch
+net = torch.nn.Linear(64, 64).cuda()
+optimizer = torch.optim.SGD(net.parameters())
+kept = []
+for step in range(999):
+    net(torch.randn(8, 64, device="cuda")).sum().backward()
+    optimizer.step()
+    kept.append(torch.empty(400 << 20, dtype=torch.uint8, device="cuda"))
+"""
+
+
+def test_a_run_whose_memory_grows_forever_ends(watched: Watched) -> None:
+    report, _, error = watched.run("1GiB", GROWS)
+    (rank,) = report.ranks
+    assert (rank.stopped, report.smallest_gpu) == ("past", None) and rank.steps < 40
+    assert "memory does not repeat" in error
+    script = (
+        "import torch\nkept = []\nwhile True: kept.append(torch.empty(64 << 30, device='cuda'))"
+    )
+    report, _, _ = watched.run("1GiB", script)
+    assert (report.status, report.exit_code) == ("no", 1)
+    assert report.ranks[0].peak_reserved_bytes > 2**41
+
+
+HALVES = """
+import sys, torch
+net = torch.nn.Linear(1024, 1024).cuda()
+def train(rows):
+    for _ in range(2):
+        net(torch.randn(rows, 1024, device="cuda")).pow(2).mean().backward()
+rows = 200_000
+while True:
+    try:
+        train(rows)
+        break
+    except torch.cuda.OutOfMemoryError:
+        rows //= 2
+print(rows)
+"""
+FINDS = """
+import torch
+from accelerate.utils import find_executable_batch_size
+net = torch.nn.Linear(1024, 1024).cuda()
+@find_executable_batch_size(starting_batch_size=200_000)
+def train(batch_size):
+    net(torch.randn(batch_size, 1024, device="cuda")).pow(2).mean().backward()
+    return batch_size
+print(train())
+"""
+
+
+@pytest.mark.parametrize("script", [HALVES, FINDS])
+def test_a_script_that_handles_the_error_gets_it(watched: Watched, script: str) -> None:
+    report, out, _ = watched.run("1GiB", script)
+    (rank,) = report.ranks
+    assert (report.status, report.exit_code, rank.outcome) == ("ok", 0, "fits")
+    assert rank.oom is not None and rank.oom.caught and not rank.oom.went_past
+    assert 5_000 < int(out) < 100_000
 
 
 def test_an_error_that_the_script_catches(watched: Watched) -> None:

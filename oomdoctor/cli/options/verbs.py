@@ -40,6 +40,7 @@ class RunOptions:
     ranks: str = "all"
     weights: str = "real"
     values: str | None = None
+    stop_at_oom: bool = False
     case: Path | None = None
     report: Path | None = None
     python: str | None = None

@@ -46,7 +46,7 @@ def with_cards(
         events,
         least,
         settings,
-        finished=report.status == "ok",
+        finished=_ended_well(report),
         together=_world(processes),
     )
     return replace(
@@ -68,13 +68,16 @@ def _next(
 ) -> tuple[str, ...]:
     """The same command on the smallest card that would do.
 
-    If it ran out of memory, nobody knows what it needs: the same where there is room for it, which
-    tells. If it failed for another reason with one rank, the same with all of them.
+    If it stopped where memory ran out, the same without `--stop-at-oom`; if the script handles the
+    error, the same on a card with room for it. If it failed for another reason with one rank, the
+    same with all of them.
     """
     if failed and gpus.alone and not ran_out(ranks):
         return (line_of(request, gpus.card.name, alone=False),)
     name = smallest.name if smallest is not None else None
-    if any(rank.oom is not None for rank in ranks):
+    if request.stop_at_oom and ran_out(ranks):
+        return (line_of(replace(request, stop_at_oom=False), gpus.card.name, alone=gpus.alone),)
+    if any(rank.oom is not None and not rank.went_past for rank in ranks):
         name = _ROOMY if gpus.card.total_bytes < parse_size(_ROOMY) else None
     if name is None or name == gpus.card.name:
         return ()
@@ -145,7 +148,7 @@ def smallest_gpu(
     None if the run broke off (not `finished`), or was stopped after its first step, before two
     steps in a row needed and left the same memory: it may still have needed more.
     """
-    if not ranks or any(rank.oom is not None for rank in ranks):
+    if not ranks or any(rank.oom is not None and not rank.went_past for rank in ranks):
         return None
     if not all(rank.repeats or (finished and not _stopped_early(rank)) for rank in ranks):
         return None
@@ -160,6 +163,12 @@ def smallest_gpu(
 
     card = card_that_holds(holds, least=least, ranks=together)
     return None if card is None else SmallestGpu(card.name, card.total_bytes)
+
+
+def _ended_well(report: Report) -> bool:
+    """Whether the command ended as it should, or where the user wanted it to."""
+    gave_up = any(rank.stopped == "past" for rank in report.ranks)
+    return report.exit_code_of_command == 0 and report.status != "interrupted" and not gave_up
 
 
 def _stopped_early(rank: RankMemory) -> bool:

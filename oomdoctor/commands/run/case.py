@@ -30,7 +30,7 @@ from urllib.parse import quote
 
 from oomdoctor.analysis.secrets import HIDDEN, text_without_secrets, without_secrets
 from oomdoctor.commands.run.process.streams import Tail
-from oomdoctor.commands.run.processes import Process
+from oomdoctor.commands.run.processes import Process, failures
 from oomdoctor.records.codec import dumps
 from oomdoctor.records.report.report import Report
 from oomdoctor.system.environment import all_variables, case_variables, hf_home, home
@@ -96,7 +96,7 @@ def _timelines(case: Path, folder: Path, processes: Sequence[Process]) -> tuple[
     found = [
         case / snapshot_name(process.rank, failed["device"])
         for process in processes
-        for failed in process.record["ooms"]
+        for failed in failures(process)
         if failed["snapshot"] and (folder / failed["snapshot"]).exists()
     ]
     words = ["oomdoctor", "snapshot", *map(str, found[:1]), "--html", "timeline.html"]
@@ -107,7 +107,7 @@ def _take_files(process: Process, folder: Path, case: Path, secrets: Secrets) ->
     """Move the snapshots of a process, and its live log, without secrets."""
     taken = {
         folder / failed["snapshot"]: snapshot_name(process.rank, failed["device"])
-        for failed in process.record["ooms"]
+        for failed in failures(process)
         if failed["snapshot"]
     }
     log = process.record.get("live_log")

@@ -50,13 +50,13 @@ def diagnoses_of(
     incidents, facts = scan(lines(chain(tail.chunks(), [b"\n"], seen)))
     if not incidents:
         return ()
-    given = Given(settings=_typed(command), settings_source="the command", snapshots=evidence)
+    given = Given(settings=typed(command), settings_source="the command", snapshots=evidence)
     return diagnose(SOURCE, incidents, facts, with_model(given, facts, "the output"))
 
 
 def micro_batch_of(command: Sequence[str]) -> int | None:
     """The micro-batch size that an option of the command gives."""
-    given = Given(settings=_typed(command), settings_source="the command")
+    given = Given(settings=typed(command), settings_source="the command")
     return setup_of(given, {}).micro_batch_size
 
 
@@ -80,8 +80,8 @@ def last_words(process: Process) -> str | None:
     return text[:_MOST_MESSAGE]
 
 
-def _typed(command: Sequence[str]) -> dict[str, str | int | float | bool]:
-    """`--name value` and `--name=value` of a command line."""
+def typed(command: Sequence[str]) -> dict[str, str | int | float | bool]:
+    """`--name value` and `--name=value` of a command line: settings of the training."""
     found: dict[str, str | int | float | bool] = {}
     for word, following in zip(command, [*command[1:], "--"], strict=True):
         if not re.fullmatch(r"--[A-Za-z][\w-]*(?:=.*)?", word):

@@ -85,7 +85,8 @@ def rank_memory(
     for device in record["devices"]:
         peak = device["peak"] or {"frames": [], "backward_frames": [], "phase": "unknown"}
         oom = _oom(record, device, libraries)
-        reserved = device["peak_reserved_bytes"]
+        reserved, usable = device["peak_reserved_bytes"], usable_bytes(device)
+        short = None if usable is None else max(0, reserved - usable)
         found.append(
             RankMemory(
                 rank=process.rank,
@@ -101,7 +102,7 @@ def rank_memory(
                 peak_step=peak.get("step"),
                 where=user_line(peak, libraries, record.get("script")),
                 library_where=library_line(peak, libraries),
-                headroom_bytes=_left(usable_bytes(device), reserved),
+                headroom_bytes=_left(usable, reserved),
                 retries=device["retries"],
                 steps=record["step"],
                 stopped=record["stopped"],
@@ -111,9 +112,16 @@ def rank_memory(
                 memory=_points(device["curve"]),
                 unit=record.get("unit", "step"),
                 not_reached=not_reached(record),
+                short_bytes=short if oom is not None and oom.went_past else None,
             )
         )
     return found
+
+
+def failures(process: Process) -> list[dict[str, Any]]:
+    """The requests that failed, and the first one that was granted past a GPU's memory."""
+    past = process.record.get("past")
+    return [*process.record["ooms"], *([past] if past is not None else [])]
 
 
 def ran_out(ranks: Sequence[RankMemory]) -> bool:
@@ -132,7 +140,10 @@ def _outcome(record: dict[str, Any], oom: RankOom | None, failed: bool) -> RankO
 
 
 def _oom(record: dict[str, Any], device: dict[str, Any], libraries: list[str]) -> RankOom | None:
-    """The last request that failed on a device."""
+    """The request that would have ended the process on a device, else the last that failed."""
+    past = record.get("past")
+    if past is not None and past["device"] == device["device"]:
+        return _oom_of(past, record, libraries, caught=False, went_past=True)
     failed = [one for one in record["ooms"] if one["device"] == device["device"]]
     if not failed:
         return None
@@ -140,6 +151,18 @@ def _oom(record: dict[str, Any], device: dict[str, Any], libraries: list[str]) -
     exception = record["exception"]
     ended_by_it = exception is not None and "OutOfMemory" in exception["type"]
     went_on = record["step"] >= last["step"] or (record["ended"] and exception is None)
+    caught = went_on and not ended_by_it
+    return _oom_of(last, record, libraries, caught=caught, went_past=False)
+
+
+def _oom_of(
+    last: dict[str, Any],
+    record: dict[str, Any],
+    libraries: list[str],
+    *,
+    caught: bool,
+    went_past: bool,
+) -> RankOom:
     return RankOom(
         requested_bytes=last["requested_bytes"],
         free_bytes=last["free_bytes"],
@@ -149,8 +172,9 @@ def _oom(record: dict[str, Any], device: dict[str, Any], libraries: list[str]) -
         module=last["module"],
         where=user_line(last, libraries, record.get("script")),
         step=last["step"],
-        caught=went_on and not ended_by_it,
+        caught=caught,
         snapshot=last.get("snapshot"),
+        went_past=went_past,
     )
 
 

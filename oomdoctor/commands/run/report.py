@@ -18,13 +18,14 @@ from oomdoctor.commands.run.diagnosis import (
     snapshot_answer,
     with_snapshot,
 )
+from oomdoctor.commands.run.past import past_its_memory
 from oomdoctor.commands.run.process.command import Ended
 from oomdoctor.commands.run.process.streams import Tail
-from oomdoctor.commands.run.processes import Process, ran_out, rank_memory, read_processes
+from oomdoctor.commands.run.processes import Process, failures, ran_out, rank_memory, read_processes
 from oomdoctor.commands.run.real import device_of, machine_of, usable_bytes
 from oomdoctor.commands.run.seen_outside import Samples, lines_from_outside, notes_from_outside
 from oomdoctor.commands.run.session import WatchRequest
-from oomdoctor.errors import OomDoctorError
+from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.explain.evidence import evidence_of
 from oomdoctor.records.job.machine import Gpu
 from oomdoctor.records.report.diagnosis import Diagnosis
@@ -152,12 +153,17 @@ def _with_summary(
     source = first.oom.snapshot if answer is not None and first and first.oom else None
     evidence = () if answer is None else evidence_of(source or "", (answer,))
     told: tuple[Diagnosis, ...] = ()
-    if on_gpu or failed:
+    if first is not None and first.went_past:
+        answer, told = past_its_memory(
+            first, answer, seen.folder, processes, seen.tail, request.command
+        )
+    elif on_gpu or failed:
         told = joined(diagnoses_of(seen.tail, request.command, outside, evidence), evidence)
     for_memory = on_gpu or _ended_for_memory(told, outside)
     report = replace(
         bare,
         status=_status(ended, ran_out=for_memory),
+        exit_code=_exit_code(ended, ranks),
         device=device,
         diagnoses=told if for_memory or failed else (),
         ranks=ranks,
@@ -213,9 +219,7 @@ def _with_evidence(
     The first rank that ran out is the one to look at: others may fail because of it.
     """
     at = {
-        (one.rank, failed["device"]): failed["at"]
-        for one in processes
-        for failed in one.record["ooms"]
+        (one.rank, failed["device"]): failed["at"] for one in processes for failed in failures(one)
     }
     failed = [rank for rank in ranks if rank.outcome == "oom"]
     first = min(failed, key=lambda rank: at[rank.rank, rank.device], default=None)
@@ -261,6 +265,12 @@ def _real_warnings(
     notes = notes_from_outside(seen.ended, processes, report.host)
     found = [warning("ended_from_outside", said=note) for note in notes]
     return found if used or failed else [*found, warning("gpu_unused")]
+
+
+def _exit_code(ended: Ended, ranks: Sequence[RankMemory]) -> int:
+    """That of the command; the answer is no if it ended well past a GPU's memory."""
+    past = any(rank.went_past for rank in ranks)
+    return ExitCode.NO if past and not ended.exit_code else ended.exit_code
 
 
 def _status(ended: Ended, *, ran_out: bool) -> Status:

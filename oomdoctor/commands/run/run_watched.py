@@ -99,6 +99,7 @@ def _run_once(
                 request.weights,
                 alone=request.gpus is not None and request.gpus.alone,
                 counted=request.gpus is None,
+                goes_past=request.gpus is not None and not request.stop_at_oom,
             )
             if request.path is not None and "PATH" not in variables:
                 watching["PATH"] = request.path

@@ -60,19 +60,27 @@ def watching_environment(
     *,
     alone: bool = False,
     counted: bool = False,
+    goes_past: bool = False,
 ) -> dict[str, str]:
     """The variables that make every Python process of a command watch itself.
 
     `steps` is "steady", "all" or a number of optimizer steps. With `weights` "synthetic",
     `from_pretrained` loads checkpoints without data. With `alone`, only the first rank runs. With
-    `counted`, memory is watched by the allocator's counters, which costs a training no time.
+    `counted`, memory is watched by the allocator's counters, which costs a training no time. With
+    `goes_past`, emulated GPUs grant what they do not have.
     """
     package = Path(__file__).resolve().parents[2]
     library = folder / "lib"
     library.mkdir()
     (library / package.name).symlink_to(package, target_is_directory=True)
     (library / _HOOK.name).symlink_to(package / _HOOK)
-    asked = {"steps": steps, "patience": PATIENCE, "weights": weights, "counted": counted}
+    asked = {
+        "steps": steps,
+        "patience": PATIENCE,
+        "weights": weights,
+        "counted": counted,
+        "goes_past": goes_past,
+    }
     (folder / "watch.json").write_text(json.dumps(asked))
     path = os.pathsep.join(filter(None, (str(library), variable("PYTHONPATH"))))
     found = {WATCH_FOLDER: str(folder), "PYTHONPATH": path}
@@ -96,7 +104,8 @@ class WatchRequest:
     needs no checkpoint. `values` is what unknown values are taken to be: "max", "half" or a number.
     With `most`, this is a second run, with the most that they can select. `path` is the PATH of the
     command; None: ours. `case` is the folder for what is kept if memory runs out; None: one in the
-    state folder.
+    state folder. Emulated GPUs go on past their memory, unless the command is to get
+    the error (`stop_at_oom`).
     """
 
     command: tuple[str, ...]
@@ -108,6 +117,7 @@ class WatchRequest:
     path: str | None = None
     case: Path | None = None
     most: bool = False
+    stop_at_oom: bool = False
 
     @property
     def assumed(self) -> str | None:
@@ -121,6 +131,7 @@ def line_of(request: WatchRequest, card: str, *, alone: bool) -> str:
     words = ["--emulate", card if count == 1 else f"{count}x{card}"]
     words += ["--ranks", "1"] if alone else []
     words += ["--steps", str(request.steps)] if request.steps != "steady" else []
+    words += ["--stop-at-oom"] if request.stop_at_oom else []
     words += ["--values", request.values] if request.values is not None else []
     words += ["--weights", request.weights] if request.weights != "real" else []
     words += ["--python", str(request.python)] if request.path is not None else []

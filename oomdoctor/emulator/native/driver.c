@@ -87,6 +87,7 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
 CUresult cuMemAlloc_v2(CUdeviceptr *p, size_t n) {
     uint64_t at;
     if (here() < 0) return cudaErrorNoDevice;
+    emu_request_from(NULL, 0);
     if (emu_alloc(here(), n, &at)) return cudaErrorMemoryAllocation;
     *p = at;
     return cudaSuccess;

@@ -51,7 +51,9 @@ int cuMemCreate(unsigned long long *handle, size_t n, const allocation_propertie
     int device = emu_physical(properties->location_id), failure = emu_failure("cuMemCreate");
     if (failure) return failure;
     if (device < 0) return cudaErrorInvalidDevice;
+    emu_request_from(__builtin_return_address(0), 1);
     if (emu_charge(device, n)) return cudaErrorMemoryAllocation;
+    emu_request_made(n);
     piece *made = calloc(1, sizeof *made);
     *made = (piece){n, device, 1};
     *handle = (unsigned long long)(uintptr_t)made;
@@ -85,7 +87,9 @@ int cuMemUnmap(CUdeviceptr at, size_t n) {
     return cudaSuccess;
 }
 int cuMemSetAccess(CUdeviceptr at, size_t n, const void *access, size_t count) {
-    (void)at, (void)n, (void)access, (void)count;
+    (void)access, (void)count;
+    emu_request_at(at);
+    emu_request_done();
     return cudaSuccess;
 }
 int cuMemRetainAllocationHandle(unsigned long long *handle, void *at) {

@@ -65,6 +65,23 @@ int emu_processes(int device, int max, int *pids, uint64_t *bytes);
 const char *emu_session(void); /* the session folder */
 int emu_has_ended(int pid);    /* 1: the process ended, even if its parent has not noticed */
 
+/* Past the limit (past.c). A stand-in that allocates names its caller, says what it made, and when a
+ * request is done; emu_charge asks whether one that does not fit is granted. */
+#define EMU_MOST (4096ull * 1024 * MIB) /* of all processes of a device; then it is the end */
+typedef struct {
+    uint64_t at_us; /* since 1970 */
+    uint64_t size, free_bytes, total_bytes, address;
+    int64_t device; /* visible */
+} emu_first;
+void emu_past_begin(int ask, int answer, int (*ask_here)(void));
+int emu_past_first(emu_first *out);
+int emu_goes_past(int device, uint64_t size, uint64_t free_bytes);
+void emu_request_from(const void *caller, int in_pieces);
+void emu_request_made(uint64_t size);
+void emu_request_at(uint64_t address);
+void emu_request_done(void);
+void emu_capturing(int change);
+
 /* Injected failures: OOMDOCTOR_EMULATED_FAIL="cudaMalloc@17=2,cudaLaunchKernel@100=700" makes the
  * 17th call of cudaMalloc return 2, and `@17+=2` all from then on. Returns the code, or 0. Some codes
  * are sticky: see failures.c. */

@@ -135,7 +135,7 @@ static void memory(nvmlDevice_t d, unsigned long long *reserved, unsigned long l
         }
     if (number(d) == SPLIT) total *= (uint64_t)card->count;
     *reserved = card->nvml_total_bytes > card->total_bytes ? card->nvml_total_bytes - card->total_bytes : 0;
-    *used = all;
+    *used = all < total ? all : total; /* a run may be past the limit */
     *unused = all < total ? total - all : 0;
 }
 static unsigned long long total_of(nvmlDevice_t d) {

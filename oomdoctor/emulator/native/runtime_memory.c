@@ -12,7 +12,10 @@ cudaError_t cudaMalloc(void **out, size_t size) {
     MAY_FAIL("cudaMalloc");
     uint64_t at = 0;
     emu_context(emu_here());
+    emu_request_from(__builtin_return_address(0), 0);
     if (size && emu_alloc(emu_here(), size, &at)) return emu_fail(cudaErrorMemoryAllocation);
+    emu_request_at(at);
+    emu_request_done();
     *out = (void *)at;
     return cudaSuccess;
 }
@@ -42,6 +45,7 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total) {
     MAY_FAIL("cudaMemGetInfo");
     emu_context(emu_here());
     uint64_t used, all = emu_the_card()->total_bytes;
+    emu_request_done(); /* torch asks before it raises an error */
     emu_usage(emu_here(), &used, NULL);
     if (free_bytes) *free_bytes = used < all ? all - used : 0;
     if (total) *total = all;

@@ -21,7 +21,7 @@ cudaError_t cudaMallocAsync(void **out, size_t size, cudaStream_t s) {
     (void)s;
     MAY_FAIL("cudaMallocAsync");
     emu_block b;
-    cudaError_t code = cudaMalloc(out, size);
+    cudaError_t code = cudaMalloc(out, size); /* asked from here, so not as torch asks twice */
     if (!code && emu_lookup((uint64_t)*out, &b)) count(b.device, b.size, 1);
     return code;
 }

@@ -84,12 +84,13 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t s, int mode) {
     (void)mode;
     if (!OWN(s)) return emu_fail(cudaErrorStreamCaptureUnsupported);
     ((stream *)s)->capturing = 1;
+    emu_capturing(1);
     emu_values_replay(1);
     ((stream *)s)->capture_id = ++captures;
     return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t s, void **graph) {
-    if (OWN(s)) ((stream *)s)->capturing = 0;
+    if (OWN(s)) ((stream *)s)->capturing = 0, emu_capturing(-1);
     emu_values_replay(0);
     *graph = calloc(1, 64);
     return cudaSuccess;

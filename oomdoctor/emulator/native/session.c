@@ -262,15 +262,20 @@ static uint64_t chargeable(uint64_t size) {
 
 int emu_charge(int device, uint64_t size) {
     emu_context(device);
-    enter();
-    emu_slot *slot = my_slot();
-    uint64_t bytes = chargeable(size), before = slot_bytes(slot, device);
-    *counter(slot, device, bytes) += bytes;
-    uint64_t more = slot_bytes(slot, device) - before;
-    int fits = !more || used_by_all(device) <= card.total_bytes;
-    if (!fits) *counter(slot, device, bytes) -= bytes;
-    leave();
-    return fits ? 0 : -1;
+    uint64_t bytes = chargeable(size), limit = card.total_bytes;
+    for (;;) {
+        enter();
+        emu_slot *slot = my_slot();
+        uint64_t before = slot_bytes(slot, device);
+        *counter(slot, device, bytes) += bytes;
+        uint64_t more = slot_bytes(slot, device) - before, used = more ? used_by_all(device) : 0;
+        int fits = used <= limit;
+        if (!fits) *counter(slot, device, bytes) -= bytes;
+        leave();
+        if (fits || limit == EMU_MOST) return fits ? 0 : -1;
+        if (!emu_goes_past(device, bytes, used - more < limit ? limit - (used - more) : 0)) return -1;
+        limit = EMU_MOST;
+    }
 }
 
 void emu_uncharge(int device, uint64_t size) {

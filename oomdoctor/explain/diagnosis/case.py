@@ -66,6 +66,8 @@ class Case:
     training: Training | None = None
     tensors: tuple[Tensor, ...] = ()
     snapshot: SnapshotEvidence | None = None
+    short_bytes: int | None = None  # of the whole training, where a run showed it
+    batch_divisor: int | None = None  # of the micro-batch, with which a replay fits
 
     @property
     def phase(self) -> str:
@@ -148,7 +150,9 @@ class Case:
 
     @cached_property
     def needed(self) -> int | None:
-        """What has to be freed: what was missing, or more if the arithmetic says so."""
+        """What has to be freed: what was missing, or more if the arithmetic or a run says so."""
+        if self.short_bytes is not None:
+            return self.short_bytes
         if not self.beyond:
             return self.missing
         return max(self.missing or 0, self.beyond_room)

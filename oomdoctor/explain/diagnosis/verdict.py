@@ -34,6 +34,8 @@ def verdict(case: Case) -> str:
         text += f": tried to allocate {format_bytes(case.requested)}"
         if case.missing:
             text += f", {format_bytes(case.missing)} more than was available"
+    if case.short_bytes is not None:
+        text += f"; the whole training is short by {format_bytes(case.short_bytes)}"
     # The log and sacct both tell of one kill by the scheduler.
     if incident.repeats > 1 and incident.event.dialect != "slurm":
         text += f" ({incident.repeats} times)"

@@ -27,15 +27,15 @@ _ALSO_LOAD = frozenset({"transformers", "pytorch"})  # libraries that do not onl
 def values_of(case: Case) -> dict[str, str]:
     """The values of the $names in texts and lines."""
     setup = case.setup
-    batch = next_batch(case)
+    batch, divisor = next_batch(case), case.batch_divisor or 2
     if batch is None or setup.micro_batch_size is None:
-        steps = "(2 * YOUR_STEPS)"
+        steps = f"({divisor} * YOUR_STEPS)"
     else:
         steps = str((setup.accumulation_steps or 1) * setup.micro_batch_size // batch)
     length = setup.sequence_length
     allowed, total = case.incident.event.allowed_bytes, case.capacity
     return {
-        "batch": "YOUR_BATCH // 2" if batch is None else str(batch),
+        "batch": f"YOUR_BATCH // {divisor}" if batch is None else str(batch),
         "steps": steps,
         "was": "" if setup.micro_batch_size is None else f" (now {setup.micro_batch_size})",
         "length": "YOUR_LENGTH // 2" if length is None else str(max(1, length // 2)),

@@ -150,6 +150,8 @@ def next_batch(case: Case) -> int | None:
     """The largest smaller batch that divides the current one and frees enough, else 1."""
     if case.batch is None:
         return None
+    if case.batch_divisor is not None:
+        return max(1, case.batch // case.batch_divisor)
     smaller = smaller_batches(case.batch)
     for size in smaller:
         saved = difference(case, {"micro_batch_size": size}, "", 1 - size / case.batch).frees_bytes

@@ -9,6 +9,11 @@ from oomdoctor.records.report.diagnosis import Diagnosis, Remedy
 from oomdoctor.units import format_bytes
 
 _BASIS = {"rule": "rule of thumb", "arithmetic": "computed", "predicted": "simulated"}
+_CONFIRMED = {
+    "replay": "it fits, confirmed by a replay of this run",
+    "run": "it fits, confirmed by a second run with it",
+    "no": "not confirmed",
+}
 
 
 def effect(found: Diagnosis, remedy: Remedy) -> str:
@@ -16,7 +21,8 @@ def effect(found: Diagnosis, remedy: Remedy) -> str:
 
     A number is said only if it was computed or measured for this failure.
     """
-    return "; ".join(filter(None, (*_size(found, remedy), remedy.note)))
+    told = None if remedy.confirmed is None else _CONFIRMED[remedy.confirmed]
+    return "; ".join(filter(None, (*_size(found, remedy), told, remedy.note)))
 
 
 def _size(found: Diagnosis, remedy: Remedy) -> Iterator[str | None]:

@@ -39,6 +39,8 @@ class Given:
     `training` is what its program makes of it, None if that is not known.
     `snapshots` are the failed requests of a memory snapshot.
     `model_origin` says what named the model: "--model", the configuration file or the log.
+    `short_bytes` is by how much the whole training exceeds the GPU, if a run past its memory
+    showed it. `batch_divisor` is by what a replay found that the micro-batch must be divided.
     """
 
     model: ModelSpec | None = None
@@ -49,6 +51,8 @@ class Given:
     settings_source: str | None = None
     training: UserTraining | None = None
     snapshots: tuple[SnapshotEvidence, ...] = ()
+    short_bytes: int | None = None
+    batch_divisor: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ class CountedMemory:
     without_gradients = False
     """No hooks see it."""
     stops_to_look = False
+    past = None
 
     def __init__(self, *, every_step: bool) -> None:
         """With `every_step`, each step is counted, however fast they are."""

@@ -16,10 +16,12 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
+from oomdoctor.analysis.allocator.sizes import round_size, segment_size
+
 MOST_ENTRIES = 400_000  # of the trace between two steps
+_MOST_KEPT = 100_000  # of all traces, before they are cleared even if they are wanted whole
 _MOST_EVENTS = 4_000_000  # for the replay, in all
 _MOST_POINTS = 400  # of the curve before it is thinned; an even number
-
 
 _ALWAYS = 10  # snapshots of one process that are written whatever they cost
 _SHARE = 20  # after that, the script goes on for so many times as long as they took
@@ -32,6 +34,18 @@ class Peak:
     allocated_bytes: int = 0
     at_us: int = 0
     frames: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request in the trace: what torch asks the driver for, what was allocated and reserved
+    before it, when, and the stack."""
+
+    requested_bytes: int
+    allocated_bytes: int
+    reserved_bytes: int
+    at_us: int
+    frames: list[dict[str, Any]]
 
 
 @dataclass
@@ -67,6 +81,8 @@ class History:
     step_allocated: int = 0
     step_reserved: int = 0
     is_whole: bool = True
+    request: Request | None = None
+    """The one that `read` was asked for."""
     curve: Curve = field(default_factory=Curve)
     blocks: array[int] = field(default_factory=lambda: array("q"))
     sizes: array[int] = field(default_factory=lambda: array("q"))
@@ -78,12 +94,24 @@ class History:
         """Begin a step: its peaks start at what is in use now."""
         self.step_allocated, self.step_reserved = self.allocated, self.reserved
 
-    def read(self, entries: list[dict[str, Any]], step: int) -> None:
-        """Take what happened since the last call into account."""
+    def read(
+        self, entries: list[dict[str, Any]], step: int, wanted: dict[str, int] | None = None
+    ) -> None:
+        """Take what happened since the last call into account.
+
+        `wanted` has the address of a new segment and when it was made: the request for it is kept.
+        """
         if len(entries) >= MOST_ENTRIES:
             self.is_whole = False
-        for entry in entries:
+        found = None if wanted is None or self.request else _request_for(entries, wanted)
+        for number, entry in enumerate(entries):
             action, size = entry["action"], entry["size"]
+            if number == found:
+                made = entries[number - 1]["size"]
+                self.request = Request(
+                    *(segment_size(round_size(size)), self.allocated, self.reserved - made),
+                    *(entry["time_us"], entry["frames"]),
+                )
             if action == "alloc":
                 self._allocate(entry, size, step)
             elif action == "free_completed":
@@ -129,9 +157,23 @@ class History:
             self.is_whole = False
 
 
+def _request_for(entries: list[dict[str, Any]], wanted: dict[str, int]) -> int | None:
+    """The place of the request that made torch take a segment; None if it is not among these."""
+    made = [
+        number
+        for number, one in enumerate(entries[:-1])
+        if one["action"] in ("segment_alloc", "segment_map")
+        and 0 <= wanted["address"] - one["addr"] < one["size"]
+        and entries[number + 1]["action"] == "alloc"
+    ]
+    times = {number: abs(entries[number]["time_us"] - wanted["at_us"]) for number in made}
+    return 1 + min(made, key=times.__getitem__) if made else None
+
+
 # Set once the script records its own history: then nothing is cleared, and this many entries of
 # each device have been read.
 _read_before: dict[int, int] | None = None
+_kept: dict[int, int] = {}  # entries of each device that were read and not cleared
 
 
 def start(most_entries: int = MOST_ENTRIES) -> None:
@@ -164,19 +206,32 @@ def leave_to_the_script() -> None:
     torch.cuda.memory._record_memory_history = noticed
 
 
-def read_all(histories: dict[int, History], step: int) -> None:
-    """Read the traces of all devices that were used, and start new ones."""
+def read_all(
+    histories: dict[int, History], step: int, wanted: dict[str, int] | None = None
+) -> None:
+    """Read the traces of all devices that were used, and start new ones.
+
+    With `wanted`, a request that is looked for, the traces go on as long as they are short.
+    """
     import torch
 
     traces = torch.cuda.memory._snapshot()["device_traces"]
-    start()
+    after = dict(_kept)
+    if wanted is None or sum(map(len, traces)) > _MOST_KEPT:
+        start()
+        _kept.clear()
+    else:
+        _kept.update({device: len(entries) for device, entries in enumerate(traces)})
     for device, entries in enumerate(traces):
         if _read_before is not None:
             entries, _read_before[device] = entries[_read_before.get(device, 0) :], len(entries)
+        else:
+            entries = entries[after.get(device, 0) :]
         if device not in histories and any(one["action"] != "snapshot" for one in entries):
             histories[device] = History(device)
         if device in histories:
-            histories[device].read(entries, step)
+            of_device = wanted is not None and wanted["device"] == device
+            histories[device].read(entries, step, wanted if of_device else None)
             histories[device].correct(
                 torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)
             )

@@ -147,14 +147,21 @@ def resident_bytes() -> int | None:
 
 def note_reads() -> None:
     """Ask the emulated device to call us at each read of an unknown value; does nothing else."""
-    with suppress(OSError, AttributeError):
-        library = Path(variable(_AUDIT) or "").with_name(_DEVICE)
-        device = ctypes.CDLL(str(library), mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+    device = emulated_device()
+    if device is not None:
         at, size, number = ctypes.c_uint64, ctypes.c_size_t, ctypes.c_int
         kind = ctypes.CFUNCTYPE(None, at, size, number, ctypes.c_char_p, number)
         callback = kind(_on_read)
         device.emu_values_set_hook(callback)
         _kept.append(callback)
+
+
+def emulated_device() -> Any:
+    """The emulated device that this process has loaded; None on a real one."""
+    with suppress(OSError, ValueError):
+        library = Path(variable(_AUDIT) or "").with_name(_DEVICE)
+        return ctypes.CDLL(str(library), mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+    return None
 
 
 def _on_read(address: int, size: int, worth: int, operator: bytes | None, read: int) -> None:

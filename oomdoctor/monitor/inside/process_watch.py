@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from oomdoctor.emulator.variables import ALONE
-from oomdoctor.monitor.inside import memory, passes, process
+from oomdoctor.monitor.inside import memory, passes, past, process
 from oomdoctor.monitor.inside.counted import CountedMemory
 from oomdoctor.monitor.inside.ending import (
     agree,
@@ -63,7 +63,9 @@ class Watch:
         self._memory: CountedMemory | TracedMemory = (
             CountedMemory(every_step=asked["steps"] != "all")
             if asked.get("counted")
-            else TracedMemory(folder, on_forward=self._between_steps)
+            else TracedMemory(
+                folder, on_forward=self._between_steps, goes_past=bool(asked.get("goes_past"))
+            )
         )
         self._snapshots = Snapshots(folder)
         self._counts: dict[int, int] = {}
@@ -73,6 +75,11 @@ class Watch:
         self._stopped_in: list[dict[str, Any]] = []
         self._passes = passes.Passes(self._end_pass)
         self._ooms: list[dict[str, Any]] = []
+        self._pictured: tuple[int, int] = (
+            0,
+            0,
+        )  # the peaks in the snapshot of a run past the limit
+        self._past_step: int | None = None
         self._notes: list[str] = []
         self._read_at = time.monotonic()
         self._facts: dict[str, Any] = {}
@@ -125,7 +132,7 @@ class Watch:
         stop: str | None = None
         with self._quietly():
             self._step += 1
-            self._read()
+            self._read(ended=True)
             self._memory.end_step(self._step)
             stop = self._decide()
             if self._memory.stops_to_look or stop is not None:
@@ -162,6 +169,8 @@ class Watch:
         wish = wants_to_stop(self._asked["steps"], self._step, self._memory.steps(), cycle)
         if wish == "steady" and passes.still_waits(self._turns, self._step):
             wish = None  # as of the generator of a GAN whose critic steps more often
+        if wish is None and self._asked["steps"] == "steady":
+            wish = self._is_past()
         rank, world = rank_and_world()
         asks_others = self._asked["steps"] == "steady" and variable(ALONE) is None
         if world > 1 and rank is not None and asks_others:
@@ -176,9 +185,41 @@ class Watch:
         self._stopped_in = frames_here() if wish is not None and not trainers else []
         return wish
 
-    def _read(self) -> None:
+    def _is_past(self) -> str | None:
+        """Whether to give up: a rank is past the limit, and memory does not repeat."""
+        if self._past_step is None and (self._folder / "past").exists():
+            self._past_step = self._step
+        patience = self._asked["patience"]
+        if self._past_step is None:
+            return None
+        # All ranks vote for the last time at this step.
+        long = self._step - self._past_step >= patience or self._step == patience
+        return "past" if long else None
+
+    def _read(self, *, ended: bool = False) -> None:
+        """Read the memory; `ended` says that a step has just ended."""
         self._read_at = time.monotonic()
+        known, picture = self._memory.past, self._picture()  # before the trace is cleared
         self._memory.read(self._step)
+        if self._memory.past is not None:
+            if known is None:
+                self._memory.past["step"] = self._step + (not ended)
+            if picture is not None:
+                self._memory.past["snapshot"] = picture
+
+    def _picture(self) -> str | None:
+        """A snapshot of a device past its limit, if its peaks have grown since the last one."""
+        first = past.first() if self._asked.get("goes_past") else None
+        if first is None:
+            return None
+        peaks = memory.peaks_of(first["device"])
+        if peaks == self._pictured:
+            return None
+        self._pictured = peaks
+        (self._folder / "past").touch()
+        with self._quietly():
+            return self._snapshots.write(first["device"])
+        return None
 
     def _on_out_of_memory(self, device: int, requested: int, total: int, free: int) -> None:
         import torch
@@ -255,6 +296,7 @@ class Watch:
             "resident_bytes": resident_bytes(),
             "exception": last_exception() if ended else None,
             "ooms": self._ooms,
+            "past": self._memory.past,
             "unknown_reads": process.unknown_reads(),
             "notes": self._notes,
             "script": script_file(),

@@ -21,9 +21,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from oomdoctor.monitor.inside import history, memory
+from oomdoctor.monitor.inside import history, memory, past
 from oomdoctor.monitor.inside.ending import StepMemory, frames_here
-from oomdoctor.monitor.inside.history import History, read_all
+from oomdoctor.monitor.inside.history import History, Request, read_all
 from oomdoctor.monitor.inside.memory import Live, keep_step
 from oomdoctor.monitor.inside.process import device_facts, outside_bytes
 
@@ -32,15 +32,24 @@ _MOST = 200_000
 
 
 class TracedMemory:
-    """Memory by the trace. `on_forward` is called before each pass of an outermost module."""
+    """Memory by the trace. `on_forward` is called before each pass of an outermost module.
+
+    With `goes_past`, it looks for the first request that is granted past the limit of the card.
+    """
 
     stops_to_look = True
     """Whether reading it takes the time of the training, so that a record follows at once."""
     live: Live | None = None
     """The log for `oomdoctor watch`, if there is one."""
 
-    def __init__(self, folder: Path, on_forward: Callable[[], None]) -> None:
+    past: dict[str, Any] | None = None
+    """The first request that a real card would not have met, as the record has those."""
+
+    def __init__(
+        self, folder: Path, on_forward: Callable[[], None], *, goes_past: bool = False
+    ) -> None:
         self._folder, self._pid = folder, os.getpid()
+        self._goes_past = goes_past
         self._position = Position(on_forward)
         self._histories: dict[int, History] = {}
         self._places: dict[int, dict[str, Any]] = {}
@@ -51,12 +60,17 @@ class TracedMemory:
     def begin(self) -> None:
         """Record allocations, and add hooks to modules."""
         history.start()
+        if self._goes_past:
+            past.begin()
         self._position.begin()
 
     def read(self, step: int) -> None:
         """Read the trace, and note where the training was at a new peak."""
         before = {device: one.peak.at_us for device, one in self._histories.items()}
-        read_all(self._histories, step)
+        first = past.first() if self._goes_past else None
+        read_all(self._histories, step, first)
+        if first is not None and self.past is None:
+            self.past = self._request(first)
         for device, one in self._histories.items():
             if one.peak.at_us != before.get(device):
                 phase, module = self._position.at(one.peak.at_us)
@@ -68,6 +82,28 @@ class TracedMemory:
                     "backward_frames": self._position.backward_frames,
                 }
             self._outside[device] = max(self._outside.get(device, 0), outside_bytes(device))
+
+    def _request(self, first: dict[str, int]) -> dict[str, Any]:
+        """What the record says of a request that was granted past the limit, but for its step."""
+        one = self._histories.get(first["device"])
+        found = None if one is None else one.request
+        if found is None:  # its entry is lost: what the device knows
+            found = Request(first["size"], 0, 0, first["at_us"], [])
+        phase, module = self._position.at(found.at_us)
+        return {
+            "device": first["device"],
+            "at": first["at_us"] / 1e6,
+            "requested_bytes": found.requested_bytes,
+            "total_bytes": first["total_bytes"],
+            "free_bytes": first["free_bytes"],
+            "allocated_bytes": found.allocated_bytes,
+            "reserved_bytes": found.reserved_bytes,
+            "frames": found.frames[:_MOST_FRAMES],
+            "phase": phase,
+            "module": module or None,
+            "backward_frames": self._position.backward_frames,
+            "snapshot": None,
+        }
 
     def end_step(self, step: int) -> None:
         """Keep what the step needed and what it left."""

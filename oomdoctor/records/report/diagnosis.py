@@ -56,6 +56,7 @@ CauseName = Literal[
     "unknown",
 ]
 Basis = Literal["measured", "predicted", "arithmetic", "rule"]
+Confirmed = Literal["replay", "run", "no"]
 SettingValue = str | int | float | bool
 
 
@@ -200,7 +201,9 @@ class Remedy:
     `leaves_bytes` is what the training then needs at its peak, if it needs more than the GPU has
     now. `enough` says whether the remedy closes the gap; None if that cannot be computed.
     `changes` are the keys of a recipe that it sets, {} if it is no change of a known training.
-    `key` is a stable word for the change; of a set they are joined by `+`.
+    `key` is a stable word for the change; of a set they are joined by `+`. `confirmed` says how
+    it was shown that a run that went past the memory of an emulated GPU then fits: by a "replay" of
+    its allocations, by a second "run" with the change, or "no"; None if nothing was tried.
     """
 
     change: str
@@ -214,6 +217,7 @@ class Remedy:
     parts: tuple[str, ...] = ()
     changes: Mapping[str, SettingValue] = field(default_factory=dict)
     key: str = ""
+    confirmed: Confirmed | None = None
 
 
 @dataclass(frozen=True, slots=True)

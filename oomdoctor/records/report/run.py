@@ -13,7 +13,7 @@ from oomdoctor.records.report.diagnosis import ReadPhase
 
 DeviceKind = Literal["real", "emulated"]
 RankOutcome = Literal["fits", "oom", "failed"]
-Stopped = Literal["steady", "steps"]
+Stopped = Literal["steady", "steps", "past"]
 StepUnit = Literal["step", "pass"]
 
 
@@ -126,6 +126,8 @@ class RankOom:
 
     `least_bytes` is what the process needed then: what it had allocated, and the request. `caught`
     says whether the script went on. `snapshot` is the file with what torch knew then, in the case.
+    With `went_past`, an emulated GPU granted the request and all that followed; then the peaks of
+    the rank are beyond the card, and `snapshot` is of the step with the highest peak.
     """
 
     requested_bytes: int
@@ -138,6 +140,7 @@ class RankOom:
     step: int
     caught: bool
     snapshot: str | None = None
+    went_past: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +156,8 @@ class RankMemory:
     they are backward passes. `not_reached` are calls in the user's code that evaluate, generate or
     save and that would have come after the stop; `function` is what they call. `steps_memory`
     leaves out steps in the middle of a long run, and `memory` keeps the highest point of each
-    stretch.
+    stretch. `short_bytes` is what the GPU lacked for the peak of a run that went on past its
+    memory.
     """
 
     rank: int
@@ -179,6 +183,12 @@ class RankMemory:
     memory: tuple[MemoryPoint, ...]
     unit: StepUnit = "step"
     not_reached: tuple[Place, ...] = ()
+    short_bytes: int | None = None
+
+    @property
+    def went_past(self) -> bool:
+        """Whether the run went on past the memory of an emulated GPU."""
+        return self.oom is not None and self.oom.went_past
 
     @property
     def repeats(self) -> bool:

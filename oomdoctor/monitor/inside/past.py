@@ -1,0 +1,179 @@
+"""Past the limit of an emulated GPU: a run goes on where a real one runs out of memory.
+
+The device grants a request that fails for good, so that the run shows what its training needs. A
+script that handles the error, such as one that halves its batch and tries again, must get it
+instead: it would go on in another way. So before the first such request the device asks here, from
+the thread that waits for it, through a pipe. A thread of ours looks at the frames of that thread,
+and of the one that waits for a backward pass.
+
+A limit that the script sets itself (`torch.cuda.set_per_process_memory_fraction`) is kept.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import ctypes
+import gc
+import inspect
+import linecache
+import os
+import re
+import struct
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from types import CodeType, FrameType
+from typing import Any
+
+from oomdoctor.monitor.inside.process import emulated_device
+
+_QUESTION, _ANSWER = struct.Struct("=3Q"), struct.Struct("=2Q")
+# What a handler says that is for this error: a type, a text, or a function such as `is_oom_error`.
+_MEMORY = re.compile(r"(?i)out[ _]?of[ _]?memory|(?<![a-z])oom(?![a-z])|reduce_batch_size")
+_ENDS = frozenset({"exit", "_exit", "quit", "abort"})
+_NAMES = ("at_us", "size", "free_bytes", "total_bytes", "address", "device")
+_held: list[Any] = []  # the callback must live as long as the device
+_Block = Sequence[ast.stmt]
+
+
+class _First(ctypes.Structure):
+    """emu_first of native/emu.h."""
+
+    _fields_ = tuple((name, ctypes.c_uint64) for name in _NAMES)
+
+
+def begin() -> None:
+    """Let the emulated device go past the limit from now on; nothing on a real one."""
+    device = emulated_device()
+    if device is None:
+        return
+    asked, question = os.pipe()
+    answer, told = os.pipe()
+    threading.Thread(target=_answer, args=(asked, told), daemon=True).start()
+    here = ctypes.CFUNCTYPE(ctypes.c_int)(_is_handled_here)
+    _held.append(here)
+    device.emu_past_begin(question, answer, here)
+
+
+def _is_handled_here() -> int:
+    return _sees(threading.get_ident())
+
+
+def first() -> dict[str, int] | None:
+    """The first request that a real card would not have met; None if there was none.
+
+    `at_us` is when (since 1970), `address` where it lies, `free_bytes` what was free.
+    """
+    device = emulated_device()
+    found = _First()
+    if device is None or not device.emu_past_first(ctypes.byref(found)):
+        return None
+    return {name: int(getattr(found, name)) for name in _NAMES}
+
+
+def _answer(asked: int, told: int) -> None:
+    while question := os.read(asked, _QUESTION.size):
+        number, thread, _ = _QUESTION.unpack(question)
+        os.write(told, _ANSWER.pack(number, _sees(thread)))
+
+
+def _sees(thread: int) -> bool:
+    """Whether the error of a thread would be handled, by it or by the one that waits for it.
+
+    No tensor may be freed here: that waits for the allocator, which waits for us. And none may be
+    kept: the frames that are found have our own among them, which would keep all of them.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    frames = sys._current_frames()
+    try:
+        waiting = dict.fromkeys((thread, threading.main_thread().ident or 0))
+        return any(handles(frames.get(one)) for one in waiting)
+    finally:
+        frames.clear()
+        if collects:
+            gc.enable()
+
+
+def handles(frame: FrameType | None) -> bool:
+    """Whether this frame, or one that waits for it, would handle an out-of-memory error."""
+    while frame is not None:
+        with suppress(Exception):  # what cannot be read handles nothing
+            if any(_is_handled(guard, frame.f_lineno) for guard in _guards(frame.f_code)):
+                return True
+        frame = frame.f_back
+    return False
+
+
+def _guards(code: CodeType) -> Iterator[ast.stmt]:
+    """The statements of a function that may handle errors of others, with lines of the file."""
+    lines = linecache.getlines(code.co_filename)
+    begin = 0
+    if code.co_name != "<module>":
+        begin = code.co_firstlineno - 1
+        lines = inspect.getblock(lines[begin:])
+    text = "".join(lines)
+    if not _MEMORY.search(text):
+        return
+    tree = ast.parse(textwrap.dedent(text))
+    ast.increment_lineno(tree, begin)
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Try, ast.TryStar, ast.With, ast.AsyncWith)):
+            yield node
+
+
+def _is_handled(guard: Any, line: int) -> bool:
+    if not guard.body[0].lineno <= line <= (guard.body[-1].end_lineno or 0):
+        return False
+    if isinstance(guard, (ast.With, ast.AsyncWith)):
+        return any(_MEMORY.search(ast.unparse(item.context_expr)) for item in guard.items)
+    for handler in guard.handlers:
+        if _catches(handler.type):
+            return bool(_MEMORY.search(ast.unparse(handler))) and _outcome(handler.body) != "leaves"
+    return False
+
+
+def _catches(expression: ast.expr | None) -> bool:
+    """Whether a handler of this type is for an error of torch's allocator, a RuntimeError."""
+    if isinstance(expression, ast.Tuple):
+        return any(map(_catches, expression.elts))
+    if expression is None:
+        return True
+    known = getattr(builtins, ast.unparse(expression), None)
+    return known is None or (isinstance(known, type) and issubclass(RuntimeError, known))
+
+
+def _outcome(body: _Block) -> str:
+    """How a handler ends for this error: it "leaves" with an error, or it goes on, "handled" or
+    "falls" behind its last line."""
+    for one in body:
+        ends = "falls"
+        if isinstance(one, ast.Raise) or _is_exit(one):
+            ends = "leaves"
+        elif isinstance(one, (ast.Return, ast.Continue, ast.Break)):
+            ends = "handled"
+        elif isinstance(one, ast.If):
+            ends = _of_branches(one)
+        elif isinstance(one, (ast.With, ast.Try)):
+            ends = _outcome(one.body)
+        if ends != "falls":
+            return ends
+    return "falls"
+
+
+def _of_branches(one: ast.If) -> str:
+    test = ast.unparse(one.test)
+    if _MEMORY.search(test):
+        is_not = re.search(r"\bnot\b", test)
+        return _outcome(one.orelse if is_not else one.body)
+    ends = {_outcome(one.body), _outcome(one.orelse)}
+    return ends.pop() if len(ends) == 1 else "falls" if "falls" in ends else "handled"
+
+
+def _is_exit(one: ast.stmt) -> bool:
+    if not isinstance(one, ast.Expr) or not isinstance(one.value, ast.Call):
+        return False
+    return ast.unparse(one.value.func).rpartition(".")[2] in _ENDS
