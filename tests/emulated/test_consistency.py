@@ -210,7 +210,8 @@ def _emulated(
     """The script needs what the plan says on the emulated card; returns its error if it fails."""
     data = words_file(script.parent / "train.txt", training.micro_batch * 8 * training.length)
     command = ("python", "train.py", "--data", str(data))
-    report, _, error = watched.run(training.card, script.read_text(), *command)
+    told = () if training.fits else ("--stop-at-oom",)
+    report, _, error = watched.run(training.card, script.read_text(), *command, options=told)
     (rank,) = report.ranks
     assert (rank.outcome == "fits") is training.fits, error
     if training.fits:

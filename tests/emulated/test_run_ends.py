@@ -55,7 +55,7 @@ def _is_gone(watched: Watched, pid: int) -> bool:
 def test_a_launcher_ends_the_ranks_that_wait_for_a_dead_one(
     watched: Watched, how: str, said: str
 ) -> None:
-    process = watched.start("3xT4", DEAD, *torchrun(3, how))
+    process = watched.start("3xT4", DEAD, *torchrun(3, how), options=("--stop-at-oom",))
     assert process.stdout.readline() == "dies\n"
     begin = time.monotonic()
     _, error = process.communicate(timeout=120)

@@ -40,6 +40,9 @@ class Guard:
         ValueError: `skip` without `model`.
     """
 
+    skipping = 0
+    """How many guards of this process are open that would give up their batch."""
+
     def __init__(
         self,
         *,
@@ -96,6 +99,7 @@ class Guard:
         if self._is_open:
             raise RuntimeError("a guard cannot be entered twice; make another one")
         self._is_open, self.skipped = True, False
+        Guard.skipping += self._skip
         _note_without_gpu()
         if self._skip:
             if self._ranks is None:
@@ -111,6 +115,7 @@ class Guard:
             DiagnosedOutOfMemoryError: memory ran out and the batch is not skipped.
         """
         self._is_open = False
+        Guard.skipping -= self._skip
         frame, self._frame = self._frame, None
         if error is not None and not is_out_of_memory(error):
             return False

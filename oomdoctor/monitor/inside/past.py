@@ -86,6 +86,9 @@ def _sees(thread: int) -> bool:
     No tensor may be freed here: that waits for the allocator, which waits for us. And none may be
     kept: the frames that are found have our own among them, which would keep all of them.
     """
+    ours: Any = sys.modules.get("oomdoctor.monitor.guarding.block")
+    if ours is not None and ours.Guard.skipping:
+        return True
     collects = gc.isenabled()
     gc.disable()
     frames = sys._current_frames()
