@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from tiny_text import trainable_folder, words_file
 from oomdoctor.cli.main import run
 from oomdoctor.units import MIB, format_bytes
 
+_PAGES = ("table", "markdown", "html", "csv")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 _SIZES: dict[str, Any] = {
     "hidden_size": 512,
@@ -94,6 +96,11 @@ class Asked:
         assert document["exit_code"] == code
         return document
 
+    def pages(self, document: dict[str, Any]) -> dict[str, str]:
+        """The stored run of a document in the other formats."""
+        run_name = Path(document["run_dir"]).name
+        return {name: self("show", run_name, "--format", name)[1] for name in _PAGES}
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -125,8 +132,7 @@ def test_every_way_to_ask_gives_the_same_answer(
     (row,) = plan["results"]
     assert (row["outcome"] == "fits") is training.fits, row["reason"]
     assert plan["exit_code"] == (0 if training.fits else 3)
-    for name in ("table", "markdown", "csv", "html"):
-        _same_in(name, ask("show", "latest", "--format", name)[1], row)
+    _same_on(ask.pages(plan), row)
     _why(ask, words, row)
     _sweep_and_solve(ask, training, words, row)
     smallest = _all_cards(ask, training, words, row)
@@ -139,33 +145,49 @@ def test_every_way_to_ask_gives_the_same_answer(
         _explained(ask, script, text, plan)
 
 
-def _same_in(name: str, text: str, row: dict[str, Any]) -> None:
-    """The formats of a report say the same of a row."""
-    assert row["label"] in text, name
-    peak = row["peak_device_bytes"]
-    if name == "csv":
-        (line,) = csv.DictReader(io.StringIO(text))
-        assert (line["outcome"], int(line["peak_device_bytes"])) == (row["outcome"], peak)
-        return
-    assert format_bytes(peak) in text, name
-    assert ("Does not fit" in text) is (row["outcome"] == "oom"), name
+def _same_on(pages: dict[str, str], row: dict[str, Any]) -> None:
+    """The formats of a report say the same of a row: verdict, peak, and what it consists of."""
+    named = [size for name, size in row["breakdown"].items() if size and name != "other_bytes"]
+    sizes = [row["peak_device_bytes"], *named]
+    for name, text in pages.items():
+        assert row["label"] in text, name
+        if name == "csv":
+            (line,) = csv.DictReader(io.StringIO(text))
+            assert line["outcome"] == row["outcome"]
+            assert {str(size) for size in sizes} <= set(line.values())
+        else:
+            assert [size for size in sizes if format_bytes(size) not in text] == [], name
+            assert ("Does not fit" in text) is (row["outcome"] == "oom"), name
+
+
+def _said_on(pages: dict[str, str], size: int, *, in_csv: bool = True) -> None:
+    """A size is on each page."""
+    said = {name: str(size) if name == "csv" else format_bytes(size) for name in pages}
+    names = [name for name in pages if in_csv or name != "csv"]
+    assert [name for name in names if said[name] not in pages[name]] == []
 
 
 def _why(ask: Asked, words: list[str], row: dict[str, Any]) -> None:
-    (same,) = ask.document("plan", *words, "--why", row["label"])["results"]
+    document = ask.document("plan", *words, "--why", row["label"])
+    (same,) = document["results"]
     for key in ("label", "key", "outcome", "peak_device_bytes", "peak_phase", "breakdown"):
         assert same[key] == row[key], key
+    _same_on(ask.pages(document), row)
 
 
 def _sweep_and_solve(ask: Asked, training: Training, words: list[str], row: dict[str, Any]) -> None:
     """The peak at the size of the training, and on which side of the limit it is."""
     free = [word for word in words if word not in ("--micro-batch", str(training.micro_batch))]
     at = training.micro_batch
-    (line,) = ask.document("plan", *free, "--sweep", f"micro-batch={at},{2 * at}")["sweep"]["lines"]
+    swept = ask.document("plan", *free, "--sweep", f"micro-batch={at},{2 * at}")
+    (line,) = swept["sweep"]["lines"]
     same = line["peaks"][0]
+    _said_on(ask.pages(swept), row["peak_device_bytes"])
     assert (same["fits"], same["peak_device_bytes"]) == (training.fits, row["peak_device_bytes"])
-    (line,) = ask.document("plan", *free, "--solve", "micro-batch")["solve"]["lines"]
+    solved = ask.document("plan", *free, "--solve", "micro-batch")
+    (line,) = solved["solve"]["lines"]
     assert (line["largest"] >= at) is training.fits
+    _said_on(ask.pages(solved), line["peak_device_bytes"])
 
 
 def _all_cards(ask: Asked, training: Training, words: list[str], row: dict[str, Any]) -> int:
@@ -179,6 +201,10 @@ def _all_cards(ask: Asked, training: Training, words: list[str], row: dict[str, 
     # torch has kernels from 7.5 on; a run on a card with bfloat16 may use them.
     least = (8, 0) if _capability(own) >= (8, 0) else (7, 5)
     fitting = [card for card in cards if card["fitting"] and _capability(card) >= least]
+    pages = ask.pages(document)
+    refused = [pages[name].partition("Nothing fits on")[2] for name in ("table", "markdown")]
+    names = [{name.strip(" .") for name in re.split("[,;:]", text)} for text in refused]
+    assert [training.card in each for each in names] == 2 * [not training.fits]
     smallest = min(fitting, key=lambda card: (card["memory_bytes"], card["total_bytes"]))
     return int(smallest["total_bytes"])
 
@@ -195,6 +221,8 @@ def _from_script(ask: Asked, training: Training, script: Path, plan: dict[str, A
     assert document["exit_code"] == plan["exit_code"]
     for key in ("outcome", "peak_device_bytes", "breakdown"):
         assert yours[key] == row[key], key
+    pages = ask.pages(document)
+    _said_on(pages, row["peak_device_bytes"])
     if not training.fits:
         (remedy,) = plan["cards"][0]["remedies"]
         first = document["yours"]["changes"][0]
@@ -202,6 +230,7 @@ def _from_script(ask: Asked, training: Training, script: Path, plan: dict[str, A
             remedy["change"],
             remedy["peak_device_bytes"],
         )
+        _said_on(pages, first["peak_device_bytes"], in_csv=False)  # it has no changes
 
 
 def _emulated(
