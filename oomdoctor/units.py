@@ -14,20 +14,10 @@ KIB = 1024
 MIB = 1024**2
 GIB = 1024**3
 
-_FACTORS = {
-    "b": 1,
-    "k": 1024,
-    "kib": 1024,
-    "kb": 1000,
-    "m": 1024**2,
-    "mib": 1024**2,
-    "mb": 1000**2,
-    "g": 1024**3,
-    "gib": 1024**3,
-    "gb": 1000**3,
-    "t": 1024**4,
-    "tib": 1024**4,
-    "tb": 1000**4,
+_FACTORS = {"b": 1} | {
+    letter + ending: base**power
+    for power, letter in enumerate("kmgt", 1)
+    for ending, base in (("", 1024), ("ib", 1024), ("b", 1000))
 }
 # A bare number up to this is GiB, because no device has so few bytes, and one from the other limit
 # on is bytes. Between them it may be either, or MiB as nvidia-smi prints them.

@@ -8,6 +8,9 @@ If facts are missing, the figures err towards "does not fit": a wrong "fits" cos
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
+from oomdoctor.package_data import data_of
 from oomdoctor.records.job.machine import ByteRange, GpuFacts
 
 _MIB = 1 << 20
@@ -30,22 +33,8 @@ _NCCL_PAIR_BYTES, _NCCL_BYTES = 544 * _MIB, 688 * _MIB
 # If nothing is known about the card: from the smallest current card to the largest.
 _UNKNOWN_BYTES = (100 * _MIB, 520 * _MIB, 950 * _MIB)
 
-# By compute capability: float32 units and resident threads of a multiprocessor (CUDA programming
-# guide, technical specifications by compute capability), and the usual boost clock in Hz, which
-# with the float32 peak gives the number of multiprocessors.
-_MULTIPROCESSORS = {
-    "6.0": (64, 2048, 1.33e9),
-    "6.1": (128, 2048, 1.6e9),
-    "7.0": (64, 2048, 1.5e9),
-    "7.5": (64, 1024, 1.6e9),
-    "8.0": (64, 2048, 1.41e9),
-    "8.6": (128, 1536, 1.7e9),
-    "8.9": (128, 1536, 2.5e9),
-    "9.0": (128, 2048, 1.98e9),
-    "10.0": (128, 2048, 2.1e9),
-    "10.3": (128, 2048, 2.1e9),
-    "12.0": (128, 1536, 2.41e9),
-}
+_MULTIPROCESSORS: Mapping[str, Sequence[float]] = data_of("multiprocessors.toml")
+_LIMITS = 4  # figures of a capability whose units and clock are not in the table
 
 # What Linux drivers keep of nvidia-smi's total: the largest observed, by size of the card (from
 # public logs: 220-510 MiB on 8-32 GB, 460-770 on 48-80 GB, 615 on an H200, 720 on a B200).
@@ -127,8 +116,8 @@ def device_total_bytes(gpu: GpuFacts) -> tuple[int, str]:
 
 def _resident_threads(gpu: GpuFacts) -> float | None:
     """The number of threads that can be resident, to within 20%, from the float32 peak."""
-    sizes = _MULTIPROCESSORS.get(gpu.compute_capability or "")
-    if sizes is None or gpu.fp32_flops is None:
+    row = _MULTIPROCESSORS.get(gpu.compute_capability or "", ())
+    if len(row) <= _LIMITS or gpu.fp32_flops is None:
         return None
-    units, threads, clock = sizes
-    return gpu.fp32_flops / (2 * units * clock) * threads
+    threads, *_, units, clock = row
+    return gpu.fp32_flops / (2 * units * clock * 1e6) * threads

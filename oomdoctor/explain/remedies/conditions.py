@@ -20,14 +20,6 @@ Condition = Callable[[Case], bool]
 _SEVERAL_RANKS = r"torchrun|local_rank|\brank \d|\[rank\d|nproc|deepspeed|accelerate|fsdp"
 
 
-def _shows(pattern: str) -> Condition:
-    return lambda case: case.shows(pattern)
-
-
-def _in_phase(*phases: str) -> Condition:
-    return lambda case: case.phase in phases
-
-
 # What grows with batch and length.
 
 
@@ -212,10 +204,6 @@ def _can_swap(case: Case) -> bool:
     return not (elsewhere or _scheduled(case) or _contained(case))
 
 
-def _maps(case: Case) -> bool:
-    return bool(case.logged(r"num_proc|map operation|\bMap \("))
-
-
 def _several_ranks(case: Case) -> bool:
     several = (case.setup.world_size or 0) > 1 or _several_cards(case)
     return several or bool(case.logged(_SEVERAL_RANKS))
@@ -268,8 +256,6 @@ def _splits(case: Case) -> bool:
 WHEN: Mapping[str, Condition] = {
     "stop_others": _of_others,
     "other_card": lambda case: _of_others(case) and case.dialect != "mps",
-    "fewer_servers": lambda case: "workers" in case.around,
-    "fewer_tests": lambda case: "pytest" in case.around,
     "raise_fraction": lambda case: case.incident.event.allowed_bytes is not None,
     "expandable_segments": _gaps_cover,
     "empty_cache": _has_gaps,
@@ -282,8 +268,6 @@ WHEN: Mapping[str, Condition] = {
     "checkpointing": lambda case: _not_checkpointed(case) and not case.one_buffer,
     "offload_activations": _offloadable,
     "shorter_sequence": _long_sequences,
-    "completion_only": _shows(r"dpo|kto|orpo|grpo|logprob|logp"),
-    "fused_optimizer": _shows(r"_foreach_|_multi_tensor"),
     "adamw_8bit": lambda case: _wide_states(case) and _quantizes(case),
     "paged_adamw": lambda case: _unpaged(case) and _quantizes(case),
     "adafactor": _wide_states,
@@ -292,15 +276,10 @@ WHEN: Mapping[str, Condition] = {
     "shard": _several_cards,
     "lora": _trainable_by_lora,
     "qlora": lambda case: _quantisable(case) and _quantizes(case),
-    "clip_loop": _in_phase("clip"),
     "half_weights": _wide_weights,
     "quantized_load": lambda case: _unquantized(case) and _quantizes(case),
     "device_map": lambda case: _one_card(case) and case.dialect != "mps",
-    "load_on_cpu": _shows(r"torch\.load\(|load_state_dict|optimizer_and_scheduler"),
-    "no_reference_copy": _shows(r"ref_model|create_reference_model|deepcopy|dpo|kto"),
     "zero_grad_none": lambda case: not case.shows(r"transformers/trainer\.py"),
-    "reduce_logits": _in_phase("eval"),
-    "loss_only": _in_phase("eval"),
     "eval_to_host": lambda case: (
         case.phase == "eval" and case.setup.eval_accumulation_steps is None
     ),
@@ -308,27 +287,17 @@ WHEN: Mapping[str, Condition] = {
     "no_grad": _without_gradients,
     "more_job_memory": _scheduled,
     "more_host_memory": _can_swap,
-    "more_ram": lambda case: "colab" in case.around,
-    "close_programs": lambda case: bool({"windows", "mac"} & case.around),
-    "ray_parallel": lambda case: "ray" in case.around,
-    "object_store": lambda case: "ray" in case.around,
-    "in_pieces": lambda case: "data in memory" in case.around,
-    "fewer_processes": _maps,
     "wsl_limit": lambda case: "wsl" in case.around or case.dialect == "wsl_pinned",
-    "jetson_memory": lambda case: "jetson" in case.around,
     "shard_load": _several_ranks,
     "fewer_workers": _workers,
     "less_offload": lambda case: bool(offloads(case)),
-    "load_once": _in_phase("load", "init", "unknown"),
     "sharded_save": _gathers,
     "chunk": _large_request,
-    "save_on_cpu": _in_phase("save"),
     "smaller_generation": lambda case: case.setup.eval_batch_size != 1,
     "engine_share_higher": lambda case: share_of(case) < 0.95,
     "engine_context": _worth_serving,
     "mixed_precision": lambda case: case.setup.autocast_dtype in (None, "none"),
     "smaller_image": lambda case: case.program.kind == "diffusion" or _step_is_on(case),
-    "page_file": lambda case: "windows" in case.around,
     "more_limit": _contained,
     "mlx_less": _mlx_trains,
     "mlx_cache": lambda case: not _mlx_trains(case),

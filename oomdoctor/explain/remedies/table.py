@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from oomdoctor.explain.diagnosis.case import Case
@@ -22,12 +22,27 @@ def _effect(key: str, said: Mapping[str, Any]) -> Callable[[Case], Effect]:
     return changing(said["saves"], **said.get("changes", said.get("settings", {})))
 
 
+def _when(key: str, said: Mapping[str, Any]) -> Iterator[Callable[[Case], object]]:
+    """What has to be true for a remedy to help."""
+    if "phases" in said:
+        yield lambda case: case.phase in said["phases"]
+    if "shows" in said:
+        yield lambda case: case.shows(said["shows"])
+    if "logs" in said:
+        yield lambda case: case.logged(said["logs"])
+    if "around" in said:
+        yield lambda case: not case.around.isdisjoint(said["around"])
+    if key in WHEN:
+        yield WHEN[key]
+
+
 def _row(key: str, said: Mapping[str, Any]) -> Row:
+    conditions = tuple(_when(key, said))
     return Row(
         key,
         said["cost"],
         said["change"],
-        WHEN.get(key, lambda case: True),
+        lambda case: all(condition(case) for condition in conditions),
         _effect(key, said),
         said.get("lines", {}),
         said.get("note"),

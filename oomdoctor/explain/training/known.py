@@ -14,6 +14,7 @@ from typing import Any
 
 from oomdoctor.explain.evidence import SnapshotEvidence
 from oomdoctor.explain.training.told import told_by_file, told_by_log
+from oomdoctor.package_data import data_of
 from oomdoctor.records.facts.choices import (
     AllocatorSetting,
     Attention,
@@ -95,26 +96,7 @@ OF_MODEL = ("weights_dtype", "lora_targets")
 """What the model decides where the file does not."""
 
 # A field, its value, and what a frame of the traceback shows if the field has that value.
-_SEEN: tuple[tuple[str, Any, str], ...] = (
-    ("activation_checkpointing", "full", r"torch/utils/checkpoint\.py"),
-    ("activation_checkpointing", "full", r"gradient_checkpointing_func|_gradient_checkpointing"),
-    ("attention", "eager", r" eager_attention_forward\b"),
-    ("attention", "sdpa", r" sdpa_attention_forward\b|sdpa_attention\.py"),
-    ("attention", "flash_attention_2", r"flash_attn_interface\.py|flash_attention\.py"),
-    ("autocast_dtype", "bfloat16", r"torch/amp/autocast_mode\.py|convert_outputs_to_fp32"),
-    ("loss", "liger", r"liger_kernel/"),
-    ("quantization", "nf4", r"bitsandbytes/.*(?:matmul_4bit|MatMul4Bit|Linear4bit)"),
-    ("quantization", "int8", r"bitsandbytes/.*(?:MatMul8bit|Linear8bit)"),
-    ("method", "qlora", r"peft/tuners/.*/bnb\.py|bitsandbytes/nn/modules\.py"),
-    ("method", "lora", r"/peft/|^peft/"),
-    ("optimizer", "adamw_torch", r" _multi_tensor_adam(?:w)?\b"),
-    ("optimizer", "adamw_torch_fused", r" _fused_adam(?:w)?\b"),
-    ("optimizer", "adafactor", r"adafactor\.py|transformers/optimization\.py step\b"),
-    ("sharding", "zero3", r"deepspeed/.*(?:stage3\.py|partition_parameters\.py)"),
-    ("sharding", "zero2", r"deepspeed/.*stage_1_and_2\.py"),
-    ("sharding", "fsdp", r"torch/distributed/fsdp/"),
-    ("deepspeed", True, r"deepspeed/.*(?:stage3|partition_parameters|stage_1_and_2)\.py"),
-)
+_SEEN: list[tuple[str, Any, str]] = data_of("logged_settings.toml")["seen_in_frames"]
 
 
 def setup_of(

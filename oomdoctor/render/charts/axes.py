@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from oomdoctor.package_data import data_of
 from oomdoctor.records.facts.categories import BREAKDOWN, TABLE
 from oomdoctor.render.charts import WIDTHS, Size
 from oomdoctor.units import format_bytes
@@ -31,18 +32,7 @@ class Color:
 
 COLORS: dict[Role, Color] = {
     **{name: Color(TABLE[name].light, TABLE[name].dark) for name in BREAKDOWN},
-    "reserved": Color("#bcc5d1", "#5d6774"),
-    "context": Color("#3a424e", "#98a3b1"),
-    "whole": Color("#7e93ad", "#8398b3"),
-    "full": Color("#2866b0", "#5c98e2"),
-    "lora": Color("#b25c00", "#e39a2d"),
-    "qlora": Color("#12876f", "#2bb899"),
-    "ink": Color("#1b222c", "#e8ecf1"),
-    "faint": Color("#55606e", "#a6b0bd"),
-    "line": Color("#d3d9e0", "#3a434f"),
-    "page": Color("#ffffff", "#14181e"),
-    "alarm": Color("#b3201a", "#ff8278"),
-    "near": Color("#8a5a00", "#e3b341"),
+    **{name: Color(*pair) for name, pair in data_of("categories.toml")["colors"].items()},
 }
 FONT = "DejaVu Sans"  # whose widths matplotlib knows; a page uses its own font, which is narrower
 TEXT = 13.0  # points; the pictures are drawn at 72 dots per inch, so they are pixels too

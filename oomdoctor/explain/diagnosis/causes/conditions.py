@@ -158,11 +158,6 @@ def told_to_grow(case: Case) -> Lines:
     return case.facts.mentions.get("growth", NONE) if case.incident.resource == "gpu" else NONE
 
 
-def page_file_full(case: Case) -> Lines:
-    """Windows reports that its commit limit was reached."""
-    return case.logged(r"paging file is too small|os error 1455|WinError 1455")
-
-
 def loaded_wide(case: Case) -> Lines:
     """The weights are loaded in 32 bits, where 16 would be enough."""
     if case.phase not in ("load", "init"):
@@ -306,21 +301,11 @@ def own_workers_hold(case: Case) -> Lines:
     return yes(held, (*own_workers(case), *case.figures())) if own_workers(case) else NONE
 
 
-def others_told(case: Case) -> Lines:
-    """The text says that other programs use the same GPU."""
-    return case.facts.mentions.get("other programs", NONE)
-
-
 def in_container(case: Case) -> Lines:
     """The text shows a container."""
     return yes(
         bool(case.around & around_of("container")), case.incident.lines[:2] or case.figures()
     )
-
-
-def on_jetson(case: Case) -> Lines:
-    """GPU and system share the memory."""
-    return case.facts.mentions.get("jetson", NONE)
 
 
 def offloads(case: Case) -> Lines:

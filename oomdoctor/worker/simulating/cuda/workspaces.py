@@ -8,24 +8,13 @@ import torch
 from torch._ops import OpOverload
 
 from oomdoctor.analysis.simulator.card import MIB, WORKSPACES, Card, workspace_bytes
+from oomdoctor.package_data import data_of
 from oomdoctor.system.environment import variable
 from oomdoctor.worker.tracing.calls import OperatorCall
 from oomdoctor.worker.tracing.steps import Lasting, Passing
 from oomdoctor.worker.training.inspection import torch_release
 
-_CUBLAS_OPERATORS = frozenset(
-    {
-        *(
-            f"aten::{name}"
-            for name in ("mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot")
-        ),
-        "aten::linear",
-        "aten::_addmm_activation",
-        "aten::_int_mm",
-        "aten::_scaled_mm",
-        "bitsandbytes::gemm_4bit",
-    }
-)
+_CUBLAS_OPERATORS = frozenset(data_of("operators.toml")["cublas"])
 _LT_BYTES = MIB  # CUBLASLT_WORKSPACE_SIZE by default
 _LT_WORKSPACES = ("cublasLt", "cublasLt of the autograd thread")
 
