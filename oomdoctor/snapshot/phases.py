@@ -22,6 +22,7 @@ from oomdoctor.analysis.frames import phase_of
 from oomdoctor.records.job.measurement import BlockCategory
 from oomdoctor.records.report import diagnosis
 from oomdoctor.records.report.diagnosis import ReadPhase
+from oomdoctor.records.report.timeline import PHASES
 from oomdoctor.snapshot.reading.events import ALLOC, NO_STACK, Events, Frame, Stacks
 from oomdoctor.snapshot.reading.snapshot import DeviceSnapshot
 
@@ -34,7 +35,6 @@ _CATEGORIES: dict[str, BlockCategory] = {
     **{name: name for name in get_args(BlockCategory)},
     "inputs": "temporary",
 }
-_PHASES: tuple[ReadPhase, ...] = get_args(ReadPhase)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,5 +161,5 @@ def told_by(frames: tuple[Frame, ...]) -> Told | None:
     if not frames or frames[-1].file != FILE:
         return None
     phase, _, category = frames[-1].function.partition(" ")
-    known: ReadPhase = next((name for name in _PHASES if name == phase), "unknown")
+    known: ReadPhase = next((name for name in PHASES if name == phase), "unknown")
     return Told(known, _CATEGORIES.get(category, "other"))

@@ -55,6 +55,13 @@ def test_the_worker_names_what_it_takes_instead_of_any() -> None:
     assert [line for line in lines if re.search(r"\bAny\b", line)] == []
 
 
+def test_stacks_read_into_a_partial_configuration_that_names_its_keys() -> None:
+    files = [file for name, file in _modules().items() if name.startswith("oomdoctor.stacks")]
+    lines = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+    used = [line for line in lines if re.search(r"\bAny\b", line) and "import" not in line]
+    assert len(used) <= 60
+
+
 def test_modules_of_the_worker_import_only_torch_at_their_head() -> None:
     # Unsloth changes transformers, peft and TRL, so it comes before them; others may be missing.
     heads = {

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 from oomdoctor.analysis.changes.sets import ChangeSet, Lattice, listed
 from oomdoctor.analysis.changes.table import Change, Part, Tier
@@ -22,7 +22,7 @@ from oomdoctor.units import format_bytes
 
 Outcome = Literal["fits", "borderline", "short", "unsupported"]
 _AT_ONCE = 2  # recordings: as many as simulate in parallel
-_PARTS: tuple[Part, ...] = ("weights", "gradients", "optimizer", "activations", "logits")
+_PARTS: tuple[Part, ...] = get_args(Part)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from math import prod
 
-from oomdoctor.explain.diagnosis.tensor_kinds import BUCKETS, KINDS, VOCABULARIES, Kind
 from oomdoctor.explain.memory.model_sizes import Sizes
 from oomdoctor.explain.memory.states import trainable
 from oomdoctor.explain.training.assumed import training_of
 from oomdoctor.explain.training.known import Setup
+from oomdoctor.package_data import data_of, in_tuples
 from oomdoctor.records.report.diagnosis import Confidence, Frame, Tensor
 from oomdoctor.units import GIB, KIB, MIB, format_bytes
 
@@ -27,6 +28,31 @@ _SMALL, _LARGE_SEGMENT, _LARGE, _ROUND = MIB, 20 * MIB, 10 * MIB, 2 * MIB
 _NEARBY = 64  # how many neighbouring lengths may print the same figure
 _LENGTHS = tuple(2**n for n in range(5, 21)) + tuple(3 * 2**n for n in range(5, 17))
 _RANK: dict[Confidence, int] = {"high": 0, "medium": 1, "low": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A tensor by its dimensions: letters that stand for sizes, such as "B S V".
+
+    `widths` are the possible bytes per element. `phases` are the ones that allocate it. `hint` is
+    what the frames show at that moment. Without a hint the phase must match; a kind that few models
+    have (`needs_hint`) must have both.
+    """
+
+    name: str
+    dimensions: str
+    widths: tuple[int, ...]
+    phases: tuple[str, ...]
+    hint: str
+    needs_hint: bool = False
+
+
+_TABLE = in_tuples(data_of("tensors.toml"))
+KINDS = tuple(Kind(**row) for row in _TABLE["kind"])
+# The family that usually has a vocabulary of this size.
+VOCABULARIES = {int(size): family for size, family in _TABLE["vocabularies"].items()}
+# Bytes, name and hint of buffers whose size does not depend on the model.
+BUCKETS = tuple((row["bytes"], row["name"], row["hint"]) for row in _TABLE["bucket"])
 
 
 def allocation(size: int, dialect: str) -> int:
