@@ -7,8 +7,10 @@ tests/worker/parsing asks their own parsers.
 
 from __future__ import annotations
 
+import ast
 import json
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,8 @@ import pytest
 import yaml
 from stack_rungs import RUNGS
 
-from oomdoctor.package_data import data_of
+import oomdoctor.stacks
+from oomdoctor.package_data import data_of, data_text
 from oomdoctor.records.configuration.config import TrainConfig, is_fsdp, is_zero
 from oomdoctor.stacks.engines import engine_settings, zero_settings
 from oomdoctor.stacks.export import export, target_names
@@ -90,6 +93,20 @@ def test_rows_say_only_what_tables_read() -> None:
             assert keys <= reads | more | {"aliases"}, (part, name)
             assert isinstance(said, str) or len(keys & reads) == 1, (part, name)
     assert settings_data()["refused"].keys() <= settings_data()["words"].keys()
+
+
+def test_what_rows_name_is_there_and_nothing_else() -> None:
+    folder = Path(oomdoctor.stacks.__file__).parent
+    code = {file: file.read_text() for file in folder.rglob("*.py")}
+    used = Counter(re.findall(r"\w+", "\n".join((*code.values(), data_text("stacks/rows.toml")))))
+    made = {
+        node.name
+        for file, text in code.items()
+        if file.parent.name in ("names", "programs")
+        for node in ast.parse(text).body
+        if isinstance(node, ast.FunctionDef)
+    }
+    assert {name for name in made if used[name] < 2} == set()
 
 
 def test_words_mean_a_value_or_keys_of_a_partial_configuration() -> None:
