@@ -46,7 +46,16 @@ def watch_request(options: RunOptions) -> WatchRequest:
         path = path_of(python)
         found_command(command[0], path)
     return WatchRequest(
-        command, gpus, python, steps, weights, values, path, options.case, options.stop_at_oom
+        command,
+        gpus,
+        python,
+        steps,
+        weights,
+        values,
+        path,
+        options.case,
+        stop_at_oom=options.stop_at_oom,
+        cure=options.cure,
     )
 
 

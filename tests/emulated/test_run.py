@@ -326,3 +326,16 @@ def test_a_process_without_a_gpu_is_not_watched(watched: Watched) -> None:
     report, out, error = watched.run("T4", "import torch; print(torch.ones(2).sum().item())")
     assert (out, report.ranks) == ("2.0\n", ())
     assert "no process of the command used the GPU" in error
+
+
+def test_a_remedy_is_confirmed_by_a_second_run(watched: Watched) -> None:
+    """The script says 512 rows; the second run takes fewer, whatever it says."""
+    script = TRAINER.replace("batch_size=2, gradient_accumulation_steps=2", "batch_size=512")
+    script = script.replace("return 64", "return 5120")
+    report, _, error = watched.run("1GiB", script, options=("--cure",))
+    assert (report.status, report.exit_code) == ("no", 3)
+    remedy = report.diagnoses[0].remedies[0]
+    assert (remedy.confirmed, remedy.enough) == ("run", True), error
+    assert report.device is not None and remedy.leaves_bytes is not None
+    assert remedy.leaves_bytes <= report.device.total_bytes
+    assert "confirmed by a second run" in error

@@ -41,6 +41,7 @@ class RunOptions:
     weights: str = "real"
     values: str | None = None
     stop_at_oom: bool = False
+    cure: bool = False
     case: Path | None = None
     report: Path | None = None
     python: str | None = None

@@ -67,7 +67,7 @@ def report_of(
         processes = read_processes(seen.folder)
         report = _with_summary(bare, request, seen, processes)
         report = report if joined is None else joined(report)
-        if report.status == "no":
+        if report.status == "no" and not request.changes:
             return _with_case(report, request, seen, processes, rendered)
         return report
     except Exception as error:  # noqa: BLE001 - how the command ended must not be lost

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from oomdoctor import __version__
 from oomdoctor.commands.devices.emulated import EmulatedGpus, check_possible, emulating
+from oomdoctor.commands.run.cure import cured
 from oomdoctor.commands.run.process.command import run_command
 from oomdoctor.commands.run.process.guard import end_left_over, guarded
 from oomdoctor.commands.run.process.streams import Tail
@@ -27,6 +29,7 @@ from oomdoctor.commands.run.values import again_line, needs_most, with_both_ends
 from oomdoctor.emulator.variables import VALUES
 from oomdoctor.errors import machine_error
 from oomdoctor.records.job.machine import Gpu
+from oomdoctor.records.report.diagnosis import Remedy
 from oomdoctor.records.report.report import Report
 from oomdoctor.system.environment import command_environment
 from oomdoctor.system.machine.memory import available_memory
@@ -61,10 +64,20 @@ def run_watched(
         asked: WatchRequest,
         joined: Callable[[Report], Report] | None = None,
         limit_s: float | None = None,
+        *,
+        shown: bool = False,
     ) -> Report:
-        return _run_once(asked, here, on_crash, rendered, joined, limit_s)
+        return _run_once(asked, here, on_crash, rendered, joined, limit_s, shown=shown)
 
-    first = once(request)
+    def with_remedies(report: Report) -> Report:
+        def again(remedy: Remedy, settings: Mapping[str, Any]) -> Report:
+            on_start(f"oomdoctor: running the command again: {remedy.change}")
+            limit_s = _AT_LEAST_S + _LONGER * report.elapsed_s
+            return once(replace(request, cure=False, changes=settings), limit_s=limit_s)
+
+        return cured(report, again)
+
+    first = once(request, with_remedies if request.cure else None, shown=True)
     if not needs_most(request, first):
         return first
     on_start(again_line(first))
@@ -84,9 +97,11 @@ def _run_once(
     rendered: Callable[[Report], str],
     joined: Callable[[Report], Report] | None,
     limit_s: float | None,
+    *,
+    shown: bool,
 ) -> Report:
-    """Run the command, for `limit_s` at most; with `joined`, which makes one report of it and that
-    of an earlier run, it is not shown.
+    """Run the command, for `limit_s` at most; its output is `shown` or not. `joined` makes the
+    report of it and of other runs.
     """
     clock, started = time.monotonic(), datetime.now(UTC)
     tail = Tail()
@@ -100,11 +115,11 @@ def _run_once(
                 alone=request.gpus is not None and request.gpus.alone,
                 counted=request.gpus is None,
                 goes_past=request.gpus is not None and not request.stop_at_oom,
+                changes=request.changes,
             )
             if request.path is not None and "PATH" not in variables:
                 watching["PATH"] = request.path
             variables = command_environment(variables | watching)
-            shown = joined is None
             ended = run_command(request.command, variables, tail, shown=shown, limit_s=limit_s)
             end_left_over(folder)
         elapsed_s = time.monotonic() - clock

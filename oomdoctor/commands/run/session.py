@@ -12,11 +12,11 @@ import os
 import shlex
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from oomdoctor.commands.devices.emulated import EmulatedGpus
 from oomdoctor.emulator.variables import ALONE
@@ -61,13 +61,15 @@ def watching_environment(
     alone: bool = False,
     counted: bool = False,
     goes_past: bool = False,
+    changes: Mapping[str, Any] | None = None,
 ) -> dict[str, str]:
     """The variables that make every Python process of a command watch itself.
 
     `steps` is "steady", "all" or a number of optimizer steps. With `weights` "synthetic",
     `from_pretrained` loads checkpoints without data. With `alone`, only the first rank runs. With
     `counted`, memory is watched by the allocator's counters, which costs a training no time. With
-    `goes_past`, emulated GPUs grant what they do not have.
+    `goes_past`, emulated GPUs grant what they do not have. `changes` are settings of transformers'
+    TrainingArguments that hold whatever the script says.
     """
     package = Path(__file__).resolve().parents[2]
     library = folder / "lib"
@@ -80,6 +82,7 @@ def watching_environment(
         "weights": weights,
         "counted": counted,
         "goes_past": goes_past,
+        "changes": dict(changes or {}),
     }
     (folder / "watch.json").write_text(json.dumps(asked))
     path = os.pathsep.join(filter(None, (str(library), variable("PYTHONPATH"))))
@@ -105,7 +108,8 @@ class WatchRequest:
     With `most`, this is a second run, with the most that they can select. `path` is the PATH of the
     command; None: ours. `case` is the folder for what is kept if memory runs out; None: one in the
     state folder. Emulated GPUs go on past their memory, unless the command is to get
-    the error (`stop_at_oom`).
+    the error (`stop_at_oom`). `cure` runs it again with remedies, whose settings of transformers'
+    TrainingArguments are `changes`.
     """
 
     command: tuple[str, ...]
@@ -118,6 +122,8 @@ class WatchRequest:
     case: Path | None = None
     most: bool = False
     stop_at_oom: bool = False
+    cure: bool = False
+    changes: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def assumed(self) -> str | None:
@@ -131,6 +137,7 @@ def line_of(request: WatchRequest, card: str, *, alone: bool) -> str:
     words = ["--emulate", card if count == 1 else f"{count}x{card}"]
     words += ["--ranks", "1"] if alone else []
     words += ["--steps", str(request.steps)] if request.steps != "steady" else []
+    words += ["--cure"] if request.cure else []
     words += ["--stop-at-oom"] if request.stop_at_oom else []
     words += ["--values", request.values] if request.values is not None else []
     words += ["--weights", request.weights] if request.weights != "real" else []

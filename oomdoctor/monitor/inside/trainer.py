@@ -13,7 +13,11 @@ from __future__ import annotations
 
 import sys
 from functools import wraps
+from pathlib import Path
 from typing import Any
+
+from oomdoctor.monitor.shared_folder import asked
+from oomdoctor.system.environment import WATCH_FOLDER, variable
 
 _UNSLOTH = "unsloth_zoo.tokenizer_utils"
 
@@ -53,6 +57,23 @@ def add_callback() -> None:
         process_watch.trainers = max(0, process_watch.trainers + (1 if running else -1))
 
     trainer.DEFAULT_CALLBACKS.append(StopWatched)
+
+
+def change_settings() -> None:
+    """Let each TrainingArguments have the settings of a remedy that is tried."""
+    from transformers.training_args import TrainingArguments
+
+    changes = asked(Path(variable(WATCH_FOLDER) or "")).get("changes") or {}
+    prepare = TrainingArguments.__post_init__
+
+    @wraps(prepare)
+    def changed(self: Any, *args: Any, **kwargs: Any) -> Any:
+        for name, value in changes.items():
+            setattr(self, name, value)
+        return prepare(self, *args, **kwargs)
+
+    if changes:
+        TrainingArguments.__post_init__ = changed
 
 
 def mark_steps(module: str, name: str, method: str) -> None:

@@ -15,6 +15,7 @@ _ENGINE, _PIPELINE = "deepspeed.runtime.engine", "deepspeed.runtime.pipe.engine"
 _AFTER = (
     ("torch", "process_watch", "after_torch"),
     ("transformers.trainer", "trainer", "add_callback"),
+    ("transformers.training_args", "trainer", "change_settings"),
     ("transformers", "serve", "serve"),
     # The method takes an optimizer step, or several backward passes of which the last takes one.
     (_ENGINE, "trainer", "mark_steps", _ENGINE, "DeepSpeedEngine", "step"),
