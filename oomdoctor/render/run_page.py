@@ -15,6 +15,7 @@ from oomdoctor.records.report.run import (
     RankMemory,
     RankOom,
     RunDevice,
+    UnknownSize,
     UnknownSizes,
 )
 from oomdoctor.render.blocks import Block, Column, Facts, Grid, Look, Note, Section, Verbatim
@@ -37,6 +38,7 @@ _SAME = (
     "Emulated: sizes depend on values that no kernel computed, but the peak is the same at both "
     "ends. Losses and times mean nothing."
 )
+_INEXACT = ("inexact", "no_values")
 _ENDS = ("0", "max")
 _TAKEN = {"0": "zero", "max": "the most that the shapes allow", "half": "half of it"}
 
@@ -112,7 +114,7 @@ def _head(report: Report) -> list[Block]:
         facts.append(("Smallest", "unknown: it broke off before memory repeated"))
     blocks += [Facts(tuple(facts))] if facts else []
     if device is not None and device.kind == "emulated":
-        inexact = any(warn.code == "inexact" for warn in report.warnings)
+        inexact = any(warn.code in _INEXACT for warn in report.warnings)
         if report.unknown_sizes is not None:
             ends = report.unknown_sizes
             same = _is_sure(ends) and ends.lower_bytes == ends.upper_bytes is not None
@@ -251,12 +253,16 @@ def _sizes(found: UnknownSizes | None) -> list[Section]:
     if found is None:
         return []
     lines = [
-        Note(f"{one.file}:{one.line} ({one.operator}, {counted(one.count, 'time')})", "normal")
+        Note(f"{_at(one)} ({one.operator}, {counted(one.count, 'time')})", "normal")
         for one in found.sizes
     ]
     return [
         Section("Sizes that depend on unknown values", (*lines[:_SHOWN_LINES], Note(_tried(found))))
     ]
+
+
+def _at(size: UnknownSize) -> str:
+    return f"{size.file}:{size.line}" if size.file else "the backward pass"
 
 
 def _tried(found: UnknownSizes) -> str:
@@ -270,7 +276,7 @@ def _tried(found: UnknownSizes) -> str:
     if found.upper_bytes is None:
         taken = _TAKEN.get(found.assumed, found.assumed)
         return f"These values are taken for {taken}. With others it may need more."
-    open_ends = [f"{one.file}:{one.line}" for one in found.sizes if one.bounded is False]
+    open_ends = [_at(one) for one in found.sizes if one.bounded is False]
     if open_ends:
         lines = ", ".join(open_ends)
         return f"No shape limits {lines}; say with --values NUMBER what to expect."

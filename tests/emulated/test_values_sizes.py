@@ -66,6 +66,21 @@ kept = x.clone()
 kept[score > 0.5] = kept[score > 0.5] * 2
 tell(experts=[torch.where(chosen == e)[0].numel() for e in range(8)])
 tell(reads={line: first_read(line) for line in READS.strip().splitlines()})
+class Apart(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, y, score):
+        ctx.mask = score > 0.5
+        return y[ctx.mask]
+    @staticmethod
+    def backward(ctx, g):
+        out = g.new_zeros(1000, 4)
+        out[ctx.mask] = g
+        return out, None
+leaf = x.clone().requires_grad_()
+selected = Apart.apply(leaf, score)
+seen.clear()
+selected.sum().backward()
+tell(apart=len(selected), backward=seen[:])
 seen.clear()
 x[score > 0.5]
 tell(size=seen[:], checks=[bool((score == score).all()), torch.allclose(score, score + 1)])
@@ -131,6 +146,11 @@ def test_a_read_tells_the_operator_what_it_gives_and_what_it_is_worth(told: dict
     assert reads["torch.linalg.inv(x[:4])"][0][1] == TRUTH
     assert reads["known.sum().item()"] == [None, 334]
     assert told["max"]["reads"]["(score > 0.5).sum().item()"] == [["item", INTEGER, ASSUMED], 1000]
+
+
+def test_a_function_of_the_program_and_its_backward_pass(told: dict[str, Any]) -> None:
+    assert [told[share]["apart"] for share in SHARES] == [0, 5, 500, 1000]
+    assert told["max"]["backward"] == [["index_put_", SIZE, ASSUMED]]
 
 
 def test_checks_of_numbers_pass_whatever_is_selected(told: dict[str, Any]) -> None:

@@ -56,7 +56,8 @@ def needs_most(request: WatchRequest, report: Report) -> bool:
 def again_line(first: Report) -> str:
     """What is shown before the command runs again."""
     assert first.unknown_sizes is not None
-    one = first.unknown_sizes.sizes[0]
+    sizes = first.unknown_sizes.sizes
+    one = next((each for each in sizes if each.file), sizes[0])
     return (
         f"oomdoctor: {one.file}:{one.line} depends on values that no kernel computed; running the "
         "command again with the most that they can select"
@@ -76,8 +77,11 @@ def with_both_ends(request: WatchRequest, first: Report, again: Report) -> Repor
         half = line_of(
             replace(request, values="half"), request.gpus.card.name, alone=request.gpus.alone
         )
+        ended = again if again.status == "interrupted" else first
         return replace(
             first,
+            status=ended.status,
+            exit_code=ended.exit_code,
             elapsed_s=elapsed_s,
             smallest_gpu=None,
             larger_batch=None,

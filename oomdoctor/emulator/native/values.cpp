@@ -194,14 +194,14 @@ thread_local struct {
 
 // Whether the program asked for the operator itself; what others check inside is no choice of it.
 bool asked_for() {
-  return running.depth == 1 || (running.depth == 2 && running.ops[0] && kSynonyms.count(running.ops[0]->name));
+  return running.depth == 1 || (running.depth == 2 && kSynonyms.count(running.ops[0]->name));
 }
 
 // What a read-back would give now: an element of `t`, or what an operator reads for itself.
 void say_reader(const at::Tensor* t) {
   size_t i = std::min(running.depth, kMostRunning);
   const Op* outer = i ? running.ops[0] : nullptr;
-  while (i > 0 && running.ops[i - 1] && running.ops[i - 1]->reads) i--;
+  while (i > 0 && running.ops[i - 1]->reads) i--;
   const Op* asks = i ? running.ops[i - 1] : nullptr;
   int read = asks && !asks->checks ? EMU_READ_SIZE : EMU_READ_NUMBER;
   if (t && t->scalar_type() == at::kBool) read = EMU_READ_TRUTH;
@@ -286,10 +286,11 @@ void finish(const Op& op, c10::ArrayRef<c10::IValue> outs, Results* results) {
 
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   const Op* op = known(fn);
+  if (!op) return nullptr;
   if (running.depth < kMostRunning) running.ops[running.depth] = op;
   running.depth++;
   say_reader(nullptr);
-  if (!op || op->ignored || modes()) return nullptr; // the first operator makes the arena
+  if (op->ignored || modes()) return nullptr; // the first operator makes the arena
   auto args = fn.inputs();
   const size_t wanted = op->writes.size();
   if (args.size() < wanted) return nullptr;
@@ -314,10 +315,11 @@ bool watched() {
 }
 
 void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
+  const Op* op = known(fn);
+  if (!op) return;
   running.depth--;
   say_reader(nullptr);
-  const Op* op = known(fn);
-  if (!op || op->ignored) return;
+  if (op->ignored) return;
   if (op->name == "copy_") emu_values_limit(0);
   if (op->rule || op->name == "_coalesce") emu_values_expect_nothing();
   if (!emu_values_ready() || (!context && watched()) || modes()) return;

@@ -64,9 +64,10 @@ class UnknownBranch:
 class UnknownSize:
     """A line whose memory depends on values that no kernel computed, and how often it ran.
 
-    `operator` read them. `allocates` says that it allocates by them, as nonzero does; else it gave
-    the command an integer, such as the sum of a mask. `bounded` says whether the shapes limit it;
-    None if that was not tried.
+    `file` is empty in the thread of the backward pass, which runs no line. `operator` read them.
+    `allocates` says that it allocates by them, as nonzero does; else it gave the command an
+    integer, such as the sum of a mask. `bounded` says whether the shapes limit it; None if that was
+    not tried.
     """
 
     file: str

@@ -18,6 +18,7 @@ from oomdoctor.commands.run.session import WatchRequest
 from oomdoctor.commands.run.values import needs_most, unknown_sizes, with_both_ends
 from oomdoctor.records.report.report import Report
 from oomdoctor.records.report.run import UnknownSize, UnknownSizes
+from oomdoctor.records.report.warnings import warning
 from oomdoctor.render.blocks import Look
 from oomdoctor.render.run_page import run_sections
 from oomdoctor.units import GIB
@@ -186,3 +187,15 @@ def test_a_second_run_that_does_not_end_is_ended() -> None:
     again = _report(1, SIZE, status="error", exit_code_of_command=ended.exit_code)
     both = with_both_ends(REQUEST, _report(5, SIZE), again)
     assert "gave no answer: it did not end in time" in _page(both)
+
+
+def test_ctrl_c_in_the_second_run_interrupts_the_whole() -> None:
+    again = _report(1, SIZE, status="interrupted", exit_code=130)
+    both = with_both_ends(REQUEST, _report(5, SIZE), again)
+    assert (both.status, both.exit_code) == ("interrupted", 130)
+    assert both.ranks[0].peak_reserved_bytes == 5 * GIB
+
+
+def test_where_no_values_are_computed_memory_is_not_called_exact() -> None:
+    report = replace(_report(5), warnings=(warning("no_values", reason="no compiler"),))
+    assert "memory is exact except for what the warnings name" in _page(report)
