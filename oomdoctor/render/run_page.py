@@ -144,7 +144,8 @@ def _verdict(report: Report, device: RunDevice | None, worst: RankMemory | None)
     peak = f"peak {_peak(report.unknown_sizes, worst)} reserved"
     if worst.went_past:
         ended = report.exit_code_of_command == 0 and worst.stopped != "past"
-        needs = "needs" if worst.repeats or ended else "needs at least"
+        sure = _is_sure(report.unknown_sizes) and (worst.repeats or ended)
+        needs = "needs" if sure else "needs at least"
         short = "" if not worst.short_bytes else f", short by {format_bytes(worst.short_bytes)}"
         rank = f"rank {worst.rank} " if len(report.ranks) > 1 else "it "
         size = format_bytes(worst.peak_device_bytes)
@@ -282,9 +283,10 @@ def _tried(found: UnknownSizes) -> str:
         return f"No shape limits {lines}; say with --values NUMBER what to expect."
     if found.lower_bytes == found.upper_bytes:
         return "The peak is the same with zeros and with the most that they can select."
+    low, high = format_bytes(found.lower_bytes), format_bytes(found.upper_bytes)
     return (
-        "The range is from a run that takes them for zero to one with the most that they can "
-        "select. --values half, or a number of rows, tells what is between."
+        f"The peak is {low} to {high} reserved: from a run that takes them for zero to one with "
+        "the most that they can select. --values half, or a number of rows, tells what is between."
     )
 
 
