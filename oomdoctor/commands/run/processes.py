@@ -84,7 +84,7 @@ def rank_memory(
     found = []
     for device in record["devices"]:
         peak = device["peak"] or {"frames": [], "backward_frames": [], "phase": "unknown"}
-        oom = _oom(record, device, libraries)
+        oom = _oom(record, device, libraries, failed)
         reserved, usable = device["peak_reserved_bytes"], usable_bytes(device)
         short = None if usable is None else max(0, reserved - usable)
         found.append(
@@ -139,8 +139,13 @@ def _outcome(record: dict[str, Any], oom: RankOom | None, failed: bool) -> RankO
     return "failed" if failed and (record["exception"] or not record["ended"]) else "fits"
 
 
-def _oom(record: dict[str, Any], device: dict[str, Any], libraries: list[str]) -> RankOom | None:
-    """The request that would have ended the process on a device, else the last that failed."""
+def _oom(
+    record: dict[str, Any], device: dict[str, Any], libraries: list[str], failed_command: bool
+) -> RankOom | None:
+    """The request that would have ended the process on a device, else the last that failed.
+
+    A script may catch the error and then exit with 1, which fails the command (`failed_command`).
+    """
     past = record.get("past")
     if past is not None and past["device"] == device["device"]:
         return _oom_of(past, record, libraries, caught=False, went_past=True)
@@ -150,7 +155,9 @@ def _oom(record: dict[str, Any], device: dict[str, Any], libraries: list[str]) -
     last = failed[-1]
     exception = record["exception"]
     ended_by_it = exception is not None and "OutOfMemory" in exception["type"]
-    went_on = record["step"] >= last["step"] or (record["ended"] and exception is None)
+    went_on = record["step"] >= last["step"] or (
+        record["ended"] and exception is None and not failed_command
+    )
     caught = went_on and not ended_by_it
     return _oom_of(last, record, libraries, caught=caught, went_past=False)
 

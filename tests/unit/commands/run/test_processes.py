@@ -156,6 +156,13 @@ def test_a_failed_request(
     assert rank.oom.where == Place("/home/me/train.py", 3, "<module>")
 
 
+def test_a_script_that_catches_the_error_and_exits(tmp_path: Path) -> None:
+    """It says `use a smaller batch` and calls `sys.exit(1)`."""
+    _write(tmp_path, _record(ooms=[OOM], step=1))
+    (rank,) = _ranks(tmp_path, failed=True)
+    assert rank.outcome == "oom" and rank.oom is not None and not rank.oom.caught
+
+
 def test_an_exception_that_is_not_about_memory(tmp_path: Path) -> None:
     _write(tmp_path, _record(exception={"type": "KeyError", "message": "x"}))
     assert _ranks(tmp_path, failed=True)[0].outcome == "failed"
