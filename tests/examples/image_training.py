@@ -11,10 +11,13 @@ import json
 import sys
 
 import torch
+import transformers
 from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig, AutoModelForImageClassification, Trainer, TrainingArguments
 
 MICRO_BATCH_SIZE, STEPS = 2, 3
+NEW = tuple(map(int, transformers.__version__.split(".")[:2])) >= (4, 56)
+DTYPE = "dtype" if NEW else "torch_dtype"
 
 
 class Pictures(torch.utils.data.Dataset):
@@ -34,7 +37,7 @@ def main(words: list[str]) -> None:
     """Train for a few steps."""
     config = AutoConfig.for_model(**json.loads(words[0]))
     dtype, accumulation, method = getattr(torch, words[1]), int(words[2]), words[3]
-    model = AutoModelForImageClassification.from_config(config, dtype=dtype)
+    model = AutoModelForImageClassification.from_config(config, **{DTYPE: dtype})
     if method == "lora":
         model = get_peft_model(model, LoraConfig(r=16, lora_alpha=32, target_modules="all-linear"))
     arguments = TrainingArguments(

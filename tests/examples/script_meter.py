@@ -8,12 +8,14 @@ CASES is a JSON list. A case with `job` is a rung, measured as `probe` does. One
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import runpy
 import sys
 import tempfile
 import traceback
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +37,10 @@ def warm_up() -> None:
     import peft
     import torch
     import transformers
-    import trl
 
-    del bitsandbytes, peft, transformers, trl
+    del bitsandbytes, peft, transformers
+    if find_spec("trl") is not None:
+        importlib.import_module("trl")
     torch.set_num_threads(1)
 
 

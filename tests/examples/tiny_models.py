@@ -143,11 +143,9 @@ WITH_IMAGES: dict[str, tuple[Task, str, dict[str, Any]]] = {
         "Qwen2_5_VLForConditionalGeneration",
         {
             "model_type": "qwen2_5_vl",
-            "text_config": {
-                "model_type": "qwen2_5_vl_text",
-                **_DECODER,
-                "rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]},
-            },
+            # As on the hub, the decoder's settings stand beside those of the encoder.
+            **_DECODER,
+            "rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]},
             "vision_config": {
                 "model_type": "qwen2_5_vl",
                 "depth": 2,

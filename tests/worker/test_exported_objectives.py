@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from library_ends import needs_quantized_cpu, needs_trl
 from tiny_models import tiny_job
 from tiny_rows import ending, pairs_file, texts_file, whole_pairs
 from tiny_text import trainable_folder, words_file
@@ -48,7 +49,12 @@ CASES: dict[str, dict[str, Any]] = {
     "padded": {"padding": "longest"},
     "padded, LoRA": {"padding": "max_length", "method": "lora", "loss": "chunked"},
 }
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    needs_trl,
+    needs_quantized_cpu,
+]
 
 
 def config_of(name: str) -> TrainConfig:

@@ -11,10 +11,12 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
+from library_ends import HAS_TRL, QUANTIZES_ON_CPU, needs_quantized_cpu, needs_trl
 from tiny_models import CONFIGS, tiny_job
 from tiny_text import trainable_folder, words_file
 
@@ -24,6 +26,7 @@ from oomdoctor.stacks.export import export
 from oomdoctor.stacks.rung import StackRung
 
 ROWS, LENGTH = 2, 64
+VERSIONS = {"transformers": version("transformers")}  # as the report of a run has them
 TARGETS = ("pytorch", "trainer", "trl")
 RUNGS: dict[str, dict[str, Any]] = {
     "full bf16": {},
@@ -99,10 +102,16 @@ def _measured_in(folder: Path) -> dict[tuple[str, str], int]:
     cases: dict[tuple[str, str], dict[str, Any]] = {}
     for number, name in enumerate(RUNGS):
         config = config_of(name)
+        targets = TARGETS if config.loss == "default" else ("trl",)
+        targets = tuple(target for target in targets if target != "trl" or HAS_TRL)
+        if not targets or (config.method == "qlora" and not QUANTIZES_ON_CPU):
+            continue
         job = replace(tiny_job(), config=config, timed=False)
         cases[name, "probe"] = {"job": dumps(job)}
-        rung = StackRung(config, name, str(model), origin=("Measured.",), device="cpu")
-        for target in TARGETS if config.loss == "default" else ("trl",):
+        rung = StackRung(
+            config, name, str(model), origin=("Measured.",), device="cpu", versions=VERSIONS
+        )
+        for target in targets:
             script = folder / str(number) / target / "train.py"
             script.parent.mkdir(parents=True, exist_ok=True)
             script.write_text(export(rung, target))
@@ -128,14 +137,24 @@ def _measured_in(folder: Path) -> dict[tuple[str, str], int]:
     return {case: answer["peak"] for case, answer in zip(cases, answers, strict=True)}
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("name", [name for name in RUNGS if name not in CHUNKED])
+@pytest.mark.parametrize(
+    "target", [pytest.param(name, marks=needs_trl if name == "trl" else ()) for name in TARGETS]
+)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=needs_quantized_cpu if "quantization" in values else ())
+        for name, values in RUNGS.items()
+        if name not in CHUNKED
+    ],
+)
 def test_the_peak_of_a_script_is_that_of_its_rung(
     peaks: dict[tuple[str, str], int], name: str, target: str
 ) -> None:
     assert peaks[name, target] == peaks[name, "probe"]
 
 
+@needs_trl
 @pytest.mark.parametrize("name", CHUNKED)
 def test_the_loss_in_chunks_needs_what_trl_needs(
     peaks: dict[tuple[str, str], int], name: str

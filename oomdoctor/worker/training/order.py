@@ -107,7 +107,10 @@ def _make_trainer(setup: Setup) -> None:
     try:
         kind = phased(Trainer, setup.on_phase)
         setup.trainer = kind(model=setup.model, args=setup.arguments)
-    except (ValueError, ImportError) as error:
+    except (ValueError, ImportError, RuntimeError) as error:
+        # accelerate before FSDP 2 takes FSDP only where there is a GPU; other errors are failures.
+        if isinstance(error, RuntimeError) and "no available devices" not in str(error):
+            raise
         raise UnsupportedError(f"the Trainer rejects this rung: {error}") from error
 
 

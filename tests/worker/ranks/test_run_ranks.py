@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from library_ends import needs_fsdp_on_cpu
 from tiny_models import tiny_job
 from worker_process import answered
 
@@ -26,7 +27,7 @@ def job(sharding: str, world: int) -> ProbeJob:
     return replace(plain, config=config, timed=False)
 
 
-@pytest.mark.parametrize("sharding", ["ddp", "fsdp"])
+@pytest.mark.parametrize("sharding", ["ddp", pytest.param("fsdp", marks=needs_fsdp_on_cpu)])
 def test_two_ranks_train_together(sharding: str, tmp_path: Path) -> None:
     reply = answered(job(sharding, 2), tmp_path)
     assert reply.status == "measured", reply

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from library_ends import needs_fsdp_on_cpu
 from tiny_models import tiny_job
 from worker_process import answered
 
@@ -25,11 +26,11 @@ _LARGEST = 512 * 64 * 4  # bytes of the embedding, the largest tensor that ranks
 @pytest.mark.parametrize(
     ("sharding", "world", "more"),
     [
-        ("fsdp", 2, {}),
-        ("fsdp_grad_op", 2, {}),
-        ("fsdp", 4, {}),
-        ("fsdp", 2, {"objective": "dpo"}),
-        ("fsdp", 2, {"loss": "chunked"}),
+        pytest.param("fsdp", 2, {}, marks=needs_fsdp_on_cpu),
+        pytest.param("fsdp_grad_op", 2, {}, marks=needs_fsdp_on_cpu),
+        pytest.param("fsdp", 4, {}, marks=needs_fsdp_on_cpu),
+        pytest.param("fsdp", 2, {"objective": "dpo"}, marks=needs_fsdp_on_cpu),
+        pytest.param("fsdp", 2, {"loss": "chunked"}, marks=needs_fsdp_on_cpu),
         ("ddp", 2, {"objective": "dpo"}),
     ],
 )

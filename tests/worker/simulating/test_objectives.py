@@ -153,8 +153,10 @@ def test_models_with_images_need_what_was_measured(kind: str, rung: dict[str, An
 @pytest.mark.parametrize("kind", ["llava", "qwen2_5_vl"])
 def test_few_layers_of_the_language_model_tell_what_many_need(kind: str) -> None:
     job = tiny_job(kind, image_size=32 if kind == "qwen2_5_vl" else 0)
-    text = {**job.model.config["text_config"], "num_hidden_layers": 8}
-    deep = {**job.model.config, "text_config": text}
+    config: dict[str, Any] = {**job.model.config}
+    layers = {"num_hidden_layers": 8}
+    nested = {"text_config": {**config["text_config"], **layers}} if "text_config" in config else {}
+    deep = {**config, **(nested or layers)}
     job = replace(job, model=replace(job.model, config=deep))
     with clean_slate():
         whole = simulated_peaks(job)

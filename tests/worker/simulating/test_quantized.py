@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 from compared_steps import differences
+from library_ends import needs_quantized_cpu
 from tiny_models import tiny_job
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, needs_quantized_cpu]
 VARIANTS: list[dict[str, Any]] = [
     {"quant_storage": "bfloat16"},  # of axolotl and LLaMA-Factory
     {"quant_storage": "bfloat16", "kbit_prepare": "norms"},

@@ -174,7 +174,8 @@ def encoder_layers(model: torch.nn.Module) -> Iterator[torch.nn.ModuleList]:
 def deep_with_images(job: ProbeJob) -> ProbeJob:
     """The model with many layers in both parts."""
     config = dict(job.model.config)
-    config["text_config"] = config["text_config"] | {"num_hidden_layers": 7}
+    text = config.get("text_config", config) | {"num_hidden_layers": 7}
+    config = config | ({"text_config": text} if "text_config" in config else text)
     many = {"num_hidden_layers": 9}
     if job.model.model_type == "qwen2_5_vl":
         many = {"depth": 16, "fullatt_block_indexes": [7, 15]}

@@ -7,7 +7,9 @@ of a batch have one size. Labels leave out the tokens of images, as TRL's collat
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
+from inspect import signature
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -64,9 +66,16 @@ def with_images(
         "labels": torch.where(within, -100, ids),
         **found.tensors,
     }
-    if found.token_types:
+    if found.token_types and _takes_token_types(model):
         batch["mm_token_type_ids"] = within.to(torch.int64)
     return batch
+
+
+def _takes_token_types(model: PretrainedConfig) -> bool:
+    """Whether the model wants to know which tokens are of images, as transformers 5 does."""
+    kinds = importlib.import_module("transformers")
+    made = [getattr(kinds, name, None) for name in model.architectures or ()]
+    return any("mm_token_type_ids" in signature(kind.forward).parameters for kind in made if kind)
 
 
 def image_token(model: PretrainedConfig) -> int:

@@ -113,8 +113,9 @@ def test_transformer_engine_takes_the_place_of_linear_layers_and_norms(
     parents["transformer_engine.common"].recipe = recipes  # type: ignore[attr-defined]
     for module in (own, recipes, checks, *parents.values()):
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr(by_accelerate, "is_transformer_engine_available", lambda: True)
-    monkeypatch.setattr("accelerate.utils.TERecipeKwargs", Recipe)
+    for name in ("is_transformer_engine_available", "is_fp8_available"):  # the latter up to 1.3
+        monkeypatch.setattr(by_accelerate, name, lambda: True, raising=False)
+    monkeypatch.setattr("accelerate.utils.TERecipeKwargs", Recipe, raising=False)
 
     from oomdoctor.worker.training.build import build
     from oomdoctor.worker.training.techniques import replaced_layers

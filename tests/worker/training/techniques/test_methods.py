@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from compared_steps import CPU, deeper, differences, phase_bytes, simulated, trained
+from library_ends import QUANTIZES_ON_CPU
 from tiny_models import tiny_job
 
 from oomdoctor.worker.measuring.measure import measure
@@ -34,7 +35,7 @@ METHODS: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module", autouse=True)
 def _warm() -> None:
     """Libraries make a few tables at their first use, which later measurements do not see."""
-    for rung in ({}, NF4):
+    for rung in ({}, NF4) if QUANTIZES_ON_CPU else ({},):
         measure(tiny_job("dense", job_timing_limit_s=0.0, **rung), PhaseFile(None))
 
 
