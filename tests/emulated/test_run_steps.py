@@ -91,6 +91,16 @@ for step in range(60):
     optimizer.zero_grad()
     print("step", step, flush=True)
 """
+CHOICE = """
+import sys
+optimizer = torch.optim.AdamW(net.parameters()) if "--optimizer" in sys.argv else None
+for step in range(200):
+    loss_of().backward()
+    for p in net.parameters():
+        p.data -= 0.1 * p.grad
+        p.grad = None
+    print("step", step, flush=True)
+"""
 CRITIC = """
 critic = torch.nn.Linear(1024, 1).cuda()
 of_critic = torch.optim.AdamW(critic.parameters())
@@ -169,6 +179,15 @@ def test_passes_before_an_optimizer_is_made_are_no_steps(watched: Watched) -> No
     assert (rank.stopped, rank.unit) == ("steady", "step")
     assert 2 <= rank.steps == _printed(out) + 1 <= 5
     assert rank.peak_allocated_bytes > 4 * _LAYERS
+
+
+def test_an_optimizer_that_an_option_would_have_made_is_not_waited_for_forever(
+    watched: Watched,
+) -> None:
+    report, out, _ = watched.run("T4", _BEGIN + CHOICE)
+    (rank,) = report.ranks
+    assert (rank.stopped, rank.unit) == ("steady", "pass")
+    assert 64 <= _printed(out) < 80
 
 
 def test_each_optimizer_has_its_turn_before_memory_repeats(watched: Watched) -> None:

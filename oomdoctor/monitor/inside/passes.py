@@ -2,7 +2,7 @@
 
 A script may update its weights itself. Its step ends where the next backward pass begins, if the
 gradients were dropped or changed since the last one: else they accumulate, and it is the same step.
-While there is an optimizer of torch, or the user's code is yet to make one, only that takes steps.
+While there is an optimizer of torch, or the user's code may be yet to make one, only that counts.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from oomdoctor.monitor.inside.process import is_own_here
 
 _MOST_ACCUMULATED = 64  # passes after which it is a step if nobody saw the gradients change
 _MOST_NODES = 10_000
+_LATE = 64  # passes after which no optimizer is expected any more
 _WAITS = 16  # steps in which each optimizer should have had its turn
 _OPTIM = "torch.optim"
 # All optimizers that were made, while they live.
@@ -70,6 +71,7 @@ class Passes:
         self._end_step = end_step
         self._running = False
         self._passes = 0  # since the last step
+        self._all = 0
         self._leaf: Any = None  # weights that the last pass reached, and their gradient then
         self._gradient: tuple[Any, int] | None = None
         self._sources: dict[str, bool] = {}
@@ -97,6 +99,7 @@ class Passes:
             finally:
                 self._running = False
                 self._passes += 1
+                self._all += 1
                 self._note(leaf)
 
         setattr(torch.autograd, name, watched)
@@ -107,8 +110,8 @@ class Passes:
 
     def take_steps(self) -> bool:
         """Whether backward passes are steps, because no optimizer takes any."""
-        if len(_made):
-            return False
+        if len(_made) or self._all >= _LATE:
+            return not len(_made)
         if len(sys.modules) != self._modules:
             self._modules = len(sys.modules)
             self._makes = any(map(self._makes_one, _own_files()))
