@@ -20,6 +20,8 @@ def _installed(library: str) -> tuple[int, ...]:
 _REFUSED = (
     ("transformers", (4, 53), "cannot use bitsandbytes on cpu"),
     ("transformers", (4, 53), "this transformers lets documents attend to each other"),
+    ("transformers", (4, 53), "flex_attention needs newer releases of transformers"),
+    ("transformers", (4, 55), "Unrecognized model identifier: gpt_oss"),
     ("accelerate", (1, 4), r"cannot convert linear layers to fp8 \(No module named"),
     ("bitsandbytes", (0, 50), "cannot create the optimizer .*need to be on the same GPU"),
     ("accelerate", (1, 6), "the Trainer rejects this rung: .*no available devices"),

@@ -152,6 +152,7 @@ def write_checkpoint(folder: Path, blueprint: Blueprint) -> None:
         file.write(len(text).to_bytes(8, "little") + text)
         file.truncate(8 + len(text) + end)
     model.config.architectures = [type(model).__name__]
-    model.config.dtype = blueprint.dtype
+    word = "dtype" if hasattr(model.config, "dtype") else "torch_dtype"  # before transformers 4.56
+    setattr(model.config, word, blueprint.dtype)
     model.config.save_pretrained(folder)
     tokenizer_of(model).save_pretrained(folder)

@@ -37,7 +37,9 @@ def test_a_checkpoint_without_data_loads_as_a_real_one(tmp_path: Path, tied: boo
     write_checkpoint(tmp_path, config, AutoModelForCausalLM, torch.bfloat16, shard_bytes=100_000)
     index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
     assert ("lm_head.weight" in index["weight_map"]) != tied
-    model, report = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    model, report = AutoModelForCausalLM.from_pretrained(
+        tmp_path, torch_dtype="auto", output_loading_info=True
+    )
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
     assert {p.dtype for p in model.parameters()} == {torch.bfloat16}

@@ -31,7 +31,9 @@ def test_the_empty_checkpoint_is_whole_and_takes_no_place(kind: str, tmp_path: P
 
     job = tiny_job(kind, weights_dtype="bfloat16")
     write_checkpoint(tmp_path, Blueprint(job, load_config(job.model), "eager"))
-    model, info = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    model, info = AutoModelForCausalLM.from_pretrained(
+        tmp_path, torch_dtype="auto", output_loading_info=True
+    )
     assert not info["missing_keys"] and not info["unexpected_keys"]
     assert model.dtype == torch.bfloat16
     assert AutoTokenizer.from_pretrained(tmp_path).pad_token == "<pad>"
