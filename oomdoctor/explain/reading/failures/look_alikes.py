@@ -66,6 +66,14 @@ def _tells(row: LookAlike, text: str) -> bool:
     return _compiled(row.words).search(text) is not None
 
 
+def _unquoted(text: str) -> str:
+    """Without the quotes at its ends that belong to what stands around it."""
+    for quote in "'\"":
+        whole = text.count(quote) == 2 and text[0] == text[-1] == quote
+        text = text.strip(quote) if whole or text.count(quote) % 2 else text
+    return text
+
+
 def find_look_alike(text: str) -> Found | None:
     """The failure that a line (or a message of several lines) reports, or None."""
     if _tells(SHUTDOWN, text):
@@ -76,7 +84,7 @@ def find_look_alike(text: str) -> Found | None:
     row = next((row for row in LOOK_ALIKES if _tells(row, text)), None)
     if match is None and (row is None or not row.strong):
         return None
-    message = (match[0] if match else text).strip(" \t\r\n:'\"`(")[:400]
+    message = _unquoted((match[0] if match else text).strip(" \t\r\n:`("))[:400]
     consequence = _RE["consequences"].search(first) is not None
     if row is None:
         return Found("other", exception, message, False, consequence)

@@ -74,3 +74,19 @@ def test_every_kind_has_an_answer(row: LookAlike) -> None:
     answer = short_answer(row.name)
     assert answer.name == row.name
     assert answer.what and answer.todo
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (
+            "FileNotFoundError: no such file: 'train.pt'",
+            "FileNotFoundError: no such file: 'train.pt'",
+        ),
+        ("'ValueError: bad'", "ValueError: bad"),
+        ('"ValueError: bad', "ValueError: bad"),
+    ],
+)
+def test_quotes_stay_that_belong_to_the_message(line: str, message: str) -> None:
+    found = find_look_alike(line)
+    assert found is not None and found.message == message
