@@ -22,7 +22,7 @@ from oomdoctor.records.job.costs import OpCost
 from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.worker.simulating.cuda.workspaces import workspace_setting
 from oomdoctor.worker.simulating.device import image_grids
-from oomdoctor.worker.simulating.device.answers import Answers, know_padded
+from oomdoctor.worker.simulating.device.answers import Answers, know_images, know_padded
 from oomdoctor.worker.simulating.load import Instruments, LoadedRung
 from oomdoctor.worker.simulating.shallow import depths_of
 from oomdoctor.worker.training import optimizers
@@ -35,7 +35,12 @@ from oomdoctor.worker.training.batch import (
 )
 from oomdoctor.worker.training.build import attention_implementation
 from oomdoctor.worker.training.inspection import installed_versions, torch_release
-from oomdoctor.worker.training.objectives.images import grid_of, images_read
+from oomdoctor.worker.training.objectives.images import (
+    grid_of,
+    image_token,
+    images_read,
+    share_of_images,
+)
 from oomdoctor.worker.training.objectives.task import scored_share
 from oomdoctor.worker.training.step import training_step
 from oomdoctor.worker.training.techniques.scaler import forget_scale
@@ -189,6 +194,10 @@ class Recorder:
             batches = [as_on_gpu(batch) for batch in batches]
         if padded_rows(config):
             know_padded(batch["attention_mask"] for batch in batches)
+        images = setup.task == "image-text-to-text"
+        if images and config.images:
+            model, texts = setup.model_config, [batch["input_ids"] for batch in batches]
+            know_images(texts, image_token(model), share_of_images(config, model))
         trace.adopt(tensors_of(batches), INPUTS)
         trace.vocabulary, trace.tokens = logits_shape(config, setup.task, setup.model_config)
 
@@ -202,7 +211,6 @@ class Recorder:
         self._instruments.enter("batch", "load")  # what a step makes before its first micro-step
         self._leave()
         several = config.packing != "none" and documents_of(config) * size > 1
-        images = setup.task == "image-text-to-text"
         # Idefics3 leaves out images that are padding; here none is.
         share = Fraction(1) if images else scored_share(config)
         grid = grid_of(config, setup.model_config) if images else None

@@ -78,6 +78,7 @@ class Answers:
     def _answer(self, func: OpOverload) -> Answer | None:
         before = self._before.get(func)
         after: list[Note | None] = [known_values.learner(func), _rules_of_masks().get(func)]
+        after.append(_rules_of_images().get(func))
         if str(func).startswith(_TRUE):
             after.insert(0, self._note_truth)
         elif str(func).startswith(_FINDS_OVERFLOW):
@@ -106,12 +107,15 @@ class Answers:
         """`aten.index` with a mask whose share is known; None for any other."""
         tensor: torch.Tensor = args[0]
         indices = args[1]
-        if self._share is None or not isinstance(indices, list | tuple) or len(indices) != 1:
+        if not isinstance(indices, list | tuple) or len(indices) != 1:
             return None
         mask = indices[0]
         if mask is None or mask.dtype != torch.bool:
             return None
-        rows = math.ceil(self._share * mask.numel())
+        share = getattr(mask.untyped_storage(), _OF_IMAGES, self._share)
+        if share is None:
+            return None
+        rows = math.ceil(share * mask.numel())
         result: torch.Tensor = tensor.new_empty((rows, *tensor.shape[mask.dim() :]))
         return result
 
@@ -147,6 +151,39 @@ class Answers:
 
 def _no_overflow(args: Sequence[object], _: object) -> None:
     setattr(args[1], _NAME, False)
+
+
+_IMAGE_TOKEN = "_oomdoctor_image_token"
+_OF_IMAGES = "_oomdoctor_of_images"
+
+
+def know_images(texts: Iterable[torch.Tensor], token: int, share: Fraction) -> None:
+    """This share of the token ids in each text is the token of images."""
+    for text in texts:
+        setattr(text.untyped_storage(), _IMAGE_TOKEN, (token, share))
+
+
+@cache
+def _rules_of_images() -> dict[OpOverload, Note]:
+    """Masks of the tokens of images, with which models select and count them."""
+    aten = torch.ops.aten
+    return {aten.eq.Scalar: _finds_images, aten.sum.default: _counts_images}
+
+
+def _finds_images(args: Sequence[object], result: object) -> None:
+    text = args[0]
+    assert isinstance(text, torch.Tensor) and isinstance(result, torch.Tensor)
+    token, share = getattr(text.untyped_storage(), _IMAGE_TOKEN, (None, None))
+    if token is not None and token == args[1]:
+        setattr(result.untyped_storage(), _OF_IMAGES, share)
+
+
+def _counts_images(args: Sequence[object], result: object) -> None:
+    mask = args[0]
+    assert isinstance(mask, torch.Tensor)
+    share = getattr(mask.untyped_storage(), _OF_IMAGES, None)
+    if share is not None:
+        setattr(result, _NAME, int(share * mask.numel()))
 
 
 _PADDED = "_oomdoctor_padded"

@@ -3,14 +3,17 @@
 The values decide shapes: how patches are cut into windows, and how many tokens an image has. In a
 simulation no tensor has values. So the grid is an array of numpy here, what the encoders compute
 from it is computed for real, and borders of windows, which are read too, stay arrays. These take a
-few hundred bytes on a GPU, which are left out. Read from transformers 5.23 `vision_utils`.
+few hundred bytes on a GPU, which are left out. Read from transformers 5.23 `vision_utils`, and from
+`modeling_qwen2_5_vl` of 4.51, whose encoders compute the same in methods.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 import torch
@@ -29,7 +32,13 @@ Values: TypeAlias = "torch.Tensor | numpy.ndarray | tuple[torch.Tensor | numpy.n
 
 GRID = "image_grid_thw"
 _MODULES = ("qwen2_vl.modeling_qwen2_vl", "qwen2_5_vl.modeling_qwen2_5_vl")
-_MODELS = ("Qwen2VLModel", "Qwen2_5_VLModel")
+_MODELS = (
+    "Qwen2VLModel",
+    "Qwen2_5_VLModel",
+    "Qwen2VLForConditionalGeneration",
+    "Qwen2_5_VLForConditionalGeneration",
+)
+_ENCODERS = ("Qwen2VisionTransformerPretrainedModel", "Qwen2_5_VisionTransformerPretrainedModel")
 # Functions of the grid, each with what it returns: a tensor, or borders that are read.
 _FUNCTIONS = {
     "get_vision_position_ids": ("tensor",),
@@ -62,11 +71,59 @@ def known(batches: Sequence[Batch], grid: tuple[int, int, int] | None) -> Iterat
                     own = _computed(getattr(module, function), _FUNCTIONS[function])
                     stack.enter_context(replaced(module, function, own))
             for model in _MODELS:
-                if hasattr(module, model):
+                owner = getattr(module, model, None)
+                if "get_rope_index" in vars(owner or object):
                     # It reads the kinds of all tokens, to number the patches of images.
-                    owner = getattr(module, model)
                     stack.enter_context(replaced(owner, "get_rope_index", _numbering(asked)))
+            for encoder in _ENCODERS:
+                owner = getattr(module, encoder, None)
+                if owner is not None and hasattr(owner, "rot_pos_emb"):
+                    _know_in_methods(stack, owner, grid)
         yield
+
+
+def _know_in_methods(
+    stack: ExitStack, encoder: type[PreTrainedModel], grid: tuple[int, int, int]
+) -> None:
+    """Compute for real what methods of the `encoder` read from the grid.
+
+    It finds the borders of images with two functions whose results have a length by value.
+    """
+    own_forward = encoder.forward
+
+    def forward(
+        model: PreTrainedModel, pixels: torch.Tensor, grid_thw: numpy.ndarray, *args: object
+    ) -> torch.Tensor:
+        images = len(grid_thw)
+        with ExitStack() as inside:
+            replace_in = partial(replaced, torch)
+            inside.enter_context(
+                replace_in("repeat_interleave", lambda sizes, *_: sizes.new_empty(images * grid[0]))
+            )
+            inside.enter_context(replace_in("unique_consecutive", torch.clone))
+            # The encoder multiplies columns of the grid, now as tensors.
+            tensor = torch.empty((images, 3), dtype=torch.int64)
+            result: torch.Tensor = own_forward(model, pixels, tensor, *args)
+        return result
+
+    def rotary(model: PreTrainedModel, grid_thw: torch.Tensor) -> torch.Tensor:
+        places = torch.empty((len(grid_thw) * math.prod(grid), 2), dtype=torch.int64)
+        turns: torch.Tensor = model.rotary_pos_emb(max(grid[1:]))
+        return turns[places].flatten(1)
+
+    stack.enter_context(replaced(encoder, "forward", forward))
+    stack.enter_context(replaced(encoder, "rot_pos_emb", rotary))
+    if not hasattr(encoder, "get_window_index"):
+        return
+    own_windows = encoder.get_window_index
+
+    def windows(model: PreTrainedModel, grid_thw: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
+        with unset_fake_temporarily(), _disable_current_modes():
+            index, borders = own_windows(model, torch.tensor([grid] * len(grid_thw)))
+        # Those of empty windows are equal, and go next.
+        return torch.empty(index.shape, dtype=index.dtype), sorted(set(borders))
+
+    stack.enter_context(replaced(encoder, "get_window_index", windows))
 
 
 def _put_back(batches: Sequence[Batch], tensors: Sequence[torch.Tensor]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from fractions import Fraction
 from inspect import signature
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -28,10 +29,9 @@ _SPECIAL = ("image_token_id", "image_token_index", "video_token_id", "vision_sta
 
 
 class Images(NamedTuple):
-    """The tensors of all images of a batch by name, and the tokens of one image in the text."""
+    """The tensors of all images of a batch by name."""
 
     tensors: dict[str, torch.Tensor]
-    tokens: int
     token_types: bool = False
 
 
@@ -43,19 +43,20 @@ def with_images(
     Raises:
         UnsupportedError: the family is not known, or its images do not fit into a sequence.
     """
-    make = _FAMILIES.get(model.model_type)
-    if make is None:
+    family = _FAMILIES.get(model.model_type)
+    if family is None:
         raise UnsupportedError(
             f"the image inputs of {model.model_type} are not known; known: "
             f"{', '.join(_FAMILIES)}; or train its language model with --task causal-lm"
         )
     if config.images == 0:
         return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids.clone()}
-    found = make(len(ids), config, model, generator)
-    taken = config.images * found.tokens
+    found = family.make(len(ids), config, model, generator)
+    tokens = family.tokens(config, model)
+    taken = config.images * tokens
     if taken >= config.sequence_length:
         raise UnsupportedError(
-            f"{config.images} images of {found.tokens:,} tokens do not fit into a sequence of "
+            f"{config.images} images of {tokens:,} tokens do not fit into a sequence of "
             f"{config.sequence_length:,}; set images, image_size or --seq-len"
         )
     within = (torch.arange(config.sequence_length) < taken).expand_as(ids)
@@ -82,6 +83,12 @@ def image_token(model: PretrainedConfig) -> int:
     """The token that stands for a part of an image."""
     number = getattr(model, "image_token_id", None)
     return int(model.image_token_index if number is None else number)
+
+
+def share_of_images(config: TrainConfig, model: PretrainedConfig) -> Fraction:
+    """The share of the tokens of each row that stand for parts of images."""
+    taken = config.images * _FAMILIES[model.model_type].tokens(config, model)
+    return Fraction(taken, config.sequence_length)
 
 
 def plain_tokens(model: PretrainedConfig, vocabulary: int) -> int:
@@ -114,7 +121,7 @@ def _patches(
 ) -> Images:
     """Qwen2-VL and Qwen2.5-VL: all patches of all images in one row each, of any size."""
     vision = model.vision_config
-    merge, patch = vision.spatial_merge_size, vision.patch_size
+    patch = vision.patch_size
     side = _side(config, model)
     channels = getattr(vision, "in_channels", None) or getattr(vision, "in_chans", 3)
     width = channels * vision.temporal_patch_size * patch * patch
@@ -122,12 +129,18 @@ def _patches(
     pixels = torch.randn(count * side * side, width, generator=generator)
     grid = torch.tensor([[1, side, side]]).repeat(count, 1)
     tensors = {"pixel_values": pixels, "image_grid_thw": grid}
-    return Images(tensors, side * side // merge**2, token_types=True)
+    return Images(tensors, token_types=True)
+
+
+def _patches_tokens(config: TrainConfig, model: PretrainedConfig) -> int:
+    tokens: int = (_side(config, model) // model.vision_config.spatial_merge_size) ** 2
+    return tokens
 
 
 def grid_of(config: TrainConfig, model: PretrainedConfig) -> tuple[int, int, int] | None:
     """Frames, rows and columns of patches of each image; None if the model takes no such grid."""
-    if _FAMILIES.get(model.model_type) is not _patches or config.images == 0:
+    family = _FAMILIES.get(model.model_type)
+    if family is None or family.make is not _patches or config.images == 0:
         return None
     side = _side(config, model)
     return 1, side, side
@@ -144,28 +157,36 @@ def _whole(
     sequences: int, config: TrainConfig, model: PretrainedConfig, generator: torch.Generator
 ) -> Images:
     """LLaVA: images of the encoder's size."""
-    vision = model.vision_config
-    side = _fixed_size(config, vision.image_size)
+    side = _fixed_size(config, model.vision_config.image_size)
     pixels = torch.randn(sequences * config.images, 3, side, side, generator=generator)
-    own = (side // vision.patch_size) ** 2
-    tokens = own if model.vision_feature_select_strategy == "default" else own + 1
-    return Images({"pixel_values": pixels}, tokens)
+    return Images({"pixel_values": pixels})
+
+
+def _whole_tokens(_: TrainConfig, model: PretrainedConfig) -> int:
+    vision = model.vision_config
+    own: int = (vision.image_size // vision.patch_size) ** 2
+    return own if model.vision_feature_select_strategy == "default" else own + 1
 
 
 def _by_row(
     sequences: int, config: TrainConfig, model: PretrainedConfig, generator: torch.Generator
 ) -> Images:
     """Idefics3 and SmolVLM: the images of each row, of the encoder's size and not cut."""
-    vision = model.vision_config
-    side = _fixed_size(config, vision.image_size)
+    side = _fixed_size(config, model.vision_config.image_size)
     shape = (sequences, config.images, 3, side, side)
-    tokens = (side // vision.patch_size) ** 2 // model.scale_factor**2
-    return Images({"pixel_values": torch.randn(shape, generator=generator)}, tokens)
+    return Images({"pixel_values": torch.randn(shape, generator=generator)})
+
+
+def _by_row_tokens(_: TrainConfig, model: PretrainedConfig) -> int:
+    vision = model.vision_config
+    tokens: int = (vision.image_size // vision.patch_size) ** 2 // model.scale_factor**2
+    return tokens
 
 
 def images_read(config: TrainConfig, model: PretrainedConfig) -> int:
     """What the model reads back when it counts the images of a row; 1 if it counts none."""
-    return config.images if _FAMILIES.get(model.model_type) is _by_row else 1
+    family = _FAMILIES.get(model.model_type)
+    return config.images if family is not None and family.make is _by_row else 1
 
 
 def _fixed_size(config: TrainConfig, own: int) -> int:
@@ -174,11 +195,17 @@ def _fixed_size(config: TrainConfig, own: int) -> int:
     return own
 
 
-_Maker = Callable[[int, TrainConfig, "PretrainedConfig", "torch.Generator"], Images]
-_FAMILIES: dict[str, _Maker] = {
-    "qwen2_vl": _patches,
-    "qwen2_5_vl": _patches,
-    "llava": _whole,
-    "idefics3": _by_row,
-    "smolvlm": _by_row,
+class _Family(NamedTuple):
+    """How the images of a batch are made, and the tokens of one image in the text."""
+
+    make: Callable[[int, TrainConfig, PretrainedConfig, torch.Generator], Images]
+    tokens: Callable[[TrainConfig, PretrainedConfig], int]
+
+
+_FAMILIES = {
+    "qwen2_vl": _Family(_patches, _patches_tokens),
+    "qwen2_5_vl": _Family(_patches, _patches_tokens),
+    "llava": _Family(_whole, _whole_tokens),
+    "idefics3": _Family(_by_row, _by_row_tokens),
+    "smolvlm": _Family(_by_row, _by_row_tokens),
 }
