@@ -31,6 +31,9 @@ def write_checkpoint(
     """
     import torch
 
+    # Auto classes import the model's module when it is first built, and with it libraries that
+    # make tensors with values, as torch 2.6's compiler does.
+    getattr(model_class, "_model_mapping", {}).get(type(config), None)
     with torch.device("meta"):
         build = getattr(model_class, "from_config", None) or model_class._from_config
         model = build(config)

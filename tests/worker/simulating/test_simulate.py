@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.util import find_spec
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -284,6 +285,8 @@ def test_layers_that_differ_are_simulated_one_by_one() -> None:
 
 @pytest.mark.parametrize("prepare", ["peft", "norms"])
 def test_the_cache_is_emptied_where_peft_prepares_a_quantized_model(prepare: str) -> None:
+    from peft import prepare_model_for_kbit_training
+
     job = simulation_job(tiny_job("dense", **_QLORA, kbit_prepare=prepare))
     with simulated_rung(job, PhaseFile(None), shallow=False) as recorder:
         rung = RecordedRung(recorder.depths)
@@ -291,7 +294,9 @@ def test_the_cache_is_emptied_where_peft_prepares_a_quantized_model(prepare: str
             recorded = recorder.record(size)
             rung.add(size, recorded.tape, recorded.taken)
     emptied = [rung.layout(size, accumulates=False).order.emptied for size in (1, 2)]
-    assert [len(found) for found in emptied] == ([1, 1] if prepare == "peft" else [0, 0])
+    empties = "auto_clear_cache" in signature(prepare_model_for_kbit_training).parameters
+    once = prepare == "peft" and empties  # older releases of peft do not
+    assert [len(found) for found in emptied] == ([1, 1] if once else [0, 0])
 
 
 def test_a_size_between_two_recorded_ones_is_as_if_it_was_recorded() -> None:

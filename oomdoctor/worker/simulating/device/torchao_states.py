@@ -70,8 +70,9 @@ def replacements(*, cuda: bool) -> Iterator[AbstractContextManager[None]]:
 def _add_param_group(optimizer: Optimizer, group: dict[str, object]) -> None:
     """Add a group whose learning rate is a number, because a fake tensor cannot be copied.
 
-    torchao makes a tensor of it, which accelerate moves to the device.
+    torchao makes a tensor of it, 0.9 of the default, which accelerate moves to the device.
     """
+    optimizer.defaults["lr"] = float(optimizer.defaults["lr"])
     torch.optim.Optimizer.add_param_group(optimizer, group)
     rates = vars(optimizer).setdefault("_rates_on_device", [])
     rates.append(torch.zeros(()))
