@@ -194,13 +194,33 @@ def _from_kernel(
 
 
 @cache
-def _own_kernels() -> dict[OpOverload, Callable[..., torch.Tensor]]:
+def _own_kernels() -> dict[OpOverload, Callable[..., object]]:
     """Fake kernels in place of those that torch has wrong."""
+    # torch 2.6's pads the sums of the softmax, as its own kernel does and the package does not.
+    found: dict[OpOverload, Callable[..., object]]
+    found = {torch.ops.aten._flash_attention_forward.default: _attention_of_documents}
     product = torch.ops.aten.addmm
-    if not hasattr(product, "dtype"):
-        return {}
-    # Those of torch 2.12 take the type of the result for a factor.
-    return {product.dtype: _product_of_type, product.dtype_out: _product_into}
+    if hasattr(product, "dtype"):
+        # Those of torch 2.12 take the type of the result for a factor.
+        found |= {product.dtype: _product_of_type, product.dtype_out: _product_into}
+    return found
+
+
+def _attention_of_documents(
+    query: torch.Tensor, *_: object, **__: object
+) -> tuple[torch.Tensor, ...]:
+    """flash_attn/csrc/flash_attn/flash_api.cpp `mha_varlen_fwd` (flash-attn 2.6-2.8).
+
+    The output, a sum of each head and token, the generator's numbers and no mask.
+    """
+    tokens, heads, _size = query.shape
+    return (
+        torch.empty_like(query),
+        query.new_empty((heads, tokens), dtype=torch.float32),
+        query.new_empty(2, dtype=torch.uint64),
+        query.new_empty((), dtype=torch.uint64),
+        query.new_empty(0),
+    )
 
 
 def _product_of_type(
