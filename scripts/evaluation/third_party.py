@@ -12,7 +12,8 @@ repositories. `--checkout karpathy/nanoGPT=FOLDER` takes one from a clone on thi
 takes one to three minutes and up to 2 GiB of host memory. Exit code 0 when all rows ended, 3 when
 one did not, 2 when a script is missing.
 
---write FILE keeps the figures, for the documentation and the tests.
+--write FILE keeps the figures, for the documentation and the tests. --check FILE compares them with
+such a file, and the exit code is 3 if a script ends or peaks otherwise.
 """
 
 from __future__ import annotations
@@ -23,18 +24,20 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from third import inputs, sources
-from third.rows import ROWS
+from third import inputs, litgpt, sources
+from third.judged import JUDGED
+from third.rows import GIB, ROWS
 from third.running import run
 
-GIB = 1 << 30
+ALL = ROWS + JUDGED
 
 
 def main() -> int:
     options = _options()
-    rows = [row for row in ROWS if any(name in row.name for name in options.only)]
+    rows = [row for row in ALL if any(name in row.name for name in options.only)]
     if options.fetch:
         sources.fetch(options.sources, dict(options.checkout))
     python = options.python or options.venv / "bin" / "python"
@@ -44,13 +47,15 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as made:
         given = Path(made) / "inputs"
         inputs.make(given)
+        if any("/litgpt/" in row.command for row in rows):
+            litgpt.make(given / "litgpt")
         for row in rows:
             script = sources.script_of(row, python, options.sources)
             if script is None:
                 missing.append(row.name)
                 continue
-            folder = Path(made) / row.name
-            folder.mkdir()
+            folder = Path(made) / "run" / row.name / "here"
+            folder.mkdir(parents=True)
             readings.append(run(row, python.absolute(), script.absolute(), given, folder))
             print(_line(readings[-1]), flush=True)
             if options.logs:
@@ -58,33 +63,89 @@ def main() -> int:
                 shutil.copy(folder / "log.txt", options.logs / f"{row.name}.txt")
             if options.write:
                 _keep(readings, options.write)
-            shutil.rmtree(folder)
+            shutil.rmtree(folder.parent)
     for name in missing:
         print(f"missing  {name}: its script is not there; see --make, --fetch and --sources")
     ended = sum(reading["result"] == "ended" for reading in readings)
     print(f"{ended} of {len(readings)} scripts ran to their end")
-    return 2 if missing else 0 if ended == len(readings) else 3
+    changed = _changed(readings, options.check) if options.check else []
+    print(*changed, sep="\n", end="\n" if changed else "")
+    return 2 if missing else 3 if changed or (ended < len(readings) and not options.check) else 0
+
+
+def _changed(readings: list[dict[str, Any]], file: Path) -> list[str]:
+    """A line for each script that ends or peaks otherwise than the file says."""
+    recorded = {r["name"]: r for r in json.loads(file.read_text())}
+    return [
+        f"changed  {r['name']}: {key} was {was[key]}, is {r[key]}"
+        for r in readings
+        if (was := recorded.get(r["name"]))
+        for key in ("result", "ranks")
+        if r[key] != was[key]
+    ]
 
 
 def _keep(readings: list[dict[str, Any]], file: Path) -> None:
     """Write the readings beside those of other rows that the file has, in the rows' order."""
     known = {r["name"]: r for r in json.loads(file.read_text())} if file.exists() else {}
     known |= {r["name"]: r for r in readings}
-    ordered = [known[row.name] for row in ROWS if row.name in known]
+    ordered = [known[row.name] for row in ALL if row.name in known]
     file.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
 
 
 def table(readings: list[dict[str, Any]]) -> str:
-    """The table of docs/emulation.md."""
+    """The table of scripts in docs/emulation.md."""
     lines = [
         "| script | from | cards | result | peak allocated | peak reserved |",
         "|---|---|---|---|---|---|",
     ]
     for r in readings:
+        if "published" in r:
+            continue
         top = max(r["ranks"], key=lambda rank: rank["peak_allocated_bytes"], default=None)
         peaks = " | ".join(_peaks(top))
         lines.append(f"| {r['name']} | {r['from']} | {r['cards']} | {r['result']} | {peaks} |")
     return "\n".join(lines)
+
+
+def judged(readings: list[dict[str, Any]]) -> list[tuple[dict[str, Any], int, float]]:
+    """Readings with a published peak, the same figure here in bytes, the relative difference."""
+    found = []
+    for r in readings:
+        if published := r.get("published"):
+            figure = f"peak_{published['figure']}_bytes"
+            here = max((rank[figure] for rank in r["ranks"]), default=0)
+            found.append((r, here, here / (published["value"] * published["unit"]) - 1))
+    return found
+
+
+def judged_table(readings: list[dict[str, Any]]) -> str:
+    """The table of peaks that were measured on real GPUs in docs/emulation.md."""
+    lines = [
+        "| script | from | cards | figure | published | emulated | difference |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for r, here, difference in judged(readings):
+        published = r["published"]
+        unit = "GiB" if published["unit"] == GIB else "GB"
+        digits = max(2, len(str(published["value"]).partition(".")[2]))
+        both = (published["value"], here / published["unit"])
+        figures = " | ".join(f"{figure:.{digits}f} {unit}" for figure in both)
+        lines.append(
+            f"| {r['name']} | {r['from']} | {r['cards']} | {published['figure']} | {figures} | "
+            f"{difference:+.2%} |"
+        )
+    return "\n".join(lines)
+
+
+def judged_summary(readings: list[dict[str, Any]]) -> str:
+    """How far the rows of `judged_table` are off, in one paragraph."""
+    every = judged(readings)
+    known = [abs(error) for r, _, error in every if not r["published"]["remark"]]
+    return (
+        f"{len(known)} runs have all their settings known: the median difference is "
+        f"{median(known):.2%}, the largest {max(known):.2%}. {len(every) - len(known)} do not."
+    )
 
 
 def _peaks(rank: dict[str, Any] | None) -> tuple[str, str]:
@@ -127,6 +188,7 @@ def _options() -> argparse.Namespace:
         help="a clone that --fetch takes a repository from",
     )
     parser.add_argument("--logs", type=Path, help="keep what the scripts print in a folder")
+    parser.add_argument("--check", type=Path, help="compare the figures with those of a file")
     parser.add_argument("--write", type=Path, help="keep the figures in a file")
     return parser.parse_args()
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
 import struct
+import zlib
 from collections.abc import Callable, Iterable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,12 @@ LLAMA = {  # Llama 3.2 1B, as torchtune's recipe builds it
     "vocab_size": 128256,
     "tie_word_embeddings": True,
     "torch_dtype": "bfloat16",
+}
+LLAMA_3B = LLAMA | {  # Llama 3.2 3B
+    "hidden_size": 3072,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 24,
+    "head_dim": 128,
 }
 METRIC = '''
 import datasets
@@ -63,14 +72,91 @@ def make(folder: Path) -> None:
     for stage in (2, 3):
         (folder / f"zero{stage}.json").write_text(json.dumps(_deepspeed(stage)))
     _gpt2(folder / "gpt2")
-    _llama(folder / "llama")
+    _llama(folder / "llama", LLAMA)
     _tiktoken(folder / "tokenizer.model")
-    _characters(folder / "shakespeare_char", chance)
+    _characters(folder / "beside" / "data" / "shakespeare_char", chance)
     _glue(folder / "beside" / "nyu-mll" / "glue", chance)
+    _beside(folder, random.Random(12))
     sequence, label = "datasets.Value('string')", "datasets.Value('int64')"
     _metric(folder / "beside" / "accuracy", label, label)
     _metric(folder / "beside" / "glue", label, label)
     _metric(folder / "beside" / "sacrebleu", sequence, f"datasets.Sequence({sequence})")
+
+
+def _beside(folder: Path, more: random.Random) -> None:
+    """Files that scripts look for in their working directory, and images and tokens."""
+    beside = folder / "beside"
+    (beside / "data").mkdir(parents=True, exist_ok=True)
+    (beside / "middlemarch.txt").write_text(_book(more))
+    names = "\n".join(more.choice(WORDS) for _ in range(3000))
+    (beside / "input.txt").write_text(f"O God, O God!\n{names}\n")  # a sample of minGPT begins so
+    for split in ("train", "valid", "test"):
+        (beside / "data" / f"{split}.txt").write_text(_book(more, 20_000))
+    _digits(beside / "data" / "MNIST" / "raw", more)
+    with gzip.GzipFile(beside / "data" / "enwik8.gz", "wb", mtime=0) as file:
+        file.write((TEXT.encode() + b" ") * (95_000_000 // len(TEXT)))
+    _images(folder / "images", more)
+    _llama(folder / "llama3b", LLAMA_3B)
+    with (folder / "instruct" / "long.jsonl").open("w") as file:
+        for _ in range(600):
+            row = {"input": _text(more, 30), "output": _text(more, 90)}
+            file.write(json.dumps(row) + "\n")
+    for split in ("train", "test"):
+        _lines(folder / "talk" / f"{split}.jsonl", lambda _: {"messages": _chat(more)})
+    _lines(beside / "hellaswag" / "hellaswag_val.jsonl", lambda i: _endings(more, i))
+    _tokens(folder / "tokens.bin", beside / "edu_fineweb10B", more)
+    _lines_of_splits(beside / "sentence-transformers" / "stsb", lambda i: _scored(more, i))
+
+
+def _book(chance: random.Random, words: int = 130_000) -> str:
+    return " ".join(chance.choice(WORDS) for _ in range(words))
+
+
+def _digits(folder: Path, chance: random.Random) -> None:
+    """MNIST's four files, with noise for digits."""
+    folder.mkdir(parents=True)
+    for name, rows in (("train", 2048), ("t10k", 512)):
+        pixels = struct.pack(">IIII", 2051, rows, 28, 28) + chance.randbytes(rows * 784)
+        (folder / f"{name}-images-idx3-ubyte").write_bytes(pixels)
+        labels = bytes(chance.randrange(10) for _ in range(rows))
+        (folder / f"{name}-labels-idx1-ubyte").write_bytes(struct.pack(">II", 2049, rows) + labels)
+
+
+def _images(folder: Path, chance: random.Random, side: int = 256) -> None:
+    """Two classes of images in two splits, as PNG."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
+
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0))
+    for split, label, index in product(("train", "val"), "ab", range(96)):
+        color = chance.randbytes(3)
+        pixels = zlib.compress((b"\0" + color * side) * side)
+        file = folder / split / label / f"{index}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(
+            b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
+        )
+
+
+def _tokens(binary: Path, shards: Path, chance: random.Random) -> None:
+    """Tokens of GPT-2: llm.c's file, and the shards of build-nanogpt as numpy writes them."""
+    count = 600_000
+    tokens = struct.pack(f"<{count}H", *(chance.randrange(50_000) for _ in range(count)))
+    binary.write_bytes(struct.pack("<256i", 20240520, 1, count, *[0] * 253) + tokens)
+    shards.mkdir()
+    header = f"{{'descr': '<u2', 'fortran_order': False, 'shape': ({count},), }}"
+    head = b"\x93NUMPY\x01\x00" + struct.pack("<H", 118) + header.ljust(117).encode() + b"\n"
+    for split in ("train", "val"):
+        (shards / f"edufineweb_{split}_000000.npy").write_bytes(head + tokens)
+
+
+def _lines_of_splits(folder: Path, row: Callable[[int], dict[str, Any]]) -> None:
+    folder.mkdir(parents=True)
+    for split in ("train", "validation", "test"):
+        _lines(folder / f"{split}.jsonl", row)
 
 
 def _text(chance: random.Random, most: int) -> str:
@@ -133,20 +219,21 @@ def _gpt2(folder: Path) -> None:
     write_tokenizer(folder, config)
 
 
-def _llama(folder: Path) -> None:
+def _llama(folder: Path, config: dict[str, Any]) -> None:
     from oomdoctor.monitor.inside.checkpoint import write_shards
 
     folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(LLAMA))
-    write_shards(folder, _llama_weights(), 5e9)
+    (folder / "config.json").write_text(json.dumps(config))
+    write_shards(folder, _llama_weights(config), 5e9)
 
 
-def _llama_weights() -> Iterable[tuple[str, list[int], str, int]]:
-    width, inner, words = 2048, 8192, 128256
+def _llama_weights(config: dict[str, Any]) -> Iterable[tuple[str, list[int], str, int]]:
+    width, inner, words = (config[k] for k in ("hidden_size", "intermediate_size", "vocab_size"))
+    keys = config["num_key_value_heads"] * config["head_dim"]
     layer = {
         "self_attn.q_proj": [width, width],
-        "self_attn.k_proj": [512, width],
-        "self_attn.v_proj": [512, width],
+        "self_attn.k_proj": [keys, width],
+        "self_attn.v_proj": [keys, width],
         "self_attn.o_proj": [width, width],
         "mlp.gate_proj": [inner, width],
         "mlp.up_proj": [inner, width],
@@ -155,7 +242,8 @@ def _llama_weights() -> Iterable[tuple[str, list[int], str, int]]:
         "post_attention_layernorm": [width],
     }
     names = {"model.embed_tokens": [words, width], "model.norm": [width]}
-    names |= {f"model.layers.{i}.{name}": shape for i in range(16) for name, shape in layer.items()}
+    for i in range(config["num_hidden_layers"]):
+        names |= {f"model.layers.{i}.{name}": shape for name, shape in layer.items()}
     for name, shape in names.items():
         size = shape[0] * (shape[1] if len(shape) == 2 else 1)
         yield f"{name}.weight", shape, "BF16", 2 * size
@@ -174,7 +262,7 @@ def _characters(folder: Path, chance: random.Random) -> None:
     """nanoGPT's data: numbers of characters, in two bytes each."""
     import pickle
 
-    folder.mkdir()
+    folder.mkdir(parents=True)
     for name in ("train", "val"):
         numbers = [chance.randrange(65) for _ in range(20_000)]
         (folder / f"{name}.bin").write_bytes(struct.pack(f"<{len(numbers)}H", *numbers))
@@ -201,6 +289,16 @@ def _glue(folder: Path, chance: random.Random) -> None:
 def _sentences(chance: random.Random, index: int) -> dict[str, Any]:
     texts = {name: _text(chance, 20) for name in ("sentence1", "sentence2")}
     return {**texts, "label": index % 2, "idx": index}
+
+
+def _scored(chance: random.Random, index: int) -> dict[str, Any]:
+    texts = {name: _text(chance, 20) for name in ("sentence1", "sentence2")}
+    return {**texts, "score": index % 5 / 5}
+
+
+def _endings(chance: random.Random, index: int) -> dict[str, Any]:
+    endings = [_text(chance, 12) for _ in range(4)]
+    return {"ctx": _text(chance, 20), "label": index % 4, "endings": endings}
 
 
 def _metric(folder: Path, predictions: str, references: str) -> None:

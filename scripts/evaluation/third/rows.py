@@ -1,21 +1,41 @@
 """The scripts: where each is from, how it is started and on which cards.
 
 In a command, `{script}` is the script, `{python}` the environment's interpreter and `{inputs}` the
-folder that `inputs` fills, which is not the working directory.
+folder that `inputs` fills, which is not the working directory. `{settings} {script} NAME=VALUE --`
+runs the script with other values of its own settings.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+GIB = 1 << 30
 CARD = "A100 SXM4 80GB"
 MODEL = "Qwen/Qwen3-0.6B"
 SYNTHETIC = ("--weights", "synthetic")
 
 
 @dataclass(frozen=True, slots=True)
+class Published:
+    """A peak that the authors of a script measured on a real GPU.
+
+    `value` is as printed, in units of `unit` bytes; `figure` is what it counts, `allocated` or
+    `reserved`; `source` is a file of the repository, or an address.
+    """
+
+    value: float
+    unit: int
+    figure: str
+    source: str
+    remark: str = ""  # what the source leaves open, or why the two may differ
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
-    """One script. `package` installed it, or it is a file of `repository` at `commit`."""
+    """One script. `package` installed it, or it is a file of `repository` at `commit`.
+
+    `path` is the folder of the repository that its modules are imported from.
+    """
 
     name: str
     command: str
@@ -27,6 +47,9 @@ class Row:
     options: tuple[str, ...] = ()
     steps: str = "3"
     older: bool = False  # with an older torchao
+    path: str = ""
+    beside: bool = False  # the script's folder is copied, and finds data beside itself
+    published: Published | None = None
 
 
 NANOGPT = ("karpathy/nanoGPT", "3adf61e154c3fe3fca428ad6bc3818b27a3b8291")
@@ -34,6 +57,21 @@ ACCELERATE = ("huggingface/accelerate", "16cb6eb80dd9aa8b4df1a63ef57863e455d53b8
 LIGHTNING = ("Lightning-AI/pytorch-lightning", "7f0c3436cd3f6ad3753125672024fc415cbcb414")
 # A copy of transformers' repository; its examples ask for a version that exists.
 TRANSFORMERS = ("macorisd/transformers-qwen3", "4a42c1b083066a4ae212edd4bd8d28ff713c0088")
+EXAMPLES = ("pytorch/examples", "77f55b912142e11fcfdf5b530231fb9c52f181e8")
+MINGPT = ("karpathy/minGPT", "37baab71b9abea1b76ab957409a1cc2fbfba8a26")
+TIMM = ("huggingface/pytorch-image-models", "aa4b5850c1543fa488abf260f18390eda46cf85d")
+DIFFUSERS = ("huggingface/diffusers", "58eb52c0803ea9af3abec60841c2a093bdf1f951")
+BUILD_NANOGPT = ("karpathy/build-nanogpt", "6104ab1b53920f6e2159749676073ff7d815c1fa")
+LECTURE = ("karpathy/ng-video-lecture", "52201428ed7b46804849dea0b3ccf0de9df1a5c3")
+MAKEMORE = ("karpathy/makemore", "988aa59e4d8fefa526d06f3b453ad116258398d4")
+LLM_C = ("karpathy/llm.c", "f1e2ace651495b74ae22d45d1723443fd00ecd3a")
+MEGABYTE = ("lucidrains/MEGABYTE-pytorch", "21eec73ae6e9268ad5b77be3c5dd5cbd7daeaa4d")
+X_TRANSFORMERS = ("lucidrains/x-transformers", "9252ed7838021ee61e6c5be0930b3a9a88efdf06")
+PALM = ("lucidrains/PaLM-rlhf-pytorch", "bd0d0f3893ec62f827fa35e759cb38d748829d51")
+SCHEDULE_FREE = ("facebookresearch/schedule_free", "70785b53e778d0e872c0bbb75ff4ee54ee10c291")
+TUTORIAL = ("yunjey/pytorch-tutorial", "0500d3df5a2a8080ccfccbc00aca0eacc21818db")
+PEFT = ("huggingface/peft", "5d602fdbff04c33c1c4de55cda9d4ae1d7cb7e40")
+SENTENCES = ("huggingface/sentence-transformers", "cad211983f36ce458e9b3360f3e11b29fc54cbd8")
 
 
 def _trl(name: str, script: str, words: str, start: str = "{python}", **more: object) -> Row:
@@ -43,6 +81,12 @@ def _trl(name: str, script: str, words: str, start: str = "{python}", **more: ob
     )
     file = f"trl/scripts/{script}.py"
     return Row(name, command, file, "trl", options=SYNTHETIC, **more)  # type: ignore[arg-type]
+
+
+def _example(name: str, script: str, words: str = "", cards: str = CARD) -> Row:
+    """A row of pytorch/examples; one for several cards is started by torchrun."""
+    start = "{python}" if cards == CARD else f"torchrun --nproc-per-node {cards[0]}"
+    return Row(f"examples-{name}", f"{start} {{script}} {words}", script, "", *EXAMPLES, cards)
 
 
 _CHAT = "--dataset_name {inputs}/chat --per_device_train_batch_size 4 --max_length 512"
@@ -83,10 +127,11 @@ ROWS = (
     Row("torchtune-lora-distributed",
         "tune run --nproc_per_node 2 lora_finetune_distributed --config llama3_2/1B_lora "
         + _TUNE, package="torchtune", older=True, cards=f"2x{CARD}"),
-    Row("nanogpt", "{python} {script} --compile=False " + _GPT, "train.py", "", *NANOGPT),
-    Row("nanogpt-compiled", "{python} {script} " + _GPT, "train.py", "", *NANOGPT),
+    Row("nanogpt", "{python} {script} --compile=False " + _GPT, "train.py", "", *NANOGPT,
+        beside=True),
+    Row("nanogpt-compiled", "{python} {script} " + _GPT, "train.py", "", *NANOGPT, beside=True),
     Row("nanogpt-2-ranks", "torchrun --standalone --nproc-per-node 2 {script} --compile=False "
-        + _GPT, "train.py", "", *NANOGPT, cards=f"2x{CARD}"),
+        + _GPT, "train.py", "", *NANOGPT, beside=True, cards=f"2x{CARD}"),
     Row("lightning", "{python} {script}", "examples/pytorch/bug_report/bug_report_model.py", "",
         *LIGHTNING),
     Row("accelerate-test", "accelerate launch --num_processes 2 --multi_gpu {script}",
@@ -118,5 +163,62 @@ ROWS = (
         "--predict_with_generate --num_beams 4 --max_source_length 64 --max_target_length 64 "
         "--per_device_train_batch_size 8 --output_dir out --report_to none",
         "examples/pytorch/translation/run_translation.py", "", *TRANSFORMERS,
+        options=SYNTHETIC),
+    _example("mnist", "mnist/main.py"),
+    _example("mnist-rnn", "mnist_rnn/main.py", "--accel"),
+    _example("imagenet-resnet50", "imagenet/main.py", "--dummy -a resnet50 -b 64 -j 0"),
+    _example("imagenet-vit", "imagenet/main.py", "--dummy -a vit_b_16 -b 64 -j 0"),
+    _example("imagenet-efficientnet", "imagenet/main.py",
+             "--dummy -a efficientnet_b0 -b 64 -j 0"),
+    _example("dcgan", "dcgan/main.py", "--dataset fake --accel --workers 0"),
+    _example("word-lstm", "word_language_model/main.py", "--accel --data data"),
+    _example("word-transformer", "word_language_model/main.py",
+             "--accel --data data --model Transformer --lr 5"),
+    _example("vae", "vae/main.py"),
+    _example("siamese", "siamese_network/main.py"),
+    _example("fsdp2", "distributed/FSDP2/example.py", cards=f"2x{CARD}"),
+    _example("tensor-parallel", "distributed/tensor_parallelism/tensor_parallel_example.py",
+             cards=f"2x{CARD}"),
+    _example("sequence-parallel", "distributed/tensor_parallelism/sequence_parallel_example.py",
+             cards=f"2x{CARD}"),
+    _example("fsdp-tensor-parallel", "distributed/tensor_parallelism/fsdp_tp_example.py",
+             cards=f"4x{CARD}"),
+    Row("mingpt-characters", "{python} {script}", "projects/chargpt/chargpt.py", "", *MINGPT,
+        path="."),
+    Row("mingpt-adder", "{python} {script}", "projects/adder/adder.py", "", *MINGPT, path="."),
+    Row("timm-resnet50", "{python} {script} --data-dir {inputs}/images --model resnet50 -b 64 "
+        "-j 1 --amp", "train.py", "", *TIMM),
+    Row("timm-vit", "{python} {script} --data-dir {inputs}/images --model vit_base_patch16_224 "
+        "-b 64 -j 1 --amp --opt adamw", "train.py", "", *TIMM),
+    Row("open-clip", "{python} -m open_clip_train.main --dataset-type synthetic "
+        "--train-num-samples 512 --batch-size 64 --model ViT-B-32 --workers 0 "
+        "--precision amp_bf16", "open_clip_train/main.py", "open_clip_train"),
+    Row("diffusers-unconditional", "{python} {script} --train_data_dir {inputs}/images/train "
+        "--resolution 64 --train_batch_size 16 --num_epochs 1 --dataloader_num_workers 0 "
+        "--output_dir out",
+        "examples/unconditional_image_generation/train_unconditional.py", "", *DIFFUSERS),
+    Row("build-nanogpt", "{python} {script}", "train_gpt2.py", "", *BUILD_NANOGPT, steps="2",
+        beside=True),
+    Row("video-lecture-gpt", "{python} {script}", "gpt.py", "", *LECTURE),
+    Row("makemore", "{python} {script} -i input.txt --device cuda", "makemore.py", "", *MAKEMORE),
+    Row("llm.c-reference", "{python} {script} --input_bin {inputs}/tokens.bin --model d12 "
+        "--write_tensors 0 --batch_size 4 --sequence_length 1024 --total_batch_size 4096 "
+        "--dtype bfloat16", "train_gpt2.py", "", *LLM_C),
+    Row("megabyte", "{python} {script}", "train.py", "", *MEGABYTE, path=".", cards="RTX 4090"),
+    Row("x-transformers", "{python} {script}", "train_enwik8.py", "", *X_TRANSFORMERS, path="."),
+    Row("palm", "{python} {script}", "train.py", "", *PALM, path=".", cards="RTX 4090"),
+    Row("schedule-free", "{python} {script}", "examples/mnist/main.py", "", *SCHEDULE_FREE,
+        path="."),
+    Row("tutorial-lstm", "{python} {script}",
+        "tutorials/02-intermediate/recurrent_neural_network/main.py", "", *TUTORIAL),
+    Row("tutorial-vae", "{python} {script}",
+        "tutorials/03-advanced/variational_autoencoder/main.py", "", *TUTORIAL),
+    Row("peft-sft", f"{{python}} {{script}} --model_name_or_path {MODEL} "
+        "--dataset_name {inputs}/talk --chat_template_format none --bf16 True "
+        "--use_peft_lora True --lora_target_modules all-linear --max_length 512 "
+        "--per_device_train_batch_size 4 --output_dir out --report_to none --eval_strategy no",
+        "examples/sft/train.py", "", *PEFT, options=SYNTHETIC),
+    Row("sentence-transformers", "{python} {script}",
+        "examples/sentence_transformer/training/sts/training_stsbenchmark.py", "", *SENTENCES,
         options=SYNTHETIC),
 )  # fmt: skip

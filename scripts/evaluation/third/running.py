@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,18 @@ from third.rows import Row
 from third.sources import OLDER, place
 
 ROOT = Path(__file__).parents[3]
-TIMEOUT_S = 1200
+SETTINGS = Path(__file__).with_name("settings.py")
+TIMEOUT_S = 3600
 
 
 def run(row: Row, python: Path, script: Path, inputs: Path, folder: Path) -> dict[str, Any]:
     """How a script ended and its peaks in bytes; `folder` is empty and keeps what it printed."""
+    checkout = Path(str(script).removesuffix(row.script))
     script = place(row, script, inputs, folder)
     # The launchers beside the interpreter are found first, as in an environment that is active.
-    known = {"script": script, "inputs": inputs, "python": python.parent / "python"}
-    command = [word.format(**known) for word in shlex.split(row.command)]
+    places = {"script": script, "inputs": inputs, "python": python.parent / "python"}
+    places["settings"] = f"{places['python']} {SETTINGS}"
+    command = shlex.split(row.command.format(**places))
     report_file = folder / "report.json"
     words = [sys.executable, "-m", "oomdoctor", "run", "--python", str(python)]
     words += ["--emulate", row.cards, "--steps", row.steps, *row.options]
@@ -32,7 +36,7 @@ def run(row: Row, python: Path, script: Path, inputs: Path, folder: Path) -> dic
         ended = subprocess.run(
             [*words, "--report", str(report_file), "--", *command],
             cwd=folder,
-            env=_environment(row, python),
+            env=_environment(row, python, checkout),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -48,14 +52,16 @@ def run(row: Row, python: Path, script: Path, inputs: Path, folder: Path) -> dic
         "steps_asked": row.steps,
         "result": _result(ended.returncode, report),
         "ranks": [_rank(rank) for rank in report["ranks"]],
+        **({"published": asdict(row.published)} if row.published else {}),
         "host_seconds": round(time.monotonic() - began),
     }
 
 
-def _environment(row: Row, python: Path) -> dict[str, str]:
+def _environment(row: Row, python: Path, checkout: Path) -> dict[str, str]:
     path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
-    older = [str(python.parents[1] / OLDER)] if row.older else []
-    modules = os.pathsep.join([str(ROOT), *older])
+    more = [str(python.parents[1] / OLDER)] if row.older else []
+    more += [str(checkout / row.path)] if row.path else []
+    modules = os.pathsep.join([str(ROOT), *more])
     own = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PATH": path, "PYTHONPATH": modules}
     return {**os.environ, **own}
 

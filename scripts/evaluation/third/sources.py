@@ -10,6 +10,7 @@ from pathlib import Path
 
 from environments import make_once
 
+from third.judged import JUDGED
 from third.rows import ROWS, Row
 
 # torchtune's last release needs an older torchao than the others: a folder of the environment.
@@ -35,20 +36,18 @@ def fetch(folder: Path, local: Mapping[str, Path]) -> None:
     A repository that `local` names is cloned from there, the others from GitHub. Ends the program
     with an error if one cannot be had.
     """
-    wanted = {(row.repository, row.commit) for row in ROWS if row.repository}
+    wanted = {(row.repository, row.commit) for row in ROWS + JUDGED if row.repository}
     if unknown := sorted(set(local) - {repository for repository, _ in wanted}):
         raise SystemExit(f"error: no row is from {', '.join(unknown)}")
     for repository, commit in sorted(wanted):
-        target = checkout(folder, repository)
+        target = checkout(folder, repository, commit)
         if target.exists():
             continue
         remote = ("--filter=blob:none", f"https://github.com/{repository}")
         source = (local[repository],) if repository in local else remote
         half = target.with_name(target.name + ".part")
         shutil.rmtree(half, ignore_errors=True)
-        paths = ["/*.py", "/examples", "/data"]
         _git("clone", "--quiet", "--no-checkout", *source, half, of=repository)
-        _git("-C", half, "sparse-checkout", "set", "--no-cone", *paths, of=repository)
         _git("-C", half, "checkout", "--quiet", commit, of=repository)
         half.rename(target)
 
@@ -60,15 +59,15 @@ def _git(*words: str | Path, of: str) -> None:
         raise SystemExit(f"error: git could not check out {of}; {hint}")
 
 
-def checkout(folder: Path, repository: str) -> Path:
-    """The folder of a repository's checkout."""
-    return folder / repository.replace("/", "+")
+def checkout(folder: Path, repository: str, commit: str) -> Path:
+    """The folder of a repository's checkout at a commit."""
+    return folder / f"{repository.replace('/', '+')}@{commit[:8]}"
 
 
 def script_of(row: Row, python: Path, sources: Path) -> Path | None:
     """The script of a row; None if it is not there."""
     if row.repository:
-        found = checkout(sources, row.repository) / row.script
+        found = checkout(sources, row.repository, row.commit) / row.script
     else:
         words = [str(python), "-c", *SITE]
         site = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
@@ -77,12 +76,19 @@ def script_of(row: Row, python: Path, sources: Path) -> Path | None:
 
 
 def place(row: Row, script: Path, inputs: Path, folder: Path) -> Path:
-    """The script beside the data that it looks for there, in the working directory."""
+    """The script, with the data beside it that it looks for there.
+
+    Data is found in the working directory and in `data` there, and one and two folders above.
+    """
     for beside in (inputs / "beside").iterdir():
-        (folder / beside.name).symlink_to(beside)
-    if not row.repository.endswith("nanoGPT"):
+        if beside.name != "data":
+            (folder / beside.name).symlink_to(beside)
+    for above in (folder, *folder.parents[:2]):
+        (above / "data").mkdir(exist_ok=True)
+        for data in (inputs / "beside" / "data").iterdir():
+            if not (above / "data" / data.name).exists():
+                (above / "data" / data.name).symlink_to(data)
+    if not row.beside:
         return script
     shutil.copytree(script.parent, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".*"))
-    shutil.copytree(inputs / "shakespeare_char", folder / "data" / "shakespeare_char",
-                    dirs_exist_ok=True)  # fmt: skip
     return folder / script.name

@@ -1,0 +1,136 @@
+"""Scripts whose authors published the peak of a run on a real GPU, with all its settings.
+
+Each is run as they ran it: their code at their commit where they name it, their settings, rows as
+long as theirs. Words of the rows differ, which does not matter to memory.
+"""
+
+from __future__ import annotations
+
+from third.litgpt import MODELS
+from third.rows import GIB, Published, Row
+
+GB = 10**9
+A100 = "A100 SXM4 40GB"
+
+# The commit that added the table. The page names 8641822, of a week before.
+LITGPT = ("Lightning-AI/litgpt", "0cc02afa1dca7434418cf612690da13d38d294fd")
+RASBT = ("rasbt/LLMs-from-scratch", "28c65cdfbc3338e2e040016eea4b7fdf556e4d57")
+TITAN = ("pytorch/torchtitan", "ba2469780da5a689e856e21ab9664ab1bed4fdd5")
+
+
+def _litgpt(model: str, script: str, gigabytes: float, batch: int = 1, bits: str = "") -> Row:
+    shape = next(m for m in MODELS if m.folder.endswith(model))
+    command = (
+        f"{{settings}} {{script}} micro_batch_size={batch} -- --precision bf16-true --out_dir out "
+        f"--checkpoint_dir {{inputs}}/litgpt/checkpoints/{shape.folder} "
+        f"--data_dir {{inputs}}/litgpt/alpaca/{shape.longest}"
+    )
+    command += f" --quantize bnb.{bits}" if bits else ""
+    name = "-".join(["litgpt", model.split("-hf")[0].lower(), script, bits or f"batch{batch}"])
+    remark = "bitsandbytes 0.41 and Lightning 2.1 then, today's here" if bits else ""
+    peak = Published(gigabytes, GB, "allocated", "tutorials/resource-tables.md", remark)
+    return Row(name, command, f"finetune/{script}.py", "", *LITGPT, cards=A100, steps="1",
+               published=peak)  # fmt: skip
+
+
+def _rasbt(name: str, script: str, words: str, value: float, unit: int, figure: str) -> Row:
+    peak = Published(value, unit, figure, f"{script.rpartition('/')[0]}/README.md")
+    cards = f"4x{A100}" if "torchrun" in words else A100
+    command = words if "{script}" in words else f"{{python}} {{script}} {words}"
+    return Row(f"rasbt-{name}", command, script, "", *RASBT, cards=cards, steps="all",
+               published=peak)  # fmt: skip
+
+
+_PACKED = (
+    "tokenizer._component_=torchtune.models.llama3.llama3_tokenizer "
+    "tokenizer.path={inputs}/tokenizer.model tokenizer.max_seq_len=4096 "
+    "checkpointer.checkpoint_dir={inputs}/llama3b "
+    "checkpointer.checkpoint_files=[model-00001-of-00002.safetensors,"
+    "model-00002-of-00002.safetensors] "
+    "checkpointer.output_dir=out output_dir=out metric_logger.log_dir=out/logs "
+    "dataset._component_=torchtune.datasets.instruct_dataset dataset.source=json "
+    "dataset.data_files={inputs}/instruct/long.jsonl dataset.split=train dataset.packed=True "
+    "batch_size=2 gradient_accumulation_steps=1"
+)
+_FUSED = "optimizer=torch.optim.AdamW optimizer.fused=True"
+_CHUNKED = "compile=True loss=torchtune.modules.loss.CEWithChunkedOutputLoss"
+_NOTHING = "optimizer_in_bwd=False enable_activation_checkpointing=False"
+
+
+def _torchtune(name: str, gibibytes: float, words: str, config: str = "full") -> Row:
+    """A row of torchtune's table of techniques: Llama 3.2 3B, 2 x 4,096 tokens, bf16, one A100."""
+    recipe = "full_finetune" if config == "full" else "lora_finetune"
+    command = (
+        f"tune run {recipe}_single_device --config llama3_2/3B_{config}_single_device "
+        f"{_PACKED} {words}"
+    )
+    peak = Published(gibibytes, GIB, "allocated", "https://github.com/meta-pytorch/torchtune",
+                     "which AdamW is not said: fused here")  # fmt: skip
+    return Row(f"torchtune-{name}", command, "", "torchtune", older=True, published=peak)
+
+
+_SPEED = "ch05/10_llm-training-speed"
+_LONG = "--max_new_tokens 32768 --n_heads 24 --n_layers 12"
+_WIDE = "--max_new_tokens 1024 --n_heads 16 --n_layers 12 --emb_dim 4096"
+
+JUDGED = (
+    _litgpt("phi-1_5", "lora", 4.82),
+    _litgpt("phi-1_5", "lora", 6.76, batch=2),
+    _litgpt("phi-1_5", "lora", 10.68, batch=4),
+    _litgpt("phi-1_5", "lora", 3.78, bits="nf4"),
+    _litgpt("phi-1_5", "lora", 3.72, bits="nf4-dq"),
+    _litgpt("stablelm-base-alpha-3b", "lora", 9.69),
+    _litgpt("stablelm-base-alpha-3b", "lora", 12.10, batch=2),
+    _litgpt("stablelm-base-alpha-3b", "lora", 16.92, batch=4),
+    _litgpt("stablelm-base-alpha-3b", "lora", 6.35, bits="nf4"),
+    _litgpt("stablelm-base-alpha-3b", "lora", 6.19, bits="nf4-dq"),
+    _litgpt("Llama-2-7b-hf", "lora", 21.30),
+    _litgpt("Llama-2-7b-hf", "lora", 29.07, batch=2),
+    _litgpt("Llama-2-7b-hf", "lora", 14.14, bits="nf4"),
+    _litgpt("Llama-2-7b-hf", "lora", 13.84, bits="nf4-dq"),
+    _litgpt("Llama-2-13b-hf", "lora", 38.12),
+    _litgpt("Llama-2-13b-hf", "lora", 23.14, bits="nf4"),
+    _litgpt("Llama-2-13b-hf", "lora", 22.55, bits="nf4-dq"),
+    _litgpt("stablelm-base-alpha-3b", "adapter", 9.10),
+    _litgpt("stablelm-base-alpha-3b", "adapter", 5.65, bits="nf4"),
+    _litgpt("stablelm-base-alpha-3b", "adapter", 5.48, bits="nf4-dq"),
+    _litgpt("Llama-2-7b-hf", "adapter", 19.98),
+    _litgpt("Llama-2-7b-hf", "adapter", 12.68, bits="nf4"),
+    _litgpt("Llama-2-7b-hf", "adapter", 12.38, bits="nf4-dq"),
+    _litgpt("stablelm-base-alpha-3b", "adapter_v2", 10.71),
+    _litgpt("stablelm-base-alpha-3b", "adapter_v2", 7.41, bits="nf4"),
+    _litgpt("stablelm-base-alpha-3b", "adapter_v2", 7.25, bits="nf4-dq"),
+    _litgpt("Llama-2-7b-hf", "adapter_v2", 25.51),
+    _litgpt("Llama-2-7b-hf", "adapter_v2", 18.30, bits="nf4"),
+    _litgpt("Llama-2-7b-hf", "adapter_v2", 17.98, bits="nf4-dq"),
+    _torchtune("packed", 60.0, f"{_FUSED} {_NOTHING} loss=torch.nn.CrossEntropyLoss"),
+    _torchtune("compile", 51.0, f"{_FUSED} {_NOTHING} loss=torch.nn.CrossEntropyLoss "
+               "compile=True"),
+    _torchtune("chunked-loss", 42.9, f"{_FUSED} {_NOTHING} {_CHUNKED}"),
+    _torchtune("checkpointing", 24.9, f"{_FUSED} {_CHUNKED} optimizer_in_bwd=False "
+               "enable_activation_checkpointing=True"),
+    _torchtune("in-backward", 23.1, f"{_FUSED} {_CHUNKED} optimizer_in_bwd=True "
+               "enable_activation_checkpointing=True"),
+    _torchtune("offloading", 21.8, f"{_FUSED} {_CHUNKED} optimizer_in_bwd=True "
+               "enable_activation_checkpointing=True enable_activation_offloading=True"),
+    _torchtune("8-bit", 17.6, f"optimizer=bitsandbytes.optim.AdamW8bit {_CHUNKED} "
+               "optimizer_in_bwd=True enable_activation_checkpointing=True "
+               "enable_activation_offloading=True"),
+    _torchtune("3b-lora", 8.5, f"{_FUSED} {_CHUNKED} enable_activation_checkpointing=True "
+               "enable_activation_offloading=True", "lora"),
+    _torchtune("3b-qlora", 4.6, f"{_FUSED} {_CHUNKED} enable_activation_checkpointing=True "
+               "enable_activation_offloading=True", "qlora"),
+    _rasbt("baseline", f"{_SPEED}/00_orig.py", "", 26.2617, GIB, "reserved"),
+    _rasbt("optimized", f"{_SPEED}/01_opt_single_gpu.py", "", 22.5078, GIB, "reserved"),
+    _rasbt("mha", "ch04/04_gqa/gpt_with_kv_mha.py", _LONG, 1.54, GIB, "allocated"),
+    _rasbt("gqa", "ch04/04_gqa/gpt_with_kv_gqa.py", _LONG + " --n_kv_groups 4", 0.63, GIB,
+           "allocated"),
+    _rasbt("mla", "ch04/05_mla/gpt_with_kv_mla.py", _LONG + " --emb_dim 768 --latent_dim 192",
+           0.68, GIB, "allocated"),
+    _rasbt("swa", "ch04/06_swa/gpt_with_kv_swa.py", _LONG + " --emb_dim 768 "
+           "--sliding_window_size 1024 --sliding_window_stride 5", 0.63, GIB, "allocated"),
+    _rasbt("dense", "ch04/07_moe/gpt_with_kv_ffn.py", _WIDE + " --hidden_dim 32768", 11.47, GIB,
+           "allocated"),
+    _rasbt("experts", "ch04/07_moe/gpt_with_kv_moe.py", _WIDE + " --hidden_dim 1024 "
+           "--num_experts 32 --num_experts_per_tok 2", 11.48, GIB, "allocated"),
+)  # fmt: skip

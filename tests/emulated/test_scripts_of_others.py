@@ -1,0 +1,28 @@
+"""Five scripts that nobody here wrote need what was recorded; the others run once a week."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "scripts" / "evaluation" / "third_party.py"
+RECORDED = ROOT / "tests" / "data" / "emulated" / "third_party.json"
+# Their packages are in the environment of these tests.
+NAMES = ("trl-sft", "trl-dpo", "trl-reward", "trl-kto", "accelerate-collectives")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", NAMES)
+def test_peaks_are_those_that_were_recorded(name: str, cuda_python: Path) -> None:
+    words = ["--python", cuda_python, "--check", RECORDED, "--only", name]
+    ended = subprocess.run(
+        [sys.executable, SCRIPT, *words], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert name in {reading["name"] for reading in json.loads(RECORDED.read_text())}
