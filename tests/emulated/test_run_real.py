@@ -33,7 +33,8 @@ def environment(
     session, cache = tmp_path / "session", emulator_cache / "oomdoctor" / "emulator"
     session.mkdir()
     cache.mkdir(parents=True, exist_ok=True)
-    with entered(cuda_python, devices_of(emulated_gpus("1GiB")), session, cache) as found:
+    devices, path = devices_of(emulated_gpus("1GiB")), watched.environment["PATH"]
+    with entered(cuda_python, devices, session, cache, path=path) as found:
         state = {"XDG_STATE_HOME": str(tmp_path / "state"), "HF_TOKEN": TOKEN}
         yield {**watched.environment, **found.variables, **state}
 

@@ -114,6 +114,7 @@ ROWS = (
     _trl("deepspeed-zero3-torchrun", "sft", _CHAT + " --deepspeed {inputs}/zero3.json",
          "torchrun --nproc-per-node 2", cards=f"2x{CARD}"),
     _trl("trl-sft", "sft", _CHAT + " --packing True --use_peft True"),
+    _trl("trl-sft-full", "sft", _CHAT),
     _trl("trl-dpo", "dpo", _PAIRS + " --use_peft True"),
     _trl("trl-reward", "reward", _PAIRS),
     _trl("trl-kto", "kto", "--dataset_name {inputs}/kto --per_device_train_batch_size 4 "
