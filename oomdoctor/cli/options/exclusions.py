@@ -84,10 +84,16 @@ def given_options(options: Any, typed: Collection[str] = ()) -> dict[str, Given]
     """
     kind: Any = type(options)
     names, usual = option_names(kind), dict(leaves(kind()))
+    values = {field: _listed(value) for field, value in leaves(options)}
     return {
-        names[field]: Given(value, field in typed or value not in ([], usual[field]))
-        for field, value in leaves(options)
+        names[field]: Given(value, field in typed or value not in ([], _listed(usual[field])))
+        for field, value in values.items()
     }
+
+
+def _listed(value: Any) -> Any:
+    """Several values as a list; releases of click differ in it."""
+    return list(value) if isinstance(value, tuple) else value
 
 
 def broken_rules(
