@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,9 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "release_check.sh"
 WORKFLOW = ROOT / ".github" / "workflows" / "release.yml"
 TOOLS = ("build", "twine", "hatchling")
+OLD_TWINE = (
+    importlib.util.find_spec("twine") is not None and int(version("twine").split(".")[0]) < 7
+)
 
 
 def check(folder: Path, **changed: str) -> subprocess.CompletedProcess[str]:
@@ -39,6 +43,7 @@ def check(folder: Path, **changed: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in TOOLS), reason="no build tools"
 )
+@pytest.mark.skipif(OLD_TWINE, reason="twine 6 does not read the metadata of today's hatchling")
 def test_a_release_is_built_and_checked(packages: Path, tmp_path: Path) -> None:
     done = check(tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr

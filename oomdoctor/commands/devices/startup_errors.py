@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from oomdoctor.analysis.command_line import command_line
+from oomdoctor.commands.jobs.launch import NO_HOST_MEMORY
 from oomdoctor.errors import OomDoctorError, machine_error, model_error
 from oomdoctor.records.job.model import ModelSpec
 from oomdoctor.records.job.result import Attempt
@@ -71,10 +72,12 @@ def inspection_error(attempt: Attempt, spec: ModelSpec, python: str) -> OomDocto
             f"torch cannot use the GPU: {reason}",
             "install the CUDA build of torch, or measure on the CPU with --device cpu",
         )
-    if attempt.outcome == "host_oom":
+    if attempt.outcome == "host_oom" or any(words in reason for words in NO_HOST_MEMORY):
+        limit = tightest("addresses", host_limits())
+        told = f"; {limit.words}" if limit is not None and limit.words not in reason else ""
         return machine_error(
             "host_oom",
-            f"the worker failed on {spec.id}: {reason}",
+            f"the worker failed on {spec.id}: {reason}{told}",
             "run it where more memory is allowed, such as in a job with 4 GiB",
         )
     if attempt.outcome in ("failed", "oom"):

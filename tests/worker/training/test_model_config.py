@@ -68,3 +68,11 @@ def test_refused_values_show_the_whole_reason(changes: dict[str, Any], reason: s
     assert reason in error.message
     assert transformers.__version__ in error.message
     assert str(error.hint).startswith("check the values in config.json")
+
+
+def test_libraries_that_get_no_memory_are_no_fault_of_the_model() -> None:
+    reason = "ImportError: libcufft.so.11: failed to map segment from shared object"
+    attempt = Attempt(TrainConfig(), "failed", None, None, None, reason, 0.1)
+    error = inspection_error(attempt, spec_of(), "python3")
+    assert (error.code, error.exit_code) == ("host_oom", 5)
+    assert reason in error.message and "more memory" in str(error.hint)
