@@ -50,8 +50,8 @@ def entered(
 ) -> Iterator[Session]:
     """A session of a command that `python` runs, in an existing, empty `folder`.
 
-    The stand-ins are built into `cache` if they are not there. `pid` is the process that holds
-    `foreign_bytes`. `path` is the PATH of the command; None: ours.
+    The stand-ins are built into `cache` if they are not there, or into `folder` if that cannot be.
+    `pid` is the process that holds `foreign_bytes`. `path` is the PATH of the command; None: ours.
 
     Raises:
         OomDoctorError: emulation is not possible, with the reason.
@@ -60,7 +60,11 @@ def entered(
         raise reason
     found = find_compiler(compiler)
     assert found is not None, "possible.reason_against has looked for it"
-    libraries = build.built(ask(python), found, cache)
+    try:
+        libraries = build.built(ask(python), found, cache)
+    except OSError:  # the cache cannot be written: they serve this session alone
+        cache = folder / "cache"
+        libraries = build.built(ask(python), found, cache)
     (folder / "device").write_text(described(devices), encoding="utf-8")
     with (folder / "table").open("wb") as table:
         table.truncate(_SLOT.size * _SLOTS)

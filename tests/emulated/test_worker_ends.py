@@ -68,6 +68,18 @@ def test_what_a_host_loads_touches_no_gpu(
         subprocess.run([cuda_python, "-c", program], env=environment, check=True, timeout=120)
 
 
+def test_a_cache_that_cannot_be_written_costs_only_the_time_to_build(
+    cuda_python: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "session").mkdir()
+    cache = tmp_path / "file" / "emulator"
+    with entered(cuda_python, Devices(RTX_4090), tmp_path / "session", cache) as session:
+        environment = worker_environment(UUID) | session.variables
+        program = "import torch; assert torch.cuda.mem_get_info()[1] > 20 << 30"
+        subprocess.run([cuda_python, "-c", program], env=environment, check=True, timeout=120)
+
+
 def test_a_plain_job_tells_memory_and_no_time(device: Device, tmp_path: Path) -> None:
     found = measured(device.host, tmp_path / "job", job(TINY, job_timed=False))
     assert found.timing is None
