@@ -56,9 +56,8 @@ def test_every_command_works_in_order(tmp_path: Path) -> None:
     explained = next(text for command, text in said.items() if " explain " in command)
     assert "Out of GPU memory in the forward pass" in explained and "47.4 GiB" in explained
     planned = next(text for command, text in said.items() if " plan " in command)
-    third = re.search(r"^ *3  (\S+) +(\d+) x (\d+) ", planned, re.MULTILINE)
-    assert third is not None
-    assert third.groups() == ("full-bf16+ckpt+adamw8bit", "2", "8")  # the settings of the next step
+    # The settings of the next step; its rank is within the error of the estimate.
+    assert re.search(r"^ *\d  full-bf16\+ckpt\+adamw8bit +2 x 8 ", planned, re.MULTILINE)
     assert "sequence_length 2048 -> 4096" in said["oomdoctor diff"].splitlines()[0]
     script = (tmp_path / "fits.py").read_text(encoding="utf-8")
     assert "MICRO_BATCH_SIZE = 2" in script and "adamw_bnb_8bit" in script
