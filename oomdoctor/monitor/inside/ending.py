@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 _MOST_TEXT = 4000
+_HERE = Path(__file__).parent
 _MOST_FRAMES = 60
 _PATIENCE_S = 120.0  # the slowest rank may still compile its kernels
 _POLL_S = 0.005
@@ -91,22 +92,23 @@ def last_exception() -> dict[str, Any] | None:
 
 
 def frames_of(trace: Any) -> list[dict[str, Any]]:
-    """The frames of a traceback, innermost first."""
-    found = traceback.extract_tb(trace)
-    return [
-        {"filename": one.filename, "line": one.lineno, "name": one.name}
-        for one in reversed(found[-_MOST_FRAMES:])
-    ]
+    """The frames of a traceback without ours, innermost first."""
+    return _told(traceback.extract_tb(trace))
 
 
 def frames_here(thread: int | None = None) -> list[dict[str, Any]]:
-    """The frames of a thread now, innermost first; of this thread if none is named."""
+    """The frames of a thread now without ours, innermost first; of this thread if none is named."""
     frame = sys._current_frames().get(thread) if thread is not None else sys._getframe(1)
-    found = traceback.extract_stack(frame)
+    return _told(traceback.extract_stack(frame))
+
+
+def _told(frames: traceback.StackSummary) -> list[dict[str, Any]]:
+    """The innermost frames that are not those with which we watch."""
     return [
         {"filename": one.filename, "line": one.lineno, "name": one.name}
-        for one in reversed(found[-_MOST_FRAMES:])
-    ]
+        for one in reversed(frames)
+        if Path(one.filename).parent != _HERE
+    ][:_MOST_FRAMES]
 
 
 def script_file() -> str | None:

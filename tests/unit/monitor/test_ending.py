@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,3 +81,12 @@ def test_memory_may_repeat_after_several_backward_passes() -> None:
     assert wants_to_stop("steady", 4, [_steps(5, 7, 5, 8)], most_cycle=4) is None
     assert wants_to_stop("steady", 5, [_steps(9, 5, 7, 5, 7)], most_cycle=4) == "steady"
     assert wants_to_stop("steady", 3, [_steps(7, 5, 7)], most_cycle=4) is None
+
+
+def test_frames_that_watch_are_not_told() -> None:
+    watching = Path(ending.__file__).with_name("passes.py")
+    names: dict[str, Any] = {"frames": ending.frames_here}
+    exec(compile("def watched():\n    return frames()", str(watching), "exec"), names)
+    told = names["watched"]()
+    assert told[0]["name"] == "test_frames_that_watch_are_not_told"
+    assert all(Path(one["filename"]).parent != watching.parent for one in told)
