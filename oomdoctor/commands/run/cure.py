@@ -1,4 +1,4 @@
-"""`--cure`: run the command again, unseen, with remedies that are settings of its Trainer.
+"""`--cure`: run the command again with remedies that are settings of its Trainer.
 
 A remedy is confirmed if the run with it fits the emulated card.
 """
@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from oomdoctor.commands.run.past import with_peaks
 from oomdoctor.records.report.diagnosis import Remedy
 from oomdoctor.records.report.report import Report
-from oomdoctor.units import format_bytes
 
 _MOST_RUNS = 3
 _ORDER = ("run", "replay", "no", None)
@@ -57,15 +57,7 @@ def _after(report: Report, remedy: Remedy, again: Report) -> Remedy:
     if before is None or after is None or (again.status != "ok" and not _is_past(again)):
         return remedy
     fits = again.status == "ok" and not _is_past(again)
-    return replace(
-        remedy,
-        frees_bytes=max(0, before - after),
-        leaves_bytes=after,
-        basis="predicted",
-        arithmetic=f"peak {format_bytes(before)} -> {format_bytes(after)}",
-        enough=fits,
-        confirmed="run" if fits else "no",
-    )
+    return with_peaks(remedy, before, after, "run" if fits else "no")
 
 
 def _is_past(report: Report) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from oomdoctor.commands.explain.explained import with_model
 from oomdoctor.commands.run.diagnosis import SOURCE, micro_batch_of, typed
@@ -138,14 +138,21 @@ def _confirmed(
     if run is None:
         return replace(remedy, confirmed="no")
     before, after = rank.peak_reserved_bytes + context, run.peak_reserved_bytes + context
+    return with_peaks(remedy, before, after, "replay")
+
+
+def with_peaks(
+    remedy: Remedy, before: int, after: int, confirmed: Literal["replay", "run", "no"]
+) -> Remedy:
+    """The remedy with the peaks in bytes without it and with it, and how it is known to fit."""
     return replace(
         remedy,
-        frees_bytes=before - after,
+        frees_bytes=max(0, before - after),
         leaves_bytes=after,
         basis="predicted",
         arithmetic=f"peak {format_bytes(before)} -> {format_bytes(after)}",
-        enough=True,
-        confirmed="replay",
+        enough=confirmed != "no",
+        confirmed=confirmed,
     )
 
 

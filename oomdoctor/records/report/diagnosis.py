@@ -203,7 +203,7 @@ class Remedy:
     `changes` are the keys of a recipe that it sets, {} if it is no change of a known training.
     `key` is a stable word for the change; of a set they are joined by `+`. `confirmed` says how
     it was shown that a run that went past the memory of an emulated GPU then fits: by a "replay" of
-    its allocations, by a second "run" with the change, or "no"; None if nothing was tried.
+    its allocations, by a second "run" with the change, or "no".
     """
 
     change: str

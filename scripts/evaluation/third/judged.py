@@ -35,10 +35,9 @@ def _litgpt(model: str, script: str, gigabytes: float, batch: int = 1, bits: str
 
 def _rasbt(name: str, script: str, words: str, value: float, unit: int, figure: str) -> Row:
     peak = Published(value, unit, figure, f"{script.rpartition('/')[0]}/README.md")
-    cards = f"4x{A100}" if "torchrun" in words else A100
-    command = words if "{script}" in words else f"{{python}} {{script}} {words}"
-    return Row(f"rasbt-{name}", command, script, "", *RASBT, cards=cards, steps="all",
-               published=peak)  # fmt: skip
+    varies = "torch.compile, 16 MiB" if name == "optimized" else ""
+    return Row(f"rasbt-{name}", f"{{python}} {{script}} {words}", script, "", *RASBT, cards=A100,
+               steps="all", published=peak, varies=varies)  # fmt: skip
 
 
 _PACKED = (
@@ -66,7 +65,9 @@ def _torchtune(name: str, gibibytes: float, words: str, config: str = "full") ->
     )
     peak = Published(gibibytes, GIB, "allocated", "https://github.com/meta-pytorch/torchtune",
                      "which AdamW is not said: fused here")  # fmt: skip
-    return Row(f"torchtune-{name}", command, "", "torchtune", older=True, published=peak)
+    varies = "what is offloaded comes back in time or not" if "offloading" in words else ""
+    return Row(f"torchtune-{name}", command, "", "torchtune", older=True, published=peak,
+               varies=varies)  # fmt: skip
 
 
 _SPEED = "ch05/10_llm-training-speed"

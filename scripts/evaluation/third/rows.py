@@ -48,6 +48,7 @@ class Row:
     steps: str = "3"
     older: bool = False  # with an older torchao
     path: str = ""
+    varies: str = ""  # why its peak may differ between two runs
     beside: bool = False  # the script's folder is copied, and finds data beside itself
     published: Published | None = None
 
@@ -115,7 +116,7 @@ ROWS = (
          "torchrun --nproc-per-node 2", cards=f"2x{CARD}"),
     _trl("trl-sft", "sft", _CHAT + " --packing True --use_peft True"),
     _trl("trl-sft-full", "sft", _CHAT),
-    _trl("trl-dpo", "dpo", _PAIRS + " --use_peft True"),
+    _trl("trl-dpo", "dpo", _PAIRS + " --use_peft True", varies="96 KB, seen once"),
     _trl("trl-reward", "reward", _PAIRS),
     _trl("trl-kto", "kto", "--dataset_name {inputs}/kto --per_device_train_batch_size 4 "
          "--max_length 512 --use_peft True"),
