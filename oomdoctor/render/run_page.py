@@ -234,7 +234,7 @@ def _ran_out(oom: RankOom, *, explained: bool) -> list[tuple[str, str]]:
     if oom.caught:
         facts.append(("", "the script caught the error and continued"))
     if oom.went_past:
-        facts.append(("", "the script was not told: it ran on past the card's memory"))
+        facts.append(("", "the script got no error and ran on past the card's memory"))
     if not explained:
         asked, free = format_bytes(oom.requested_bytes), format_bytes(oom.free_bytes)
         facts.append(("Request", f"{asked}, {free} was free"))

@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from oomdoctor.analysis.own_code import is_ours
+
 _MOST_TEXT = 4000
-_HERE = Path(__file__).parent
 _MOST_FRAMES = 60
 _PATIENCE_S = 120.0  # the slowest rank may still compile its kernels
 _POLL_S = 0.005
@@ -107,7 +108,7 @@ def _told(frames: traceback.StackSummary) -> list[dict[str, Any]]:
     return [
         {"filename": one.filename, "line": one.lineno, "name": one.name}
         for one in reversed(frames)
-        if Path(one.filename).parent != _HERE
+        if not is_ours(one.filename)
     ][:_MOST_FRAMES]
 
 
