@@ -23,6 +23,7 @@ import json
 import shutil
 import sys
 import tempfile
+from math import isclose
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -33,11 +34,12 @@ from third.rows import GIB, ROWS
 from third.running import run
 
 ALL = ROWS + JUDGED
+VARIES = 0.02  # of a peak, between two runs of a row that says why it varies
 
 
 def main() -> int:
     options = _options()
-    rows = [row for row in ALL if any(name in row.name for name in options.only)]
+    rows = [row for row in ALL if any(_asked(row.name, text) for text in options.only)]
     if options.check:
         recorded = {r["name"] for r in json.loads(options.check.read_text())}
         rows = [row for row in rows if row.name in recorded]
@@ -76,8 +78,13 @@ def main() -> int:
     return 2 if missing else 3 if changed or (ended < len(readings) and not options.check) else 0
 
 
+def _asked(name: str, text: str) -> bool:
+    """Whether `--only TEXT` asks for a row: for the one of that name, else for all that have it."""
+    return name == text or (text in name and all(row.name != text for row in ALL))
+
+
 def _changed(readings: list[dict[str, Any]], file: Path) -> list[str]:
-    """A line for each script that ends, or peaks if that does not vary, otherwise than recorded."""
+    """A line for each script that ends or peaks otherwise than recorded."""
     varying = {row.name for row in ALL if row.varies}
     recorded = {r["name"]: r for r in json.loads(file.read_text())}
     return [
@@ -85,8 +92,18 @@ def _changed(readings: list[dict[str, Any]], file: Path) -> list[str]:
         for r in readings
         if (was := recorded.get(r["name"]))
         for key in ("result", "ranks")
-        if r[key] != was[key] and not (key == "ranks" and r["name"] in varying)
+        if r[key] != was[key]
+        and not (key == "ranks" and r["name"] in varying and _near(was[key], r[key]))
     ]
+
+
+def _near(was: list[dict[str, int]], now: list[dict[str, int]]) -> bool:
+    """Whether the same ranks took the same steps, with peaks that differ as little as `varies`."""
+    return len(was) == len(now) and all(
+        isclose(one[key], other[key], rel_tol=VARIES if key.startswith("peak_") else 0.0)
+        for one, other in zip(was, now, strict=True)
+        for key in one
+    )
 
 
 def _keep(readings: list[dict[str, Any]], file: Path) -> None:

@@ -62,7 +62,14 @@ def _environment(row: Row, python: Path, checkout: Path) -> dict[str, str]:
     more = [str(python.parents[1] / OLDER)] if row.older else []
     more += [str(checkout / row.path)] if row.path else []
     modules = os.pathsep.join([str(ROOT), *more])
-    own = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PATH": path, "PYTHONPATH": modules}
+    own = {
+        "HF_HUB_OFFLINE": "1",
+        # transformers loads weights in four threads whose order varies, and a few MiB with it.
+        "HF_DEACTIVATE_ASYNC_LOAD": "1",
+        "OMP_NUM_THREADS": "1",
+        "PATH": path,
+        "PYTHONPATH": modules,
+    }
     return {**os.environ, **own}
 
 
