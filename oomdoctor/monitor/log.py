@@ -22,10 +22,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
-from oomdoctor.analysis.secrets import without_secrets
 from oomdoctor.monitor.readings import Reading
 from oomdoctor.monitor.shared_folder import rank_and_world
 from oomdoctor.records.report.watch import LiveEvent, LiveEventKind, LiveGpu, LiveHeader, LiveStep
+from oomdoctor.redaction import without_secrets
 from oomdoctor.system.store.live_logs import new_log_file
 from oomdoctor.units import format_bytes, format_percent
 

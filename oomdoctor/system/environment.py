@@ -8,7 +8,6 @@ which ones are handed on, is data: `oomdoctor/data/variables.toml`.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,13 +18,11 @@ from typing import Any
 
 from oomdoctor.package_data import data_of
 from oomdoctor.records.job.machine import Setting
+from oomdoctor.redaction import HIDDEN, is_secret, text_without_secrets
 from oomdoctor.units import MIB, parse_size
 
-HIDDEN = "(hidden)"
 WATCH_FOLDER = "OOMDOCTOR_WATCH"
 """The folder that a watched command shares with `oomdoctor run`, which sets the variable."""
-_SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|KEY", re.IGNORECASE)
-_USERINFO = re.compile(r"(?<=://)[^/@\s]*@")
 _SIMULATIONS_BYTES = 500 * MIB
 _PIP_ELSEWHERE = frozenset({"PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_REQUIRE_VIRTUALENV"})
 # Threads that spin while they wait take the cores from those that work as soon as another process
@@ -257,9 +254,7 @@ def _setting(name: str, default: str | None = None) -> Setting:
 
 
 def _masked(name: str, value: str) -> str:
-    if value and _SECRET.search(name):
-        return HIDDEN
-    return _USERINFO.sub(f"{HIDDEN}@", value)
+    return HIDDEN if is_secret(name, value) else text_without_secrets(value)
 
 
 def _token() -> Setting:

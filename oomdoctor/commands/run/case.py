@@ -28,21 +28,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from oomdoctor.analysis.secrets import HIDDEN, text_without_secrets, without_secrets
 from oomdoctor.commands.run.process.streams import Tail
 from oomdoctor.commands.run.processes import Process, failures
 from oomdoctor.records.codec import dumps
 from oomdoctor.records.report.report import Report
+from oomdoctor.redaction import HIDDEN, is_secret, text_without_secrets, without_secrets
 from oomdoctor.system.environment import all_variables, case_variables, hf_home, home
 from oomdoctor.system.store.cases import CASE, PAGE, new_case
 from oomdoctor.system.store.record_files import writing
 
 WIDTH = 100
-# Words of a variable's name, as in AWS_SECRET_ACCESS_KEY; TOKENIZERS is not one.
-_NAMES = re.compile(
-    r"(?i)(?:^|_)(?:\w*tokens?|secrets?|pass(?:word|wd|phrase)?|\w*keys?|credentials?|auth|cookies?"
-    r"|pat|dsn)(?=_|$)"
-)
 _LEAST = 6  # characters; shorter values are in every text
 _PLAIN = re.compile(r"(?i)true|false|none|null|yes|no|\d{1,8}")
 
@@ -192,7 +187,7 @@ def known_secrets(command: Sequence[str] = ()) -> Secrets:
 
 def _of_variables() -> Iterator[str]:
     for name, value in all_variables().items():
-        if _NAMES.search(name):
+        if is_secret(name, value):
             yield value
 
 

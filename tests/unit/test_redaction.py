@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from oomdoctor.analysis.secrets import without_secrets
+from oomdoctor.redaction import without_secrets
 
 SECRET = "planted0123456789abcdef"
 

@@ -1,0 +1,89 @@
+"""Secrets leave a text, and nothing else does: 200 lines with secrets, 200 without."""
+
+from __future__ import annotations
+
+import random
+import re
+import string
+import time
+from pathlib import Path
+
+import pytest
+
+from oomdoctor.package_data import data_of
+from oomdoctor.redaction import HIDDEN, text_without_secrets, without_secrets
+
+DATA = Path(__file__).parent / "data"
+ALPHABETS = {
+    "al": string.ascii_letters + string.digits,
+    "low": string.ascii_lowercase + string.digits,
+    "up": string.ascii_uppercase + string.digits,
+    "hex": "0123456789abcdef",
+    "dig": string.digits,
+    "b64": string.ascii_letters + string.digits + "+/",
+}
+MARK = re.compile(r"<<(\w+):(\d+)>>")
+
+
+def lines(name: str) -> list[str]:
+    text = (DATA / name).read_text("utf-8").splitlines()
+    return [line for line in text if line and not line.startswith("# ")]
+
+
+def filled(line: str, seed: int) -> tuple[str, list[str]]:
+    """The line with made-up secrets, and those."""
+    chance = random.Random(seed)
+    secrets: list[str] = []
+
+    def made(mark: re.Match[str]) -> str:
+        alphabet, length = ALPHABETS[mark[1]], int(mark[2])
+        secrets.append("".join(chance.choices(alphabet, k=length)))
+        return secrets[-1]
+
+    text = MARK.sub(made, line)
+    return text.replace(r"\\n", "\0").replace(r"\n", "\n").replace("\0", r"\n"), secrets
+
+
+@pytest.mark.parametrize("line", lines("secret_lines.txt"))
+def test_no_secret_stays(line: str) -> None:
+    for seed in range(20):
+        text, secrets = filled(line, seed)
+        shown = text_without_secrets(text)
+        assert not [secret for secret in secrets if secret in shown], shown
+        assert HIDDEN in shown
+
+
+def test_harmless_lines_stay_as_they_are() -> None:
+    every = lines("harmless_lines.txt")
+    changed = {line: shown for line in every if (shown := text_without_secrets(line)) != line}
+    assert len(every) >= 150
+    assert not changed
+
+
+def test_lines_are_read_alike_in_a_long_text() -> None:
+    every = [filled(line, 7) for line in lines("secret_lines.txt")]
+    harmless = lines("harmless_lines.txt")
+    shown = text_without_secrets("\n".join([*(text for text, _ in every), *harmless]))
+    assert not [secret for _, secrets in every for secret in secrets if secret in shown]
+    assert shown.endswith("\n".join(harmless))
+
+
+def test_words_of_a_command_are_read_as_options() -> None:
+    shown = without_secrets(
+        ["x.py", "--pass", "hunter2hunter2", "--max-tokens", "5", "--pad-token", "a"]
+    )
+    assert shown == ("x.py", "--pass", HIDDEN, "--max-tokens", "5", "--pad-token", "a")
+
+
+@pytest.mark.parametrize("service", data_of("secrets.toml")["formats"])
+def test_each_form_has_a_line(service: str) -> None:
+    form = re.compile(data_of("secrets.toml")["formats"][service])
+    assert any(form.search(filled(line, 1)[0]) for line in lines("secret_lines.txt"))
+
+
+def test_a_long_line_takes_time_in_proportion() -> None:
+    """1-1-1-... of 40 kB took 56 s."""
+    for unit in ("1-", "key=", "login x ", "://a:", "-----BEGIN PRIVATE KEY-----", "curl -u "):
+        began = time.process_time()
+        text_without_secrets(unit * (200_000 // len(unit)))
+        assert time.process_time() - began < 20
