@@ -36,7 +36,7 @@ _IN_A_PASS = re.compile(r"(?:[\w.]+[._])?forward|_(?:wrapped_)?call_impl|_?train
 _TELLING: dict[str, re.Pattern[str]] = {
     "init": re.compile(r"(?!(?:\w+\.)?__init__$).*"),
     "forward": re.compile(
-        r"(?:[\w.]+[._])?_?forward(?:_\w+)?|(?:\w+\.)?_(?:wrapped_)?call_impl|_?training_step"
+        r"(?:(?<![\w.])[\w.]+[._])?_?forward(?:_\w+)?|(?:\w+\.)?_(?:wrapped_)?call_impl|_?training_step"
     ),
     "data": re.compile(r"fetch|_next_data|__getitems?__|collate\w*"),
 }

@@ -24,7 +24,7 @@ _PRICE_WORDS = re.compile(r"price|cost|hour|hourly|rate|/h\b", re.IGNORECASE)
 _CODES = "USD|EUR|GBP|CNY|RMB|JPY|INR|KRW|CHF|CAD|AUD|SEK|NOK|DKK|PLN|BRL"
 _CODE = re.compile(rf"(?:^|[^A-Za-z])({_CODES})(?![A-Za-z])", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+(?:[.,'\u00a0]\d+)*|\.\d+")
-_HOURLY = re.compile(r"(?:/|\bper\b|\ban?\b)?\s*\b(?:h|hr|hrs|hour|hourly)\b\.?", re.IGNORECASE)
+_HOURLY = re.compile(r"(?:/|\bper\b|\ban?\b)?\s{0,8}\b(?:h|hr|hrs|hour|hourly)\b\.?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)

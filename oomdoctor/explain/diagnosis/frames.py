@@ -30,7 +30,7 @@ _SCORES = (
 _PRODUCT = r"(?:matmul|bmm|baddbmm|einsum|mm)"
 # The query and the key meet: matmul(query, key.transpose(..)), q @ k.T, einsum("..", q, k).
 _MEETING = (
-    re.compile(rf"\b{_PRODUCT}\(.*\b{_QUERY}\b.*,\s*{_KEY}\b"),
+    re.compile(rf"\b{_PRODUCT}\(.{{0,150}}\b{_QUERY}\b.{{0,150}},\s*{_KEY}\b"),
     re.compile(rf"\b{_QUERY}(?:\[[^\]]*\])?(?:\.\w+\([^()]*\))*\s*@\s*\(?{_KEY}\b"),
     re.compile(r"\bbaddbmm\(.*\balibi\b"),
     re.compile(rf"\balibi\b.*\b{_PRODUCT}\("),
