@@ -14,6 +14,9 @@ from typing import Any
 from oomdoctor.errors import OomDoctorError, usage_error
 
 _LIMIT = 8 * 1024**2  # bytes; far above any configuration
+_MOST_VALUES = 200_000  # written out: an alias counts as what it stands for
+_DEEPEST = 100  # levels
+TOO_DEEP = "is nested too deeply for a configuration"
 # By option, what to do about a file that cannot be used.
 _WITHOUT = {
     "--config": "fix the file, or drop --config and pass --model, --seq-len and --micro-batch",
@@ -72,10 +75,12 @@ def _parse(path: Path, option: str, text: str) -> Any:
         if suffix == ".toml":
             return tomllib.loads(text)
         if suffix == ".json" or text.lstrip().startswith("{"):
-            return json.loads(text)
+            return bounded(json.loads(text))
     except json.JSONDecodeError as error:
         raise _bad(path, option, f"line {error.lineno}: {error.msg}") from None
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        raise _bad(path, option, TOO_DEEP) from None
+    except ValueError as error:
         raise _bad(path, option, str(error)) from None
     return _yaml(path, option, text)
 
@@ -90,11 +95,44 @@ def _yaml(path: Path, option: str, text: str) -> Any:
             "run `pip install pyyaml`, or pass the settings as JSON",
         ) from None
     try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        return bounded(yaml.safe_load(text))
+    except RecursionError:
+        raise _bad(path, option, TOO_DEEP) from None
+    except (yaml.YAMLError, ValueError) as error:
         place = getattr(error, "problem_mark", None)
         line = f"line {place.line + 1}: " if place is not None else ""
         raise _bad(path, option, f"{line}{getattr(error, 'problem', None) or error}") from None
+
+
+def bounded(value: Any) -> Any:
+    """The value, if it is small when each alias of YAML is written out.
+
+    Raises:
+        ValueError: it has an alias inside what it stands for, or is too large or too deep.
+    """
+    sizes: dict[int, int] = {}
+
+    def size(part: Any, depth: int) -> int:
+        if not isinstance(part, Mapping | list | tuple | set):
+            return 1
+        if depth > _DEEPEST:
+            raise ValueError(TOO_DEEP)
+        known = sizes.setdefault(id(part), 0)
+        if known:
+            return known
+        if id(part) in inside:
+            raise ValueError("an alias stands inside what it stands for")
+        inside.add(id(part))
+        parts = part.values() if isinstance(part, Mapping) else part
+        sizes[id(part)] = total = 1 + sum(size(one, depth + 1) for one in parts)
+        inside.remove(id(part))
+        if total > _MOST_VALUES:
+            raise ValueError("its aliases stand for more values than a configuration has")
+        return total
+
+    inside: set[int] = set()
+    size(value, 0)
+    return value
 
 
 def _bad(path: Path, option: str, reason: str) -> OomDoctorError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -101,3 +102,26 @@ class LayerStack:
     def layers(self) -> int:
         """Number of layers."""
         return len(self.kinds)
+
+
+_FLOAT = "__float__"
+
+
+def config_of_json(text: str) -> Any:
+    """The content of a config.json. Infinity and NaN, which JSON has not, are written as
+    transformers 5 writes them: {"__float__": "Infinity"}.
+
+    Raises:
+        json.JSONDecodeError: the text is not JSON.
+        ValueError: it has a number of more than 4,300 digits.
+        RecursionError: it is nested too deeply.
+    """
+    return json.loads(text, parse_constant=lambda name: {_FLOAT: name})
+
+
+def with_floats(config: Mapping[str, Any]) -> Any:
+    """The content with Infinity and NaN as numbers, which every transformers reads."""
+    return json.loads(
+        json.dumps(dict(config)),
+        object_hook=lambda part: float(part[_FLOAT]) if part.keys() == {_FLOAT} else part,
+    )

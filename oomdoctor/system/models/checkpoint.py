@@ -8,6 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from oomdoctor.errors import OomDoctorError, model_error
+from oomdoctor.records.facts.architectures import SIZE_NAMES
+from oomdoctor.records.job.model import config_of_json
+
+_MOST_LAYERS = 10_000
 
 
 def config_beside(path: Path) -> Path:
@@ -62,15 +66,24 @@ def read_config(path: Path) -> dict[str, Any]:
             unsupported_architecture (a file of another library).
     """
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = config_of_json(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise _broken(path, f"cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise _broken(path, "is not UTF-8 text") from None
     except json.JSONDecodeError as error:
         raise _broken(path, f"is not valid JSON: {error.msg} in line {error.lineno}") from None
+    except ValueError:
+        raise _broken(path, "has a number of thousands of digits") from None
+    except RecursionError:
+        raise _broken(path, "is nested too deeply for a model's configuration") from None
     if not isinstance(config, dict):
         raise _broken(path, "is not a JSON object")
+    for part in (config, *(one for one in config.values() if isinstance(one, dict))):
+        for name in SIZE_NAMES["layers"]:
+            layers = part.get(name)
+            if isinstance(layers, int) and layers > _MOST_LAYERS:
+                raise _broken(path, f"says {name}: {layers:,}, and no model has as many layers")
     if isinstance(config.get("model_type"), str) and config["model_type"]:
         return config
     if library := _other_library(config):

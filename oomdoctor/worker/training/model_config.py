@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from oomdoctor.records.job.model import AUTO_CLASSES, ModelSpec, Task
+from oomdoctor.records.job.model import AUTO_CLASSES, ModelSpec, Task, with_floats
 from oomdoctor.worker.protocol import UnsupportedError
 
 if TYPE_CHECKING:
@@ -71,8 +71,19 @@ def _config_place(spec: ModelSpec, scratch: Path) -> tuple[str, str | None]:
     if spec.trust_remote_code and "auto_map" in spec.config:
         has_code = spec.path is not None and any(Path(spec.path).glob("*.py"))
         return (spec.path or "", None) if has_code else (spec.id, spec.revision)
-    (scratch / "config.json").write_text(json.dumps(dict(spec.config)))
+    config = _without_attention(with_floats(spec.config))
+    (scratch / "config.json").write_text(json.dumps(config))
     return str(scratch), None
+
+
+def _without_attention(config: Any) -> Any:
+    """Without the implementation of attention: the rung names it, and that of a file may be code
+    of the hub ("someone/kernel").
+    """
+    if not isinstance(config, dict):
+        return config
+    kept = {key: part for key, part in config.items() if not key.endswith("attn_implementation")}
+    return {key: _without_attention(part) for key, part in kept.items()}
 
 
 def auto_class(task: Task) -> type[_BaseAutoModelClass]:
