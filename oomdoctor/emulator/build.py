@@ -1,19 +1,29 @@
-"""Build the stand-in libraries for an interpreter's torch, once, into a cache."""
+"""Build the stand-in libraries for an interpreter's torch, once, into a cache.
+
+    emulator/torch-VERSION-KEY   a build, with the digests of its files
+    emulator/keys                which build is for which interpreter and packages
+    emulator/lock                held by who builds
+
+What is loaded into a command is checked first: the cache belongs to the user alone, and the files
+are those that were built.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
 import hashlib
+import json
+import os
 import re
 import shutil
-import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from oomdoctor.emulator import generate, values
+from oomdoctor.emulator.compilers import Compilers
 from oomdoctor.emulator.interpreter import Interpreter
 from oomdoctor.errors import machine_error
 from oomdoctor.package_data import data_text
@@ -22,6 +32,8 @@ NATIVE = Path(__file__).with_name("native")
 AUDIT = "liboomdoctor-audit.so"
 COMMANDS = "bin"  # a folder of the stand-ins, for the PATH: nvidia-smi
 _DEVICE = "libemugpu.so"
+_DIGESTS = "digests.json"
+_MOST_BUILDS = 4
 _FLAGS = ("-O2", "-fPIC", "-std=gnu11", "-fno-builtin-malloc")
 # Architectures of a build that does not state them.
 _USUAL_KERNELS = (70, 75, 80, 86, 90, 100, 120)
@@ -29,27 +41,79 @@ _USUAL_KERNELS = (70, 75, 80, 86, 90, 100, 120)
 _USUAL = {12: (90100, 22005, 120100), 13: (92000, 22907, 130100)}
 
 
-def built(interpreter: Interpreter, compiler: str, cache: Path) -> Path:
-    """The folder of the stand-ins for an interpreter; built if the cache does not have them.
+def built(
+    interpreter: Interpreter,
+    compiler: str,
+    cache: Path,
+    on_build: Callable[[], None] = lambda: None,
+) -> Path:
+    """The folder of the stand-ins for an interpreter; built if the cache does not have them whole.
+
+    `on_build` is called before they are built. Builds that were not used for long are deleted.
 
     Raises:
         OomDoctorError: they cannot be built.
+        OSError: the cache cannot be written, or others could write there.
     """
     torch = interpreter.torch
     assert torch is not None, "possible.reason_against was not asked"
     cpp = values.find_cpp_compiler(compiler)
-    folder = cache / _key(interpreter, torch, cache, cpp)
-    if folder.is_dir():
-        return folder
     cache.mkdir(parents=True, exist_ok=True)
+    _keep_from_others(cache)
+    folder = cache / _key(interpreter, torch, cache, cpp)
+    if _is_whole(folder):
+        os.utime(folder)
+        return folder
     with _locked(cache / "lock"):
-        if not folder.is_dir():
+        if not _is_whole(folder):
+            on_build()
+            for left in (folder, *cache.glob("tmp*")):  # of builds that were killed
+                shutil.rmtree(left, ignore_errors=True)
             with tempfile.TemporaryDirectory(dir=cache) as scratch:
                 made = Path(scratch) / "made"
                 made.mkdir()
-                _build(interpreter, torch, (compiler, cpp), made, folder)
+                compilers = Compilers(Path(scratch))
+                with compilers.ending():
+                    _build(interpreter, torch, (compiler, cpp), compilers, made, folder)
+                (made / _DIGESTS).write_text(json.dumps(_digests(made)))
                 made.rename(folder)
+            used = sorted(cache.glob("torch-*"), key=lambda one: one.stat().st_mtime)
+            for old in used[:-_MOST_BUILDS]:
+                shutil.rmtree(old, ignore_errors=True)
     return folder
+
+
+def _keep_from_others(cache: Path) -> None:
+    """Let nobody else write to the cache; what others could have written there is deleted.
+
+    Raises:
+        PermissionError: it belongs to another user.
+    """
+    state = cache.stat()
+    if state.st_uid != os.geteuid():
+        raise PermissionError(f"{cache} belongs to another user")
+    if state.st_mode & 0o022:
+        for part in cache.iterdir():
+            if part.is_dir():
+                shutil.rmtree(part, ignore_errors=True)
+        cache.chmod(0o700)
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether a build is there with the files that were made, and nothing else."""
+    try:
+        return bool(json.loads((folder / _DIGESTS).read_text()) == _digests(folder))
+    except (OSError, ValueError):
+        return False
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+        if path.name != _DIGESTS
+    }
 
 
 def without_values(interpreter: Interpreter, compiler: str, cache: Path) -> str | None:
@@ -61,48 +125,59 @@ def without_values(interpreter: Interpreter, compiler: str, cache: Path) -> str 
     assert torch is not None, "possible.reason_against was not asked"
     cpp = values.find_cpp_compiler(compiler)
     folder = cache / _key(interpreter, torch, cache, cpp)
-    if folder.is_dir():
+    if _is_whole(folder):
         return values.reason_against_values(folder)
     return values.missing_for_values(torch, cpp)
 
 
 def _build(
-    interpreter: Interpreter, torch: Path, compilers: tuple[str, str | None], out: Path, final: Path
+    interpreter: Interpreter,
+    torch: Path,
+    names: tuple[str, str | None],
+    compilers: Compilers,
+    out: Path,
+    final: Path,
 ) -> None:
     work = out.parent
-    compiler, cpp = compilers
+    compiler, cpp = names
     libraries = generate.libraries(torch, interpreter.packages)
     (work / "versions.h").write_text(_versions(interpreter, torch))
     (work / "audit.h").write_text(_audit(libraries, final))
     compile_ = [compiler, *_FLAGS, f"-I{work}", f"-I{NATIVE}"]
     shared = [*compile_, "-shared"]
     device = [str(NATIVE / name) for name in generate.stand_ins()["sources"]["device"]]
-    _run([*shared, "-o", str(out / _DEVICE), *device, f"-Wl,-soname,{_DEVICE}", "-lpthread"])
+    _run(
+        compilers,
+        [*shared, "-o", str(out / _DEVICE), *device, f"-Wl,-soname,{_DEVICE}", "-lpthread"],
+    )
     plain = ["-nostdlib", "-fno-stack-protector", "-fno-builtin"]
-    _run([*shared, *plain, "-o", str(out / AUDIT), str(NATIVE / "audit.c")])
+    _run(compilers, [*shared, *plain, "-o", str(out / AUDIT), str(NATIVE / "audit.c")])
 
     def make(library: generate.Library) -> None:
-        _make_library(library, compile_, work, out)
+        _make_library(library, compilers, compile_, work, out)
 
-    with ThreadPoolExecutor(2) as pool:
-        computing = pool.submit(values.build, torch, NATIVE, cpp, work, out)
+    # Inside of the pool, which waits for its threads when it is left.
+    with ThreadPoolExecutor(2) as pool, compilers.ending():
+        computing = pool.submit(values.build, torch, NATIVE, cpp, compilers, work, out)
         list(pool.map(make, libraries))
         computing.result()
     (out / COMMANDS).mkdir()
     smi = ["-o", str(out / COMMANDS / "nvidia-smi"), str(NATIVE / "smi.c")]
-    _run([*compile_, *smi, f"-L{out}", "-l:libnvidia-ml.so.1", "-Wl,-rpath,$ORIGIN/.."])
+    _run(compilers, [*compile_, *smi, f"-L{out}", "-l:libnvidia-ml.so.1", "-Wl,-rpath,$ORIGIN/.."])
     # Triton links with -lcuda.
     (out / "libcuda.so").symlink_to("libcuda.so.1")
 
 
-def _make_library(library: generate.Library, compile_: list[str], work: Path, out: Path) -> None:
+def _make_library(
+    library: generate.Library, compilers: Compilers, compile_: list[str], work: Path, out: Path
+) -> None:
     own: list[str] = []
     for source in generate.stand_ins()["sources"].get(library.name, ("small.c",)):
         target = work / f"{library.file}.{source}.o"
         define = f"-DLIB_{re.sub(r'[^a-zA-Z]', '_', library.name)}"
-        _run([*compile_, define, "-c", str(NATIVE / source), "-o", str(target)])
+        _run(compilers, [*compile_, define, "-c", str(NATIVE / source), "-o", str(target)])
         own.append(str(target))
-    listing = _run(["nm", "--defined-only", *own])
+    listing = _run(compilers, ["nm", "--defined-only", *own])
     defined = {words[2] for line in listing.splitlines() if len(words := line.split()) == 3}
     stubs = work / f"{library.file}.stubs.c"
     stubs.write_text(generate.stubs(library, defined))
@@ -112,11 +187,12 @@ def _make_library(library: generate.Library, compile_: list[str], work: Path, ou
         path.write_text(text)
         script = [f"-Wl,--version-script={path}"]
     _run(
+        compilers,
         [
             *(*compile_, "-w", "-fno-builtin", "-shared", "-o", str(out / library.file)),
             *(*own, str(stubs), *script, f"-Wl,-soname,{library.file}"),
             *(f"-L{out}", "-l:" + _DEVICE, "-ldl", "-Wl,-rpath,$ORIGIN"),
-        ]
+        ],
     )
 
 
@@ -161,25 +237,43 @@ def _library_versions(torch: Path, major: int) -> tuple[int, int, int]:
 
 
 def _key(interpreter: Interpreter, torch: Path, cache: Path, cpp: str | None) -> str:
-    """What the stand-ins depend on: torch's build, the packages beside it, and our sources."""
+    """What the stand-ins depend on: torch's build, what the packages beside it want, our sources.
+
+    The packages are looked through only if one was installed since.
+    """
     library = (torch / "lib" / "libtorch_cuda.so").stat()
     parts = [
         interpreter.torch_version or "",
         interpreter.machine,
         f"{torch} {cache} {cpp}",
         f"{library.st_size} {library.st_mtime_ns}",
-        *sorted(p.name for folder in interpreter.packages for p in folder.glob("*.dist-info")),
     ]
     ours = [
         path.read_bytes() for path in sorted([*NATIVE.rglob("*.*"), *NATIVE.parent.glob("*.py")])
     ]
     ours.append(data_text("stand_ins.toml").encode())
-    digest = hashlib.sha256(b"\0".join([*(part.encode() for part in parts), *ours]))
-    return f"torch-{interpreter.torch_version}-{digest.hexdigest()[:12]}"
+    installed = sorted(p.name for one in interpreter.packages for p in one.glob("*.dist-info"))
+    noted = cache / "keys" / _digest([*parts, *installed], ours)
+    with contextlib.suppress(OSError):
+        return noted.read_text(encoding="utf-8")
+    wanted = [
+        f"{one.file} {version} {' '.join(sorted(names))}"
+        for one in generate.libraries(torch, interpreter.packages)
+        for version, names in sorted(one.symbols.items(), key=str)
+    ]
+    key = f"torch-{interpreter.torch_version}-{_digest([*parts, *wanted], ours)}"
+    with contextlib.suppress(OSError):
+        noted.parent.mkdir(exist_ok=True)
+        noted.write_text(key, encoding="utf-8")
+    return key
 
 
-def _run(command: list[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def _digest(parts: Iterable[str], ours: list[bytes]) -> str:
+    return hashlib.sha256(b"\0".join([*(one.encode() for one in parts), *ours])).hexdigest()[:12]
+
+
+def _run(compilers: Compilers, command: list[str]) -> str:
+    done = compilers.run(command)
     if done.returncode:
         raise machine_error(
             "emulator_build_failed",

@@ -7,7 +7,7 @@ command's environment names both. Nothing else is changed, and nothing outlives 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,10 +47,12 @@ def entered(
     compiler: str | None = None,
     pid: int = 1,
     path: str | None = None,
+    on_build: Callable[[], None] = lambda: None,
 ) -> Iterator[Session]:
     """A session of a command that `python` runs, in an existing, empty `folder`.
 
-    The stand-ins are built into `cache` if they are not there, or into `folder` if that cannot be.
+    The stand-ins are built into `cache` if they are not there, or into `folder` if that cannot be
+    or is another user's; `on_build` is called before.
     `pid` is the process that holds `foreign_bytes`. `path` is the PATH of the command; None: ours.
 
     Raises:
@@ -61,10 +63,10 @@ def entered(
     found = find_compiler(compiler)
     assert found is not None, "possible.reason_against has looked for it"
     try:
-        libraries = build.built(ask(python), found, cache)
-    except OSError:  # the cache cannot be written: they serve this session alone
+        libraries = build.built(ask(python), found, cache, on_build)
+    except OSError:  # the cache cannot be used: they serve this session alone
         cache = folder / "cache"
-        libraries = build.built(ask(python), found, cache)
+        libraries = build.built(ask(python), found, cache, on_build)
     (folder / "device").write_text(described(devices), encoding="utf-8")
     with (folder / "table").open("wb") as table:
         table.truncate(_SLOT.size * _SLOTS)

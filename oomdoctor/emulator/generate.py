@@ -130,12 +130,19 @@ def architectures(torch: Path) -> tuple[list[int], list[int]]:
     path = torch / "lib" / "libtorch_python.so"
     # What stands before the text varies: compilers share the ends of strings.
     pattern = re.compile(rb"(sm_\d+[a-z]?(?: (?:sm|compute)_\d+[a-z]?)*)\0")
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        found = [match[1].decode() for match in pattern.finditer(data)]
+    found = _texts(path, pattern)
     words = max(found, key=len, default="").split()
     number = {word: int(re.sub(r"\D", "", word)) for word in words}
     kernels = [number[word] for word in words if word.startswith("sm_")]
     return kernels, [number[word] for word in words if word.startswith("compute_")]
+
+
+def _texts(path: Path, pattern: re.Pattern[bytes]) -> list[str]:
+    """What the first group of an expression matches in a binary."""
+    with path.open("rb") as file:
+        # Not closed by hand: where Ctrl-C stops the search, that would fail (BufferError).
+        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return [match[1].decode() for match in pattern.finditer(data)]
 
 
 def _short(file: str) -> str:
@@ -163,8 +170,7 @@ def _named(binaries: Iterable[Path], packages: Iterable[Path]) -> set[str]:
     """Functions of the driver and of NVML that are looked up by name at run time."""
     found: set[str] = set()
     for path in binaries:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            found |= {match[1].decode() for match in _DRIVER_NAME.finditer(data)}
+        found |= set(_texts(path, _DRIVER_NAME))
     for folder in packages:
         for source in folder.glob("triton/backends/nvidia/*.c"):
             found |= set(re.findall(r"\b(cu[A-Z]\w+)\b", source.read_text(errors="replace")))

@@ -11,6 +11,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from oomdoctor.emulator.compilers import Compilers
+
 LIBRARY = "libemuvalues.so"
 _REASON = "values-reason"
 _SOURCES = (
@@ -35,11 +37,13 @@ def find_cpp_compiler(c_compiler: str) -> str | None:
     return next((found for name in names if (found := shutil.which(name))), None)
 
 
-def build(torch: Path, native: Path, compiler: str | None, work: Path, out: Path) -> None:
+def build(
+    torch: Path, native: Path, compiler: str | None, compilers: Compilers, work: Path, out: Path
+) -> None:
     """Build into `out`, where the device's library is; or write down why it cannot be."""
     reason = missing_for_values(torch, compiler)
     if reason is None and compiler is not None:
-        reason = _compile(torch, native, compiler, work, out)
+        reason = _compile(torch, native, compiler, compilers, work, out)
     if reason is not None:
         (out / _REASON).write_text(reason, encoding="utf-8")
 
@@ -59,7 +63,9 @@ def reason_against_values(libraries: Path) -> str | None:
     return path.read_text(encoding="utf-8") if path.is_file() else None
 
 
-def _compile(torch: Path, native: Path, compiler: str, work: Path, out: Path) -> str | None:
+def _compile(
+    torch: Path, native: Path, compiler: str, compilers: Compilers, work: Path, out: Path
+) -> str | None:
     source = work / "all_values.cpp"  # one compilation: torch's headers take most of the time
     source.write_text("".join(f'#include "{native / name}"\n' for name in _SOURCES))
     command = [
@@ -72,13 +78,7 @@ def _compile(torch: Path, native: Path, compiler: str, work: Path, out: Path) ->
     message = ""
     for standard in _STANDARDS:
         try:
-            done = subprocess.run(
-                [*command, f"-std={standard}"],
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=_TIMEOUT_S,
-            )
+            done = compilers.run([*command, f"-std={standard}"], _TIMEOUT_S)
         except (OSError, subprocess.TimeoutExpired) as error:
             return f"{compiler} failed: {error}"
         if done.returncode == 0:

@@ -23,3 +23,8 @@ def launched_number(name: str) -> int | None:
     """A number that a launcher gave this process, such as RANK; None if it gave none."""
     text = os.environ.get(name, "")
     return int(text) if text.isdigit() else None
+
+
+def compiling(scratch: Path) -> dict[str, str]:
+    """The environment of a compiler whose temporary files shall be in a folder."""
+    return {**os.environ, "TMPDIR": str(scratch)}

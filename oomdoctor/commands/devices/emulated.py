@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -172,12 +172,17 @@ def without_values(python: str) -> str | None:
 
 @contextmanager
 def emulating(
-    gpus: EmulatedGpus, python: str, folder: Path, path: str | None = None
+    gpus: EmulatedGpus,
+    python: str,
+    folder: Path,
+    path: str | None = None,
+    on_build: Callable[[], None] = lambda: None,
 ) -> Iterator[dict[str, str]]:
     """The variables to add for processes of an interpreter that shall see these GPUs.
 
     `folder` is that of the run; the session is a folder in it, which goes in the end. What was not
     exact stays beside it (`inexact_parts`). `path` is the PATH of the processes; None: ours.
+    `on_build` is called if the stand-in libraries must be built first.
 
     Raises:
         OomDoctorError: the stand-in libraries cannot be built (exit 5).
@@ -186,7 +191,9 @@ def emulating(
     session.mkdir(exist_ok=True)
     try:
         devices, compiler = devices_of(gpus), variable("CC")
-        with entered(Path(python), devices, session, cache, compiler, path=path) as found:
+        with entered(
+            Path(python), devices, session, cache, compiler, path=path, on_build=on_build
+        ) as found:
             yield found.variables
     finally:
         with suppress(OSError):  # there may be what earlier sessions in this folder noted

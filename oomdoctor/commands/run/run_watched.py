@@ -67,7 +67,7 @@ def run_watched(
         *,
         shown: bool = False,
     ) -> Report:
-        return _run_once(asked, here, on_crash, rendered, joined, limit_s, shown=shown)
+        return _run_once(asked, here, on_start, on_crash, rendered, joined, limit_s, shown=shown)
 
     def with_remedies(report: Report) -> Report:
         def again(remedy: Remedy, settings: Mapping[str, Any]) -> Report:
@@ -93,6 +93,7 @@ def run_watched(
 def _run_once(
     request: WatchRequest,
     here: tuple[Gpu, ...],
+    on_start: Callable[[str], None],
     on_crash: Callable[[Exception], None],
     rendered: Callable[[Report], str],
     joined: Callable[[Report], Report] | None,
@@ -107,7 +108,10 @@ def _run_once(
     tail = Tail()
     with session_folder() as folder, guarded(folder):
         ask = list_gpus if request.gpus is None else tuple
-        with _devices(request, folder) as variables, sampled(folder, here, ask) as samples:
+        with (
+            _devices(request, folder, on_start) as variables,
+            sampled(folder, here, ask) as samples,
+        ):
             watching = watching_environment(
                 folder,
                 request.steps,
@@ -137,12 +141,19 @@ def _checked(request: WatchRequest) -> tuple[Gpu, ...]:
 
 
 @contextmanager
-def _devices(request: WatchRequest, folder: Path) -> Iterator[dict[str, str]]:
+def _devices(
+    request: WatchRequest, folder: Path, on_start: Callable[[str], None]
+) -> Iterator[dict[str, str]]:
     """The variables that let the command see its devices; none for real ones."""
     if request.gpus is None:
         yield {}
         return
-    with emulating(request.gpus, str(request.python), folder, request.path) as variables:
+
+    def on_build() -> None:
+        on_start("oomdoctor: building the emulated GPU for this PyTorch, which is done once")
+
+    python = str(request.python)
+    with emulating(request.gpus, python, folder, request.path, on_build) as variables:
         yield variables | ({} if request.assumed is None else {VALUES: request.assumed})
 
 

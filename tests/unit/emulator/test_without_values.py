@@ -31,6 +31,7 @@ def test_what_is_missing_is_told_before_the_build(interpreter, tmp_path, monkeyp
 
 def test_what_failed_is_told_after_the_build(interpreter, tmp_path, monkeypatch):
     monkeypatch.setattr(build, "_key", lambda *_: "made")
+    monkeypatch.setattr(build, "_is_whole", Path.is_dir)
     (tmp_path / "made").mkdir()
     assert build.without_values(interpreter, "cc", tmp_path) is None
     (tmp_path / "made" / "values-reason").write_text("c++ failed: error")
