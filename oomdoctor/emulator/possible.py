@@ -15,7 +15,7 @@ _CUDA = ("12", "13")
 # with it.
 SMALL_BUILD = (
     "python3 -m venv cuda && cuda/bin/pip install --no-deps torch==2.12.1 triton==3.7.1 "
-    "transformers accelerate peft bitsandbytes\n"
+    "transformers accelerate peft bitsandbytes && "
     "cuda/bin/pip install numpy filelock typing-extensions sympy networkx jinja2 fsspec "
     "'setuptools<82' psutil pyyaml packaging safetensors huggingface-hub tokenizers regex tqdm"
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
 import time
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.codec import dumps, loads
 from oomdoctor.records.job.model import ModelSpec
+from oomdoctor.snapshot.reading.snapshot import read_snapshot
 from oomdoctor.system.models.checkpoint import read_config
 from oomdoctor.system.train_config import read_train_config
 from oomdoctor.worker.training.model_config import load_config
@@ -96,3 +98,15 @@ def test_attention_of_the_hub_is_not_asked_for() -> None:
     config = LLAMA | {"_attn_implementation": "someone/kernel"}
     spec = ModelSpec("me/m", "local", "LlamaForCausalLM", "llama", "causal-lm", config)
     assert load_config(spec)._attn_implementation != "someone/kernel"
+
+
+def test_a_line_number_that_no_file_has_is_damage(tmp_path: Path) -> None:
+    """10**30 was an internal error."""
+    frame = {"filename": "x.py", "line": 10**30, "name": "f"}
+    block = {"address": 1 << 40, "size": 512, "state": "active_allocated", "frames": [frame]}
+    segment = {"device": 0, "address": 1 << 40, "total_size": 512, "stream": 0, "blocks": [block]}
+    file = tmp_path / "snapshot.pickle"
+    file.write_bytes(pickle.dumps({"segments": [segment], "device_traces": [[]]}))
+    with pytest.raises(OomDoctorError, match="line number that no file has") as error:
+        read_snapshot(file)
+    assert error.value.exit_code == 2

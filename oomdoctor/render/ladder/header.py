@@ -116,15 +116,31 @@ def _ladder(report: Report) -> str:
     fitting = sum(result.surely_fits for result in report.results)
     near = sum(result.borderline for result in report.results)
     missed = sum(r.outcome in too_large(report) and not r.borderline for r in report.results)
-    others = total - fitting - near - missed
+    # Arithmetic says that they cannot fit, so they were not tried.
+    ended = not is_plan(report) and report.status not in ("interrupted", "running")
+    short = [r for r in report.results if ended and _cannot_fit(report, r)]
+    others = total - fitting - near - missed - len(short)
     counts = f"{fitting} of {counted(total, 'rung')} {'fits' if 1 in (fitting, total) else 'fit'}"
     if near:
         counts += f", {near} borderline"
     if missed and not is_plan(report):  # in a plan, what does not fit is all the rest
         counts += f", {missed} ran out of memory"
+    if short:
+        counts += f", {len(short)} {'needs' if len(short) == 1 else 'need'} more memory"
     if others:
         counts += f", {others} not {'simulated' if is_plan(report) else 'measured'}"
+    if short and len(short) == total and report.budget is not None:
+        least = min(short, key=lambda result: result.missed_by_bytes or 0)
+        bytes_ = report.budget.usable_bytes + (least.missed_by_bytes or 0)
+        counts += f"; {least.label} needs the least, at least {format_bytes(bytes_)}"
     return counts
+
+
+def _cannot_fit(report: Report, result: ProbeResult) -> bool:
+    """Whether a rung was left out because it needs more memory than there is."""
+    return result.missed_by_bytes is not None and not (
+        result.surely_fits or result.borderline or result.outcome in too_large(report)
+    )
 
 
 def header(report: Report) -> list[Block]:

@@ -117,9 +117,10 @@ class Stacks:
     def _frame(self, item: dict[Any, Any]) -> int:
         index = self._seen.get(id(item))
         if index is None:
-            frame = Frame(
-                str(item.get("filename")), int(item.get("line", 0)), str(item.get("name"))
-            )
+            line = int(item.get("line", 0))
+            if not -1 <= line < 1 << 31:
+                raise OverflowError("a frame has a line number that no file has")
+            frame = Frame(str(item.get("filename")), line, str(item.get("name")))
             index = self._frames.setdefault(frame, len(self.frames))
             if index == len(self.frames):
                 self.frames.append(frame)

@@ -27,6 +27,7 @@ from oomdoctor.system.store.record_files import read_record, write_record, writi
 
 PARTIAL, RUNNING = "partial.json", "running.lock"
 REQUEST, REPORT, JOB, ATTEMPT = "request.json", "report.json", "job.json", "attempt.json"
+PROBLEM = "problem.txt"
 RUN_NAME = re.compile(r"\d{8}-\d{6}-.+-[0-9a-f]{4}")
 _NAME_LENGTH = 40
 
@@ -66,9 +67,22 @@ class RunFolder:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Mark the run as running until the block ends or the process dies."""
+        """Mark the run as running until the block ends or the process dies; keep why it failed."""
         with mark(self.path / RUNNING):
-            yield
+            with contextlib.suppress(OSError):
+                (self.path / PROBLEM).unlink(missing_ok=True)
+            try:
+                yield
+            except Exception as error:
+                with contextlib.suppress(OSError):
+                    (self.path / PROBLEM).write_text(str(error), encoding="utf-8")
+                raise
+
+    def problem(self) -> str:
+        """Why there are no results."""
+        with contextlib.suppress(OSError):
+            return f"ended with an error: {(self.path / PROBLEM).read_text(encoding='utf-8')}"
+        return "killed before it had results"
 
     def is_running(self) -> bool:
         """Whether a process of this machine is working on the run."""
@@ -85,7 +99,7 @@ class RunFolder:
                 )
             raise machine_error(
                 "no_report",
-                f"the run {self.name} was killed before it had results",
+                f"the run {self.name} has no results: {self.problem()}",
                 self._how_to_continue(),
             )
         return read_record(Report, self.path / REPORT)
@@ -122,7 +136,10 @@ class RunFolder:
                 # Other answers are cheap, and depend on today's machine and data.
                 if job.mode != "measure":
                     continue
-                found.append((job, read_record(Attempt, folder / ATTEMPT)))
+                if exists(folder / ATTEMPT):
+                    found.append((job, read_record(Attempt, folder / ATTEMPT)))
+                elif on_note:
+                    on_note(f"repeating {folder.name}: it was interrupted")
             except OomDoctorError as error:
                 if on_note:
                     on_note(f"repeating {folder.name}: {error.message}")

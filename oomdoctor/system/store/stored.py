@@ -28,6 +28,7 @@ from oomdoctor.system.store.run_folders import (
     REQUEST,
     RUN_NAME,
     RUNNING,
+    RunFolder,
     exists,
     folders,
     runs_dir,
@@ -63,7 +64,7 @@ def _run(path: Path) -> StoredRun:
     try:
         if exists(path / REQUEST):
             request = read_record(SurveyRequest, path / REQUEST)
-            row = replace(row, status="unfinished", problem="killed before it had results")
+            row = replace(row, status="unfinished", problem=RunFolder(path).problem())
         if exists(path / PARTIAL):
             report = read_record(Report, path / PARTIAL)
             row = replace(row, status="interrupted", problem=None)
