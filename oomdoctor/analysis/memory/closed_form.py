@@ -14,8 +14,6 @@ from oomdoctor.records.facts.dtypes import FLOAT32_BYTES, dtype_bytes
 from oomdoctor.records.facts.optimizers import OPTIMIZERS, optimizer_named
 from oomdoctor.units import format_bytes
 
-# peft keeps trainable adapters in float32 (autocast_adapter_dtype).
-ADAPTER_BYTES = FLOAT32_BYTES
 _NF4_BLOCK = 64  # bitsandbytes: weights that share one scale
 _NF4_NESTED_BLOCK = 256  # scales that share one float32 scale when double-quantized
 _STATE_BLOCK = 256  # 8-bit states that share one float32 constant
@@ -47,13 +45,8 @@ def shared(term: Term, shards: int) -> Term:
     return Term(term.name, term.size_bytes // shards, f"{term.arithmetic} / {shards} devices")
 
 
-def trained_bytes(method: str, weights_dtype: str) -> int:
-    """Bytes of one trained parameter, and of its gradient: the weight's own, or the adapter's."""
-    return dtype_bytes(weights_dtype) if method == "full" else ADAPTER_BYTES
-
-
 def trained_bytes_of(config: TrainConfig) -> int:
-    """The same for a rung, whose adapters may have another dtype."""
+    """Bytes of one trained parameter, and of its gradient: the weight's own, or the adapter's."""
     return dtype_bytes(config.weights_dtype if config.method == "full" else kept_dtype(config))
 
 

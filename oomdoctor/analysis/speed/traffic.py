@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from oomdoctor.analysis.memory.bounds import shards_of
-from oomdoctor.analysis.memory.closed_form import ADAPTER_BYTES, constant_bytes, packed_bytes
+from oomdoctor.analysis.memory.closed_form import constant_bytes, packed_bytes, trained_bytes_of
 from oomdoctor.records.configuration.adapters import compute_dtype
 from oomdoctor.records.configuration.config import TrainConfig, is_fsdp, is_zero
 from oomdoctor.records.facts.dtypes import dtype_bytes
@@ -91,7 +91,7 @@ def reduced_bytes(config: TrainConfig) -> int:
     if config.reduce_dtype != "default":
         return dtype_bytes(config.reduce_dtype)
     if config.sharding == "ddp":
-        return dtype_bytes(config.weights_dtype) if config.method == "full" else ADAPTER_BYTES
+        return trained_bytes_of(config)
     return dtype_bytes(compute_dtype(config))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from oomdoctor.analysis.memory.closed_form import Term, product, trained_bytes
+from oomdoctor.analysis.memory.closed_form import Term, product, trained_bytes_of
 from oomdoctor.explain.memory.activations import (
     activations,
     first_layer,
@@ -117,7 +117,7 @@ def _head_gradient(sizes: Sizes, training: Training) -> Term | None:
     """The first gradient of the backward pass: that of the output head."""
     if training.config.method != "full":
         return None
-    each = trained_bytes(training.config.method, training.config.weights_dtype)
+    each = trained_bytes_of(training.config)
     shards = training.config.world_size * (training.stage >= 2)
     return product("gradients", sizes.vocabulary * sizes.embedding, each, shards)
 
@@ -126,6 +126,6 @@ def _without_embedding(learned: Term, sizes: Sizes, training: Training) -> Term:
     """All gradients except the last one, that of an input embedding that is not tied."""
     if training.config.method != "full" or sizes.tied or steps_in_backward(training.config):
         return learned
-    each = trained_bytes(training.config.method, training.config.weights_dtype)
+    each = trained_bytes_of(training.config)
     shards = training.config.world_size * (training.stage >= 2)
     return product("gradients", sizes.parameters - sizes.vocabulary * sizes.embedding, each, shards)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from oomdoctor.analysis.memory.closed_form import (
-    ADAPTER_BYTES,
     Term,
     product,
     quantized_terms,
     state_width,
-    trained_bytes,
+    trained_bytes_of,
 )
 from oomdoctor.explain.memory.model_sizes import Sizes
 from oomdoctor.explain.training.assumed import Training
@@ -40,11 +39,11 @@ def weights(sizes: Sizes, training: Training) -> Term:
 
 
 def adapters(sizes: Sizes, training: Training) -> Term | None:
-    """The weights of the adapters, which peft keeps in 32 bits; None in full training."""
+    """The weights of the adapters; None in full training."""
     if training.config.method == "full":
         return None
     shards = training.config.world_size * (training.stage >= 3)
-    return product("adapters", trainable(sizes, training), ADAPTER_BYTES, shards)
+    return product("adapters", trainable(sizes, training), trained_bytes_of(training.config), shards)
 
 
 def gathered(sizes: Sizes, training: Training) -> Term | None:
@@ -64,7 +63,7 @@ def temporaries(sizes: Sizes, training: Training) -> Term | None:
     if row is None or row.kernel != "foreach" or row.moments != 2 or not states.size_bytes:
         return None
     if steps_in_backward(training.config):
-        each = trained_bytes(training.config.method, training.config.weights_dtype)
+        each = trained_bytes_of(training.config)
         return product("temporaries of the step", largest_parameter(sizes), each)
     return Term("temporaries of the step", states.size_bytes // 2, "half of the states (foreach)")
 
@@ -93,11 +92,11 @@ def linear_widths(sizes: Sizes) -> dict[str, tuple[int, int]]:
 
 
 def gradients(sizes: Sizes, training: Training) -> Term:
-    """One gradient per trainable parameter, in the type of its weight (adapters: 4 bytes).
+    """One gradient per trainable parameter, in the type of its weight or adapter.
 
     If the optimizer steps in the backward pass, only that of one tensor is held.
     """
-    each = trained_bytes(training.config.method, training.config.weights_dtype)
+    each = trained_bytes_of(training.config)
     if steps_in_backward(training.config):
         return product("gradients", largest_parameter(sizes), each)
     shards = training.config.world_size * (training.stage >= 2)
@@ -113,7 +112,7 @@ def optimizer_states(sizes: Sizes, training: Training) -> Term:
     """The optimizer states on the device."""
     if training.states_on_host:
         return Term("optimizer states", 0, "kept in host memory")
-    width = trained_bytes(training.config.method, training.config.weights_dtype)
+    width = trained_bytes_of(training.config)
     each = state_width(training.config.optimizer, width)
     if training.master_weights:
         each = _MASTER_STATE_BYTES

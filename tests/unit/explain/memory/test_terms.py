@@ -10,7 +10,13 @@ from oomdoctor.analysis.memory.closed_form import Term
 from oomdoctor.explain.memory.activations import activations, layer_bytes_per_token, logits
 from oomdoctor.explain.memory.model_sizes import Sizes, sizes_of
 from oomdoctor.explain.memory.moments import moments
-from oomdoctor.explain.memory.states import gradients, optimizer_states, trainable, weights
+from oomdoctor.explain.memory.states import (
+    adapters,
+    gradients,
+    optimizer_states,
+    trainable,
+    weights,
+)
 from oomdoctor.explain.training.assumed import Training, training_of
 from oomdoctor.explain.training.known import Setup
 from oomdoctor.records.job.model import ParameterCounts
@@ -65,6 +71,15 @@ def test_bytes_a_parameter() -> None:
     assert sum(t.size_bytes for t in _states(sizes, pure)) == sizes.parameters * 8
     eight = pure.changed(optimizer="adamw_bnb_8bit")
     assert sum(t.size_bytes for t in _states(sizes, eight)) == sizes.parameters * 6
+
+
+def test_adapters_are_trained_in_their_own_dtype() -> None:
+    sizes, kept = _llama(), _training(method="qlora")
+    cast = kept.changed(adapter_dtype="bfloat16")  # as TRL does
+    for part in (adapters, gradients, optimizer_states):
+        before, after = part(sizes, kept), part(sizes, cast)
+        assert before is not None and after is not None
+        assert before.size_bytes == 2 * after.size_bytes > 0
 
 
 def test_sharding_divides() -> None:
