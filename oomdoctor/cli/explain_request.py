@@ -75,7 +75,7 @@ def _with_model(
             text = f"{resolved.id}: config.json has no usable {', '.join(missing)}"
             return given, (*notes, f"explained without the model: {text}")
         return replace(given, model=resolved), notes
-    named = setup_of(given, {}).model
+    named = setup_of(given, {}).values.get("model")
     if named is None:
         return given, ()
     spec = built_in(named)

@@ -59,14 +59,12 @@ def training_of_file(
     """The training of one file with the published defaults of its program.
 
     `config` is the model's config.json, empty if it is not known. A DeepSpeed file that it names is
-    read if it is here. None if the file is no training, or does not say a whole one.
+    read if it is here. None if the file is no training.
     """
     try:
         document = recognized(read_document(str(path)))
         draft = draft_of((replace(document, values=with_named_file(document.values, path)),))
-        if draft.main.program.is_launcher:
-            return None
-        return finished(draft, lambda: config, asked)
+        return finished(draft, lambda: config, asked, on_gpus=False)
     except OomDoctorError:
         return None
 

@@ -22,9 +22,10 @@ from oomdoctor.explain.remedies.closing import no_way
 from oomdoctor.explain.remedies.sets import choices
 from oomdoctor.explain.remedies.table import TABLE
 from oomdoctor.explain.training.assumed import NO_CHECKPOINTING, Training, training_of
-from oomdoctor.explain.training.known import PROGRAM, Given, Setup, setup_of
+from oomdoctor.explain.training.known import PROGRAM, Given, setup_of
 from oomdoctor.records.job.measurement import OomEvent
 from oomdoctor.records.report.diagnosis import Diagnosis, Frame, Incident, LogFacts, Numbers
+from oomdoctor.stacks.partial_config import PartialConfig
 from oomdoctor.units import format_bytes
 
 _OUTPUT = r"lm_head|logits|loss_utils"  # what follows the layers of the forward pass
@@ -188,7 +189,7 @@ def _case(
     setup = setup_of(given, facts.settings, incident.frames, facts.world_size)
     unsaid = setup.origins.get("attention", PROGRAM) == PROGRAM
     if unsaid and scores_line(incident.frames) is not None:
-        setup = replace(setup, attention="eager")
+        setup.values["attention"] = "eager"
     event, model = incident.event, given.model
     # A config.json in the log gives the sizes just as well as a model name does.
     config = facts.settings if model is None else model.config
@@ -201,7 +202,9 @@ def _case(
         training, guesses = training_of(
             setup, config, library, facts.versions.get("transformers"), given
         )
-        training, guesses = _with_needed_checkpointing(training, guesses, incident, sizes, setup)
+        training, guesses = _with_needed_checkpointing(
+            training, guesses, incident, sizes, setup.values
+        )
         named = f"{model.id} (named by {given.model_origin})" if model else "the log's config"
         assumed = (f"sizes of {named}", *guesses)
     tensors = matches(
@@ -210,13 +213,13 @@ def _case(
         phase=incident.phase,
         frames=incident.frames,
         sizes=sizes,
-        setup=setup,
+        setup=setup.values,
         code=(incident.where.code or "") if incident.where is not None else "",
     )
     return Case(
         incident,
         facts,
-        setup,
+        setup.values,
         sizes,
         training,
         tensors,
@@ -227,7 +230,11 @@ def _case(
 
 
 def _with_needed_checkpointing(
-    training: Training, assumed: tuple[str, ...], incident: Incident, sizes: Sizes, setup: Setup
+    training: Training,
+    assumed: tuple[str, ...],
+    incident: Incident,
+    sizes: Sizes,
+    setup: PartialConfig,
 ) -> tuple[Training, tuple[str, ...]]:
     """The training, with checkpointing if the forward pass could not have succeeded without it."""
     capacity, kept = incident.event.capacity_bytes, activations(sizes, training)
@@ -235,7 +242,7 @@ def _with_needed_checkpointing(
     passed = incident.phase in _AFTER_FORWARD or (
         incident.phase == "forward" and re.search(_OUTPUT, near)
     )
-    if setup.activation_checkpointing is not None or not passed:
+    if "activation_checkpointing" in setup or not passed:
         return training, assumed
     if capacity is None or kept is None:
         return training, assumed

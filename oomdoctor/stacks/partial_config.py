@@ -140,6 +140,10 @@ class PartialConfig(RungKeys, total=False):
     tune_modules: tuple[str, ...]
     tune_mlp: bool
     plugins: list[str]  # axolotl
+    # Beside a training: `explain` alone, which reads them in files and logs.
+    eval_batch_size: int
+    eval_accumulation_steps: int
+    workers: int
 
 
 _T = TypeVar("_T", RungKeys, PartialConfig)

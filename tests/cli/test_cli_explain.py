@@ -21,6 +21,7 @@ from snapshots import training
 
 from oomdoctor.cli.main import run
 from oomdoctor.commands.user_training import read_user_training
+from oomdoctor.records.job.model import ModelRef
 from oomdoctor.records.report.user_training import by_reason
 from oomdoctor.stacks.reading.finish import Overrides
 from oomdoctor.units import MIB
@@ -243,6 +244,44 @@ def test_a_file_means_what_it_means_to_plan(
     assert found["config"] == json.loads(json.dumps(asdict(planned.config)))
     reasons = by_reason(planned.assumed, planned.config)
     assert reasons and set(reasons) <= set(found["assumed"])
+
+
+_ENGINE = '{"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": 4}'
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "needs"),
+    [
+        (
+            "accelerate.yaml",
+            "distributed_type: FSDP\nnum_processes: 4\nfsdp_config:\n  fsdp_version: 2\n",
+            "weights 8,030,261,248 x 2 bytes / 4 devices",
+        ),
+        ("zero.json", _ENGINE, "activations 8,192 tokens x 32 layers"),
+        (
+            "sft.yaml",
+            "model_name_or_path: a/b\nmax_length: 512\ndeepspeed: zero.json\n",
+            "activations 2,048 tokens x 32 layers x 8,192 bytes (checkpoints)",
+        ),
+    ],
+)
+def test_a_file_of_an_engine_gives_a_whole_training(
+    name: str, text: str, needs: str, trace: Path, tmp_path: Path, cli: Any
+) -> None:
+    """On how many GPUs may be open, other than for plan."""
+    (tmp_path / "zero.json").write_text(_ENGINE)
+    file = tmp_path / name
+    file.write_text(text)
+    words = ("explain", str(trace), "--model", "meta-llama/Llama-3.1-8B", "--config", str(file))
+    (found,) = json.loads(cli(*words, "--json").out)["diagnoses"]
+    planned = read_user_training(
+        [str(file)],
+        ModelRef("meta-llama/Llama-3.1-8B", source="catalogue"),
+        Overrides(gpus=None if "accelerate" in name else 2, micro_batch_size=4),
+        None,
+    )
+    assert set(by_reason(planned.assumed, planned.config)) <= set(found["assumed"])
+    assert any(line.startswith(needs) for line in found["needs"]), found["needs"]
 
 
 @pytest.mark.parametrize("suffix", [".yaml", ".py"])

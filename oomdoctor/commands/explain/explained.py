@@ -29,7 +29,7 @@ def with_model(given: Given, facts: LogFacts, origin: str) -> Given:
     A name in a text is looked up in the built-in facts only: a text must not make us open a path or
     contact a server.
     """
-    model = facts.model_id or setup_of(given, facts.settings).model
+    model = facts.model_id or setup_of(given, facts.settings).values.get("model")
     if given.model is not None or not model or (spec := built_in(model)) is None:
         return given
     return replace(given, model=spec, model_origin=origin)

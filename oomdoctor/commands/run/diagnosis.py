@@ -57,7 +57,7 @@ def diagnoses_of(
 def micro_batch_of(command: Sequence[str]) -> int | None:
     """The micro-batch size that an option of the command gives."""
     given = Given(settings=typed(command), settings_source="the command")
-    return setup_of(given, {}).micro_batch_size
+    return setup_of(given, {}).values.get("micro_batch_size")
 
 
 def about_a_value(processes: list[Process]) -> str | None:

@@ -24,7 +24,6 @@ from oomdoctor.explain.reading.programs import (
     program_of,
 )
 from oomdoctor.explain.training.assumed import Training
-from oomdoctor.explain.training.known import Setup
 from oomdoctor.records.configuration.config import TrainConfig, changed_keys
 from oomdoctor.records.facts.phases import OF_A_STEP
 from oomdoctor.records.report.diagnosis import (
@@ -35,6 +34,7 @@ from oomdoctor.records.report.diagnosis import (
     SettingValue,
     Tensor,
 )
+from oomdoctor.stacks.partial_config import PartialConfig
 from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.units import GIB
 
@@ -51,6 +51,8 @@ _RUNS = (
 )
 _NOT_LANGUAGE = r"/(?:bert|roberta|deberta\w*|vit|resnet|clip|wav2vec2|whisper)/modeling_"
 
+_OF_TRAINING = {"optimizer", "accumulation_steps", "method"}
+
 
 @dataclass(frozen=True)
 class Case:
@@ -61,7 +63,7 @@ class Case:
 
     incident: Incident
     facts: LogFacts
-    setup: Setup
+    setup: PartialConfig
     sizes: Sizes | None = None
     training: Training | None = None
     tensors: tuple[Tensor, ...] = ()
@@ -232,7 +234,11 @@ class Case:
         if self.phase in ("clip", "optimizer", "backward", "loss", "save"):
             return True
         if self.phase in ("eval", "generate"):
-            told = (self.setup.optimizer, self.setup.accumulation_steps, self.setup.method)
+            told = (
+                self.setup.get("optimizer"),
+                self.setup.get("accumulation_steps"),
+                self.setup.get("method"),
+            )
             return any(value is not None for value in told) or self.shows(
                 r"\btrain(?:er)?(?:\b|_pt_utils)"
             )
@@ -243,8 +249,8 @@ class Case:
         """Whether the script is named after a test or prediction, and nothing shows a training."""
         scripts = [f.file.replace("\\", "/") for f in self.frames if f.function == "<module>"]
         runs = any(re.search(_RUNS, file) for file in scripts)
-        told = (self.setup.optimizer, self.setup.accumulation_steps, self.setup.method)
-        return runs and not self.shows(r"train|loss|backward") and not any(told)
+        told = _OF_TRAINING & self.setup.keys()
+        return runs and not self.shows(r"train|loss|backward") and not told
 
     @cached_property
     def writes_text(self) -> bool:
@@ -317,7 +323,7 @@ class Case:
 
     @property
     def batch(self) -> int | None:
-        return self.setup.micro_batch_size
+        return self.setup.get("micro_batch_size")
 
     @property
     def step(self) -> int | None:

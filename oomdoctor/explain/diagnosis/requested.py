@@ -18,6 +18,7 @@ from oomdoctor.explain.training.assumed import training_of
 from oomdoctor.explain.training.known import Setup
 from oomdoctor.package_data import data_of, in_tuples
 from oomdoctor.records.report.diagnosis import Confidence, Frame, Tensor
+from oomdoctor.stacks.partial_config import PartialConfig
 from oomdoctor.units import GIB, KIB, MIB, format_bytes
 
 # These allocators print the segment they requested, not the tensor. get_allocation_size in
@@ -93,7 +94,7 @@ def matches(
     phase: str,
     frames: Sequence[Frame],
     sizes: Sizes | None,
-    setup: Setup,
+    setup: PartialConfig,
     code: str = "",
 ) -> tuple[Tensor, ...]:
     """The tensors that have the requested size, most likely first; at most six."""
@@ -104,7 +105,7 @@ def matches(
     found: list[tuple[int, Tensor]] = []
     if sizes is not None:
         found += _of_model(requested, dialect, phase, near, sizes, setup)
-    elif setup.micro_batch_size and setup.sequence_length:
+    elif setup.get("micro_batch_size") and setup.get("sequence_length"):
         found += _of_vocabulary(requested, dialect, phase, near, setup)
     for size, name, hint in BUCKETS:
         everywhere = " ".join(f.file for f in frames)
@@ -119,7 +120,7 @@ def matches(
 
 
 def _of_model(
-    requested: int, dialect: str, phase: str, near: str, sizes: Sizes, setup: Setup
+    requested: int, dialect: str, phase: str, near: str, sizes: Sizes, setup: PartialConfig
 ) -> Iterator[tuple[int, Tensor]]:
     letters = _letters(sizes, setup)
     for kind in KINDS:
@@ -143,24 +144,24 @@ def _of_model(
 
 
 def _of_vocabulary(
-    requested: int, dialect: str, phase: str, near: str, setup: Setup
+    requested: int, dialect: str, phase: str, near: str, setup: PartialConfig
 ) -> Iterator[tuple[int, Tensor]]:
     """Logits of a common vocabulary, if batch and length are known but the model is not."""
     if phase not in ("loss", "forward", "backward", "eval") or not re.search(KINDS[0].hint, near):
         return
-    assert setup.micro_batch_size and setup.sequence_length  # for the type checker
+    batch, length = setup["micro_batch_size"], setup["sequence_length"]
     for vocabulary, family in VOCABULARIES.items():
         for width in (4, 2):
-            shape = (setup.micro_batch_size, setup.sequence_length, vocabulary)
+            shape = (batch, length, vocabulary)
             if fits_figure(prod(shape) * width, requested, dialect):
                 yield 0, _tensor(f"logits (vocabulary of {family})", shape, width, "medium", False)
 
 
-def _letters(sizes: Sizes, setup: Setup) -> dict[str, int | None]:
-    training, _ = training_of(setup, {})
-    length = setup.sequence_length
+def _letters(sizes: Sizes, setup: PartialConfig) -> dict[str, int | None]:
+    training, _ = training_of(Setup(setup), {})
+    length = setup.get("sequence_length")
     return {
-        "B": setup.micro_batch_size,
+        "B": setup.get("micro_batch_size"),
         "S": length,
         "S-1": length - 1 if length else None,
         "V": sizes.vocabulary,

@@ -43,7 +43,9 @@ def adapters(sizes: Sizes, training: Training) -> Term | None:
     if training.config.method == "full":
         return None
     shards = training.config.world_size * (training.stage >= 3)
-    return product("adapters", trainable(sizes, training), trained_bytes_of(training.config), shards)
+    return product(
+        "adapters", trainable(sizes, training), trained_bytes_of(training.config), shards
+    )
 
 
 def gathered(sizes: Sizes, training: Training) -> Term | None:

@@ -28,23 +28,24 @@ def values_of(case: Case) -> dict[str, str]:
     """The values of the $names in texts and lines."""
     setup = case.setup
     batch, divisor = next_batch(case), case.batch_divisor or 2
-    if batch is None or setup.micro_batch_size is None:
+    was = case.batch
+    if batch is None or was is None:
         steps = f"({divisor} * YOUR_STEPS)"
     else:
-        steps = str((setup.accumulation_steps or 1) * setup.micro_batch_size // batch)
-    length = setup.sequence_length
+        steps = str(setup.get("accumulation_steps", 1) * was // batch)
+    length = setup.get("sequence_length")
     allowed, total = case.incident.event.allowed_bytes, case.capacity
     return {
         "batch": f"YOUR_BATCH // {divisor}" if batch is None else str(batch),
         "steps": steps,
-        "was": "" if setup.micro_batch_size is None else f" (now {setup.micro_batch_size})",
+        "was": "" if was is None else f" (now {was})",
         "length": "YOUR_LENGTH // 2" if length is None else str(max(1, length // 2)),
         "others": format_bytes(case.others),
         "allowed": format_bytes(allowed),
         "share": f"{(allowed or 0) / total:.2f}" if total else "less than all",
         "requested": format_bytes(case.requested),
-        "workers": str(max(0, (setup.workers or 4) // 2)),
-        "model": setup.model or "MODEL",
+        "workers": str(max(0, (setup.get("workers") or 4) // 2)),
+        "model": setup.get("model") or "MODEL",
         **device_values(
             case.dialect, case.message, case.incident.lines, case.incident.listed_processes
         ),

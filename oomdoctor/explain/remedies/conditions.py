@@ -41,12 +41,12 @@ def _many_sequences(case: Case) -> bool:
 
 def _long_sequences(case: Case) -> bool:
     images = case.program.name in ("vision", "sd-scripts")
-    return _step_is_on(case) and not images and (case.setup.sequence_length or 2**20) > 256
+    return _step_is_on(case) and not images and (case.setup.get("sequence_length") or 2**20) > 256
 
 
 def _can_liger(case: Case) -> bool:
     """Whether Liger supports the model and its loss is not in use yet."""
-    if case.setup.loss == "liger" or case.incident.resource != "gpu" or not case.writes_text:
+    if case.setup.get("loss") == "liger" or case.incident.resource != "gpu" or not case.writes_text:
         return False
     if not (case.in_training or case.phase == "unknown"):
         return False
@@ -57,7 +57,7 @@ def _can_liger(case: Case) -> bool:
         return False
     if case.incident.recomputing and not case.beyond:  # layers are recomputed after the loss
         return False
-    known = case.sizes.model_type if case.sizes else (case.setup.model or "").lower()
+    known = case.sizes.model_type if case.sizes else (case.setup.get("model") or "").lower()
     if known:
         return any(name in known for name in LIGER_FAMILIES)
     return True
@@ -69,17 +69,20 @@ def trl_computes_loss(case: Case) -> bool:
 
 
 def _can_chunk(case: Case) -> bool:
-    return case.setup.loss in (None, "default") and trl_computes_loss(case)
+    return case.setup.get("loss") in (None, "default") and trl_computes_loss(case)
 
 
 def _eager(case: Case) -> bool:
     """Whether eager attention runs and the model can do without it."""
     capped = case.sizes is not None and case.sizes.capped_scores
-    return case.setup.attention == "eager" and not capped
+    return case.setup.get("attention") == "eager" and not capped
 
 
 def _not_checkpointed(case: Case) -> bool:
-    if case.setup.activation_checkpointing not in (None, "none") or case.incident.recomputing:
+    if (
+        case.setup.get("activation_checkpointing") not in (None, "none")
+        or case.incident.recomputing
+    ):
         return False
     if case.training is not None and case.training.checkpoints:
         return False
@@ -91,7 +94,7 @@ def _not_checkpointed(case: Case) -> bool:
 
 
 def _offloadable(case: Case) -> bool:
-    smallest = case.batch == 1 or case.setup.activation_checkpointing not in (None, "none")
+    smallest = case.batch == 1 or case.setup.get("activation_checkpointing") not in (None, "none")
     return bool(smallest) and case.phase in ("forward", "backward", "loss")
 
 
@@ -99,36 +102,36 @@ def _offloadable(case: Case) -> bool:
 
 
 def _full(case: Case) -> bool:
-    return case.setup.method in (None, "full")
+    return case.setup.get("method") in (None, "full")
 
 
 def _adam(case: Case) -> bool:
-    row = optimizer_named(case.setup.optimizer or "")
+    row = optimizer_named(case.setup.get("optimizer") or "")
     return row is None or not row.lean
 
 
 def _unpaged(case: Case) -> bool:
-    return _adam(case) and not is_paged(case.setup.optimizer or "")
+    return _adam(case) and not is_paged(case.setup.get("optimizer") or "")
 
 
 def _wide_states(case: Case) -> bool:
-    seen = case.phase in ("optimizer", "clip") or case.sizes or case.setup.optimizer
+    seen = case.phase in ("optimizer", "clip") or case.sizes or case.setup.get("optimizer")
     failed = case.shows("get_paged|cget_managed_ptr")  # a paged optimizer that found no memory
     return bool(seen) and _full(case) and (_unpaged(case) or failed)
 
 
 def _on_device(case: Case) -> bool:
-    return case.setup.offload not in ("optimizer", "parameters") and _full(case)
+    return case.setup.get("offload") not in ("optimizer", "parameters") and _full(case)
 
 
 def _several_cards(case: Case) -> bool:
-    several = (case.setup.world_size or 1) > 1 or case.shows("_ddp_init_helper")
-    return several and stage_of(case.setup.sharding) < 3
+    several = (case.setup.get("world_size") or 1) > 1 or case.shows("_ddp_init_helper")
+    return several and stage_of(case.setup.get("sharding")) < 3
 
 
 def _hugging_face(case: Case) -> bool:
     """Whether the model comes from transformers, where adapters take one line."""
-    known = case.sizes is not None or case.setup.model is not None or not case.frames
+    known = case.sizes is not None or case.setup.get("model") is not None or not case.frames
     return known or case.shows(r"/(?:transformers|trl|peft)/")
 
 
@@ -139,24 +142,24 @@ def _trainable_by_lora(case: Case) -> bool:
 
 
 def _quantisable(case: Case) -> bool:
-    trains = case.in_training and case.setup.method is not None
-    return trains and _hugging_face(case) and case.setup.method != "qlora"
+    trains = case.in_training and case.setup.get("method") is not None
+    return trains and _hugging_face(case) and case.setup.get("method") != "qlora"
 
 
 def _wide_weights(case: Case) -> bool:
-    known = case.setup.weights_dtype
+    known = case.setup.get("weights_dtype")
     if known is not None:
         return known == "float32"
-    return case.phase in ("load", "init") and case.setup.method != "qlora"
+    return case.phase in ("load", "init") and case.setup.get("method") != "qlora"
 
 
 def _unquantized(case: Case) -> bool:
-    whole = case.setup.method != "qlora" and case.setup.quantization in (None, "none")
+    whole = case.setup.get("method") != "qlora" and case.setup.get("quantization") in (None, "none")
     return whole and case.phase in ("load", "init", "generate")
 
 
 def _one_card(case: Case) -> bool:
-    return case.phase in ("load", "init", "generate") and (case.setup.world_size or 1) <= 1
+    return case.phase in ("load", "init", "generate") and (case.setup.get("world_size") or 1) <= 1
 
 
 # Evaluation, host memory, servers and the card.
@@ -170,8 +173,8 @@ def _without_gradients(case: Case) -> bool:
 
 def _workers(case: Case) -> bool:
     """Whether DataLoader workers are configured or mentioned."""
-    if case.setup.workers is not None:
-        return case.setup.workers > 0
+    if "workers" in case.setup:
+        return case.setup["workers"] > 0
     mentioned = case.logged(r"num_workers|DataLoader|data ?loader|pt_data_worker") or case.shows(
         "DataLoader"
     )
@@ -205,7 +208,7 @@ def _can_swap(case: Case) -> bool:
 
 
 def _several_ranks(case: Case) -> bool:
-    several = (case.setup.world_size or 0) > 1 or _several_cards(case)
+    several = (case.setup.get("world_size") or 0) > 1 or _several_cards(case)
     return several or bool(case.logged(_SEVERAL_RANKS))
 
 
@@ -231,7 +234,7 @@ def _older_torch(case: Case) -> bool:
 def _gaps_cover(case: Case) -> bool:
     """Whether expandable segments exist here, are off, and would make gaps usable."""
     windows = case.shows(r'File "[A-Za-z]:[\\/]') or case.dialect != "cuda_caching_allocator"
-    off = case.setup.allocator != "expandable_segments"
+    off = case.setup.get("allocator") != "expandable_segments"
     return _has_gaps(case) and not windows and off and not _older_torch(case)
 
 
@@ -281,9 +284,9 @@ WHEN: Mapping[str, Condition] = {
     "device_map": lambda case: _one_card(case) and case.dialect != "mps",
     "zero_grad_none": lambda case: not case.shows(r"transformers/trainer\.py"),
     "eval_to_host": lambda case: (
-        case.phase == "eval" and case.setup.eval_accumulation_steps is None
+        case.phase == "eval" and case.setup.get("eval_accumulation_steps") is None
     ),
-    "smaller_eval": lambda case: case.phase == "eval" and case.setup.eval_batch_size != 1,
+    "smaller_eval": lambda case: case.phase == "eval" and case.setup.get("eval_batch_size") != 1,
     "no_grad": _without_gradients,
     "more_job_memory": _scheduled,
     "more_host_memory": _can_swap,
@@ -293,10 +296,10 @@ WHEN: Mapping[str, Condition] = {
     "less_offload": lambda case: bool(offloads(case)),
     "sharded_save": _gathers,
     "chunk": _large_request,
-    "smaller_generation": lambda case: case.setup.eval_batch_size != 1,
+    "smaller_generation": lambda case: case.setup.get("eval_batch_size") != 1,
     "engine_share_higher": lambda case: share_of(case) < 0.95,
     "engine_context": _worth_serving,
-    "mixed_precision": lambda case: case.setup.autocast_dtype in (None, "none"),
+    "mixed_precision": lambda case: case.setup.get("autocast_dtype") in (None, "none"),
     "smaller_image": lambda case: case.program.kind == "diffusion" or _step_is_on(case),
     "more_limit": _contained,
     "mlx_less": _mlx_trains,

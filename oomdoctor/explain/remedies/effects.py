@@ -21,7 +21,7 @@ def _smaller_batch(case: Case) -> Effect:
 
 
 def _shorter(case: Case) -> Effect:
-    length = case.setup.sequence_length
+    length = case.setup.get("sequence_length")
     text = "halves everything that grows with the sequence length"
     changes = {} if length is None else {"sequence_length": max(1, length // 2)}
     return difference(case, changes, text, request=0.5)
@@ -63,7 +63,7 @@ def _one_copy(case: Case) -> Effect:
 
 def _half(case: Case) -> Effect:
     text = "2 bytes per parameter instead of 4"
-    if case.sizes is None or case.setup.weights_dtype is not None:
+    if case.sizes is None or case.setup.get("weights_dtype") is not None:
         return difference(case, {"weights_dtype": "bfloat16"}, text)
     # The closed form uses the checkpoint's type, but the run may have loaded another one.
     saved = 2 * case.sizes.parameters

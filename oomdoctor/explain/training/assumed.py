@@ -16,7 +16,12 @@ from oomdoctor.records.facts.choices import AUTO
 from oomdoctor.records.facts.dtypes import TRAINED, dtype_bytes
 from oomdoctor.records.facts.optimizers import DEFAULT_OPTIMIZER, canonical, optimizer_named
 from oomdoctor.records.report.user_training import by_reason
+from oomdoctor.stacks.partial_config import picked
 
+_AS_SAID = (
+    "lora_rank", "lora_targets", "loss", "sequence_length", "offload", "sharding", "world_size",
+    "allocator", "double_quant",
+)  # fmt: skip
 NO_CHECKPOINTING = "no activation checkpointing"
 
 
@@ -162,17 +167,16 @@ def training_of(
     `transformers` is its version, if the log names it. `given` may have the training of a file,
     whose keys that no `setup` has count too, as far as it is of the same method.
     """
+    said = setup.values
     own = None if given is None or given.training is None else given.training.config
-    base = own if own is not None and own.method == setup.method else TrainConfig()
+    base = own if own is not None and own.method == said.get("method") else TrainConfig()
     assumed: list[str] = [] if given is None else _of_program(setup, given)
     text = text_part(config)
 
-    def known(name: str, default: Any, words: str) -> Any:
-        value = getattr(setup, name)
-        if value is None:
+    def known(key: str, default: str, words: str) -> str:
+        if key not in said:
             assumed.append(words)
-            return default
-        return value
+        return str(said.get(key, default))
 
     method = known("method", "full", "full fine-tuning (no adapter found)")
     stored = str(text.get("torch_dtype") or text.get("dtype") or "bfloat16").removeprefix("torch.")
@@ -181,48 +185,40 @@ def training_of(
     optimizer = canonical(known("optimizer", DEFAULT_OPTIMIZER, "torch's AdamW"))
     checkpointing = known("activation_checkpointing", "none", NO_CHECKPOINTING)
     attention = known("attention", "sdpa", "sdpa attention")
-    if setup.micro_batch_size is None:
+    if "micro_batch_size" not in said:
         assumed.append("unknown micro-batch size: pass --micro-batch")
-    if setup.sequence_length is None:
+    if "sequence_length" not in said:
         assumed.append("unknown sequence length: pass --seq-len")
     stacked = experts_stacked(str(text.get("model_type")), transformers)
     if method == "qlora" and stacked is None and size_in(text, "experts"):
         assumed.append(f"experts not quantized, as with transformers {EXPERTS_STACKED_SINCE}")
     if method == "qlora" and framework == "trl":
         assumed.append("embeddings stay in 16 bits, as in TRL (peft's preparation has 32 bits)")
-    if method != "full" and setup.lora_targets is None:
+    if method != "full" and "lora_targets" not in said:
         assumed.append("adapters on all linear layers")
-    autocast = setup.autocast_dtype or "none"
-    if method != "full" and setup.autocast_dtype is None:
+    autocast = said.get("autocast_dtype", "none")
+    if method != "full" and "autocast_dtype" not in said:
         assumed.append("16-bit autocast for the adapters, as with bf16=True")
         autocast = "bfloat16"
-    world, steps = setup.world_size or 1, setup.accumulation_steps or 1
     if base is not own:
         base = replace(base, kbit_prepare="norms" if framework == "trl" else "peft")
-    rung = replace(
-        base,
-        method=method,
-        weights_dtype=dtype,
-        autocast_dtype=autocast,
-        optimizer=optimizer,
-        attention=attention,
-        activation_checkpointing=checkpointing,
-        lora_rank=setup.lora_rank or 16,
-        lora_targets=setup.lora_targets or "all-linear",
-        quantization=(setup.quantization or "nf4") if method == "qlora" else "none",
-        loss=setup.loss or "default",
-        micro_batch_size=setup.micro_batch_size or AUTO,
-        sequence_length=setup.sequence_length or TrainConfig().sequence_length,
-        effective_batch_size=(setup.micro_batch_size or 1) * steps * world,
-        offload=setup.offload or "none",
-        sharding=setup.sharding or "none",
-        world_size=world,
-        allocator=setup.allocator or "default",
-    )
+    batch = said.get("micro_batch_size", 1) * said.get("accumulation_steps", 1)
+    keys: dict[str, Any] = dict(picked(said, _AS_SAID))
+    keys |= {
+        "method": method,
+        "weights_dtype": dtype,
+        "autocast_dtype": autocast,
+        "optimizer": optimizer,
+        "attention": attention,
+        "activation_checkpointing": checkpointing,
+        "quantization": said.get("quantization", "nf4") if method == "qlora" else "none",
+        "micro_batch_size": said.get("micro_batch_size", AUTO),
+        "effective_batch_size": batch * said.get("world_size", 1),
+    }
     training = Training(
-        rung,
-        length_known=setup.sequence_length is not None,
+        replace(base, **keys),
+        length_known="sequence_length" in said,
         stacked_experts=stacked is not False,
-        mixed_by_deepspeed=bool(setup.deepspeed) and setup.autocast_dtype not in (None, "none"),
+        mixed_by_deepspeed="zero_stage" in said and said.get("autocast_dtype", "none") != "none",
     )
     return training, tuple(assumed)

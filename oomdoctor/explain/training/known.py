@@ -9,28 +9,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from oomdoctor.explain.evidence import SnapshotEvidence
 from oomdoctor.explain.training.told import told_by_file, told_by_log
 from oomdoctor.package_data import data_of
-from oomdoctor.records.facts.choices import (
-    AllocatorSetting,
-    Attention,
-    AutocastDtype,
-    Checkpointing,
-    Dtype,
-    Loss,
-    Method,
-    Offload,
-    Packing,
-    Quantization,
-    Sharding,
-)
 from oomdoctor.records.job.model import ModelSpec
 from oomdoctor.records.report.diagnosis import Frame, SettingValue
 from oomdoctor.records.report.user_training import UserTraining
+from oomdoctor.stacks.partial_config import PartialConfig, RungKeys, only
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,35 +46,12 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """A training as far as it is known: keys and values of a rung, and what no rung has.
+    """A training as far as it is known, and by key where each value came from.
 
-    `deepspeed` is whether DeepSpeed runs it, at any stage of ZeRO. `origins` says by field where
-    each value came from.
+    `zero_stage` is known where DeepSpeed runs it.
     """
 
-    model: str | None = None
-    micro_batch_size: int | None = None
-    sequence_length: int | None = None
-    accumulation_steps: int | None = None
-    eval_batch_size: int | None = None
-    eval_accumulation_steps: int | None = None
-    method: Method | None = None
-    quantization: Quantization | None = None
-    lora_rank: int | None = None
-    lora_targets: str | tuple[str, ...] | None = None
-    weights_dtype: Dtype | None = None
-    autocast_dtype: AutocastDtype | None = None
-    optimizer: str | None = None
-    activation_checkpointing: Checkpointing | None = None
-    attention: Attention | None = None
-    loss: Loss | None = None
-    packing: Packing | None = None
-    world_size: int | None = None
-    sharding: Sharding | None = None
-    deepspeed: bool | None = None
-    offload: Offload | None = None
-    workers: int | None = None
-    allocator: AllocatorSetting | None = None
+    values: PartialConfig = field(default_factory=PartialConfig)
     origins: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -106,12 +71,13 @@ def setup_of(
     world_size: int | None = None,
 ) -> Setup:
     """Everything known from flags, --config, the log's settings and the frames, in this order."""
-    values: dict[str, Any] = {}
+    values: PartialConfig = {}
     origins: dict[str, str] = {}
 
-    def learn(name: str, value: Any, origin: str) -> None:
-        if value is not None and name not in values:
-            values[name], origins[name] = value, origin
+    def learn(key: str, value: object, origin: str) -> None:
+        if value is not None and key not in values:
+            values.update(only(key, value))
+            origins[key] = origin
 
     learn("micro_batch_size", given.micro_batch_size, "--micro-batch")
     learn("sequence_length", given.sequence_length, "--seq-len")
@@ -125,7 +91,7 @@ def setup_of(
     learn("world_size", world_size, "the log")
     for name, value in _of_program(given):
         learn(name, value, PROGRAM)
-    return Setup(**values, origins=origins)
+    return Setup(values, origins)
 
 
 def _of_program(given: Given) -> Iterator[tuple[str, Any]]:
@@ -136,10 +102,9 @@ def _of_program(given: Given) -> Iterator[tuple[str, Any]]:
     if isinstance(config.micro_batch_size, int):
         yield "micro_batch_size", config.micro_batch_size
         yield "accumulation_steps", max(1, config.rank_batch_size() // config.micro_batch_size)
-    for row in fields(Setup):
-        decided = row.name in OF_MODEL and given.model is None
-        if hasattr(config, row.name) and row.name != "micro_batch_size" and not decided:
-            yield row.name, getattr(config, row.name)
+    left = {"micro_batch_size", *(OF_MODEL if given.model is None else ())}
+    for key in RungKeys.__annotations__.keys() - left:
+        yield key, getattr(config, key)
 
 
 def _from_frames(frames: Sequence[Frame]) -> Iterator[tuple[str, Any]]:

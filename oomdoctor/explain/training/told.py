@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from oomdoctor.records.facts.architectures import ROLES, ROLES_OF
 from oomdoctor.records.facts.choices import FormatName
-from oomdoctor.stacks.partial_config import PartialConfig, RungKeys
+from oomdoctor.stacks.partial_config import PartialConfig, RungKeys, picked
 from oomdoctor.stacks.programs import BY_NAME, recognize
 from oomdoctor.stacks.reading.conclude import dtypes_of, fsdp_sharding, method_of
 from oomdoctor.stacks.reading.partial import Partial, partial_of
@@ -18,45 +18,42 @@ from oomdoctor.stacks.reading.partial import Partial, partial_of
 _LARGEST = 10**8  # a model_max_length of 1e30 means "no limit"
 _LAUNCHER = "mixed_precision"
 _NVME = "nvme"
+_SIZES = (
+    "micro_batch_size", "sequence_length", "accumulation_steps", "eval_batch_size",
+    "eval_accumulation_steps", "lora_rank", "world_size",
+)  # fmt: skip
+_AS_READ = ("attention", "loss", "allocator", "double_quant")
 
 
-def told_by_file(settings: Mapping[str, object]) -> dict[str, object]:
-    """The fields of `known.Setup` that a configuration file or a command line decides."""
+def told_by_file(settings: Mapping[str, object]) -> PartialConfig:
+    """What a configuration file or a command line decides."""
     return _told(settings, recognize(settings))
 
 
-def told_by_log(settings: Mapping[str, object]) -> dict[str, object]:
-    """The fields that the settings in a log decide; any program may have printed them."""
+def told_by_log(settings: Mapping[str, object]) -> PartialConfig:
+    """What the settings in a log decide; any program may have printed them."""
     return _told(settings, None)
 
 
-def _told(settings: Mapping[str, object], program: FormatName | None) -> dict[str, object]:
+def _told(settings: Mapping[str, object], program: FormatName | None) -> PartialConfig:
     partial = partial_of(settings, program)
     values = partial.values
     method = _method(values)
-    found: dict[str, object] = {
+    found: dict[str, object] = {key: values.get(key) for key in _AS_READ}
+    found |= {key: _size(values.get(key) or partial.beside.get(key)) for key in _SIZES}
+    found |= {
         "model": _named(values.get("model")),
-        "micro_batch_size": _size(values.get("micro_batch_size")),
-        "sequence_length": _size(values.get("sequence_length")),
-        "accumulation_steps": _size(values.get("accumulation_steps")),
-        "eval_batch_size": _size(partial.beside.get("eval_batch_size")),
-        "eval_accumulation_steps": _size(partial.beside.get("eval_accumulation_steps")),
         "method": method.get("method"),
         "quantization": _quantization(values, method),
-        "lora_rank": _size(values.get("lora_rank")),
         "lora_targets": _targets(values.get("lora_targets")),
         "optimizer": values.get("optimizer") or _unknown_optimizer(partial),
         "activation_checkpointing": _checkpointing(values),
-        "attention": values.get("attention"),
-        "loss": values.get("loss"),
         "packing": _packing(values),
-        "world_size": _size(values.get("world_size")),
         "workers": _count(partial.beside.get("workers")),
-        "allocator": values.get("allocator"),
     }
     found |= _precision(partial, method, program)
     found |= _engine(partial)
-    return {name: value for name, value in found.items() if value is not None}
+    return picked(found, found)
 
 
 def _method(values: PartialConfig) -> RungKeys:
@@ -119,7 +116,7 @@ def _engine(partial: Partial) -> dict[str, object]:
         parameters = values.get("fsdp_offload")
     return {
         "sharding": sharding or None,
-        "deepspeed": None if stage is None else True,
+        "zero_stage": stage,
         "offload": values.get("offload") or _offload(optimizer, parameters),
     }
 

@@ -59,9 +59,12 @@ def finished(
     draft: Draft,
     model_config: ModelConfig | None = None,
     overrides: Overrides | None = None,
+    *,
+    on_gpus: bool = True,
 ) -> UserTraining:
     """The training of a draft. `model_config` gives the content of the model's config.json; it
-    is called only if the model decides something.
+    is called only if the model decides something. Without `on_gpus`, the number of GPUs may be
+    open, and is then 1.
 
     Raises:
         OomDoctorError: the settings contradict each other, or shard over an unknown number of
@@ -86,7 +89,8 @@ def finished(
     if library is not None and "vision_config" not in (model_config or dict)():
         settings["loss"] = "chunked"
         assumed["loss"] = f"SFTTrainer of {library} computes the loss in chunks"
-    _check_gpus(draft, settings, known)
+    if on_gpus:
+        _check_gpus(draft, settings, known)
     if "sequence_length" not in settings:
         settings["sequence_length"] = _LENGTH
         assumed["sequence_length"] = "no file says how long a row is; --seq-len does"

@@ -32,4 +32,5 @@ def test_every_key_is_set_by_a_table() -> None:
     assert more == {
         *("freezes", "first_version", "batch_of_micro"),
         *("deepspeed_file", "deepspeed_file_of_launcher"),
+        *("eval_batch_size", "eval_accumulation_steps", "workers"),
     }

@@ -128,7 +128,7 @@ def long_batch(case: Case) -> Lines:
     step = case.step or 0
     if step < 5 or grows(case) or case.phase not in ("forward", "backward", "loss"):
         return NONE
-    if case.setup.packing == "packed":
+    if case.setup.get("packing") == "packed":
         return NONE
     return case.facts.evidence.get("last_step", ()) or (f"step {step} was reached",)
 
@@ -165,7 +165,11 @@ def loaded_wide(case: Case) -> Lines:
     lines = case.logged(r"torch_dtype.{0,8}(?:None|float32)|dtype.{0,12}float32")
     if lines:
         return lines
-    if case.sizes is None or case.allocated is None or case.setup.weights_dtype not in (None,):
+    if (
+        case.sizes is None
+        or case.allocated is None
+        or case.setup.get("weights_dtype") not in (None,)
+    ):
         return NONE
     # More is allocated than 16-bit weights take, but no more than 32-bit weights take.
     wide = 2.4 * case.sizes.parameters < case.allocated < 4.4 * case.sizes.parameters
@@ -310,8 +314,8 @@ def in_container(case: Case) -> Lines:
 
 def offloads(case: Case) -> Lines:
     """The training keeps states or weights in host memory."""
-    if case.setup.offload in ("optimizer", "parameters"):
-        return (f"offload: {case.setup.offload}",)
+    if case.setup.get("offload") in ("optimizer", "parameters"):
+        return (f"offload: {case.setup.get('offload')}",)
     return case.logged(r"offload_(?:optimizer|param)|zero3?_offload|cpu_offload|_offload\.json")
 
 

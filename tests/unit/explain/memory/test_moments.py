@@ -49,7 +49,7 @@ def test_the_peak_is_that_of_the_plan(
     assert sizes is not None
     batch, length = (8, 1024) if "gpt2" in model else (2, 2048)
     known: dict[str, Any] = {"weights_dtype": "bfloat16", **settings}
-    setup = Setup(micro_batch_size=batch, sequence_length=length, **known)
+    setup = Setup({"micro_batch_size": batch, "sequence_length": length, **known})
     training, _ = training_of(setup, spec.config)
     moment = peak(sizes, training)
     assert moment.size_bytes / GIB == pytest.approx(planned, rel=0.09)
@@ -61,9 +61,15 @@ def test_trl_leaves_the_embeddings_in_16_bits() -> None:
     sizes = sizes_of(spec.config, spec.parameters)
     assert sizes is not None
     setup = Setup(
-        micro_batch_size=2, sequence_length=2048, method="qlora", activation_checkpointing="full",
-        autocast_dtype="bfloat16", weights_dtype="bfloat16",
-    )  # fmt: skip
+        {
+            "micro_batch_size": 2,
+            "sequence_length": 2048,
+            "method": "qlora",
+            "activation_checkpointing": "full",
+            "autocast_dtype": "bfloat16",
+            "weights_dtype": "bfloat16",
+        }
+    )
     training, _ = training_of(setup, spec.config, "trl")
     assert peak(sizes, training).size_bytes / GIB == pytest.approx(13.70, rel=0.08)
     assert training == training_of(setup, spec.config)[0].changed(kbit_prepare="norms")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 from explain_make import LLAMA_8B
 
@@ -20,6 +22,7 @@ from oomdoctor.explain.memory.states import (
 from oomdoctor.explain.training.assumed import Training, training_of
 from oomdoctor.explain.training.known import Setup
 from oomdoctor.records.job.model import ParameterCounts
+from oomdoctor.stacks.partial_config import PartialConfig
 from oomdoctor.units import GIB
 
 GPT2 = {
@@ -45,7 +48,7 @@ def _states(sizes: Sizes, training: Training) -> tuple[Term, ...]:
 
 
 def _training(**values: object) -> Training:
-    return training_of(Setup(**values), LLAMA_8B)[0]  # type: ignore[arg-type]
+    return training_of(Setup(cast("PartialConfig", values)), LLAMA_8B)[0]
 
 
 @pytest.mark.parametrize(
@@ -203,7 +206,7 @@ def test_experts_that_are_one_tensor_are_not_quantized(
 ) -> None:
     sizes = sizes_of(MIXTRAL)
     assert sizes is not None
-    training, assumed = training_of(Setup(method="qlora"), MIXTRAL, None, version)
+    training, assumed = training_of(Setup({"method": "qlora"}), MIXTRAL, None, version)
     assert weights(sizes, training).size_bytes == pytest.approx(gib * GIB, rel=0.01)
     assert ("experts not quantized, as with transformers 5" in assumed) is told
 
@@ -211,7 +214,7 @@ def test_experts_that_are_one_tensor_are_not_quantized(
 def test_experts_that_were_always_one_tensor_are_never_quantized() -> None:
     config = {**MIXTRAL, "model_type": "granitemoe"}
     for version in ("4.57.1", None):
-        training, assumed = training_of(Setup(method="qlora"), config, None, version)
+        training, assumed = training_of(Setup({"method": "qlora"}), config, None, version)
         assert training.stacked_experts
         assert not any("experts" in text for text in assumed)
 
@@ -221,8 +224,10 @@ def test_what_is_assumed_is_said() -> None:
     text = "; ".join(assumed)
     for word in ("full fine-tuning", "bfloat16", "AdamW", "checkpointing", "sdpa", "--micro-batch"):
         assert word in text
-    known = Setup(method="lora", weights_dtype="bfloat16", optimizer="sgd",
-                  activation_checkpointing="full", attention="eager",
-                  micro_batch_size=1, sequence_length=1,
-                  lora_targets=("q_proj", "v_proj"), autocast_dtype="bfloat16")  # fmt: skip
-    assert training_of(known, LLAMA_8B)[1] == ()
+    known: PartialConfig = {
+        "method": "lora", "weights_dtype": "bfloat16", "optimizer": "sgd",
+        "activation_checkpointing": "full", "attention": "eager",
+        "micro_batch_size": 1, "sequence_length": 1,
+        "lora_targets": ("q_proj", "v_proj"), "autocast_dtype": "bfloat16",
+    }  # fmt: skip
+    assert training_of(Setup(known), LLAMA_8B)[1] == ()

@@ -12,7 +12,7 @@ from oomdoctor.explain.diagnose import diagnose
 from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.reading.scan import scan
 from oomdoctor.explain.remedies.table import TABLE
-from oomdoctor.explain.training.known import Given, Setup
+from oomdoctor.explain.training.known import Given
 from oomdoctor.records.report.diagnosis import Diagnosis, Frame, LogFacts, Remedy
 from oomdoctor.units import MIB
 
@@ -41,7 +41,7 @@ def test_expandable_segments_only_where_the_gaps_cover_the_request() -> None:
 def test_the_row_itself_asks_for_covering_gaps() -> None:
     row = TABLE["expandable_segments"]
     for gaps, helps in ((gib(2), True), (gib(2) - 1, False), (None, False)):
-        case = Case(incident(event_reserved_unallocated_bytes=gaps), LogFacts(), Setup())
+        case = Case(incident(event_reserved_unallocated_bytes=gaps), LogFacts(), {})
         assert row.when(case) is helps
 
 

@@ -13,7 +13,9 @@ from oomdoctor.records.configuration.config import TrainConfig
 
 
 def training(**known: Any) -> Training:
-    setup = Setup(micro_batch_size=4, sequence_length=1024, accumulation_steps=2, **known)
+    setup = Setup(
+        {"micro_batch_size": 4, "sequence_length": 1024, "accumulation_steps": 2, **known}
+    )
     return training_of(setup, {"torch_dtype": "bfloat16"})[0]
 
 
@@ -47,7 +49,7 @@ def test_a_setting_becomes_a_key(known: dict[str, Any], key: str, value: object)
 
 @pytest.mark.parametrize(("method", "prepared"), [("full", "peft"), ("qlora", "norms")])
 def test_what_trl_prepares_counts_only_for_quantized_models(method: str, prepared: str) -> None:
-    setup = Setup(micro_batch_size=4, sequence_length=1024, method=method)
+    setup = Setup({"micro_batch_size": 4, "sequence_length": 1024, "method": method})
     trained, _ = training_of(setup, {"torch_dtype": "bfloat16"}, framework="trl")
     config = trained.rung
     assert config is not None and config.kbit_prepare == prepared
@@ -81,6 +83,6 @@ def test_a_smaller_micro_batch_accumulates_more() -> None:
 
 
 def test_an_unknown_size_stays_unknown() -> None:
-    unknown = training_of(Setup(accumulation_steps=4, world_size=2), {})[0]
+    unknown = training_of(Setup({"accumulation_steps": 4, "world_size": 2}), {})[0]
     assert (unknown.micro_batch_size, unknown.sequence_length, unknown.tokens) == (None,) * 3
     assert (unknown.accumulation_steps, unknown.rung) == (4, None)

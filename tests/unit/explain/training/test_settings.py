@@ -27,9 +27,16 @@ def test_trainer_arguments() -> None:
             "max_length": 2048,
         }
     )
-    assert (setup.micro_batch_size, setup.accumulation_steps, setup.sequence_length) == (4, 8, 2048)
-    assert setup.activation_checkpointing == "full"
-    assert (setup.autocast_dtype, setup.optimizer) == ("bfloat16", "paged_adamw_8bit")
+    assert (
+        setup.values.get("micro_batch_size"),
+        setup.values.get("accumulation_steps"),
+        setup.values.get("sequence_length"),
+    ) == (4, 8, 2048)
+    assert setup.values.get("activation_checkpointing") == "full"
+    assert (setup.values.get("autocast_dtype"), setup.values.get("optimizer")) == (
+        "bfloat16",
+        "paged_adamw_8bit",
+    )
     assert setup.origins["optimizer"] == "train.yaml"
 
 
@@ -42,9 +49,16 @@ def test_deepspeed_file() -> None:
             "optimizer": {"type": "AdamW", "params": {"lr": "auto"}},
         }
     )
-    assert (setup.micro_batch_size, setup.sharding, setup.offload) == (2, "zero3", "optimizer")
-    assert (setup.autocast_dtype, setup.optimizer) == ("bfloat16", "adamw_torch")
-    assert setup.deepspeed is True
+    assert (
+        setup.values.get("micro_batch_size"),
+        setup.values.get("sharding"),
+        setup.values.get("offload"),
+    ) == (2, "zero3", "optimizer")
+    assert (setup.values.get("autocast_dtype"), setup.values.get("optimizer")) == (
+        "bfloat16",
+        "adamw_torch",
+    )
+    assert setup.values.get("zero_stage") == 3
 
 
 def test_accelerate_file() -> None:
@@ -56,9 +70,9 @@ def test_accelerate_file() -> None:
             "fsdp_config": {"fsdp_activation_checkpointing": True, "fsdp_offload_params": False},
         }
     )
-    assert (setup.sharding, setup.world_size) == ("fsdp", 8)
-    assert setup.activation_checkpointing == "full"
-    assert (setup.offload, setup.deepspeed) == ("none", None)
+    assert (setup.values.get("sharding"), setup.values.get("world_size")) == ("fsdp", 8)
+    assert setup.values.get("activation_checkpointing") == "full"
+    assert (setup.values.get("offload"), setup.values.get("zero_stage")) == ("none", None)
 
 
 def test_axolotl_file() -> None:
@@ -74,9 +88,19 @@ def test_axolotl_file() -> None:
             "lora_r": 32,
         }
     )
-    assert (setup.model, setup.method) == ("meta-llama/Llama-3.1-8B", "qlora")
-    assert (setup.micro_batch_size, setup.sequence_length, setup.lora_rank) == (1, 4096, 32)
-    assert (setup.attention, setup.packing) == ("flash_attention_2", "packed")
+    assert (setup.values.get("model"), setup.values.get("method")) == (
+        "meta-llama/Llama-3.1-8B",
+        "qlora",
+    )
+    assert (
+        setup.values.get("micro_batch_size"),
+        setup.values.get("sequence_length"),
+        setup.values.get("lora_rank"),
+    ) == (1, 4096, 32)
+    assert (setup.values.get("attention"), setup.values.get("packing")) == (
+        "flash_attention_2",
+        "packed",
+    )
 
 
 def test_llama_factory_file() -> None:
@@ -91,9 +115,12 @@ def test_llama_factory_file() -> None:
             "deepspeed": "examples/deepspeed/ds_z3_config.json",
         }
     )
-    assert (setup.method, setup.quantization) == ("qlora", "nf4")
-    assert (setup.sequence_length, setup.attention) == (1024, "flash_attention_2")
-    assert (setup.loss, setup.sharding) == ("liger", "zero3")
+    assert (setup.values.get("method"), setup.values.get("quantization")) == ("qlora", "nf4")
+    assert (setup.values.get("sequence_length"), setup.values.get("attention")) == (
+        1024,
+        "flash_attention_2",
+    )
+    assert (setup.values.get("loss"), setup.values.get("sharding")) == ("liger", "zero3")
 
 
 def test_torchtune_file() -> None:
@@ -107,10 +134,23 @@ def test_torchtune_file() -> None:
             "enable_activation_checkpointing": True,
         }
     )
-    assert (setup.model, setup.method) == ("meta-llama/Meta-Llama-3.1-8B-Instruct", "lora")
-    assert (setup.micro_batch_size, setup.sequence_length, setup.lora_rank) == (2, 2048, 64)
-    assert (setup.optimizer, setup.activation_checkpointing) == ("paged_adamw_8bit", "full")
-    assert (setup.weights_dtype, setup.autocast_dtype) == ("bfloat16", "none")
+    assert (setup.values.get("model"), setup.values.get("method")) == (
+        "meta-llama/Meta-Llama-3.1-8B-Instruct",
+        "lora",
+    )
+    assert (
+        setup.values.get("micro_batch_size"),
+        setup.values.get("sequence_length"),
+        setup.values.get("lora_rank"),
+    ) == (2, 2048, 64)
+    assert (setup.values.get("optimizer"), setup.values.get("activation_checkpointing")) == (
+        "paged_adamw_8bit",
+        "full",
+    )
+    assert (setup.values.get("weights_dtype"), setup.values.get("autocast_dtype")) == (
+        "bfloat16",
+        "none",
+    )
 
 
 @pytest.mark.parametrize(
@@ -131,33 +171,33 @@ def test_dtypes_by_the_rules_of_each_program(
     settings: dict[str, Any], dtypes: tuple[str | None, str | None]
 ) -> None:
     setup = _read(settings)
-    assert (setup.weights_dtype, setup.autocast_dtype) == dtypes
+    assert (setup.values.get("weights_dtype"), setup.values.get("autocast_dtype")) == dtypes
 
 
 def test_a_name_means_what_it_means_in_its_own_program() -> None:
-    assert _read({"batch_size": 64}).micro_batch_size == 64
-    assert _read({"base_model": "a/b", "batch_size": 64}).micro_batch_size is None
+    assert _read({"batch_size": 64}).values.get("micro_batch_size") == 64
+    assert _read({"base_model": "a/b", "batch_size": 64}).values.get("micro_batch_size") is None
 
 
 def test_a_program_that_is_not_said_to_use_an_adapter_has_none() -> None:
-    assert _read({"use_peft": False, "lora_r": 16, "max_length": 64}).method == "full"
-    assert _read({"lora_r": 16}).method == "lora"
-    assert _read({"load_in_4bit": True}).method == "qlora"
+    assert _read({"use_peft": False, "lora_r": 16, "max_length": 64}).values.get("method") == "full"
+    assert _read({"lora_r": 16}).values.get("method") == "lora"
+    assert _read({"load_in_4bit": True}).values.get("method") == "qlora"
 
 
 def test_an_optimizer_that_no_rung_has_is_not_taken_for_another() -> None:
-    assert _read({"optim": "muon"}).optimizer == "muon"
+    assert _read({"optim": "muon"}).values.get("optimizer") == "muon"
 
 
 def test_a_file_that_contains_itself_does_no_harm() -> None:
     nested: dict[str, Any] = {"max_length": 64}
     nested["again"] = nested
-    assert _read(nested).sequence_length == 64
+    assert _read(nested).values.get("sequence_length") == 64
 
 
 @pytest.mark.parametrize("value", ["auto", None, "", 0, -3, 1e30, True])
 def test_what_is_no_length_is_unknown(value: object) -> None:
-    assert _read({"max_length": value}).sequence_length is None
+    assert _read({"max_length": value}).values.get("sequence_length") is None
 
 
 def test_flags_come_before_files_and_files_before_the_log() -> None:
@@ -168,7 +208,11 @@ def test_flags_come_before_files_and_files_before_the_log() -> None:
         settings_source="a.json",
     )
     setup = setup_of(given, {"per_device_train_batch_size": 8, "max_length": 64, "optim": "sgd"})
-    assert (setup.micro_batch_size, setup.sequence_length, setup.optimizer) == (1, 512, "sgd")
+    assert (
+        setup.values.get("micro_batch_size"),
+        setup.values.get("sequence_length"),
+        setup.values.get("optimizer"),
+    ) == (1, 512, "sgd")
     assert setup.origins["micro_batch_size"] == "--micro-batch"
     assert setup.origins["sequence_length"] == "a.json"
     assert setup.origins["optimizer"] == "the log"
@@ -176,25 +220,27 @@ def test_flags_come_before_files_and_files_before_the_log() -> None:
 
 def test_frames_tell_settings() -> None:
     checkpoint = Frame("/s/torch/utils/checkpoint.py", 500, "checkpoint", None)
-    assert setup_of(Given(), {}, (*LAYER, checkpoint)).activation_checkpointing == "full"
-    assert setup_of(Given(), {}, LAYER).activation_checkpointing == "none"
-    assert setup_of(Given(), {}, ADAM).activation_checkpointing is None
+    assert (
+        setup_of(Given(), {}, (*LAYER, checkpoint)).values.get("activation_checkpointing") == "full"
+    )
+    assert setup_of(Given(), {}, LAYER).values.get("activation_checkpointing") == "none"
+    assert setup_of(Given(), {}, ADAM).values.get("activation_checkpointing") is None
     eager = Frame("/s/transformers/models/llama/modeling_llama.py", 9, "eager_attention_forward",
                   None)  # fmt: skip
-    assert setup_of(Given(), {}, (eager,)).attention == "eager"
+    assert setup_of(Given(), {}, (eager,)).values.get("attention") == "eager"
     quantized = Frame("/s/bitsandbytes/nn/modules.py", 9, "forward", None)
-    assert setup_of(Given(), {}, (quantized,)).method == "qlora"
+    assert setup_of(Given(), {}, (quantized,)).values.get("method") == "qlora"
 
 
 def test_the_file_wins_over_the_frames() -> None:
     setup = setup_of(Given(settings={"gradient_checkpointing": True}), {}, LAYER)
-    assert setup.activation_checkpointing == "full"
+    assert setup.values.get("activation_checkpointing") == "full"
 
 
 def test_deep_and_strange_files_do_no_harm() -> None:
     nested: dict[str, Any] = {}
     nested["self"] = {"a": [1, {"b": 2}], "micro_batch_size": {"x": 1}}
-    assert _read(nested).micro_batch_size is None
+    assert _read(nested).values.get("micro_batch_size") is None
 
 
 @pytest.mark.parametrize(
@@ -211,10 +257,10 @@ def test_deep_and_strange_files_do_no_harm() -> None:
     ],
 )
 def test_where_adapters_sit(settings: dict[str, Any], roles: tuple[str, ...] | None) -> None:
-    assert roles_of(_read(settings).lora_targets) == roles
+    assert roles_of(_read(settings).values.get("lora_targets")) == roles
 
 
 def test_autocast_shows_in_the_traceback() -> None:
     frame = Frame("/s/torch/amp/autocast_mode.py", 44, "decorate_autocast", "return func(*args)")
-    assert setup_of(Given(), {}, (frame,)).autocast_dtype == "bfloat16"
-    assert setup_of(Given(), {"fp16": True}, (frame,)).autocast_dtype == "float16"
+    assert setup_of(Given(), {}, (frame,)).values.get("autocast_dtype") == "bfloat16"
+    assert setup_of(Given(), {"fp16": True}, (frame,)).values.get("autocast_dtype") == "float16"
