@@ -31,6 +31,7 @@ _GLUE = re.compile(
 _QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'")
 _BETWEEN = re.compile(r"(?<![,;]) ")
 _NO_BREAK = "\xa0"  # textwrap does not break here, and `one_line` has removed it from the text
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _UNSAFE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
@@ -39,6 +40,11 @@ def escape(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(map(_visible, text))
+
+
+def readable(document: str) -> str:
+    r"""A document with its control characters, except line breaks and tabs, written out."""
+    return _CONTROLS.sub(lambda found: _visible(found[0]), document)
 
 
 def one_line(text: str) -> str:

@@ -20,7 +20,7 @@ from oomdoctor.render.charts.choose import charts_of
 from oomdoctor.render.charts.drawing import need_matplotlib, svg_part
 from oomdoctor.render.formats import Style
 from oomdoctor.render.outcome_colors import tone
-from oomdoctor.render.text import escape, hash_of, one_line
+from oomdoctor.render.text import escape, hash_of, one_line, readable
 from oomdoctor.render.words import card_name
 
 PARTS = ("page.html", "page.css")
@@ -103,7 +103,7 @@ def render(report: Report, style: Style) -> str:
         is_utc=report.started_at.endswith("+00:00"),
     )
     # A path may hold bytes that are no text.
-    return page.encode("utf-8", "replace").decode()
+    return readable(page.encode("utf-8", "replace").decode())
 
 
 def _picture(chart: Chart, number: int, styles: dict[str, str]) -> _Picture:

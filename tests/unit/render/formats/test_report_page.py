@@ -105,6 +105,7 @@ def test_no_text_of_a_report_becomes_markup() -> None:
             results=results,
             run_dir=EVIL,
             next_commands=(EVIL,),
+            tool=replace(report.tool, name=EVIL, version="1\x1b[31m\x9b0m\x07"),
             model=replace(report.model, id=EVIL, architecture=EVIL),
             machine=replace(report.machine, gpu_name=EVIL, versions={EVIL: EVIL}),
         )
@@ -116,6 +117,7 @@ def test_no_text_of_a_report_becomes_markup() -> None:
         and "49" not in re.findall(r"&amp;(.{2,9}) ", page)
     )
     assert "{{ 7*7 }}" in unescape(page)
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", page)
 
 
 def test_only_its_style_is_allowed() -> None:
