@@ -34,11 +34,11 @@ _BEGIN = re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _BODY = re.compile(r"(?:(?:\\[nr]|[\s\"',+])*[A-Za-z0-9+/=]{32,}){0,200}")
 _LONGEST_KEY = 20_000  # characters
 
-_QUOTES = r"[\\\"'`]{0,4}"
+_QUOTES = r"[\\\"'`]{0,6}"
 _SCHEME = r"(?:(?:Bearer|Basic|Digest|Token|ApiKey|Negotiate)\s{1,3})?"
 # name: value, name=value, 'name': "value", environ["NAME"] = 'value', \"name\": \"value\"
 _NAMED = re.compile(
-    rf"(?i)(?:(?P<query>[?&])|(?<![\w.-]))(?P<option>-{{1,2}})?(?P<name>[\w.-]{{2,200}})[\\\"'`\])]{{0,5}}"
+    rf"(?i)(?:(?P<query>[?&])|(?<![\w.-]))(?P<option>-{{1,2}})?(?P<name>[\w.-]{{2,200}})[\\\"'`\])]{{0,7}}"
     rf"[ \t]{{0,8}}(?:=>|:=|[:=])[ \t]{{0,8}}(?:[brf](?=[\"']))?{_QUOTES}{_SCHEME}"
 )
 # --name value, '--name', 'value', setenv NAME value, setdefault("NAME", "value"), and of a netrc:
