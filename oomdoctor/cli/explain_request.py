@@ -13,7 +13,7 @@ from oomdoctor.cli.option_reader import Reader, hub_id
 from oomdoctor.cli.options.verbs import ExplainOptions
 from oomdoctor.cli.streams import output
 from oomdoctor.commands.explain.explained import built_in
-from oomdoctor.errors import OomDoctorError
+from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.units import GIB
 
 if TYPE_CHECKING:
@@ -86,15 +86,27 @@ def _with_model(
 
 
 def _settings_in(path: Path, option: str) -> Mapping[str, Any]:
-    """The settings of a training file; a script in Python is read, never run."""
-    from oomdoctor.system.train_config import read_text, read_train_config
-    from oomdoctor.system.training_files import with_named_file
-
-    if path.suffix != ".py":
-        return with_named_file(read_train_config(path, option), path)
+    """The settings of a training file or a command; a script in Python is read, never run."""
+    from oomdoctor.records.report.user_training import Document
     from oomdoctor.stacks.reading.script import parse
+    from oomdoctor.system.train_config import read_text, read_train_config
+    from oomdoctor.system.training_files import documents_of, is_command, with_named_file
 
-    return with_named_file(parse(str(path), read_text(path, option)).values, path)
+    if is_command(str(path)):
+        if option == "--apply":
+            raise usage_error(
+                "bad_option",
+                f"--apply: {path} is a command, not a file of settings",
+                f"pass it as --config {shlex.quote(str(path))}, which shows what to change",
+            )
+        found = [dict(with_named_file(one)) for one in documents_of(str(path))]
+        return {key: value for values in reversed(found) for key, value in values.items()}
+    values = (
+        parse(str(path), read_text(path, option)).values
+        if path.suffix == ".py"
+        else read_train_config(path, option)
+    )
+    return with_named_file(Document(str(path), values))
 
 
 def _without(error: OomDoctorError) -> str:

@@ -28,7 +28,7 @@ from oomdoctor.stacks.writing.patch import Written, written
 from oomdoctor.system.environment import worker_environment
 from oomdoctor.system.models import hub
 from oomdoctor.system.train_config import read_text
-from oomdoctor.system.training_files import read_document, read_documents, with_named_file
+from oomdoctor.system.training_files import documents_of, read_documents, with_named_file
 
 _LIMIT_S = 120.0  # importing the libraries takes seconds, on a slow file system a minute
 _LONGEST = 160
@@ -62,8 +62,8 @@ def training_of_file(
     read if it is here. None if the file is no training.
     """
     try:
-        document = recognized(read_document(str(path)))
-        draft = draft_of((replace(document, values=with_named_file(document.values, path)),))
+        documents = tuple(recognized(one) for one in documents_of(str(path)))
+        draft = draft_of([replace(one, values=with_named_file(one)) for one in documents])
         return finished(draft, lambda: config, asked, on_gpus=False)
     except OomDoctorError:
         return None

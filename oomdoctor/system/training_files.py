@@ -11,16 +11,19 @@ import io
 import pickle
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.facts.choices import FormatName
-from oomdoctor.records.report.user_training import Document
+from oomdoctor.records.report.user_training import Document, NotTaken
+from oomdoctor.stacks.reading.command_line import Command, command_in
 from oomdoctor.stacks.reading.script import read_script
 from oomdoctor.system.train_config import read_text, read_with_text
 
 OPTION = "--from"
+_SHELL = (".sh", ".bash", ".sbatch", ".slurm")
 SAVED_ARGUMENTS = "training_args.bin"
 _ADAPTER = "adapter_config.json"
 # Settings that may name a file of another program, and that program.
@@ -39,12 +42,12 @@ _ADAPTER_NAMES = {
 
 
 def read_documents(texts: Sequence[str]) -> tuple[Document, ...]:
-    """Every file of the command line, `FILE` or `PROGRAM:FILE`, then the files that they name.
+    """What each text of the command line says, then the files that they name.
 
     Raises:
         OomDoctorError: a file is missing or cannot be read (exit 2).
     """
-    documents = [read_document(text) for text in texts]
+    documents = [document for text in texts for document in documents_of(text)]
     known = {Path(one.path).resolve() for one in documents}
     for one in tuple(documents):
         for name, program in _NAMED:
@@ -55,18 +58,18 @@ def read_documents(texts: Sequence[str]) -> tuple[Document, ...]:
     return tuple(documents)
 
 
-def with_named_file(settings: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
+def with_named_file(document: Document) -> Mapping[str, Any]:
     """The settings of a file, with those of a DeepSpeed file that it names in place of the name.
 
     They are as they were if that file is not on this machine or cannot be read.
     """
     try:
-        named = _named_file(Document(str(path), settings), "deepspeed")
+        named = _named_file(document, "deepspeed")
         if named is None:
-            return settings
-        return {**settings, "deepspeed": read_with_text(named, OPTION)[0]}
+            return document.values
+        return {**document.values, "deepspeed": read_with_text(named, OPTION)[0]}
     except OomDoctorError:
-        return settings
+        return document.values
 
 
 def split_program(text: str) -> tuple[FormatName | None, str]:
@@ -76,6 +79,74 @@ def split_program(text: str) -> tuple[FormatName | None, str]:
         if colon and head == name and rest:
             return name, rest
     return None, text
+
+
+def is_command(text: str) -> bool:
+    """Whether a text is a command or a shell script, not the name of a file of settings."""
+    path = Path(text)
+    return path.suffix in _SHELL if path.exists() else " " in text.strip()
+
+
+def documents_of(text: str) -> list[Document]:
+    """One file, `FILE` or `PROGRAM:FILE`, or the files and options of a command that starts one.
+
+    Raises:
+        OomDoctorError: it is missing or cannot be read (exit 2).
+    """
+    path = Path(text)
+    if not is_command(text):
+        return [read_document(text)]
+    if path.is_file():
+        command = command_in(read_text(path, OPTION))
+        if command is None:
+            raise usage_error(
+                "bad_config",
+                f"--from: {path}: no line of it starts a training",
+                "pass the command itself: --from 'train.py --max_length 1024 ...'",
+            )
+        return _of_command(command, text, path.parent)
+    command = command_in(text)
+    if command is None:
+        return [read_document(text)]
+    return _of_command(command, f"{command.file or 'trl'} (command line)", Path())
+
+
+def _of_command(command: Command, name: str, folder: Path) -> list[Document]:
+    """What a command says, which is called `name`; it is typed in `folder` or in this one."""
+
+    def file(word: object) -> Path:
+        near = folder / str(word)
+        return near if near.is_file() else Path(str(word)).expanduser()
+
+    options = dict(command.options)
+    named = file(options.pop("config")) if "config" in options else None
+    base = {} if named is None else read_with_text(named, OPTION)[0]
+    unread = {key: str(value) for key, value in options.items() if "$" in str(value)}
+    options = {key: value for key, value in options.items() if key not in unread}
+    left = tuple(
+        NotTaken(key, value, name, None, "the command does not set this variable", True)
+        for key, value in unread.items()
+    )
+    program: FormatName | None = "trl" if command.file is None else None
+    typed = Document(name, {**base, **options}, asked=program, left_out=left)
+    if command.file is None:
+        found = [typed]
+    elif command.file.endswith(".py"):
+        path = file(command.file)
+        found = [read_script(str(path), read_text(path, OPTION), None, typed)]
+    else:
+        main = _file(file(command.file), None)
+        lines = {key: line for key, line in main.lines.items() if key not in options}
+        found = [replace(main, values={**main.values, **options}, lines=lines, left_out=left)]
+    if "config_file" in command.launcher:
+        found.append(_file(file(command.launcher["config_file"]), "accelerate"))
+    if command.processes is not None:
+        engines = {"deepspeed": "DEEPSPEED", "fsdp": "FSDP", "fsdp_config": "FSDP"}
+        engine = [kind for key, kind in engines.items() if found[0].values.get(key)]
+        kind = (*engine, "MULTI_GPU" if command.processes > 1 else "NO")[0]
+        settings = {"num_processes": command.processes, "distributed_type": kind}
+        found.append(Document(f"{name} (launcher)", settings, asked="accelerate"))
+    return found
 
 
 def read_document(text: str) -> Document:

@@ -284,6 +284,18 @@ def test_a_file_of_an_engine_gives_a_whole_training(
     assert any(line.startswith(needs) for line in found["needs"]), found["needs"]
 
 
+def test_a_command_says_the_training(trace: Path, tmp_path: Path, cli: Any) -> None:
+    file = tmp_path / "job.sh"
+    file.write_text("trl sft --model_name_or_path meta-llama/Llama-3.1-8B --use_peft --lora_r 8\n")
+    (found,) = json.loads(cli("explain", str(trace), "--config", str(file), "--json").out)[
+        "diagnoses"
+    ]
+    assert (found["model"], found["config"]["lora_rank"]) == ("meta-llama/Llama-3.1-8B", 8)
+    refused = cli("explain", str(trace), "--apply", str(file), "--write")
+    assert refused.code == 2 and "is a command, not a file of settings" in refused.err
+    assert file.read_text().startswith("trl sft")
+
+
 @pytest.mark.parametrize("suffix", [".yaml", ".py"])
 def test_a_deepspeed_file_that_a_file_names_is_read_where_it_is_here(
     suffix: str, trace: Path, tmp_path: Path, cli: Any

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
+from dataclasses import replace
 
 from oomdoctor.errors import usage_error
 from oomdoctor.records.facts.choices import FormatName
@@ -21,20 +22,32 @@ from oomdoctor.stacks.reading.script_calls import LOADED_BY_TRL, Reading, Script
 _NOT_IN_4_BITS = ("load_in_8bit", "load_in_16bit", "load_in_fp8", "full_finetuning")
 
 
-def read_script(path: str, text: str, asked: FormatName | None = None) -> Document:
-    """The settings of a script as a document.
+def read_script(
+    path: str, text: str, asked: FormatName | None = None, command: Document | None = None
+) -> Document:
+    """The settings of a script as a document. `command` has the options that it is started with.
 
     Raises:
         OomDoctorError: it is not Python, or it has no training settings (exit 2).
     """
     script = parse(path, text)
     if script.parsed is not None and "arguments" not in script.calls:
-        program = "trl" if script.parsed in CONFIGS else "trainer"
+        program: FormatName = "trl" if script.parsed in CONFIGS else "trainer"
+        if command is not None and CONFIGS.get(script.parsed, "default") == "default":
+            return replace(command, asked=asked or program)
         raise usage_error(
             "bad_config",
             f"--from: {path}: {script.parsed} comes from the command line of the script",
-            "write its arguments into args.yaml (such as per_device_train_batch_size: 4), and pass "
-            f"--from {program}:args.yaml",
+            f"pass the command: --from '{path} --per_device_train_batch_size 4 ...'"
+            if CONFIGS.get(script.parsed, "default") == "default"
+            else "write its arguments into args.yaml (such as per_device_train_batch_size: 4), and "
+            f"pass --from {program}:args.yaml",
+        )
+    if command is not None and command.values:
+        raise usage_error(
+            "bad_config",
+            f"--from: {path}: the options of the script's parser are not read",
+            f"pass --from {path}, which reads the defaults of its options, and set those there",
         )
     if not script.values:
         raise usage_error(

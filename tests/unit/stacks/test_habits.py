@@ -283,6 +283,9 @@ def test_a_script_of_a_command_line_says_what_to_pass() -> None:
     text = "from trl import TrlParser\nargs = TrlParser(SFTConfig).parse_args_and_config()\n"
     with pytest.raises(OomDoctorError) as raised:
         read_script("sft.py", text)
+    assert "--from 'sft.py --per_device_train_batch_size 4 ...'" in (raised.value.hint or "")
+    with pytest.raises(OomDoctorError) as raised:
+        read_script("dpo.py", text.replace("SFTConfig", "DPOConfig"))
     assert "--from trl:args.yaml" in (raised.value.hint or "")
 
 

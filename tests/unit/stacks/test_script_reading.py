@@ -12,7 +12,7 @@ from export_rungs import OF_TRAINERS, OF_TRL, RUNGS
 from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.configuration.keys import settled
-from oomdoctor.records.report.user_training import UserTraining
+from oomdoctor.records.report.user_training import Document, UserTraining
 from oomdoctor.stacks.export import export
 from oomdoctor.stacks.reading.finish import Overrides, finished
 from oomdoctor.stacks.reading.merge import draft_of
@@ -233,7 +233,9 @@ def test_arguments_of_the_command_line_are_asked_for(parser: str, kind: str, pro
         read_script("train.py", text)
     assert caught.value.exit_code == ExitCode.USAGE
     assert f"{kind} comes from the command line of the script" in caught.value.message
-    assert f"--from {program}:args.yaml" in (caught.value.hint or "")
+    assert "--from 'train.py --per_device_train_batch_size 4 ...'" in (caught.value.hint or "")
+    typed = Document("train.py (command line)", {"max_length": 64})
+    assert read_script("train.py", text, command=typed).asked == program
 
 
 def test_arguments_that_the_script_makes_itself_are_read() -> None:

@@ -1,0 +1,90 @@
+"""Reads the command that starts a training, as typed or as the last one of a shell script.
+
+Nothing is run; of shell variables, those are known that the script itself sets to plain text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from string import Template
+
+_SETTINGS = (".yaml", ".yml", ".json", ".toml")
+_COUNTS = ("nproc_per_node", "num_processes", "num_gpus")
+_NODES = ("nnodes",)  # accelerate counts the processes of all machines
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What starts a training: the file that it runs or reads, and options before and after it.
+
+    `file` is a script or a file of settings; None for `trl sft`, whose options say all.
+    """
+
+    file: str | None
+    options: Mapping[str, object]
+    launcher: Mapping[str, object]
+
+    @property
+    def processes(self) -> int | None:
+        """On how many GPUs the launcher starts it, if it says so."""
+        counts = [self.launcher[name] for name in _COUNTS if name in self.launcher]
+        nodes = next((self.launcher[name] for name in _NODES if name in self.launcher), 1)
+        known = [one for one in (*counts, nodes) if isinstance(one, int) and 0 < one < 10**6]
+        return known[0] * known[1] if len(known) == 2 else None
+
+
+def command_in(text: str) -> Command | None:
+    """The command of one line, or the last one of a shell script; None if there is none."""
+    variables: dict[str, str] = {}
+    found: Command | None = None
+    for line in re.sub(r"\\\r?\n", " ", text).splitlines():
+        try:
+            words = shlex.split(Template(line).safe_substitute(variables), comments=True)
+        except ValueError:  # an open quote
+            continue
+        for word in words[words[:1] == ["export"] :]:
+            name, equals, value = word.partition("=")
+            if not (equals and name.isidentifier()):
+                break
+            variables[name] = value
+        found = _command(words) or found
+    return found
+
+
+def _command(words: Sequence[str]) -> Command | None:
+    for place, word in enumerate(words):
+        before, after = words[:place], words[place + 1 :]
+        if word == "trl" and after and not after[0].startswith("-"):
+            return Command(None, _options(after), _options(before)) if after[0] == "sft" else None
+        value = before and before[-1].startswith("--")
+        if word.endswith(".py") or (word.endswith(_SETTINGS) and not value):
+            return Command(word, _options(after), _options(before))
+    return None
+
+
+def _options(words: Sequence[str]) -> dict[str, object]:
+    """The options by their names with underscores; one without a value is a switch."""
+    found: dict[str, object] = {}
+    name = ""
+    for word in words:
+        if word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+            name = name.replace("-", "_")
+            found[name] = _value(value) if equals else True
+        elif name and found[name] is True:
+            found[name] = _value(word)
+        elif name:
+            before = found[name]
+            found[name] = [*(before if isinstance(before, list) else [before]), _value(word)]
+    return found
+
+
+def _value(word: str) -> object:
+    try:
+        return json.loads(word.lower() if word in ("True", "False") else word)
+    except (ValueError, RecursionError):
+        return word

@@ -1,0 +1,115 @@
+"""A training that is named by the command that starts it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oomdoctor.commands.user_training import read_user_training
+from oomdoctor.errors import OomDoctorError
+from oomdoctor.records.report.user_training import UserTraining
+from oomdoctor.stacks.reading.command_line import command_in
+from oomdoctor.stacks.reading.finish import Overrides
+
+SCRIPT = """\
+parser = TrlParser((ScriptArguments, SFTConfig, ModelConfig))
+script_args, training_args, model_args = parser.parse_args_and_config()
+trainer = SFTTrainer(model=model_args.model_name_or_path, args=training_args)
+"""
+OWN_PARSER = """\
+parser.add_argument("--size", type=int, default=4)
+args = parser.parse_args()
+training = TrainingArguments(per_device_train_batch_size=args.size)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "own.py").write_text(OWN_PARSER)
+    (tmp_path / "zero.json").write_text(json.dumps({"zero_optimization": {"stage": 2}}))
+    (tmp_path / "ax.yml").write_text("base_model: a/b\nsequence_len: 512\nmicro_batch_size: 2\n")
+    (tmp_path / "args.yaml").write_text("max_length: 256\nper_device_train_batch_size: 3\n")
+    return tmp_path
+
+
+def read(text: str) -> UserTraining:
+    return read_user_training([text], None, Overrides(), None)
+
+
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [
+        (
+            "train.py --model_name_or_path a/b --per_device_train_batch_size 4 --max-length=96",
+            {"micro_batch_size": 4, "sequence_length": 96, "world_size": 1},
+        ),
+        (
+            "torchrun --nnodes 2 --nproc-per-node=4 train.py --gradient_checkpointing False",
+            {"world_size": 8, "sharding": "ddp", "activation_checkpointing": "none"},
+        ),
+        (
+            "accelerate launch --num_processes 2 train.py --deepspeed zero.json --bf16",
+            {"world_size": 2, "sharding": "zero2", "weights_dtype": "bfloat16"},
+        ),
+        (
+            "python train.py --config args.yaml --max_length 128",
+            {"micro_batch_size": 3, "sequence_length": 128},
+        ),
+        (
+            "trl sft --use_peft --lora_target_modules q_proj o_proj --lora_r 4",
+            {"method": "lora", "lora_rank": 4, "lora_targets": ("q_proj", "o_proj")},
+        ),
+        (
+            "accelerate launch -m axolotl.cli.train ax.yml --micro-batch-size 5",
+            {"micro_batch_size": 5, "sequence_length": 512},
+        ),
+    ],
+)
+def test_a_command_is_a_training(folder: Path, text: str, keys: dict[str, Any]) -> None:
+    config = read(text).config
+    assert {key: getattr(config, key) for key in keys} == keys
+
+
+def test_the_last_command_of_a_shell_script_counts(folder: Path) -> None:
+    file = folder / "job.sbatch"
+    file.write_text(
+        "#!/bin/bash\n#SBATCH --nodes=1\nexport LENGTH=640\nBATCH=2\npython prepare.py --x 1\n"
+        "srun torchrun --nproc_per_node 2 \\\n  train.py --max_length ${LENGTH} \\\n"
+        "  --per_device_train_batch_size $BATCH --output_dir $OUT\necho done\n"
+    )
+    found = read(str(file))
+    config = found.config
+    assert (config.sequence_length, config.micro_batch_size, config.world_size) == (640, 2, 2)
+    (unset,) = (one for one in found.not_taken if one.matters)
+    assert (unset.name, unset.value) == ("output_dir", "$OUT")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("own.py --size 8", "the options of the script's parser are not read"),
+        ("missing.py --size 8", "No such file"),
+        ("not a command", "No such file"),
+    ],
+)
+def test_what_is_not_read_says_what_to_type(folder: Path, text: str, said: str) -> None:
+    with pytest.raises(OomDoctorError) as caught:
+        read(text)
+    assert said in caught.value.message and caught.value.hint
+
+
+@pytest.mark.parametrize("text", ["", "echo 'open", "trl dpo --beta 1", "ls -l", "\\\n" * 999])
+def test_other_lines_start_no_training(text: str) -> None:
+    assert command_in(text) is None
+
+
+def test_values_of_any_form_stay_text() -> None:
+    found = command_in(f"train.py --a {'[' * 9999} --b {'9' * 9999} --c '{{\"d\": 1}}' --e")
+    assert found is not None
+    assert isinstance(found.options["a"], str) and isinstance(found.options["b"], str)
+    assert (found.options["c"], found.options["e"]) == ({"d": 1}, True)
