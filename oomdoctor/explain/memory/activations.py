@@ -158,7 +158,7 @@ def logits(sizes: Sizes, training: Training) -> Term | None:
     tokens = training.tokens
     if tokens is None:
         return None
-    if training.fused_loss:
+    if training.config.loss != "default":  # the full logits are never held
         return Term("logits", 0, "computed in chunks by the fused loss")
     width = training.compute_bytes
     each = 12 + (width if width < 4 else 0) + (width if sizes.capped_logits else 0)

@@ -73,11 +73,6 @@ class Training:
         return self.config.activation_checkpointing != "none"
 
     @property
-    def fused_loss(self) -> bool:
-        """Whether the full logits are never held."""
-        return self.config.loss != "default"
-
-    @property
     def states_on_host(self) -> bool:
         return self.config.offload in ("optimizer", "parameters")
 

@@ -45,7 +45,9 @@ def _told(settings: Mapping[str, object], program: FormatName | None) -> Partial
         "model": _named(values.get("model")),
         "method": method.get("method"),
         "quantization": _quantization(values, method),
-        "lora_targets": _targets(values.get("lora_targets")),
+        "lora_targets": values.get("lora_targets")
+        if roles_of(values.get("lora_targets"))
+        else None,
         "optimizer": values.get("optimizer") or _unknown_optimizer(partial),
         "activation_checkpointing": _checkpointing(values),
         "packing": _packing(values),
@@ -114,18 +116,13 @@ def _engine(partial: Partial) -> dict[str, object]:
         sharding = f"zero{stage}" if stage else "none"
     if parameters is None:
         parameters = values.get("fsdp_offload")
+    silent = optimizer is None and parameters is None
+    moved = "parameters" if parameters else "optimizer" if optimizer else None if silent else "none"
     return {
         "sharding": sharding or None,
         "zero_stage": stage,
-        "offload": values.get("offload") or _offload(optimizer, parameters),
+        "offload": values.get("offload") or moved,
     }
-
-
-def _offload(optimizer: object, parameters: object) -> str | None:
-    """What moves to the host, by a switch for the optimizer states and one for all weights."""
-    if parameters or optimizer:
-        return "parameters" if parameters else "optimizer"
-    return None if (optimizer, parameters) == (None, None) else "none"
 
 
 def _stage_in_name(name: str | None) -> int | None:
@@ -170,11 +167,6 @@ def _count(value: object) -> int | None:
 def _named(value: object) -> str | None:
     text = str(value or "").strip()
     return None if text.lower() in ("", "auto", "none") else text
-
-
-def _targets(value: str | tuple[str, ...] | None) -> str | tuple[str, ...] | None:
-    """The modules with adapters, as the key of a rung; None if no name is a known one."""
-    return None if roles_of(value) is None else value
 
 
 def roles_of(value: str | Iterable[str] | None) -> tuple[str, ...] | None:
