@@ -69,6 +69,7 @@ TRAININGS = (
     ),
     Training("lora", "T4", True, 4, 512, {"method": "lora", "activation_checkpointing": "full"}),
     Training("qlora", "RTX 3060", True, 2, 512, {"method": "qlora", "quantization": "nf4"}),
+    Training("qlora-too-large", "RTX 3060", False, 24, 1024, {"method": "qlora"}),
     Training("eager", "RTX 3070", False, 16, 1024, {"method": "lora", "attention": "eager"}),
 )
 
@@ -263,6 +264,14 @@ def _explained(ask: Asked, script: Path, text: str, plan: dict[str, Any]) -> Non
     (diagnosis,) = document["diagnoses"]
     # The message says sizes to 0.01 GiB, the context among them.
     assert abs(diagnosis["simulated_bytes"] - row["peak_device_bytes"]) < 32 * MIB
+    terms = [line for line in diagnosis["needs"] if re.match("(quantized )?weights|adapters", line)]
+    held = sum(_size(line.rpartition(" = ")[2]) for line in terms)
+    assert held == pytest.approx(row["breakdown"]["weights_bytes"], rel=0.01)
     (remedy,), first = card["remedies"], diagnosis["remedies"][0]
     assert ("micro_batch_size" in first["changes"]) is ("micro-batch" in remedy["change"])
     assert first["leaves_bytes"] <= diagnosis["room_bytes"]
+
+
+def _size(text: str) -> float:
+    number, unit = text.split()
+    return float(number) * {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}[unit]
