@@ -11,6 +11,7 @@ import io
 import pickle
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -209,12 +210,13 @@ def _named_file(document: Document, name: str) -> Path | None:
     named = Path(value).expanduser()
     # Examples name their files from the root of a repository.
     places = (named, *(folder / named for folder in Path(document.path).absolute().parents))
-    for place in places:
-        if place.is_file():
-            return place
+    with suppress(OSError):  # too long for the name of a file
+        for place in places:
+            if place.is_file():
+                return place
     raise usage_error(
         "config_missing",
-        f"--from: {document.path}: {name} names {value}, and there is no such file",
+        f"--from: {document.path}: {name} names {value[:200]}, and there is no such file",
         f"pass it as well: --from {document.path} --from deepspeed:FILE",
     )
 

@@ -13,9 +13,11 @@ import pytest
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.codec import dumps, loads
 from oomdoctor.records.job.model import ModelSpec
+from oomdoctor.records.report.user_training import Document
 from oomdoctor.snapshot.reading.snapshot import read_snapshot
 from oomdoctor.system.models.checkpoint import read_config
 from oomdoctor.system.train_config import read_train_config
+from oomdoctor.system.training_files import with_named_file
 from oomdoctor.worker.training.model_config import load_config
 
 LLAMA = {
@@ -110,3 +112,8 @@ def test_a_line_number_that_no_file_has_is_damage(tmp_path: Path) -> None:
     with pytest.raises(OomDoctorError, match="line number that no file has") as error:
         read_snapshot(file)
     assert error.value.exit_code == 2
+
+
+def test_a_name_that_no_file_can_have_is_missing(tmp_path: Path) -> None:
+    document = Document(str(tmp_path / "train.yaml"), {"deepspeed": "x" * 100_000})
+    assert with_named_file(document) == document.values
