@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from oomdoctor.records.job.model import AUTO_CLASSES, ModelSpec, Task, with_floats
 from oomdoctor.worker.protocol import UnsupportedError
@@ -76,7 +76,7 @@ def _config_place(spec: ModelSpec, scratch: Path) -> tuple[str, str | None]:
     return str(scratch), None
 
 
-def _without_attention(config: Any) -> Any:
+def _without_attention(config: object) -> object:
     """Without the implementation of attention: the rung names it, and that of a file may be code
     of the hub ("someone/kernel").
     """
