@@ -18,7 +18,6 @@ from typing import Any
 
 from oomdoctor.package_data import data_of
 from oomdoctor.records.job.machine import Setting
-from oomdoctor.redaction import HIDDEN, is_secret, text_without_secrets
 from oomdoctor.units import MIB, parse_size
 
 WATCH_FOLDER = "OOMDOCTOR_WATCH"
@@ -254,10 +253,14 @@ def _setting(name: str, default: str | None = None) -> Setting:
 
 
 def _masked(name: str, value: str) -> str:
+    from oomdoctor.redaction import HIDDEN, is_secret, text_without_secrets
+
     return HIDDEN if is_secret(name, value) else text_without_secrets(value)
 
 
 def _token() -> Setting:
+    from oomdoctor.redaction import HIDDEN
+
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
         if variable(name):
             origin = "environment" if name == "HF_TOKEN" else f"environment ({name})"

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from oomdoctor.records.job.machine import Setting
+from oomdoctor.redaction import HIDDEN
 from oomdoctor.system import environment
 from oomdoctor.system.environment import settings, slurm, state_dir, worker_environment
 from oomdoctor.units import MIB
@@ -45,15 +46,15 @@ def test_no_secret_is_ever_shown(isolated: Path, monkeypatch: pytest.MonkeyPatch
     token = isolated / "huggingface" / "token"
     token.parent.mkdir(exist_ok=True)
     token.write_text("hf_from_file")
-    assert row("HF_TOKEN") == Setting("HF_TOKEN", environment.HIDDEN, str(token))
+    assert row("HF_TOKEN") == Setting("HF_TOKEN", HIDDEN, str(token))
     monkeypatch.setenv("HUGGING_FACE_HUB_TOKEN", "hf_old")
     assert row("HF_TOKEN").origin == "environment (HUGGING_FACE_HUB_TOKEN)"
     monkeypatch.setenv("HF_TOKEN", "hf_very_secret")
     monkeypatch.setenv("HF_ENDPOINT", "https://me:pass@mirror.example/hf")
     monkeypatch.setenv("OOMDOCTOR_API_KEY", "very_secret")
-    assert row("HF_TOKEN") == Setting("HF_TOKEN", environment.HIDDEN, "environment")
-    assert row("HF_ENDPOINT").value == f"https://{environment.HIDDEN}@mirror.example/hf"
-    assert row("OOMDOCTOR_API_KEY").value == environment.HIDDEN
+    assert row("HF_TOKEN") == Setting("HF_TOKEN", HIDDEN, "environment")
+    assert row("HF_ENDPOINT").value == f"https://{HIDDEN}@mirror.example/hf"
+    assert row("OOMDOCTOR_API_KEY").value == HIDDEN
     shown = repr(settings())
     assert not [secret for secret in ("hf_", "pass", "very_secret") if secret in shown]
 
