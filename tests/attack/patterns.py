@@ -31,7 +31,7 @@ MOST_UNITS = 60
 READ_ABOVE = {"frames.toml", "libraries.toml", "patterns.toml", "dialects.toml"}
 LENGTH = 4000
 """Characters: readers look at no more of a line."""
-TIMES = 3
+TIMES = 8
 """How often as long as `usual_s` an expression may take."""
 LIMIT_S = 2.0
 
