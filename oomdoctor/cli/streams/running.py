@@ -90,9 +90,10 @@ def carry_out(
         signals = stop_on_signals(moving=moving)
         with folder.running(), signals as stop, Progress(quiet=quiet) as progress:
             return work(on_event=progress.on_event, stop=stop)
-    except OomDoctorError as error:
-        if not resumed:
+    except Exception as error:
+        if isinstance(error, OomDoctorError) and not resumed:
             _discard_unused(folder, error)
+        folder.note_problem(error)
         raise
 
 

@@ -67,16 +67,17 @@ class RunFolder:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Mark the run as running until the block ends or the process dies; keep why it failed."""
+        """Mark the run as running until the block ends or the process dies."""
         with mark(self.path / RUNNING):
             with contextlib.suppress(OSError):
                 (self.path / PROBLEM).unlink(missing_ok=True)
-            try:
-                yield
-            except Exception as error:
-                with contextlib.suppress(OSError):
-                    (self.path / PROBLEM).write_text(str(error), encoding="utf-8")
-                raise
+            yield
+
+    def note_problem(self, error: Exception) -> None:
+        """Keep the error that ended the run, if its folder is still that of a run."""
+        if exists(self.path / REQUEST):
+            with contextlib.suppress(OSError):
+                (self.path / PROBLEM).write_text(str(error), encoding="utf-8")
 
     def problem(self) -> str:
         """Why there are no results."""

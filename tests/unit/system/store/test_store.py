@@ -327,3 +327,15 @@ def test_an_unknown_holder_and_a_file_system_without_locks(
     monkeypatch.setattr(lock_module.fcntl, "flock", no_locks)
     with device_lock("GPU-1", False, pytest.fail):
         assert "would go unnoticed" in caplog.text
+
+
+def test_a_run_that_an_error_ended_says_which() -> None:
+    """It was called killed."""
+    folder = made()
+    folder.note_problem(ValueError("no such model"))
+    (row,) = stored_runs()
+    assert row.problem == "ended with an error: no such model"
+    with pytest.raises(OomDoctorError, match="ended with an error: no such model"):
+        folder.read_report()
+    with folder.running():
+        assert "killed" in folder.problem()
