@@ -84,8 +84,9 @@ def split_program(text: str) -> tuple[FormatName | None, str]:
 
 def is_command(text: str) -> bool:
     """Whether a text is a command or a shell script, not the name of a file of settings."""
-    path = Path(text)
-    return path.suffix in _SHELL if path.exists() else " " in text.strip()
+    program, name = split_program(text)
+    path = Path(name)
+    return path.suffix in _SHELL if path.exists() else program is None and " " in text.strip()
 
 
 def documents_of(text: str) -> list[Document]:
