@@ -62,9 +62,11 @@ _PARTS = re.compile(r"[A-Z]{2,}(?![a-z])|[A-Z]?[a-z]+|[A-Z]|\d+")
 _PLAIN = re.compile(
     r"(?i)(?:true|false|none|null|nil|yes|no|not|on|off|n/?a|unset|set|inherit|missing|invalid|required|empty"
     r"|given|unknown|default|str|bytes|string|int|any|optional|expired|failed|ok|error|undefined|found"
-    r"|loaded|ignored|your[\w-]*|x{3,}|\*+|\.{2,}|\(hidden\)?|\[\w+\]?|<[^>]*>?|\$\{?\w*\}?|%\w+%?"
-    r"|\{\w*|[\w.]+[(\[]\w*|(?:self|args|config|cfg|os)\.[\w.]+)[.:!?]?"
+    r"|loaded|ignored|your[\w-]*|x{3,}|\*+|\.{2,}|\(hidden\)?|\[\w+\]?|<[^>]*>?|\$\{\w+\}?"
+    r"|(?-i:\$[A-Z][A-Z0-9_]*)|%\w+%|\{\w+\}?)[.:!?]?"
 )
+# The same without quotes: a call, an attribute, a type with parameters.
+_CODE = re.compile(r"[\w.]+[(\[]\w*|(?:self|args|config|cfg|os)\.[\w.]+|\$\(\w*|\{")
 _NUMBER = re.compile(r"[-+]?\d{1,8}(?:\.\d{0,8})?(?:e[-+]?\d{1,3})?%?")
 _FOLDER = re.compile(r"(?:~|\.{1,2})?/.*")
 _WORD_OF_A_SENTENCE = re.compile(r"(?<= )[a-z]+(?= [a-z(])")
@@ -81,11 +83,14 @@ def is_secret(name: str, value: str) -> bool:
     """
     kinds = (str.isupper, str.islower, str.isdigit)
     random = _drawn(value, 24) and all(any(map(kind, value)) for kind in kinds)
-    if random or _FORMS.fullmatch(value) or _is_secret(name, value, quoted=True):
+    strength = _strength(name)
+    if random or _FORMS.fullmatch(value):
         return True
+    if strength == "secret":
+        return not _is_folder(name, value)
     # Of a GH_PAT or MY_PASS, a single word, a number and a path are not kept from others.
     plain = re.fullmatch(r"[A-Za-z]*|[\d.]*|(?:~|\.{1,2})?/.*", value) or _DIGEST.fullmatch(value)
-    return _strength(name) == "perhaps" and len(value) >= 8 and not plain
+    return strength == "perhaps" and len(value) >= 8 and not plain
 
 
 def without_secrets(command: Sequence[str]) -> tuple[str, ...]:
@@ -153,13 +158,19 @@ def _without_named(text: str, pattern: re.Pattern[str]) -> str:
 def _is_secret(name: str, value: str, option: bool = False, quoted: bool = False) -> bool:
     """Whether the value behind a name is a secret; `option` is whether the name is one's."""
     strength = _strength(name)
-    if strength is None or _PLAIN.fullmatch(value):
+    in_code = not quoted and not option
+    if strength is None or _PLAIN.fullmatch(value) or (in_code and _CODE.fullmatch(value)):
         return False
     if strength == "secret":
-        return not (name.lower() in ("pwd", "oldpwd") and _FOLDER.match(value))
+        return not _is_folder(name, value)
     if option and len(_parts(name)) == 1:
         return not _NUMBER.fullmatch(value)
     return _drawn(value, 12) and (quoted or not _DIGEST.fullmatch(value))
+
+
+def _is_folder(name: str, value: str) -> bool:
+    """Whether it is a folder in PWD or OLDPWD, which shells set; other names like it are secret."""
+    return name.lower() in ("pwd", "oldpwd") and _FOLDER.match(value) is not None
 
 
 def _drawn(value: str, least: int) -> bool:

@@ -62,7 +62,8 @@ def built(
     _keep_from_others(cache)
     folder = cache / _key(interpreter, torch, cache, cpp)
     if _is_whole(folder):
-        os.utime(folder)
+        with contextlib.suppress(OSError):  # a cache that can only be read will do
+            os.utime(folder)
         return folder
     with _locked(cache / "lock"):
         if not _is_whole(folder):
@@ -77,10 +78,18 @@ def built(
                     _build(interpreter, torch, (compiler, cpp), compilers, made, folder)
                 (made / _DIGESTS).write_text(json.dumps(_digests(made)))
                 made.rename(folder)
-            used = sorted(cache.glob("torch-*"), key=lambda one: one.stat().st_mtime)
-            for old in used[:-_MOST_BUILDS]:
-                shutil.rmtree(old, ignore_errors=True)
+            _delete_old(cache)
     return folder
+
+
+def _delete_old(cache: Path) -> None:
+    """Delete builds but those used last, and the notes of builds that are gone."""
+    used = sorted(cache.glob("torch-*"), key=lambda one: one.stat().st_mtime)
+    for old in used[:-_MOST_BUILDS]:
+        shutil.rmtree(old, ignore_errors=True)
+    for note in (cache / "keys").glob("*"):
+        if not (cache / note.read_text(encoding="utf-8")).is_dir():
+            note.unlink(missing_ok=True)
 
 
 def _keep_from_others(cache: Path) -> None:
@@ -124,8 +133,7 @@ def without_values(interpreter: Interpreter, compiler: str, cache: Path) -> str 
     torch = interpreter.torch
     assert torch is not None, "possible.reason_against was not asked"
     cpp = values.find_cpp_compiler(compiler)
-    folder = cache / _key(interpreter, torch, cache, cpp)
-    if _is_whole(folder):
+    if cache.is_dir() and _is_whole(folder := cache / _key(interpreter, torch, cache, cpp)):
         return values.reason_against_values(folder)
     return values.missing_for_values(torch, cpp)
 

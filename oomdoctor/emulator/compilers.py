@@ -31,7 +31,7 @@ class Compilers:
             OSError: it cannot be started.
             subprocess.TimeoutExpired: it took longer.
         """
-        process = subprocess.Popen(
+        with subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -39,15 +39,15 @@ class Compilers:
             text=True,
             env=self._environment,
             start_new_session=True,  # a compiler starts others, and all of them can be ended
-        )
-        self._running.add(process)
-        try:
-            if self._ended:
+        ) as process:
+            self._running.add(process)
+            try:
+                if self._ended:
+                    _end(process)
+                output, errors = process.communicate(timeout=timeout_s)
+            finally:
                 _end(process)
-            output, errors = process.communicate(timeout=timeout_s)
-        finally:
-            _end(process)
-            self._running.discard(process)
+                self._running.discard(process)
         return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
     @contextmanager

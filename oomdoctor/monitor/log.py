@@ -25,7 +25,6 @@ from typing import IO, Any
 from oomdoctor.monitor.readings import Reading
 from oomdoctor.monitor.shared_folder import rank_and_world
 from oomdoctor.records.report.watch import LiveEvent, LiveEventKind, LiveGpu, LiveHeader, LiveStep
-from oomdoctor.redaction import without_secrets
 from oomdoctor.system.store.live_logs import new_log_file
 from oomdoctor.units import format_bytes, format_percent
 
@@ -128,6 +127,8 @@ def _with_peaks_of(step: LiveStep, before: LiveStep) -> LiveStep:
 def _header(gpus: tuple[LiveGpu, ...], total_steps: int | None) -> LiveHeader:
     rank, world = rank_and_world()
     first = gpus[0] if gpus else LiveGpu(0, None, None, None)
+    from oomdoctor.redaction import without_secrets  # takes time to load
+
     return LiveHeader(
         pid=os.getpid(),
         host=platform.node(),

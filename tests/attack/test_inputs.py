@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from attack import MODEL as LLAMA
 
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.codec import dumps, loads
@@ -20,15 +21,6 @@ from oomdoctor.system.train_config import read_train_config
 from oomdoctor.system.training_files import with_named_file
 from oomdoctor.worker.training.model_config import load_config
 
-LLAMA = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "vocab_size": 1000,
-}
 MAPPINGS = "".join(
     f"a{i}: &a{i} {{l: *a{i - 1}, r: *a{i - 1}}}\n" if i else "a0: &a0 {x: 1, y: 2}\n"
     for i in range(30)

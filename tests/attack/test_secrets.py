@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from oomdoctor.package_data import data_of
-from oomdoctor.redaction import HIDDEN, text_without_secrets, without_secrets
+from oomdoctor.redaction import HIDDEN, is_secret, text_without_secrets, without_secrets
 
 DATA = Path(__file__).parent / "data"
 ALPHABETS = {
@@ -87,3 +87,33 @@ def test_a_long_line_takes_time_in_proportion() -> None:
         began = time.process_time()
         text_without_secrets(unit * (200_000 // len(unit)))
         assert time.process_time() - began < 20
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("MY_PASSWORD", "pa(ss1word"),
+        ("DB_PASSWORD", "$ecret-word"),
+        ("WANDB_API_KEY", "config.x1"),
+        ("GH_PAT", "s3cr3t-of-the-group/with+signs"),
+        ("ANYTHING", "hf_" + "aB3" * 10),
+        ("ANYTHING", "xK9mQ2vL7pR4tW8zB3nC6dF1"),
+    ],
+)
+def test_a_variable_is_a_secret(name: str, value: str) -> None:
+    assert is_secret(name, value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PWD", "/home/me"),
+        ("HF_TOKEN_PATH", "/home/me/token"),
+        ("CUDA_VISIBLE_DEVICES", "GPU-5fd4b1d2-6c1a-4d4b-9f2a-8f1d2c3b4a59"),
+        ("GIT_COMMIT", "0123456789abcdef0123456789abcdef01234567"),
+        ("TOKENIZERS_PARALLELISM", "false"),
+        ("SORT_KEY", "length"),
+    ],
+)
+def test_a_variable_is_no_secret(name: str, value: str) -> None:
+    assert not is_secret(name, value)

@@ -13,6 +13,7 @@ import pytest
 from example_diagnoses import EXPLAINED
 from example_plans import PLANS
 from example_reports import REPORTS
+from failed_step import TRACE
 
 from oomdoctor.cli.main import run
 from oomdoctor.commands.events import SurveyEvent
@@ -136,3 +137,11 @@ def watched(monkeypatch: pytest.MonkeyPatch, golden: Callable[[str], Report]) ->
     monkeypatch.setattr(f"{requests}.found_command", lambda word, path=None: Path(word))
     monkeypatch.setattr(f"{requests}.chosen_python", lambda given, command: Path("python"))
     monkeypatch.setattr("oomdoctor.commands.run.run_watched.run_watched", lambda *_: golden("cpu"))
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """A file with the output of a training that ran out of memory."""
+    file = tmp_path / "trace.txt"
+    file.write_text(TRACE)
+    return file

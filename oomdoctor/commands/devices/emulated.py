@@ -34,6 +34,7 @@ def uuid_of(index: int) -> str:
 
 
 UUID = uuid_of(0)  # of the first GPU
+BUILDING = "building the emulated GPU for this version of PyTorch (once)"
 _SESSION = "emulated"  # the folder of a session in that of its run
 _INEXACT = "inexact"  # the file in it that native/failures.c writes
 

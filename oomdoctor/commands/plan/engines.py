@@ -105,8 +105,10 @@ class Engines:
         card: Card,
         folder: RunFolder,
         stop: Callable[[], bool],
+        on_build: Callable[[], None],
         chosen: Chosen = is_sharded,
     ) -> None:
+        self._on_build = on_build
         self._known, self._card, self._folder, self._stop = known, card, folder, stop
         self._configs = [rung.config for rung in known.ladder(card) if chosen(rung.config)]
         self._has_room = not any(map(is_unsloth, self._configs))
@@ -126,7 +128,8 @@ class Engines:
             for lane in range(min(_LANES, len(os.sched_getaffinity(0)))):
                 place = self._folder.path / f"{_LANE}{lane}"
                 place.mkdir(exist_ok=True)
-                seen = opening.enter_context(emulated.emulating(gpus, python, place))
+                session = emulated.emulating(gpus, python, place, on_build=self._on_build)
+                seen = opening.enter_context(session)
                 uuids = ",".join(emulated.uuid_of(index) for index in range(most))
                 environment = worker_environment(uuids) | ONE_THREAD | seen
                 if not any(config.compile or runs_on_card_only(config) for config in self._configs):

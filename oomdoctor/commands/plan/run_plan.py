@@ -104,7 +104,11 @@ def run_plan(
         known.warn(startup_errors.check_limits(request))
 
     known = _known_of(request)
-    with _emulated(known, folder) as variables:
+
+    def on_build() -> None:
+        on_event(SurveyEvent("waiting", message=emulated.BUILDING))
+
+    with _emulated(known, folder, on_build) as variables:
         simulators = Simulators(
             request.python,
             folder,
@@ -119,7 +123,7 @@ def run_plan(
         try:
             with suppress(Stopped), simulators:
                 check = partial(_verify, known, folder, variables, listen, stop)
-                opened = partial(_engines, known, folder, lambda: stop() is not None)
+                opened = partial(_engines, known, folder, lambda: stop() is not None, on_build)
                 try:
                     _predict(known, simulators, folder, listen, check, opened)
                 finally:
@@ -201,7 +205,9 @@ def _predict(
 
 
 @contextmanager
-def _emulated(known: Findings, folder: RunFolder) -> Iterator[dict[str, str]]:
+def _emulated(
+    known: Findings, folder: RunFolder, on_build: Callable[[], None]
+) -> Iterator[dict[str, str]]:
     """The variables of processes that can see the emulated card.
 
     None if nothing is checked on it, unless the interpreter's torch cannot be imported otherwise.
@@ -214,7 +220,9 @@ def _emulated(known: Findings, folder: RunFolder) -> Iterator[dict[str, str]]:
         gpus = emulated.EmulatedGpus(card, 1)
     else:
         gpus = emulated.emulated_gpus("T4")  # which simulations do not see
-    with emulated.emulating(gpus, known.request.python, folder.path) as variables:
+    with emulated.emulating(
+        gpus, known.request.python, folder.path, on_build=on_build
+    ) as variables:
         yield variables
 
 
@@ -235,12 +243,17 @@ def _verify(
 
 @contextmanager
 def _engines(
-    known: Findings, folder: RunFolder, stop: Callable[[], bool], card: Card, chosen: Chosen
+    known: Findings,
+    folder: RunFolder,
+    stop: Callable[[], bool],
+    on_build: Callable[[], None],
+    card: Card,
+    chosen: Chosen,
 ) -> Iterator[Engines | None]:
     if card not in engine_cards(known, chosen):
         yield None
         return
-    with Engines(known, card, folder, stop, chosen) as engines:
+    with Engines(known, card, folder, stop, on_build, chosen) as engines:
         yield engines
 
 

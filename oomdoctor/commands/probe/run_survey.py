@@ -91,7 +91,10 @@ def _held(
     """The setup with its device as it is once no other survey uses it; emulated ones are free."""
     if setup.request.emulate is not None:
         gpus = _emulated(setup.request)
-        with emulated.emulating(gpus, setup.request.python, setup.folder.path) as variables:
+        python, place = setup.request.python, setup.folder.path
+        with emulated.emulating(
+            gpus, python, place, on_build=lambda: on_wait(emulated.BUILDING)
+        ) as variables:
             more = emulated.value_warnings(setup.request.python)
             yield replace(setup, variables=variables, warnings=(*setup.warnings, *more))
         return

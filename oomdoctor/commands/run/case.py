@@ -38,8 +38,8 @@ from oomdoctor.system.store.cases import CASE, PAGE, new_case
 from oomdoctor.system.store.record_files import writing
 
 WIDTH = 100
-_LEAST = 6  # characters; shorter values are in every text
 _PLAIN = re.compile(r"(?i)true|false|none|null|yes|no|\d{1,8}")
+_LEAST = 6  # characters; shorter values are in every text
 
 
 def write_case(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from oomdoctor import __version__
-from oomdoctor.commands.devices.emulated import EmulatedGpus, check_possible, emulating
+from oomdoctor.commands.devices.emulated import BUILDING, EmulatedGpus, check_possible, emulating
 from oomdoctor.commands.run.cure import cured
 from oomdoctor.commands.run.process.command import run_command
 from oomdoctor.commands.run.process.guard import end_left_over, guarded
@@ -150,7 +150,7 @@ def _devices(
         return
 
     def on_build() -> None:
-        on_start("oomdoctor: building the emulated GPU for this PyTorch, which is done once")
+        on_start(f"oomdoctor: {BUILDING}")
 
     python = str(request.python)
     with emulating(request.gpus, python, folder, request.path, on_build) as variables:

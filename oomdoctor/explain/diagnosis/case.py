@@ -234,14 +234,8 @@ class Case:
         if self.phase in ("clip", "optimizer", "backward", "loss", "save"):
             return True
         if self.phase in ("eval", "generate"):
-            told = (
-                self.setup.get("optimizer"),
-                self.setup.get("accumulation_steps"),
-                self.setup.get("method"),
-            )
-            return any(value is not None for value in told) or self.shows(
-                r"\btrain(?:er)?(?:\b|_pt_utils)"
-            )
+            told = bool(_OF_TRAINING & self.setup.keys())
+            return told or self.shows(r"\btrain(?:er)?(?:\b|_pt_utils)")
         return self.grads and not self._only_runs
 
     @property

@@ -105,11 +105,14 @@ class LayerStack:
 
 
 _FLOAT = "__float__"
+_NO_JSON = ("Infinity", "-Infinity", "NaN")
 
 
 def config_of_json(text: str) -> Any:
-    """The content of a config.json. Infinity and NaN, which JSON has not, are written as
-    transformers 5 writes them: {"__float__": "Infinity"}.
+    """The content of a config.json.
+
+    JSON has no Infinity and no NaN, so they become what transformers 5 writes for them:
+    {"__float__": "Infinity"}.
 
     Raises:
         json.JSONDecodeError: the text is not JSON.
@@ -123,5 +126,5 @@ def with_floats(config: Mapping[str, Any]) -> Any:
     """The content with Infinity and NaN as numbers, which every transformers reads."""
     return json.loads(
         json.dumps(dict(config)),
-        object_hook=lambda part: float(part[_FLOAT]) if part.keys() == {_FLOAT} else part,
+        object_hook=lambda part: float(part[_FLOAT]) if part.get(_FLOAT) in _NO_JSON else part,
     )

@@ -2,6 +2,7 @@
 
     <state_dir>/runs/20261121-143000-smollm2-135m-a1b2/
         request.json  partial.json (until it ends)  report.json  running.lock
+        problem.txt (the error that ended it)
         01-inspect/  02-full-fp32-mb1/{job.json, attempt.json, ...}
 
 A survey can be resumed from its folder.
@@ -77,13 +78,14 @@ class RunFolder:
         """Keep the error that ended the run, if its folder is still that of a run."""
         if exists(self.path / REQUEST):
             with contextlib.suppress(OSError):
-                (self.path / PROBLEM).write_text(str(error), encoding="utf-8")
+                internal = "" if isinstance(error, OomDoctorError) else "internal error: "
+                (self.path / PROBLEM).write_text(f"{internal}{error}", encoding="utf-8")
 
     def problem(self) -> str:
-        """Why there are no results."""
+        """How the run ended without results: with the error that was noted, or it was killed."""
         with contextlib.suppress(OSError):
             return f"ended with an error: {(self.path / PROBLEM).read_text(encoding='utf-8')}"
-        return "killed before it had results"
+        return "was killed before it had results"
 
     def is_running(self) -> bool:
         """Whether a process of this machine is working on the run."""
@@ -100,7 +102,7 @@ class RunFolder:
                 )
             raise machine_error(
                 "no_report",
-                f"the run {self.name} has no results: {self.problem()}",
+                f"the run {self.name} {self.problem()}",
                 self._how_to_continue(),
             )
         return read_record(Report, self.path / REPORT)

@@ -165,11 +165,7 @@ def loaded_wide(case: Case) -> Lines:
     lines = case.logged(r"torch_dtype.{0,8}(?:None|float32)|dtype.{0,12}float32")
     if lines:
         return lines
-    if (
-        case.sizes is None
-        or case.allocated is None
-        or case.setup.get("weights_dtype") not in (None,)
-    ):
+    if case.sizes is None or case.allocated is None or "weights_dtype" in case.setup:
         return NONE
     # More is allocated than 16-bit weights take, but no more than 32-bit weights take.
     wide = 2.4 * case.sizes.parameters < case.allocated < 4.4 * case.sizes.parameters

@@ -14,7 +14,7 @@ import pytest
 from analysis_make import request as survey_request
 from example_plans import cards_report, plan_report
 
-from oomdoctor.errors import ExitCode, OomDoctorError
+from oomdoctor.errors import ExitCode, OomDoctorError, machine_error
 from oomdoctor.records.configuration.config import Recipe, TrainConfig
 from oomdoctor.records.job.model import ModelRef, ModelSpec
 from oomdoctor.records.job.result import Attempt, ProbeJob
@@ -332,7 +332,7 @@ def test_an_unknown_holder_and_a_file_system_without_locks(
 def test_a_run_that_an_error_ended_says_which() -> None:
     """It was called killed."""
     folder = made()
-    folder.note_problem(ValueError("no such model"))
+    folder.note_problem(machine_error("no_model", "no such model"))
     (row,) = stored_runs()
     assert row.problem == "ended with an error: no such model"
     with pytest.raises(OomDoctorError, match="ended with an error: no such model"):

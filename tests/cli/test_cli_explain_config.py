@@ -1,0 +1,199 @@
+"""`oomdoctor explain --config`: files, commands and scripts that say the training."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oomdoctor.cli.main import run
+from oomdoctor.commands.user_training import read_user_training
+from oomdoctor.records.job.model import ModelRef
+from oomdoctor.records.report.user_training import by_reason
+from oomdoctor.stacks.reading.finish import Overrides
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (
+            "axolotl.yaml",
+            "base_model: meta-llama/Llama-3.1-8B\nmicro_batch_size: 4\nsequence_len: 4960\n"
+            "gradient_checkpointing: true\n",
+        ),
+        (
+            "args.json",
+            '{"model_name_or_path": "meta-llama/Llama-3.1-8B", "max_length": 4960,\n'
+            '"per_device_train_batch_size": 4, "gradient_checkpointing": true}',
+        ),
+        (
+            "train.toml",
+            'model_name_or_path = "meta-llama/Llama-3.1-8B"\nmax_length = 4960\n'
+            "per_device_train_batch_size = 4\ngradient_checkpointing = true\n",
+        ),
+    ],
+)
+def test_config_files(
+    name: str, text: str, trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / name
+    file.write_text(text)
+    assert run(["explain", str(trace), "--config", str(file)]) == 0
+    out = capsys.readouterr().out
+    assert "4 x 4960 x 128256 x 4 bytes: fp32 logits" in out
+    assert "activation checkpointing:" not in out
+
+
+PLAIN_SCRIPT = """\
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+
+model = AutoModelForCausalLM.from_pretrained("meta-llama/Llama-3.1-8B")
+args = TrainingArguments(output_dir="out", per_device_train_batch_size=4, bf16=True)
+Trainer(model=model, args=args, train_dataset=rows).train()
+"""
+_FILES = {
+    "sft.yaml": "model_name_or_path: meta-llama/Llama-3.1-8B\nmax_length: 4960\nuse_peft: true\n"
+    "dataset_name: a/b\n",
+    "train.py": PLAIN_SCRIPT,
+    "quantized.yaml": "base_model: meta-llama/Llama-3.1-8B\nadapter: qlora\nload_in_4bit: true\n"
+    "sequence_len: 4096\nmicro_batch_size: 2\n",
+}
+
+
+@pytest.mark.parametrize("name", _FILES)
+def test_a_file_means_what_it_means_to_plan(
+    name: str, trace: Path, tmp_path: Path, cli: Any
+) -> None:
+    """What no setting says is the default of the program that reads the file."""
+    file = tmp_path / name
+    file.write_text(_FILES[name])
+    document = json.loads(cli("explain", str(trace), "--config", str(file), "--json").out)
+    (found,) = document["diagnoses"]
+    planned = read_user_training([str(file)], None, Overrides(), None)
+    assert found["config"] == json.loads(json.dumps(asdict(planned.config)))
+    reasons = by_reason(planned.assumed, planned.config)
+    assert reasons and set(reasons) <= set(found["assumed"])
+
+
+_ENGINE = '{"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": 4}'
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "needs"),
+    [
+        (
+            "accelerate.yaml",
+            "distributed_type: FSDP\nnum_processes: 4\nfsdp_config:\n  fsdp_version: 2\n",
+            "weights 8,030,261,248 x 2 bytes / 4 devices",
+        ),
+        ("zero.json", _ENGINE, "activations 8,192 tokens x 32 layers"),
+        (
+            "sft.yaml",
+            "model_name_or_path: a/b\nmax_length: 512\ndeepspeed: zero.json\n",
+            "activations 2,048 tokens x 32 layers x 8,192 bytes (checkpoints)",
+        ),
+    ],
+)
+def test_a_file_of_an_engine_gives_a_whole_training(
+    name: str, text: str, needs: str, trace: Path, tmp_path: Path, cli: Any
+) -> None:
+    """On how many GPUs may be open, other than for plan."""
+    (tmp_path / "zero.json").write_text(_ENGINE)
+    file = tmp_path / name
+    file.write_text(text)
+    words = ("explain", str(trace), "--model", "meta-llama/Llama-3.1-8B", "--config", str(file))
+    (found,) = json.loads(cli(*words, "--json").out)["diagnoses"]
+    planned = read_user_training(
+        [str(file)],
+        ModelRef("meta-llama/Llama-3.1-8B", source="catalogue"),
+        Overrides(gpus=None if "accelerate" in name else 2, micro_batch_size=4),
+        None,
+    )
+    assert set(by_reason(planned.assumed, planned.config)) <= set(found["assumed"])
+    assert any(line.startswith(needs) for line in found["needs"]), found["needs"]
+
+
+def test_a_command_says_the_training(trace: Path, tmp_path: Path, cli: Any) -> None:
+    file = tmp_path / "job.sh"
+    file.write_text("trl sft --model_name_or_path meta-llama/Llama-3.1-8B --use_peft --lora_r 8\n")
+    (found,) = json.loads(cli("explain", str(trace), "--config", str(file), "--json").out)[
+        "diagnoses"
+    ]
+    assert (found["model"], found["config"]["lora_rank"]) == ("meta-llama/Llama-3.1-8B", 8)
+    refused = cli("explain", str(trace), "--apply", str(file), "--write")
+    assert refused.code == 2 and "is a command, not a file of settings" in refused.err
+    assert file.read_text().startswith("trl sft")
+
+
+@pytest.mark.parametrize("suffix", [".yaml", ".py"])
+def test_a_deepspeed_file_that_a_file_names_is_read_where_it_is_here(
+    suffix: str, trace: Path, tmp_path: Path, cli: Any
+) -> None:
+    engine = {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}}
+    texts = {
+        ".yaml": "model_name_or_path: meta-llama/Llama-3.1-8B\nmax_length: 4960\nbf16: true\n"
+        "per_device_train_batch_size: 4\ndeepspeed: ",
+        ".py": PLAIN_SCRIPT.replace("bf16=True)", "bf16=True, deepspeed=ENGINE)"),
+    }
+    file = tmp_path / f"train{suffix}"
+
+    def explained(value: str) -> str:
+        text = texts[suffix]
+        file.write_text(text.replace("ENGINE", value) if "ENGINE" in text else text + value + "\n")
+        ended = cli("explain", str(trace), "--config", str(file))
+        assert ended.code == 0, ended.err
+        return str(ended.out)
+
+    elsewhere = explained('"engine.json"')
+    inline = explained(json.dumps(engine))
+    (tmp_path / "engine.json").write_text(json.dumps(engine))
+    assert explained('"engine.json"') == inline != elsewhere
+
+
+def test_no_checkpointing_is_assumed_where_the_program_turns_it_off(
+    trace: Path, tmp_path: Path, cli: Any
+) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(PLAIN_SCRIPT)
+    words = ("explain", str(trace), "--seq-len", "4960")
+    assumed = cli(*words, "--config", str(file)).out
+    assert "activation checkpointing, because" not in assumed
+    known = ("--model", "meta-llama/Llama-3.1-8B", "--micro-batch", "4")
+    assert "activation checkpointing, because" in cli(*words, *known).out
+
+
+def test_a_config_for_an_unknown_model_is_a_warning(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("base_model: nobody/nothing\n")
+    assert run(["explain", str(trace), "--config", str(file)]) == 0
+    assert "add --model" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("a.yaml", "a: [1\n"), ("a.json", "{"), ("a.toml", "a ="), ("a.yaml", "- 1\n"),
+     ("a.yaml", "a" * 9_000_000)],
+)  # fmt: skip
+def test_bad_config(
+    name: str, text: str, trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / name
+    file.write_text(text)
+    assert run(["explain", str(trace), "--config", str(file)]) == 2
+    assert f"--config: {file}" in capsys.readouterr().err
+
+
+def test_a_config_never_runs_what_it_names(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = tmp_path / "made"
+    file = tmp_path / "evil.yaml"
+    file.write_text(f"a: !!python/object/apply:os.mkdir [{str(made)!r}]\n")
+    assert run(["explain", str(trace), "--config", str(file)]) == 2
+    assert not made.exists()
+    assert f"--config: {file}: line 1" in capsys.readouterr().err
