@@ -23,17 +23,19 @@ import json
 import shutil
 import sys
 import tempfile
-from math import isclose
+from math import inf, isclose
 from pathlib import Path
 from statistics import median
+from textwrap import fill
 from typing import Any
 
-from third import inputs, litgpt, sources
+from third import inputs, litgpt, sources, vision
 from third.judged import JUDGED
 from third.rows import GIB, ROWS
 from third.running import run
 
 ALL = ROWS + JUDGED
+PAGE = 110  # characters of a line of the documentation
 VARIES = 0.02  # of a peak, between two runs of a row that says why it varies
 
 
@@ -54,6 +56,8 @@ def main() -> int:
         inputs.make(given)
         if any("/litgpt/" in row.command for row in rows):
             litgpt.make(given / "litgpt")
+        if any(row.command.startswith("env ") for row in rows):
+            vision.make(given)
         for row in rows:
             script = sources.script_of(row, python, options.sources)
             if script is None:
@@ -88,11 +92,11 @@ def _changed(readings: list[dict[str, Any]], file: Path) -> list[str]:
     varying = {row.name for row in ALL if row.varies}
     recorded = {r["name"]: r for r in json.loads(file.read_text())}
     return [
-        f"changed  {r['name']}: {key} was {was[key]}, is {r[key]}"
+        f"changed  {r['name']}: {key} was {was.get(key)}, is {r.get(key)}"
         for r in readings
         if (was := recorded.get(r["name"]))
-        for key in ("result", "ranks")
-        if r[key] != was[key]
+        for key in ("result", "ranks", "swept")
+        if r.get(key) != was.get(key)
         and not (key == "ranks" and r["name"] in varying and _near(was[key], r[key]))
     ]
 
@@ -121,7 +125,7 @@ def table(readings: list[dict[str, Any]]) -> str:
         "|---|---|---|---|---|---|",
     ]
     for r in readings:
-        if "published" in r:
+        if "published" in r or "swept" in r:
             continue
         top = max(r["ranks"], key=lambda rank: rank["peak_allocated_bytes"], default=None)
         peaks = " | ".join(_peaks(top))
@@ -159,15 +163,58 @@ def judged_table(readings: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def swept_differences(reading: dict[str, Any]) -> list[float]:
+    """How far each size of a benchmark is off, relatively; infinite if the run wrote none."""
+    figures = reading["swept"]["figures"]
+    return [inf if here is None else here / there - 1 for _, there, here in figures]
+
+
+def swept_table(readings: list[dict[str, Any]]) -> str:
+    """The table of benchmarks that were measured for many sizes in docs/emulation.md."""
+    lines = [
+        "| script | from | cards | sizes | published | equal | largest difference |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for r in readings:
+        if "swept" not in r:
+            continue
+        off = swept_differences(r)
+        sizes = [there * r["swept"]["unit"] / GIB for _, there, _ in r["swept"]["figures"]]
+        largest = max(off, key=abs)
+        lines.append(
+            f"| {r['name']} | {r['from']} | {r['cards']} | {len(off)} | {min(sizes):.2f} to "
+            f"{max(sizes):.2f} GiB | {off.count(0.0)} | {f'{largest:+.2%}' if largest else '0'} |"
+        )
+    return "\n".join(lines)
+
+
+def judged_reasons(readings: list[dict[str, Any]]) -> str:
+    """What the sources of some rows leave open, or why they differ, as a list."""
+    rows: dict[str, list[str]] = {}
+    for r in readings:
+        if remark := (r.get("published") or r.get("swept") or {}).get("remark"):
+            rows.setdefault(remark, []).append(r["name"])
+    items = [f"- {', '.join(names)}: {remark}." for remark, names in rows.items()]
+    return "\n".join(
+        fill(item, PAGE, subsequent_indent="  ", break_on_hyphens=False) for item in items
+    )
+
+
 def judged_summary(readings: list[dict[str, Any]]) -> str:
-    """How far the rows of `judged_table` are off, in one paragraph."""
+    """How far the rows of `judged_table` and `swept_table` are off, in one paragraph."""
     every = judged(readings)
     known = [abs(error) for r, _, error in every if not r["published"]["remark"]]
-    return (
-        f"All settings are known for {len(known)} runs: median difference "
-        f"{median(known):.2%}, largest {max(known):.2%}. The other {len(every) - len(known)} "
-        "do not say all."
+    swept = [r for r in readings if "swept" in r]
+    off = [abs(d) for r in swept if not r["swept"]["remark"] for d in swept_differences(r)]
+    projects = {r["from"].partition("@")[0] for r in (*swept, *(r for r, _, _ in every))}
+    text = (
+        f"{len(every)} runs and {len(swept)} benchmarks of {len(projects)} projects. All settings "
+        f"are known for {len(known)} of the runs: median difference {median(known):.2%}, largest "
+        f"{max(known):.2%}. The other {len(every) - len(known)} do not say all. The benchmarks "
+        f"print {len(off)} peaks: {off.count(0.0)} are equal to the last "
+        f"digit, and the largest difference is {max(off):.2%}."
     )
+    return fill(text, PAGE)
 
 
 def _peaks(rank: dict[str, Any] | None) -> tuple[str, str]:

@@ -10,10 +10,19 @@ from pathlib import Path
 from statistics import median
 
 import pytest
-from third import inputs, litgpt, sources
-from third.rows import Row
+from third import inputs, litgpt, sources, swept, vision
+from third.rows import Row, Swept
 from third.settings import with_settings
-from third_party import ALL, judged, judged_table, table
+from third_party import (
+    ALL,
+    judged,
+    judged_reasons,
+    judged_summary,
+    judged_table,
+    swept_differences,
+    swept_table,
+    table,
+)
 
 ROOT = Path(__file__).parents[3]
 READINGS = json.loads((ROOT / "tests" / "data" / "emulated" / "third_party.json").read_text())
@@ -44,7 +53,8 @@ def test_training_was_stopped_after_the_steps_that_were_asked_for() -> None:
 
 def test_the_documentation_shows_them() -> None:
     page = (ROOT / "docs" / "emulation.md").read_text()
-    assert table(READINGS) in page and judged_table(READINGS) in page
+    for part in (table, judged_table, swept_table, judged_summary, judged_reasons):
+        assert part(READINGS) in page, part.__name__
 
 
 def test_published_peaks_are_met() -> None:
@@ -53,6 +63,22 @@ def test_published_peaks_are_met() -> None:
     ]
     assert median(differences) <= 0.01
     assert max(differences) <= 0.05
+
+
+def test_every_size_of_a_benchmark_is_met() -> None:
+    known = [r for r in READINGS if "swept" in r and not r["swept"]["remark"]]
+    assert sum(len(swept_differences(r)) for r in known) >= 100
+    for r in known:
+        assert max(map(abs, swept_differences(r))) <= 0.0001, r["name"]
+
+
+def test_peaks_are_read_from_what_a_benchmark_wrote(tmp_path: Path) -> None:
+    (tmp_path / "theirs.csv").write_text("size,kind,peak\n1,memory,2.0\n2,memory,4.0\n1,speed,9\n")
+    (tmp_path / "own.csv").write_text("size,kind,peak\n1,memory,2.5\n1,speed,7\n")
+    told = Swept((("own.csv", "theirs.csv"),), ("size",), "peak", 10, (("kind", "memory"),))
+    reading = swept.read(told, tmp_path, tmp_path)
+    assert reading["figures"] == [("1", 2.0, 2.5), ("2", 4.0, None)]
+    assert swept_differences({"swept": reading}) == [0.25, math.inf]
 
 
 def test_readings_are_of_what_the_rows_say_today() -> None:
@@ -72,6 +98,8 @@ def test_a_script_is_run_with_other_settings() -> None:
 def test_checkpoints_have_the_parameters_of_their_models() -> None:
     counts = [sum(math.prod(shape) for _, shape in litgpt.weights(m)) for m in litgpt.MODELS]
     assert counts == [1_418_270_720, 3_637_321_728, 6_738_415_616, 13_015_864_320]
+    counts = [sum(math.prod(shape) for _, shape in each()) for each in (vision.large, vision.huge)]
+    assert counts == [304_326_632, 630_764_800]  # as torchvision and timm have them
 
 
 def test_inputs_are_the_same_at_each_run(tmp_path: Path) -> None:

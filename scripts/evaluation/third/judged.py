@@ -7,7 +7,7 @@ long as theirs. Words of the rows differ, which does not matter to memory.
 from __future__ import annotations
 
 from third.litgpt import MODELS
-from third.rows import GIB, Published, Row
+from third.rows import CARD, GIB, Published, Row, Swept
 
 GB = 10**9
 A100 = "A100 SXM4 40GB"
@@ -15,7 +15,9 @@ A100 = "A100 SXM4 40GB"
 # The commit that added the table. The page names 8641822, of a week before.
 LITGPT = ("Lightning-AI/litgpt", "0cc02afa1dca7434418cf612690da13d38d294fd")
 RASBT = ("rasbt/LLMs-from-scratch", "28c65cdfbc3338e2e040016eea4b7fdf556e4d57")
-TITAN = ("pytorch/torchtitan", "ba2469780da5a689e856e21ab9664ab1bed4fdd5")
+MEMORY = ("rasbt/pytorch-memory-optim", "f6eddcd28c40770a097ffd9f18797a043457a2d0")
+EFFICIENT = ("mgmalek/efficient_cross_entropy", "049d44460051a82f58f7ff49a2ad0653ecf026d8")
+TORCHAO = ("pytorch/ao", "f3342a0aa1d30da7ad33a9ae93a886af1a5534b9")
 
 
 def _litgpt(model: str, script: str, gigabytes: float, batch: int = 1, bits: str = "") -> Row:
@@ -70,9 +72,56 @@ def _torchtune(name: str, gibibytes: float, words: str, config: str = "full") ->
                varies=varies)  # fmt: skip
 
 
+_ADAM = "torch 2.1's Adam needs one more copy of the weights; with it, 3.91 GB here too"
+_COPY = (
+    "torch 2.1's flash attention leads to one more copy of its output per layer; with it and its "
+    "Adam, 03 is within 1 % here too"
+)
+
+
+def _vision(script: str, gigabytes: float, steps: str = "6", remark: str = "") -> Row:
+    """A row of logs.md: ViT-L/16 on CIFAR-10, torch 2.1 of June 2023."""
+    return Row(f"memory-optim-{script.replace('_', '-')}",
+               "env TORCH_HOME={inputs}/torch {unchecked} {script}", f"{script}.py", "", *MEMORY,
+               cards=A100, steps=steps,
+               published=Published(gigabytes, GB, "reserved", "logs.md", remark))  # fmt: skip
+
+
+def _torchao(optimizer: str, gigabytes: float) -> Row:
+    """A row of torchao's table of optimizers: ViT-H/14, 8 images, compiled, torch 2.4."""
+    words = (
+        "--model vit_huge_patch14_224.orig_in21k --amp bf16 --compile --batch_size 8 "
+        f"--n_epochs 1 --cosine_lr_scheduler --seed 2024 --n_workers 0 --optim {optimizer}"
+    )
+    return Row(f"torchao-{optimizer.lower()}",
+               "env HF_HUB_CACHE={inputs}/hub {python} {script} " + words,
+               "benchmarks/benchmark_low_bit_adam.py", "", *TORCHAO, cards="RTX 4070 Ti SUPER",
+               published=Published(gigabytes, GB, "allocated", "torchao/optim/README.md",
+                                   "torch 2.4 and its compiler then"))  # fmt: skip
+
+
+_EFFICIENT_FILES = tuple(f"benchmark_data/{name}.csv" for name in ("n_classes", "n_tokens", "dim"))
+
+
+def _liger(kernel: str, commit: str, card: str, remark: str = "") -> Row:
+    """A benchmark of a kernel of Liger's, with the kernels of the checkout."""
+    swept = Swept(
+        (("../data/all_benchmark_data.csv", "benchmark/data/all_benchmark_data.csv"),),
+        ("kernel_provider", "kernel_operation_mode", "x_value", "extra_benchmark_config_str"),
+        "y_value_50", 1 << 20, (("kernel_name", kernel), ("metric_name", "memory")), remark,
+    )  # fmt: skip
+    script = f"benchmark/scripts/benchmark_{kernel}.py"
+    return Row(f"liger-{kernel.replace('_', '-')}", "{python} {script}", script, "",
+               "linkedin/Liger-Kernel", commit, card, steps="all", path="src", beside=True,
+               swept=swept)  # fmt: skip
+
+
 _SPEED = "ch05/10_llm-training-speed"
 _LONG = "--max_new_tokens 32768 --n_heads 24 --n_layers 12"
 _WIDE = "--max_new_tokens 1024 --n_heads 16 --n_layers 12 --emb_dim 4096"
+
+# The commits that added the figures.
+_2024_09_03 = "b5672a153b7b314a367996fc6cd60a57aeda4ccc"
 
 JUDGED = (
     _litgpt("phi-1_5", "lora", 4.82),
@@ -134,4 +183,27 @@ JUDGED = (
            "allocated"),
     _rasbt("experts", "ch04/07_moe/gpt_with_kv_moe.py", _WIDE + " --hidden_dim 1024 "
            "--num_experts 32 --num_experts_per_tok 2", 11.48, GIB, "allocated"),
+    _vision("01_pytorch-vit", 26.79),
+    _vision("01-2_pytorch-fabric", 26.84),
+    _vision("02_mixed-precision", 18.21, remark=_COPY),
+    _vision("03_bfloat16", 13.82, remark=_COPY),
+    _vision("04_lower-batchsize", 5.69, remark=_COPY),
+    _vision("05_gradient-accum", 3.91, remark=_ADAM),
+    _vision("06_sgd-with-scheduler", 2.02, remark=_COPY),
+    _vision("07_01_init-module", 1.24, "all"),
+    _vision("07_03_init-module", 0.65, "all"),
+    _torchao("AdamW", 12.23),
+    _torchao("AdamW8bitBnb", 8.32),
+    _torchao("AdamW8bitAo", 8.33),
+    _torchao("AdamWFp8Ao", 8.33),
+    _torchao("AdamW4bitAo", 7.72),
+    Row("efficient-cross-entropy", "{python} {script}", "benchmark.py", "", *EFFICIENT, cards=A100,
+        steps="all", swept=Swept(tuple(zip(_EFFICIENT_FILES, _EFFICIENT_FILES, strict=True)),
+                                 ("fn", "n_loop_iters", "dim", "n_classes", "n_tokens"),
+                                 "peak_mem", GB)),
+    _liger("geglu", _2024_09_03, CARD),
+    _liger("swiglu", _2024_09_03, CARD),
+    _liger("layer_norm", _2024_09_03, CARD),
+    _liger("cross_entropy", _2024_09_03, CARD),
+    _liger("fused_linear_cross_entropy", _2024_09_03, CARD),
 )  # fmt: skip

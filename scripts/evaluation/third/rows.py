@@ -2,7 +2,8 @@
 
 In a command, `{script}` is the script, `{python}` the environment's interpreter and `{inputs}` the
 folder that `inputs` fills, which is not the working directory. `{settings} {script} NAME=VALUE --`
-runs the script with other values of its own settings.
+runs the script with other values of its own settings, `{unchecked} {script}` with images that are
+made here.
 """
 
 from __future__ import annotations
@@ -31,6 +32,23 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True)
+class Swept:
+    """Peaks that a benchmark writes to CSV files, a row a size, and that its authors published.
+
+    `files` are what it writes, relative to the working folder, and the authors' own in the
+    repository. Rows with the same `keys` are compared by `column`, in units of `unit` bytes. Only
+    rows count that have the values of `only`.
+    """
+
+    files: tuple[tuple[str, str], ...]
+    keys: tuple[str, ...]
+    column: str
+    unit: int
+    only: tuple[tuple[str, str], ...] = ()
+    remark: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     """One script. `package` installed it, or it is a file of `repository` at `commit`.
 
@@ -51,6 +69,7 @@ class Row:
     varies: str = ""  # why its peak may differ a little between two runs
     beside: bool = False  # the script's folder is copied, and finds data beside itself
     published: Published | None = None
+    swept: Swept | None = None
 
 
 # Seen in a dozen runs of one script: up to 0.15 % of what is allocated, 0.7 % of what is reserved.

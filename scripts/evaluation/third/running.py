@@ -12,11 +12,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from third import swept
 from third.rows import Row
 from third.sources import OLDER, place
 
 ROOT = Path(__file__).parents[3]
-SETTINGS = Path(__file__).with_name("settings.py")
+STARTERS = {name: Path(__file__).with_name(f"{name}.py") for name in ("settings", "unchecked")}
 TIMEOUT_S = 3600
 
 
@@ -26,7 +27,7 @@ def run(row: Row, python: Path, script: Path, inputs: Path, folder: Path) -> dic
     script = place(row, script, inputs, folder)
     # The launchers beside the interpreter are found first, as in an environment that is active.
     places = {"script": script, "inputs": inputs, "python": python.parent / "python"}
-    places["settings"] = f"{places['python']} {SETTINGS}"
+    places |= {name: f"{places['python']} {file}" for name, file in STARTERS.items()}
     command = shlex.split(row.command.format(**places))
     report_file = folder / "report.json"
     words = [sys.executable, "-m", "oomdoctor", "run", "--python", str(python)]
@@ -53,6 +54,7 @@ def run(row: Row, python: Path, script: Path, inputs: Path, folder: Path) -> dic
         "result": _result(ended.returncode, report),
         "ranks": [_rank(rank) for rank in report["ranks"]],
         **({"published": asdict(row.published)} if row.published else {}),
+        **({"swept": swept.read(row.swept, folder, checkout)} if row.swept else {}),
         "host_seconds": round(time.monotonic() - began),
     }
 
