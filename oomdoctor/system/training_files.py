@@ -18,13 +18,13 @@ from typing import Any, get_args
 
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.facts.choices import FormatName
-from oomdoctor.records.report.user_training import Document, NotTaken
+from oomdoctor.records.report.user_training import COMMAND_LINE, OF_SHELLS, Document, NotTaken
+from oomdoctor.stacks.programs.trl import COMMANDS, CONFIGS, NOT_ITS_STEP
 from oomdoctor.stacks.reading.command_line import Command, command_in
 from oomdoctor.stacks.reading.script import read_script
 from oomdoctor.system.train_config import read_text, read_with_text
 
 OPTION = "--from"
-_SHELL = (".sh", ".bash", ".sbatch", ".slurm")
 SAVED_ARGUMENTS = "training_args.bin"
 _ADAPTER = "adapter_config.json"
 # Settings that may name a file of another program, and that program.
@@ -86,7 +86,7 @@ def is_command(text: str) -> bool:
     """Whether a text is a command or a shell script, not the name of a file of settings."""
     program, name = split_program(text)
     path = Path(name)
-    return path.suffix in _SHELL if path.exists() else program is None and " " in text.strip()
+    return path.suffix in OF_SHELLS if path.exists() else program is None and " " in text.strip()
 
 
 def documents_of(text: str) -> list[Document]:
@@ -110,7 +110,14 @@ def documents_of(text: str) -> list[Document]:
     command = command_in(text)
     if command is None:
         return [read_document(text)]
-    return _of_command(command, f"{command.file or 'trl'} (command line)", Path())
+    if command.file is not None and not Path(command.file).expanduser().is_file():
+        raise usage_error(
+            "config_missing",
+            f"--from: {command.file}: No such file; the command is {text!r}",
+            f"check the path, from {Path.cwd()}",
+        )
+    started = command.file or f"trl {command.trainer}"
+    return _of_command(command, f"{started}{COMMAND_LINE}", Path())
 
 
 def _of_command(command: Command, name: str, folder: Path) -> list[Document]:
@@ -129,10 +136,9 @@ def _of_command(command: Command, name: str, folder: Path) -> list[Document]:
         NotTaken(key, value, name, None, "the command does not set this variable", True)
         for key, value in unread.items()
     )
-    program: FormatName | None = "trl" if command.file is None else None
-    typed = Document(name, {**base, **options}, asked=program, left_out=left)
+    typed = Document(name, {**base, **options}, left_out=left)
     if command.file is None:
-        found = [typed]
+        found = [_of_trl(typed, command.trainer)]
     elif command.file.endswith(".py"):
         path = file(command.file)
         found = [read_script(str(path), read_text(path, OPTION), None, typed)]
@@ -149,6 +155,16 @@ def _of_command(command: Command, name: str, folder: Path) -> list[Document]:
         settings = {"num_processes": command.processes, "distributed_type": kind}
         found.append(Document(f"{name} (launcher)", settings, asked="accelerate"))
     return found
+
+
+def _of_trl(options: Document, word: str) -> Document:
+    """The options of `trl WORD`, with what it trains for."""
+    config, left = COMMANDS[word], options.left_out
+    if config not in CONFIGS:
+        left += (NotTaken("trl", f"trl {word}", options.path, None, NOT_ITS_STEP, True),)
+    values = {"objective": CONFIGS.get(config, "default"), **options.values}
+    calls = frozenset({config.replace("Config", "Trainer")})
+    return replace(options, values=values, asked="trl", left_out=left, calls=calls)
 
 
 def read_document(text: str) -> Document:

@@ -102,8 +102,12 @@ def trl(values: Mapping[str, object]) -> dict[str, object]:
     """The dataclasses that `trl sft`, `trl dpo`, `trl grpo` and `trl reward` parse."""
     import trl as library
 
-    trainers = _facts()["trl_trainers"].items()
-    kind = next((name for name, marks in trainers if set(marks) & set(values)), "SFTConfig")
+    trainers, word = _facts()["trl_trainers"].items(), values.get("objective")
+    if word is None:
+        fitting = [name for name, marks in trainers if set(marks) & set(values)]
+    else:  # the command has named it
+        fitting = [name for name, _ in trainers if name.lower() == f"{word}config"]
+    kind = fitting[0] if fitting else "SFTConfig"
     return _parsed([getattr(library, kind), library.ModelConfig], values)
 
 

@@ -16,6 +16,12 @@ YOURS = "yours"
 Aim = Literal["fits", "faster"]
 
 
+OF_SHELLS = (".sh", ".bash", ".sbatch", ".slurm")
+"""The ends of the names of shell scripts."""
+COMMAND_LINE = " (command line)"
+"""Stands behind the name of what a typed command starts."""
+
+
 @dataclass(frozen=True, slots=True)
 class Document:
     """A configuration file as plain values. `lines` are by the dotted path of a setting.

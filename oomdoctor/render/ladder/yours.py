@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import PurePath
@@ -13,6 +14,8 @@ from oomdoctor.records.facts.dtypes import dtype_bytes
 from oomdoctor.records.job.result import ProbeResult
 from oomdoctor.records.report.report import Report
 from oomdoctor.records.report.user_training import (
+    COMMAND_LINE,
+    OF_SHELLS,
     YOURS,
     ChangedLine,
     NotTaken,
@@ -133,14 +136,25 @@ def _lines(lines: Sequence[ChangedLine]) -> str:
         if line.text is not None:
             found.setdefault(file, []).append(_script_line(line))
             continue
-        text = f"{line.name}: {line.after}" if line.file else f"{line.name}={line.after}"
+        if (line.file or "").endswith((COMMAND_LINE, *OF_SHELLS)):
+            text, name = _option(line), f"--{line.name}"
+        else:
+            text = f"{line.name}: {line.after}" if line.file else f"{line.name}={line.after}"
+            name = line.name
         if line.after is None:
-            text = f"remove {line.name}"
+            text = f"remove {name}"
         elif line.before is None and line.file:
             text = f"add {text}"
         place = f" (line {line.line})" if line.line is not None else ""
         found.setdefault(file, []).append(text + place)
     return "; ".join(f"in {file}: {', '.join(texts)}" for file, texts in found.items())
+
+
+def _option(line: ChangedLine) -> str:
+    """`--max_length 1024`; a part of a setting as JSON, as `HfArgumentParser` reads it."""
+    name, _, part = line.name.partition(".")
+    value = str(line.after) if not part else shlex.quote(f'{{"{part}": {line.after}}}')
+    return f"--{name} {value}"
 
 
 def _script_line(line: ChangedLine) -> str:

@@ -68,7 +68,8 @@ def in_chunks(document: Document, settings: Mapping[str, object]) -> str | None:
     holds for a script that defines its trainer, whose loss may be another one.
     """
     library = document.parser or document.library
-    if document.path.endswith(".py") and _TRAINER not in document.calls:
+    of_trainers = document.path.endswith(".py") or document.calls
+    if of_trainers and _TRAINER not in document.calls:
         return None
     found = re.fullmatch(r"trl (\d+)\.(\d+).*", library or "")
     if found is None or (int(found[1]), int(found[2])) < _CHUNKED_SINCE:
@@ -85,9 +86,13 @@ CONFIGS = words_of("trl trainers")
 TRAINERS = tuple(f"{name.removesuffix('Config')}Trainer" for name in CONFIGS)
 # Other trainers, whose steps a rung does not have.
 OTHER_CONFIGS = listed(
-    "BCOConfig CPOConfig GKDConfig KTOConfig NashMDConfig ORPOConfig OnlineDPOConfig PPOConfig "
-    "PRMConfig RLOOConfig XPOConfig"
+    "BCOConfig CPOConfig DistillationConfig GKDConfig KTOConfig NashMDConfig ORPOConfig "
+    "OnlineDPOConfig PPOConfig PRMConfig RLOOConfig XPOConfig"
 )
+NOT_ITS_STEP = "a rung does not have the step of its trainer; a plain step is taken"
+"""Why one of `OTHER_CONFIGS` is not taken."""
+COMMANDS = {name.removesuffix("Config").lower(): name for name in (*CONFIGS, *OTHER_CONFIGS)}
+"""The configuration of each `trl COMMAND`."""
 PROGRAM = Program(
     **facts("trl"),
     names=TRL,

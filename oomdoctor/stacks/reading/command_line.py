@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from string import Template
 
+from oomdoctor.stacks.programs.trl import COMMANDS
+
 _SETTINGS = (".yaml", ".yml", ".json", ".toml")
 _COUNTS = ("nproc_per_node", "num_processes", "num_gpus")
 _NODES = ("nnodes",)  # accelerate counts the processes of all machines
@@ -21,12 +23,14 @@ _NODES = ("nnodes",)  # accelerate counts the processes of all machines
 class Command:
     """What starts a training: the file that it runs or reads, and options before and after it.
 
-    `file` is a script or a file of settings; None for `trl sft`, whose options say all.
+    `file` is a script or a file of settings; None for commands such as `trl sft`, whose options say
+    all. `trainer` is the word behind `trl`.
     """
 
     file: str | None
     options: Mapping[str, object]
     launcher: Mapping[str, object]
+    trainer: str = ""
 
     @property
     def processes(self) -> int | None:
@@ -59,7 +63,9 @@ def _command(words: Sequence[str]) -> Command | None:
     for place, word in enumerate(words):
         before, after = words[:place], words[place + 1 :]
         if word == "trl" and after and not after[0].startswith("-"):
-            return Command(None, _options(after), _options(before)) if after[0] == "sft" else None
+            trainer = after[0]
+            is_one = trainer in COMMANDS
+            return Command(None, _options(after), _options(before), trainer) if is_one else None
         value = before and before[-1].startswith("--")
         if word.endswith(".py") or (word.endswith(_SETTINGS) and not value):
             return Command(word, _options(after), _options(before))

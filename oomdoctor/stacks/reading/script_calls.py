@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from oomdoctor.stacks.names.row import put, shown
 from oomdoctor.stacks.names.scripts import OUTSIDE_ARGUMENTS, SIZES
-from oomdoctor.stacks.programs.trl import CONFIGS, OTHER_CONFIGS, TRAINERS
+from oomdoctor.stacks.programs.trl import CONFIGS, NOT_ITS_STEP, OTHER_CONFIGS, TRAINERS
 from oomdoctor.stacks.programs.unsloth import CLASSES as UNSLOTH_CLASSES
 from oomdoctor.stacks.reading.python_values import Place, Source, UnreadError, name_of
 from oomdoctor.stacks.scripts.model import BUILT
@@ -90,8 +90,7 @@ class Reading:
             self._say("objective", objective, call)
         if kind in OTHER_CONFIGS:
             self._say("objective", "default", call)  # `beta` alone would say DPO
-            reason = "a rung does not have the step of its trainer; a plain step is taken"
-            self.script.unread.append(Unread(kind, f"{kind}(...)", call.lineno, reason))
+            self.script.unread.append(Unread(kind, f"{kind}(...)", call.lineno, NOT_ITS_STEP))
         self._keywords(call)
 
     def lora(self, call: ast.Call) -> None:

@@ -64,6 +64,10 @@ def read(text: str) -> UserTraining:
             "trl sft --use_peft --lora_target_modules q_proj o_proj --lora_r 4",
             {"method": "lora", "lora_rank": 4, "lora_targets": ("q_proj", "o_proj")},
         ),
+        ("trl dpo --max_length 512", {"objective": "dpo", "sequence_length": 512}),
+        ("accelerate launch trl reward --lora_r 4 --use_peft", {"objective": "reward"}),
+        ("trl grpo --max_completion_length 64", {"objective": "grpo", "completion_length": 64}),
+        ("trl kto --beta 0.2 --per_device_train_batch_size 3", {"objective": "default"}),
         (
             "accelerate launch -m axolotl.cli.train ax.yml --micro-batch-size 5",
             {"micro_batch_size": 5, "sequence_length": 512},
@@ -103,7 +107,7 @@ def test_what_is_not_read_says_what_to_type(folder: Path, text: str, said: str) 
     assert said in caught.value.message and caught.value.hint
 
 
-@pytest.mark.parametrize("text", ["", "echo 'open", "trl dpo --beta 1", "ls -l", "\\\n" * 999])
+@pytest.mark.parametrize("text", ["", "echo 'open", "trl env --beta 1", "ls -l", "\\\n" * 999])
 def test_other_lines_start_no_training(text: str) -> None:
     assert command_in(text) is None
 
@@ -113,3 +117,14 @@ def test_values_of_any_form_stay_text() -> None:
     assert found is not None
     assert isinstance(found.options["a"], str) and isinstance(found.options["b"], str)
     assert (found.options["c"], found.options["e"]) == ({"d": 1}, True)
+
+
+def test_a_step_that_no_rung_has_is_said(folder: Path) -> None:
+    training = read("trl kto --beta 0.2")
+    assert [one.name for one in training.not_taken if one.matters] == ["trl"]
+
+
+def test_a_file_that_is_missing_is_named_with_its_command(folder: Path) -> None:
+    with pytest.raises(OomDoctorError) as caught:
+        read("my file.yaml")
+    assert "'my file.yaml'" in str(caught.value)
