@@ -56,7 +56,8 @@ def read_given(reader: Reader, options: ExplainOptions) -> tuple[Given, tuple[st
 
     facts = {} if given.model is None else given.model.config
     asked = Overrides(sequence_length=length, micro_batch_size=batch)
-    return replace(given, training=training_of_file(config, facts, asked)), notes
+    training, disagreements = training_of_file(config, facts, asked)
+    return replace(given, training=training), notes + disagreements
 
 
 def _with_model(

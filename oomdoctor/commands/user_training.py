@@ -23,12 +23,12 @@ from oomdoctor.records.job.model import ModelRef
 from oomdoctor.records.report.user_training import Document, UserTraining
 from oomdoctor.stacks.programs import BY_NAME
 from oomdoctor.stacks.reading.finish import Overrides, finished
-from oomdoctor.stacks.reading.merge import draft_of, recognized
+from oomdoctor.stacks.reading.merge import FILES_DISAGREE, draft_of, recognized
 from oomdoctor.stacks.writing.patch import Written, written
 from oomdoctor.system.environment import worker_environment
 from oomdoctor.system.models import hub
 from oomdoctor.system.train_config import read_text
-from oomdoctor.system.training_files import documents_of, read_documents, with_named_file
+from oomdoctor.system.training_files import OPTION, read_documents
 
 _LIMIT_S = 120.0  # importing the libraries takes seconds, on a slow file system a minute
 _LONGEST = 160
@@ -55,18 +55,20 @@ def read_user_training(
 
 def training_of_file(
     path: Path, config: Mapping[str, Any], asked: Overrides
-) -> UserTraining | None:
-    """The training of one file with the published defaults of its program.
+) -> tuple[UserTraining | None, tuple[str, ...]]:
+    """The training of one file with the published defaults of its program, and notes about it.
 
     `config` is the model's config.json, empty if it is not known. A DeepSpeed file that it names is
-    read if it is here. None if the file is no training.
+    read if it is here. None if the file is no training, or says another one than the file it names.
     """
     try:
-        documents = tuple(recognized(one) for one in documents_of(str(path)))
-        draft = draft_of([replace(one, values=with_named_file(one)) for one in documents])
-        return finished(draft, lambda: config, asked, on_gpus=False)
-    except OomDoctorError:
-        return None
+        documents = read_documents([str(path)], here=True)
+        draft = draft_of([recognized(one) for one in documents])
+        return finished(draft, lambda: config, asked, on_gpus=False), ()
+    except OomDoctorError as error:
+        disagree = error.code == FILES_DISAGREE
+        note = f"{error.message.removeprefix(f'{OPTION}: ')}; the settings of {path} are taken"
+        return None, (note,) if disagree else ()
 
 
 def write_change(training: UserTraining, after: TrainConfig) -> Written:

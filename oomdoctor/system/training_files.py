@@ -42,8 +42,10 @@ _ADAPTER_NAMES = {
 }
 
 
-def read_documents(texts: Sequence[str]) -> tuple[Document, ...]:
+def read_documents(texts: Sequence[str], *, here: bool = False) -> tuple[Document, ...]:
     """What each text of the command line says, then the files that they name.
+
+    With `here`, files that they name are left out if they are not on this machine.
 
     Raises:
         OomDoctorError: a file is missing or cannot be read (exit 2).
@@ -52,7 +54,12 @@ def read_documents(texts: Sequence[str]) -> tuple[Document, ...]:
     known = {Path(one.path).resolve() for one in documents}
     for one in tuple(documents):
         for name, program in _NAMED:
-            path = _named_file(one, name)
+            try:
+                path = _named_file(one, name)
+            except OomDoctorError:
+                if not here:
+                    raise
+                continue
             if path is not None and path.resolve() not in known:
                 known.add(path.resolve())
                 documents.append(_file(path, program))

@@ -63,6 +63,19 @@ _FILES = {
 }
 
 
+def test_files_that_disagree_are_said(trace: Path, tmp_path: Path, cli: Any) -> None:
+    """`plan` refuses them; a report about a failure says so and takes the training file's."""
+    (tmp_path / "zero.json").write_text(json.dumps({"train_micro_batch_size_per_gpu": 2}))
+    file = tmp_path / "sft.yaml"
+    file.write_text(_FILES["sft.yaml"] + "per_device_train_batch_size: 4\ndeepspeed: zero.json\n")
+    assert cli("plan", "--from", str(file), "--gpu", "L4").code == 2
+    document = json.loads(cli("explain", str(trace), "--config", str(file), "--json").out)
+    messages = [one["message"] for one in document["warnings"]]
+    (note,) = [one for one in messages if "zero.json:1 says" in one]
+    assert note.endswith(f"the settings of {file} are taken")
+    assert "4 x 4960 x 128256" in json.dumps(document)
+
+
 @pytest.mark.parametrize("name", _FILES)
 def test_a_file_means_what_it_means_to_plan(
     name: str, trace: Path, tmp_path: Path, cli: Any

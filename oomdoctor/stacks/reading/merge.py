@@ -12,6 +12,8 @@ from oomdoctor.stacks.partial_config import PartialConfig, only
 from oomdoctor.stacks.programs import BY_NAME, PROGRAMS, recognize, table_of
 from oomdoctor.stacks.reading.apply import Taken, apply, left_out
 
+FILES_DISAGREE = "files_disagree"
+"""The code of the error that two files say different things."""
 _PRECISIONS = ("mixed_bfloat16", "mixed_float16")
 
 
@@ -119,7 +121,7 @@ def unknown_format(path: str) -> Exception:
 
 def _contradiction(first: Said, second: Said) -> Exception:
     return usage_error(
-        "files_disagree",
+        FILES_DISAGREE,
         f"--from: {_place(first)} says {first.name}: {first.value}, but {_place(second)} says "
         f"{second.name}: {second.value}",
         "make both say the same, or pass only one of the files",
