@@ -65,7 +65,7 @@ PAGES = (
         "triage_page:gathered_rows",
         needs="gathered",
     ),
-    Page(("run",), "run_page:run_sections"),
+    Page(("run",), "run_page:run_sections", "run_page:rank_rows"),
     Page(("diff",), "diff_page:diff_sections", "diff_page:diff_rows", needs="diff"),
     Page(
         ("snapshot",),

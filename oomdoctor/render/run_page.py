@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import groupby
 from operator import attrgetter
+from typing import Any
 
 from oomdoctor.analysis.fit import USUAL_HEADROOM, headroom_bytes
 from oomdoctor.records.job.machine import real_name
@@ -20,6 +22,7 @@ from oomdoctor.records.report.run import (
 )
 from oomdoctor.render.blocks import Block, Column, Facts, Grid, Look, Note, Section, Verbatim
 from oomdoctor.render.explain_page import answer_sections
+from oomdoctor.render.formats.csv_rows import named, record_rows, scalars
 from oomdoctor.render.snapshot.snapshot_page import held_sections
 from oomdoctor.render.words import counted, curve, file_line
 from oomdoctor.units import DASH, format_bytes, format_percent
@@ -347,6 +350,15 @@ def rank_grid(ranks: tuple[RankMemory, ...], *, together: bool) -> Grid:
         names = [name for name, _ in group]
         rows.append((names[0] if len(names) == 1 else f"{names[0]}-{names[-1]}", *row))
     return Grid(_COLUMNS, tuple(rows))
+
+
+def rank_rows(report: Report) -> Iterator[list[Any]]:
+    """The headings, then a row a rank; the smallest card that would do is that of the command."""
+    smallest = None if report.smallest_gpu is None else report.smallest_gpu.name
+    columns = named(scalars(RankMemory))
+    columns += [(f"where.{name}", f"where.{name}") for name in scalars(Place)]
+    columns += [(f"oom.{name}", f"oom.{name}") for name in scalars(RankOom)]
+    return record_rows([*columns, ("smallest_gpu", lambda _: smallest)], report.ranks)
 
 
 def _cells(rank: RankMemory) -> tuple[str, ...]:

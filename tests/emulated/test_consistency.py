@@ -21,9 +21,13 @@ from lent_simulators import SimulatorsByPython
 from tiny_text import trainable_folder, words_file
 
 from oomdoctor.cli.main import run
+from oomdoctor.records.codec import loads
+from oomdoctor.records.report.report import Report
+from oomdoctor.render import render_report
 from oomdoctor.units import MIB, format_bytes
 
 _PAGES = ("table", "markdown", "html", "csv")
+_STYLE: dict[str, Any] = {"terminal": False, "width": 120, "color": False, "verbose": True}
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 _SIZES: dict[str, Any] = {
     "hidden_size": 512,
@@ -142,8 +146,9 @@ def test_every_way_to_ask_gives_the_same_answer(
     script.write_text(ask("export", row["label"], "--to", "trainer", "--run", run_name)[1])
     _from_script(ask, training, script, plan)
     text = _emulated(training, script, watched, row, smallest)
+    _emulated_pages(watched, row, smallest)
     if text is not None:
-        _explained(ask, script, text, plan)
+        _explained(ask, script, text, plan, smallest)
 
 
 def _same_on(pages: dict[str, str], row: dict[str, Any]) -> None:
@@ -255,12 +260,28 @@ def _emulated(
     return error[start : error.index("\n", end)]
 
 
-def _explained(ask: Asked, script: Path, text: str, plan: dict[str, Any]) -> None:
+def _emulated_pages(watched: Watched, row: dict[str, Any], smallest: int) -> None:
+    """The formats of the run say its peak, and which card would do."""
+    report = loads(Report, (watched.folder / "report.json").read_text())
+    pages = {name: render_report(report, name, **_STYLE) for name in _PAGES}
+    if row["outcome"] == "oom":
+        words = {name: text for name, text in pages.items() if name != "csv"}
+        assert all("would do" not in text for text in words.values())
+        assert all(re.search("(?i)ran out", text) for text in words.values())
+        (line,) = csv.DictReader(io.StringIO(pages["csv"]))
+        assert line["outcome"] != "fits"
+        return
+    _said_on(pages, row["peak_device_bytes"])
+    _said_on(pages, smallest, in_csv=False)
+
+
+def _explained(ask: Asked, script: Path, text: str, plan: dict[str, Any], smallest: int) -> None:
     """`explain --exact` simulates the same training, and begins with the same change."""
     (script.parent / "error.txt").write_text(text)
     (row,), (card,) = plan["results"], plan["cards"]
     words = ("explain", str(script.parent / "error.txt"), "--model", str(ask.model))
-    document = ask.document(*words, "--config", str(script), "--exact")
+    words += ("--config", str(script), "--exact")
+    document = ask.document(*words)
     (diagnosis,) = document["diagnoses"]
     # The message says sizes to 0.01 GiB, the context among them.
     assert abs(diagnosis["simulated_bytes"] - row["peak_device_bytes"]) < 32 * MIB
@@ -268,8 +289,15 @@ def _explained(ask: Asked, script: Path, text: str, plan: dict[str, Any]) -> Non
     held = sum(_size(line.rpartition(" = ")[2]) for line in terms)
     assert held == pytest.approx(row["breakdown"]["weights_bytes"], rel=0.01)
     (remedy,), first = card["remedies"], diagnosis["remedies"][0]
-    assert ("micro_batch_size" in first["changes"]) is ("micro-batch" in remedy["change"])
+    after = dict(pair.split("=") for pair in remedy["rung"].split(","))
+    changes = {key: value for key, value in after.items() if str(row["config"][key]) != value}
+    assert {key: str(value) for key, value in first["changes"].items()} == changes
+    assert first["frees_bytes"] == remedy["frees_bytes"]
     assert first["leaves_bytes"] <= diagnosis["room_bytes"]
+    pages = {name: ask(*words, "--format", name)[1] for name in _PAGES}
+    for size in (diagnosis["simulated_bytes"], first["leaves_bytes"], smallest):
+        _said_on(pages, size, in_csv=False)
+    assert [name for name, text in pages.items() if first["change"] not in text] == []
 
 
 def _size(text: str) -> float:

@@ -5,16 +5,29 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import fields
+from types import UnionType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    TypeAlias,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from oomdoctor.render.pages import rows_of
 from oomdoctor.render.text import one_line
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from oomdoctor.records.report.report import Report
     from oomdoctor.render.formats import Style
 
-
+_SCALARS = (str, int, float, bool)
 CsvColumn: TypeAlias = tuple[str, str | Callable[[Any], Any]]
 """A heading, and the path of its value in a record, such as `numbers.free_bytes` or `causes.0`."""
 
@@ -22,6 +35,18 @@ CsvColumn: TypeAlias = tuple[str, str | Callable[[Any], Any]]
 def named(names: Iterable[str], root: str = "") -> list[CsvColumn]:
     """Columns that are called like their keys; `root` is the path before the keys."""
     return [(name, f"{root}{name}") for name in names]
+
+
+def scalars(record: type[DataclassInstance]) -> tuple[str, ...]:
+    """The names of the fields of a record that are numbers, texts or flags."""
+    hints = get_type_hints(record)
+    return tuple(field.name for field in fields(record) if _is_scalar(hints[field.name]))
+
+
+def _is_scalar(hint: Any) -> bool:
+    if get_origin(hint) in (Union, UnionType):
+        return all(_is_scalar(part) for part in get_args(hint))
+    return get_origin(hint) is Literal or hint is type(None) or hint in _SCALARS
 
 
 def record_rows(columns: Sequence[CsvColumn], records: Iterable[Any]) -> Iterator[list[Any]]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import types
 from collections.abc import Iterator
 from dataclasses import fields
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.phases import MEASURED
@@ -14,7 +13,7 @@ from oomdoctor.records.job.result import Failure, ProbeResult
 from oomdoctor.records.report.plan import CardPick
 from oomdoctor.records.report.report import Report
 from oomdoctor.records.report.searched import FewestLine, SolveLine
-from oomdoctor.render.formats.csv_rows import named, record_rows
+from oomdoctor.render.formats.csv_rows import named, record_rows, scalars
 from oomdoctor.render.words import METHODS
 
 _CARD = (
@@ -24,7 +23,6 @@ _CARD = (
     *named((field.name for field in fields(CardPick)), "2."),
 )
 _LINE = ("card", "label", "micro_batch_size", "largest_fitting", "crossed_at", "reason")
-_SCALARS = (str, int, float, bool)
 
 
 def survey_rows(report: Report) -> Iterator[list[Any]]:
@@ -74,11 +72,5 @@ def _paths() -> Iterator[tuple[str, ...]]:
             for phase in MEASURED:
                 for inner in fields(PhaseMemory):
                     yield field.name, phase, inner.name
-        elif field.name == "notes" or _is_scalar(get_type_hints(ProbeResult)[field.name]):
+        elif field.name == "notes" or field.name in scalars(ProbeResult):
             yield (field.name,)
-
-
-def _is_scalar(hint: Any) -> bool:
-    if get_origin(hint) in (Union, types.UnionType):
-        return all(_is_scalar(arg) for arg in get_args(hint))
-    return get_origin(hint) is Literal or hint is type(None) or hint in _SCALARS
