@@ -24,7 +24,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 config = LlamaConfig(hidden_size=512, intermediate_size=1408, num_hidden_layers=6,
     num_attention_heads=8, num_key_value_heads=4, vocab_size=8000)
-AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained("model")
+AutoModelForCausalLM.from_config(config).to(torch.bfloat16).save_pretrained("model")
 """
 
 

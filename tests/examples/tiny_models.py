@@ -163,11 +163,128 @@ WITH_IMAGES: dict[str, tuple[Task, str, dict[str, Any]]] = {
         },
     ),
 }
+_PARTS: dict[str, Any] = {"out_hidden_size": 64, "patch_size": 4, "depth": 2, "num_heads": 2}
+# Families that the oldest supported transformers does not have, or whose images it gets otherwise.
+MORE_WITH_IMAGES: dict[str, tuple[Task, str, dict[str, Any]]] = {
+    "gemma3": (
+        "image-text-to-text",
+        "Gemma3ForConditionalGeneration",
+        {
+            "model_type": "gemma3",
+            "text_config": {"model_type": "gemma3_text", **_DECODER, "head_dim": 16},
+            "vision_config": {"model_type": "siglip_vision_model", **_TOWER},
+            "image_token_id": 511,
+            "mm_tokens_per_image": 4,
+        },
+    ),
+    "mistral3": (
+        "image-text-to-text",
+        "Mistral3ForConditionalGeneration",
+        {
+            "model_type": "mistral3",
+            "text_config": {"model_type": "mistral", **_DECODER, "head_dim": 16},
+            "vision_config": {"model_type": "pixtral", **_TOWER, "head_dim": 16},
+            "image_token_index": 511,
+        },
+    ),
+    "internvl": (
+        "image-text-to-text",
+        "InternVLForConditionalGeneration",
+        {
+            "model_type": "internvl",
+            "text_config": {"model_type": "qwen2", **_DECODER},
+            "vision_config": {
+                "model_type": "internvl_vision",
+                **_TOWER,
+                "image_size": [16, 16],
+                "patch_size": [4, 4],
+            },
+            "image_token_id": 511,
+        },
+    ),
+    "llava_next": (
+        "image-text-to-text",
+        "LlavaNextForConditionalGeneration",
+        {
+            "model_type": "llava_next",
+            "text_config": {"model_type": "llama", **_DECODER, "max_position_embeddings": 256},
+            "vision_config": {"model_type": "clip_vision_model", **_TOWER, "image_size": 8},
+            "image_grid_pinpoints": [[8, 16], [16, 8], [16, 16]],
+            "image_token_index": 511,
+            "vision_feature_layer": -1,
+        },
+    ),
+    "qwen3_vl": (
+        "image-text-to-text",
+        "Qwen3VLForConditionalGeneration",
+        {
+            "model_type": "qwen3_vl",
+            "text_config": {
+                "model_type": "qwen3_vl_text",
+                **_DECODER,
+                "head_dim": 16,
+                "rope_parameters": {
+                    "rope_type": "default",
+                    "rope_theta": 10000.0,
+                    "mrope_section": [2, 3, 3],
+                    "mrope_interleaved": True,
+                },
+            },
+            "vision_config": {
+                "model_type": "qwen3_vl",
+                **_PARTS,
+                "hidden_size": 32,
+                "intermediate_size": 64,
+                "deepstack_visual_indexes": [0],
+                "num_position_embeddings": 16,
+            },
+            "image_token_id": 511,
+            "video_token_id": 510,
+            "vision_start_token_id": 509,
+            "vision_end_token_id": 508,
+        },
+    ),
+    "qwen3_5": (
+        "image-text-to-text",
+        "Qwen3_5ForConditionalGeneration",
+        {
+            "model_type": "qwen3_5",
+            "text_config": {
+                "model_type": "qwen3_5_text",
+                **_DECODER,
+                "head_dim": 16,
+                "linear_key_head_dim": 8,
+                "linear_value_head_dim": 8,
+                "linear_num_key_heads": 2,
+                "linear_num_value_heads": 4,
+                "layer_types": ["linear_attention", "full_attention"],
+                "rope_parameters": {
+                    "rope_type": "default",
+                    "rope_theta": 10000.0,
+                    "partial_rotary_factor": 0.5,
+                    "mrope_section": [1, 1, 2],
+                    "mrope_interleaved": True,
+                },
+            },
+            "vision_config": {
+                "model_type": "qwen3_5",
+                **_PARTS,
+                "hidden_size": 32,
+                "intermediate_size": 64,
+                "num_position_embeddings": 16,
+            },
+            "image_token_id": 511,
+            "video_token_id": 510,
+            "vision_start_token_id": 509,
+            "vision_end_token_id": 508,
+        },
+    ),
+}
 
 
 def tiny_spec(kind: str = "dense") -> ModelSpec:
     """The model of this kind as the hub would have found it."""
-    task, architecture, config = (CONFIGS | WITH_IMAGES)[kind]
+    task, architecture, config = (CONFIGS | WITH_IMAGES | MORE_WITH_IMAGES)[kind]
     return ModelSpec(
         id=f"tiny/{kind}",
         source="local",

@@ -23,8 +23,14 @@ TASK_ARCHITECTURES: Mapping[Task, tuple[str, ...]] = {
     "image-classification": ("ForImageClassification",),
     "image-text-to-text": (),
 }
-# The models that take images beside text, of which the worker can make batches.
-IMAGE_TEXT_TYPES = ("qwen2_vl", "qwen2_5_vl", "llava", "idefics3", "smolvlm")
+# The endings of classes that write text, whatever else they take.
+_WRITES_TEXT = (
+    *TASK_ARCHITECTURES["causal-lm"],
+    "ForConditionalGeneration",
+    "ForImageTextToText",
+    "ForVision2Seq",
+    "ForVisionText2Text",
+)
 # Keys that only models with other inputs than text have. Images alone are a supported task.
 _SOUND_KEYS = (
     "audio_config",
@@ -35,7 +41,14 @@ _SOUND_KEYS = (
     "sampling_rate",
     "codebook_size",
 )
-_VISION_KEYS = ("vision_config", "vision_tower", "mm_vision_tower", "visual", "image_token_id")
+_VISION_KEYS = (
+    "vision_config",
+    "vision_tower",
+    "mm_vision_tower",
+    "visual",
+    "image_token_id",
+    "vq_config",
+)
 
 
 def architecture_of(config: Mapping[str, Any]) -> str:
@@ -56,11 +69,10 @@ def task_of(config: Mapping[str, Any], asked: TaskChoice) -> Task:
         OomDoctorError: code "unsupported_task": the model takes other inputs, was made for another
             task, or its inputs do not fit the requested task.
     """
-    image_text = config.get("model_type") in IMAGE_TEXT_TYPES and config.get("vision_config")
-    if image_text and asked in ("auto", "image-text-to-text"):
+    if _takes_images_beside_text(config) and asked in ("auto", "image-text-to-text"):
         return "image-text-to-text"
     if asked == "image-text-to-text":
-        raise _unsupported(config, f"is none of {', '.join(IMAGE_TEXT_TYPES)}")
+        raise _unsupported(config, "does not write text about images")
     if foreign := other_input(config):
         raise _unsupported(config, f"takes {foreign}, and no supported task does")
     if asked == "auto":
@@ -77,6 +89,17 @@ def task_of(config: Mapping[str, Any], asked: TaskChoice) -> Task:
     return asked
 
 
+def _takes_images_beside_text(config: Mapping[str, Any]) -> bool:
+    """Whether the model writes text and has an encoder for images; it may also have one for sound.
+
+    The worker finds out how it takes images; with `images=0` a training is on text alone.
+    """
+    has_encoder = any(config.get(key) is not None for key in _VISION_KEYS)
+    named = config.get("architectures")
+    writes = architecture_of(config).endswith(_WRITES_TEXT) if named else "text_config" in config
+    return has_encoder and writes
+
+
 def other_input(config: Mapping[str, Any]) -> str | None:
     """ "sound" or "images beside text" if the model takes them; None for text or images alone."""
     if any(config.get(key) is not None for key in _SOUND_KEYS):
@@ -87,16 +110,18 @@ def other_input(config: Mapping[str, Any]) -> str | None:
 
 
 def text_part(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The language model inside a vision-language config; None if it names no class."""
+    """The language model inside a config of several models; None if there is none.
+
+    The worker's transformers knows its class by its type, if none is named here.
+    """
     text = config.get("text_config")
     if not isinstance(text, dict) or not isinstance(text.get("model_type"), str):
         return None
     own = architecture_of(text) if text.get("architectures") else None
     if own is None or not own.endswith(TASK_ARCHITECTURES["causal-lm"]):
         own = causal_architectures().get(text["model_type"])
-    if own is None:
-        return None
-    part = {**text, "architectures": [own]}
+    part = {key: value for key, value in text.items() if key != "architectures"}
+    part |= {} if own is None else {"architectures": [own]}
     if "tie_word_embeddings" in config:  # set by the whole model, not by its text part
         part.setdefault("tie_word_embeddings", config["tie_word_embeddings"])
     return part

@@ -5,26 +5,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.utils._python_dispatch import _disable_current_modes
 
 from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.analysis.simulator.orders.depth import IrregularError
 from oomdoctor.analysis.simulator.recorded import Cost, Recorded, RungFacts
 from oomdoctor.analysis.simulator.tape import Region, Tape, TapeBlock
-from oomdoctor.records.configuration.config import documents_of, padded_rows
+from oomdoctor.records.configuration.config import TrainConfig, documents_of, padded_rows
 from oomdoctor.records.facts.categories import GRADIENTS, INPUTS, OPTIMIZER
 from oomdoctor.records.job.costs import OpCost
 from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.worker.simulating.cuda.workspaces import workspace_setting
-from oomdoctor.worker.simulating.device import image_grids
-from oomdoctor.worker.simulating.device.answers import Answers, know_images, know_padded
+from oomdoctor.worker.simulating.device.answers import Answers, know_padded
 from oomdoctor.worker.simulating.load import Instruments, LoadedRung
 from oomdoctor.worker.simulating.shallow import depths_of
+from oomdoctor.worker.tracing import real_values
 from oomdoctor.worker.training import optimizers
 from oomdoctor.worker.training.batch import (
     Batch,
@@ -35,15 +38,25 @@ from oomdoctor.worker.training.batch import (
 )
 from oomdoctor.worker.training.build import attention_implementation
 from oomdoctor.worker.training.inspection import installed_versions, torch_release
-from oomdoctor.worker.training.objectives.images import (
-    grid_of,
-    image_token,
-    images_read,
-    share_of_images,
-)
+from oomdoctor.worker.training.objectives.images import numbers_of
 from oomdoctor.worker.training.objectives.task import scored_share
 from oomdoctor.worker.training.step import training_step
 from oomdoctor.worker.training.techniques.scaler import forget_scale
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+
+def _know(batches: Sequence[Batch], config: TrainConfig, model: PretrainedConfig) -> None:
+    """Keep the numbers of batches with images, from which models compute shapes."""
+    for batch in batches:
+        texts: torch.Tensor = batch["input_ids"]
+        rows, length = texts.shape
+        with unset_fake_temporarily(), _disable_current_modes():
+            numbers = numbers_of(rows, length, config, model)
+        for name, tensor in numbers.items():
+            if isinstance(batch[name], torch.Tensor):
+                real_values.know(batch[name], tensor)
 
 
 class Recorder:
@@ -194,10 +207,10 @@ class Recorder:
             batches = [as_on_gpu(batch) for batch in batches]
         if padded_rows(config):
             know_padded(batch["attention_mask"] for batch in batches)
-        images = setup.task == "image-text-to-text"
-        if images and config.images:
-            model, texts = setup.model_config, [batch["input_ids"] for batch in batches]
-            know_images(texts, image_token(model), share_of_images(config, model))
+        images = setup.task == "image-text-to-text" and config.images > 0
+        self._answers.values_known = images
+        if images:
+            _know(batches, config, setup.model_config)
         trace.adopt(tensors_of(batches), INPUTS)
         trace.vocabulary, trace.tokens = logits_shape(config, setup.task, setup.model_config)
 
@@ -213,13 +226,11 @@ class Recorder:
         several = config.packing != "none" and documents_of(config) * size > 1
         # Idefics3 leaves out images that are padding; here none is.
         share = Fraction(1) if images else scored_share(config)
-        grid = grid_of(config, setup.model_config) if images else None
-        read = images_read(config, setup.model_config) if images else 1
         with (
             self._answers.several_in_a_row(several),
             self._answers.scored(share),
-            self._answers.reads_as(read),
-            image_grids.known(batches, grid),
+            self._answers.reads_as(config.images if images else 1),  # images of a row are counted
+            real_values.lists_known() if images else nullcontext(),
         ):
             training_step(setup, batches * micro_steps, marks)
         trace.adopt(optimizers.state_tensors(setup.trainer.optimizer), OPTIMIZER)

@@ -23,6 +23,7 @@ from oomdoctor.worker.protocol import OnHost, UnsupportedError
 from oomdoctor.worker.training import optimizers, unsloth
 from oomdoctor.worker.training.loading import load_model
 from oomdoctor.worker.training.model_config import load_config
+from oomdoctor.worker.training.objectives.images import why_text_alone
 from oomdoctor.worker.training.objectives.task import built_job
 from oomdoctor.worker.training.order import act_at, scales_gradients
 from oomdoctor.worker.training.setup import Books, OnPhase, Setup
@@ -68,6 +69,10 @@ def build(
     setup = Setup(job, device, on_phase, on_host)
     act_at("before", setup)
     setup.model_config = model_config or load_config(job.model)
+    if job.model.task == "image-text-to-text" and (
+        reason := why_text_alone(config, setup.model_config)
+    ):
+        setup.notes.append(f"trained on text alone, without images: {reason}")
     setup.arguments = _arguments(setup)  # DeepSpeed shards a model while it is built
     _load(setup)
     act_at("model", setup)

@@ -15,7 +15,7 @@ from oomdoctor.records.facts.architectures import SIZE_NAMES, family_of
 from oomdoctor.records.job.model import ParameterCounts
 from oomdoctor.records.job.result import Inspection, ProbeJob
 from oomdoctor.worker.training.layers import stacks_of
-from oomdoctor.worker.training.model_config import auto_class, load_config
+from oomdoctor.worker.training.model_config import load_config, model_class
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -43,7 +43,7 @@ def inspect_model(job: ProbeJob) -> Inspection:
     # A model's module imports this, which fails under the meta device (torch 2.6).
     importlib.import_module("torch._dynamo")
     with torch.device("meta"):
-        model = auto_class(job.model.task).from_config(
+        model = model_class(job.model, config).from_config(
             config, trust_remote_code=job.model.trust_remote_code
         )
     name = total = free = capability = None

@@ -15,7 +15,7 @@ import torch
 from torch.nn import Module, ModuleList
 
 from oomdoctor.records.job.model import LayerStack
-from oomdoctor.worker.training.objectives.images import is_in_tower
+from oomdoctor.worker.training.objectives.images import is_in_tower, vision_of
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -43,7 +43,7 @@ def stacks_of(model: Module, config: PretrainedConfig) -> tuple[LayerStack, ...]
 
 def part_of(config: PretrainedConfig, path: str) -> PretrainedConfig:
     """The part of a model's configuration that is about the list of layers at `path`."""
-    return config.vision_config if is_in_tower(path) else config.get_text_config()
+    return vision_of(config) if is_in_tower(path) else config.get_text_config()
 
 
 def _lists(model: Module, prefix: str = "") -> Iterator[tuple[str, ModuleList]]:

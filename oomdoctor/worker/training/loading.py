@@ -11,7 +11,7 @@ from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.worker.protocol import OnHost, UnsupportedError
 from oomdoctor.worker.tracing.tensors import logical_numel
 from oomdoctor.worker.training import synthetic
-from oomdoctor.worker.training.model_config import auto_class
+from oomdoctor.worker.training.model_config import model_class
 from oomdoctor.worker.training.setup import Setup
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def _load_pretrained(
         {} if quantization is None else {"quantization_config": quantization}
     )
     local = spec.source == "local"
-    return auto_class(spec.task).from_pretrained(
+    return model_class(spec, blueprint.config).from_pretrained(
         spec.path if local else spec.id,
         config=blueprint.config,
         revision=None if local else spec.revision,

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oomdoctor.records.job.model import AUTO_CLASSES, ModelSpec, Task, with_floats
+from oomdoctor.records.job.model import AUTO_CLASSES, ModelSpec, with_floats
 from oomdoctor.worker.protocol import UnsupportedError
 
 if TYPE_CHECKING:
@@ -86,9 +86,22 @@ def _without_attention(config: object) -> object:
     return {key: _without_attention(part) for key, part in kept.items()}
 
 
-def auto_class(task: Task) -> type[_BaseAutoModelClass]:
-    """The transformers Auto class for a task."""
+def model_class(spec: ModelSpec, config: PretrainedConfig) -> type[_BaseAutoModelClass]:
+    """The transformers Auto class for a model and its task.
+
+    Raises:
+        UnsupportedError: it does not know the model; for an unknown class that has custom code, it
+            is not asked.
+    """
     import transformers
 
-    found: type[_BaseAutoModelClass] = getattr(transformers, AUTO_CLASSES[task])
-    return found
+    auto: type[_BaseAutoModelClass] = getattr(transformers, AUTO_CLASSES[spec.task])
+    if type(config) in auto._model_mapping or spec.trust_remote_code:
+        return auto
+    if spec.task == "causal-lm" and spec.model_type.endswith("_text"):
+        raise UnsupportedError(
+            f"transformers {transformers.__version__} has no class for this language model alone "
+            f"({spec.model_type}); leave out --task, and set images=0 in --rung for a training on "
+            "text with the vision encoder present"
+        )
+    return auto

@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.worker.protocol import OnHost, UnsupportedError
 from oomdoctor.worker.replacing import replaced
-from oomdoctor.worker.training.model_config import auto_class
+from oomdoctor.worker.training.model_config import model_class
 
 if TYPE_CHECKING:
     from transformers import BitsAndBytesConfig, PretrainedConfig, PreTrainedModel
@@ -48,7 +48,7 @@ class Blueprint:
                 implementation.
         """
         spec = self.job.model
-        return auto_class(spec.task).from_config(
+        return model_class(spec, self.config).from_config(
             self.config,
             attn_implementation=self.attention,
             trust_remote_code=spec.trust_remote_code,

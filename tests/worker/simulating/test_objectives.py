@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from simulated_steps import differences, quick, simulated_peaks, simulation_job
-from tiny_models import tiny_job
+from tiny_models import MORE_WITH_IMAGES, tiny_job
 
 from oomdoctor.records.job.simulation import Target
 from oomdoctor.worker.measuring.measure import measure
@@ -140,6 +140,7 @@ def test_few_layers_tell_what_many_need_in_both_models(rung: dict[str, Any], as_
         ("llava", {}),
         ("llava", {"vision": "frozen", "method": "lora"}),
         ("smolvlm", {"activation_checkpointing": "full"}),
+        ("smolvlm", {"images": 2}),
         ("qwen2_5_vl", {"image_size": 32}),
     ],
 )
@@ -148,6 +149,27 @@ def test_models_with_images_need_what_was_measured(kind: str, rung: dict[str, An
     # Qwen's model keeps an offset of 8 bytes for each row, from one step to the next.
     slack = 8 * 2 if kind == "qwen2_5_vl" else 0
     assert all(abs(difference) <= slack for difference in found.values()), found
+
+
+@pytest.mark.parametrize("kind", MORE_WITH_IMAGES)
+@pytest.mark.parametrize("images", [1, 2])
+def test_how_a_model_takes_images_is_read_from_itself(kind: str, images: int) -> None:
+    """Their simulated steps need what measured ones do, and the images are among them."""
+    pytest.importorskip("transformers", minversion="5.0")
+    job = tiny_job(kind, images=images, sequence_length=64, image_size=_SIDES.get(kind, 0))
+    found = differences(job)
+    slack = 8 * 2 if kind.startswith("qwen") else 0  # it keeps the offsets of rows
+    assert all(abs(difference) <= slack for difference in found.values()), found
+    text = differences(replace(job, config=replace(job.config, images=0)))
+    assert all(abs(difference) <= slack for difference in text.values()), text
+    with clean_slate():
+        one = max(simulated_peaks(job).values())
+    with clean_slate():
+        none = max(simulated_peaks(replace(job, config=replace(job.config, images=0))).values())
+    assert one != none
+
+
+_SIDES = {"mistral3": 16, "qwen3_vl": 32, "qwen3_5": 32, "llava_next": 16}
 
 
 @pytest.mark.parametrize("kind", ["llava", "qwen2_5_vl"])

@@ -21,9 +21,12 @@ from typing import NamedTuple
 
 import torch
 from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.utils._python_dispatch import _disable_current_modes
 
 from oomdoctor.worker.replacing import replaced
 from oomdoctor.worker.simulating.device import known_values, sums
+from oomdoctor.worker.tracing import real_values
 
 _TRUE = ("aten.all", "aten.eq", "aten._is_all_true")
 _FINDS_OVERFLOW = "aten._amp_foreach_non_finite_check_and_unscale_"
@@ -52,8 +55,9 @@ class Answers:
     """
 
     def __init__(self, *, cuda: bool) -> None:
-        self._holds = True
+        self.values_known = False
         self._number = 1
+        self._holds = True
         self._share: Fraction | None = None  # of a mask that indexes a tensor
         self._of: dict[OpOverload, Answer | None] = {}
         aten = torch.ops.aten
@@ -78,7 +82,6 @@ class Answers:
     def _answer(self, func: OpOverload) -> Answer | None:
         before = self._before.get(func)
         after: list[Note | None] = [known_values.learner(func), _rules_of_masks().get(func)]
-        after.append(_rules_of_images().get(func))
         if str(func).startswith(_TRUE):
             after.insert(0, self._note_truth)
         elif str(func).startswith(_FINDS_OVERFLOW):
@@ -94,10 +97,15 @@ class Answers:
             value: bool | int | float = constant.item()
             return value
         known = getattr(tensor, _NAME, None)
-        if tensor.dtype == torch.bool:
+        if tensor.dtype == torch.bool and (known is not None or not self.values_known):
             return bool(known)
         if known is not None:
             return float(known)
+        values = real_values.values_of(tensor) if self.values_known else None
+        if values is not None:
+            with unset_fake_temporarily(), _disable_current_modes():
+                read: bool | int | float = values.item()
+            return read
         return 1.0 if tensor.is_floating_point() else self._number
 
     def _note_truth(self, _: Sequence[object], result: object) -> None:
@@ -112,15 +120,15 @@ class Answers:
         mask = indices[0]
         if mask is None or mask.dtype != torch.bool:
             return None
-        share = getattr(mask.untyped_storage(), _OF_IMAGES, self._share)
-        if share is None:
+        share = self._share
+        if share is None or (self.values_known and real_values.values_of(mask) is not None):
             return None
         rows = math.ceil(share * mask.numel())
         result: torch.Tensor = tensor.new_empty((rows, *tensor.shape[mask.dim() :]))
         return result
 
     def reads_as(self, number: int) -> AbstractContextManager[None]:
-        """Whole numbers that code asks for in this context are this one, not 1."""
+        """Whole numbers that nobody knows are this one in this context, not 1."""
         return replaced(self, "_number", number)
 
     def scored(self, share: Fraction | None) -> AbstractContextManager[None]:
@@ -151,39 +159,6 @@ class Answers:
 
 def _no_overflow(args: Sequence[object], _: object) -> None:
     setattr(args[1], _NAME, False)
-
-
-_IMAGE_TOKEN = "_oomdoctor_image_token"
-_OF_IMAGES = "_oomdoctor_of_images"
-
-
-def know_images(texts: Iterable[torch.Tensor], token: int, share: Fraction) -> None:
-    """This share of the token ids in each text is the token of images."""
-    for text in texts:
-        setattr(text.untyped_storage(), _IMAGE_TOKEN, (token, share))
-
-
-@cache
-def _rules_of_images() -> dict[OpOverload, Note]:
-    """Masks of the tokens of images, with which models select and count them."""
-    aten = torch.ops.aten
-    return {aten.eq.Scalar: _finds_images, aten.sum.default: _counts_images}
-
-
-def _finds_images(args: Sequence[object], result: object) -> None:
-    text = args[0]
-    assert isinstance(text, torch.Tensor) and isinstance(result, torch.Tensor)
-    token, share = getattr(text.untyped_storage(), _IMAGE_TOKEN, (None, None))
-    if token is not None and token == args[1]:
-        setattr(result.untyped_storage(), _OF_IMAGES, share)
-
-
-def _counts_images(args: Sequence[object], result: object) -> None:
-    mask = args[0]
-    assert isinstance(mask, torch.Tensor)
-    share = getattr(mask.untyped_storage(), _OF_IMAGES, None)
-    if share is not None:
-        setattr(result, _NAME, int(share * mask.numel()))
 
 
 _PADDED = "_oomdoctor_padded"

@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.simulating.device.answers import Answers
 from oomdoctor.worker.simulating.device.results import Again, Maker, describer, is_regular
+from oomdoctor.worker.tracing import real_values
 from oomdoctor.worker.tracing.calls import Observer, OperatorCall, Recording
 
 Types = Sequence[type]  # of the tensors among the arguments
@@ -152,13 +153,18 @@ class SimulatedDevice(_OfOneRung, FakeTensorMode):  # type: ignore[misc]
     ) -> object:
         """The result of an operator that the step calls, with what is known of its values."""
         answer = self.answers.of(func)
-        if answer is None:
+        known = self.answers.values_known
+        if answer is None and not known:
             return self._result(func, types, args, kwargs)
-        result = None if answer.before is None else answer.before(args)
+        result = None if answer is None or answer.before is None else answer.before(args)
+        if result is None and known:
+            result = real_values.dynamic(func, args, kwargs)
         if result is None:
             result = self._result(func, types, args, kwargs)
-        for note in answer.after:
+        for note in () if answer is None else answer.after:
             note(args, result)
+        if known:
+            real_values.learn(func, args, kwargs, result)
         return result
 
     def _result(self, func: OpOverload, types: Types, args: Arguments, kwargs: Keywords) -> object:

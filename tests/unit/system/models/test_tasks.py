@@ -63,7 +63,7 @@ def test_task_by_architecture(config: dict[str, Any], task: str) -> None:
         (_config(None, **TEXT), "auto"),
         (_config("WhisperForConditionalGeneration", num_mel_bins=80, **TEXT), "auto"),
         (_config("WhisperForConditionalGeneration", num_mel_bins=80, **TEXT), "seq2seq-lm"),
-        (GEMMA, "auto"),
+        (GEMMA, "masked-lm"),
         (_config("LlamaForCausalLM", **TEXT), "image-classification"),
         (_config("ViTForImageClassification", **IMAGE), "causal-lm"),
         (_config("LlamaForCausalLM", **TEXT), "seq2seq-lm"),
@@ -83,7 +83,7 @@ def test_the_hint_offers_what_helps() -> None:
     hints = []
     for config in (GEMMA, _config("BertForQuestionAnswering", **TEXT)):
         with pytest.raises(OomDoctorError) as caught:
-            task_of(config, "auto")
+            task_of(config, "auto" if config is not GEMMA else "masked-lm")
         hints.append(caught.value.hint or "")
     assert "to train only the language model inside, add --task causal-lm" in hints[0]
     assert "choose one with --task" in hints[1]
@@ -120,16 +120,34 @@ def test_text_part_of_its_own_class_or_none() -> None:
     part = text_part({"text_config": own, "tie_word_embeddings": True})
     assert part is not None
     assert part["tie_word_embeddings"] is False
-    assert text_part({"text_config": {"model_type": "new"}}) is None
+    unnamed = text_part({"text_config": {"model_type": "new", "architectures": ["NewModel"]}})
+    assert unnamed == {"model_type": "new"}  # transformers may know its class
     assert text_part({"text_config": None}) is None
     assert text_part({}) is None
 
 
-def test_known_families_take_images_beside_text() -> None:
-    llava = _config("LlavaForConditionalGeneration", model_type="llava", vision_config={"a": 1})
-    assert task_of(llava, "auto") == "image-text-to-text"
-    assert task_of(llava, "image-text-to-text") == "image-text-to-text"
-    with pytest.raises(OomDoctorError, match="is none of qwen2_vl"):
-        task_of(GEMMA, "image-text-to-text")
-    with pytest.raises(OomDoctorError, match="is none of qwen2_vl"):
-        task_of(_config("LlamaForCausalLM", **TEXT), "image-text-to-text")
+@pytest.mark.parametrize(
+    "config",
+    [
+        GEMMA,
+        _config("LlavaForConditionalGeneration", vision_config={"a": 1}),
+        _config("NewForCausalLM", vision_config={"a": 1}, audio_config={"a": 1}),
+        _config("ChameleonForConditionalGeneration", vq_config={"a": 1}, **TEXT),
+        _config(None, vision_config={"a": 1}, text_config={"model_type": "new"}),
+    ],
+)
+def test_what_writes_text_about_images_is_no_list(config: dict[str, Any]) -> None:
+    assert task_of(config, "auto") == "image-text-to-text"
+    assert task_of(config, "image-text-to-text") == "image-text-to-text"
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        _config("LlamaForCausalLM", **TEXT),
+        _config("CLIPModel", vision_config={"a": 1}, text_config={"model_type": "clip_text_model"}),
+    ],
+)
+def test_what_writes_no_text_about_images(config: dict[str, Any]) -> None:
+    with pytest.raises(OomDoctorError, match="does not write text about images"):
+        task_of(config, "image-text-to-text")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from tiny_models import WITH_IMAGES, tiny_job
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.training.batch import micro_batches
 from oomdoctor.worker.training.build import build
-from oomdoctor.worker.training.objectives.images import TOWERS
+from oomdoctor.worker.training.objectives.images import TOWERS, why_text_alone
 from oomdoctor.worker.training.setup import Setup
 
 CPU = torch.device("cpu")
@@ -71,8 +70,13 @@ def test_what_cannot_be_is_said() -> None:
         micro_batches(job.config, setup.task, setup.model_config, CPU, count=1, seed=0)
     with pytest.raises(UnsupportedError, match="no vision encoder"):
         build(tiny_job("dense", vision="frozen"), CPU)
+
+
+def test_a_model_whose_images_are_not_known_is_trained_on_text() -> None:
     job = tiny_job("dense")
-    as_images = replace(job, model=replace(job.model, task="image-text-to-text"))
     setup = build(job, CPU)
-    with pytest.raises(UnsupportedError, match="of llama are not known"):
-        micro_batches(job.config, as_images.model.task, setup.model_config, CPU, count=1, seed=0)
+    assert "of llama are not known" in str(why_text_alone(job.config, setup.model_config))
+    (batch,) = micro_batches(
+        job.config, "image-text-to-text", setup.model_config, CPU, count=1, seed=0
+    )
+    assert set(batch) == {"input_ids", "attention_mask", "labels"}

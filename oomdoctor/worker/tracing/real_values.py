@@ -1,0 +1,236 @@
+"""What small tensors hold whose values decide shapes: sizes of images, kinds of tokens.
+
+A simulated tensor has no values. Those that a batch is known to have are kept beside it, and beside
+all that is computed from known tensors alone: code that reads them, or whose results have a length
+by value, then goes as on a GPU. Nothing is kept for a step without such tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+
+import torch
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves, tree_map
+
+from oomdoctor.worker.replacing import replaced
+
+_NAME = "_oomdoctor_values"
+_LARGEST = 1 << 21  # bytes of the memory of a tensor whose values are kept
+_MADE = ("arange", "zeros", "ones", "full", "scalar_tensor", "linspace", "eye")
+
+
+def know(tensor: torch.Tensor, values: torch.Tensor) -> None:
+    """From now on `tensor` is known to hold `values`, of the same shape and dtype."""
+    setattr(tensor, _NAME, values)
+
+
+def values_of(tensor: object) -> torch.Tensor | None:
+    """What a tensor holds; None if that is not known."""
+    if not isinstance(tensor, torch.Tensor):
+        return None
+    known: torch.Tensor | None = getattr(tensor, _NAME, None)
+    if known is None and not isinstance(tensor, FakeTensor) and tensor.device.type != "meta":
+        return tensor if _is_small(tensor) else None
+    return known
+
+
+@contextmanager
+def lists_known() -> Iterator[None]:
+    """In this context lists are made of known tensors, and tensors of lists of these.
+
+    Both read memory themselves, where no operator is seen.
+    """
+    own_list, own_tensor = torch.Tensor.tolist, torch.tensor
+
+    def tolist(tensor: torch.Tensor) -> object:
+        values = values_of(tensor)
+        if values is None or values is tensor:
+            return own_list(tensor)
+        with unset_fake_temporarily(), _disable_current_modes():
+            return own_list(values)
+
+    def number(value: object) -> object:
+        return (
+            value
+            if not isinstance(value, FakeTensor) or values_of(value) is None
+            else tolist(value)
+        )
+
+    def tensor(data: object, **kwargs: object) -> torch.Tensor:
+        made: torch.Tensor = own_tensor(tree_map(number, data), **kwargs)
+        return made
+
+    with replaced(torch.Tensor, "tolist", tolist), replaced(torch, "tensor", tensor):
+        yield
+
+
+def dynamic(
+    func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]
+) -> object | None:
+    """The result of an operator whose result has a length by value; None if it is not known."""
+    if func is torch.ops.aten.index.Tensor or func is torch.ops.aten.masked_select.default:
+        return _selected(args)
+    if func not in _with_length_by_value():
+        return None
+    real = _computed(func, args, kwargs)
+    return None if real is None else _made_like(real, _device_of(args))
+
+
+def learn(
+    func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object], result: object
+) -> None:
+    """Keep what the result of an operator holds, if all of its tensors are known."""
+    results = [one for one in tree_leaves(result) if isinstance(one, torch.Tensor)]
+    if not results or not all(map(_is_small, results)):
+        return
+    given = set(map(id, _tensors((args, kwargs))))
+    if any(hasattr(one, _NAME) and id(one) not in given for one in results):
+        return  # `dynamic` has said it
+    real = _computed(func, args, kwargs)
+    if real is None:
+        if func._schema.is_mutable:
+            _forget(func, args)
+        return
+    for one, value in zip(results, _tensors(real), strict=True):
+        know(one, value)
+
+
+def _is_small(tensor: torch.Tensor) -> bool:
+    held: int = tensor.untyped_storage().nbytes()
+    return held <= _LARGEST
+
+
+def _selected(args: Sequence[object]) -> torch.Tensor | None:
+    tensor, chosen = args[0], args[1]
+    masks = list(chosen) if isinstance(chosen, list | tuple) else [chosen]
+    if len(masks) != 1 or not isinstance(tensor, torch.Tensor):
+        return None
+    mask = masks[0]
+    if not isinstance(mask, torch.Tensor) or mask.dtype != torch.bool:
+        return None
+    real = values_of(mask)
+    if real is None:
+        return None
+    with unset_fake_temporarily(), _disable_current_modes():
+        rows = int(real.sum())
+    result = tensor.new_empty((rows, *tensor.shape[mask.dim() :]))
+    own = values_of(tensor)
+    if own is not None:
+        with unset_fake_temporarily(), _disable_current_modes():
+            know(result, own[real])
+    return result
+
+
+def _computed(
+    func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]
+) -> object | None:
+    tensors = _tensors((args, kwargs))
+    known = [values_of(one) for one in tensors]
+    if any(one is None for one in known):
+        return None
+    if not tensors and not func._schema.name.removeprefix("aten::").startswith(_MADE):
+        return None  # random numbers
+    with unset_fake_temporarily(), _disable_current_modes(), torch.no_grad():
+        real_args, real_kwargs = tree_map(_real, (tuple(args), dict(kwargs)))
+        return func(*real_args, **real_kwargs)  # type: ignore[no-any-return]
+
+
+def _real(value: object) -> object:
+    if isinstance(value, torch.Tensor):
+        return values_of(value)
+    return torch.device("cpu") if isinstance(value, torch.device) else value
+
+
+def _made_like(real: object, device: torch.device | None) -> object:
+    def made(value: object) -> object:
+        if not isinstance(value, torch.Tensor):
+            return value
+        tensor = torch.empty(value.shape, dtype=value.dtype, device=device)
+        know(tensor, value)
+        return tensor
+
+    return tree_map(made, real)
+
+
+def _forget(func: OpOverload, args: Sequence[object]) -> None:
+    for argument, value in zip(func._schema.arguments, args, strict=False):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            for tensor in _tensors(value):
+                if hasattr(tensor, _NAME):
+                    delattr(tensor, _NAME)
+
+
+def _tensors(tree: object) -> list[torch.Tensor]:
+    return [one for one in tree_leaves(tree) if isinstance(one, torch.Tensor)]
+
+
+def _device_of(args: Iterable[object]) -> torch.device | None:
+    return next((one.device for one in _tensors(list(args))), None)
+
+
+@cache
+def _with_length_by_value() -> frozenset[OpOverload]:
+    aten = torch.ops.aten
+    packets: tuple[Callable[..., object], ...] = (
+        aten.nonzero, aten.repeat_interleave, aten.unique_consecutive, aten._unique2,
+        aten.unique_dim, aten._unique, aten.bincount, aten.argwhere,
+    )  # fmt: skip
+    return frozenset(
+        getattr(packet, name)
+        for packet in packets
+        for name in packet.overloads()  # type: ignore[attr-defined]
+    )
+
+
+class ShapesOnly(FakeTensorMode):  # type: ignore[misc]
+    """Runs a model for the shapes of its results, with known values where they decide these.
+
+    A truth that is not known is no, a number is 1, and a mask that is not known selects all.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(allow_non_fake_inputs=True)
+
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: Sequence[type],
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        kwargs = kwargs or {}
+        result = dynamic(func, args, kwargs)
+        if result is None and func is torch.ops.aten._local_scalar_dense.default:
+            values = values_of(args[0])
+            if values is None:
+                return _unknown(args[0])
+            with unset_fake_temporarily(), _disable_current_modes():
+                return values.item()
+        if result is None and func is torch.ops.aten.index.Tensor:
+            result = _all_of(args[0], args[1])
+        if result is None:
+            result = super().__torch_dispatch__(func, types, args, kwargs)
+        learn(func, args, kwargs, result)
+        return result
+
+
+def _unknown(tensor: object) -> bool | int | float:
+    assert isinstance(tensor, torch.Tensor)
+    if tensor.dtype == torch.bool:
+        return False
+    return 1.0 if tensor.is_floating_point() else 1
+
+
+def _all_of(tensor: object, indices: object) -> torch.Tensor | None:
+    """What a mask selects that is true everywhere; None if there is no mask."""
+    mask = indices[0] if isinstance(indices, list | tuple) and len(indices) == 1 else None
+    if not isinstance(tensor, torch.Tensor) or not isinstance(mask, torch.Tensor):
+        return None
+    if mask.dtype != torch.bool:
+        return None
+    return tensor.new_empty((mask.numel(), *tensor.shape[mask.dim() :]))

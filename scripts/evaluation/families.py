@@ -1,0 +1,193 @@
+"""Which model types of the installed transformers can be simulated, and why others cannot.
+
+Usage: families.py [--task TASK] [--only TYPE ...] [--limit SECONDS] [--output FILE]
+
+Each type is its config's defaults with few layers, so that the traits of a family stay. It is found
+in a folder, as a user's model is, and one training step of all weights and one of LoRA adapters are
+simulated. The answers are written as JSON: peaks in bytes, or what a user would read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import signal
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+from oomdoctor.errors import OomDoctorError
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.facts.choices import Method
+from oomdoctor.records.job.model import AUTO_CLASSES, ModelRef, Task
+from oomdoctor.records.job.result import ProbeJob
+from oomdoctor.records.job.simulation import SimulationRequest, Target
+from oomdoctor.system.models.hub import resolve
+from oomdoctor.worker.protocol import PhaseFile, UnsupportedError
+from oomdoctor.worker.simulating.clean_slate import clean_slate
+from oomdoctor.worker.simulating.simulate import simulate
+from oomdoctor.worker.training.build import import_libraries
+from oomdoctor.worker.training.inspection import inspect_model
+
+_DEPTHS = (
+    "num_hidden_layers", "depth", "num_layers", "n_layer", "n_layers", "encoder_layers",
+    "decoder_layers", "num_decoder_layers", "num_encoder_layers", "num_global_layers",
+)  # fmt: skip
+_LAYERS = 4
+_GLM = {
+    "rope_type": "default",
+    "mrope_section": [8, 12, 12],
+    "partial_rotary_factor": 0.5,
+    "rope_theta": 10000.0,
+}
+# Defaults of a config that are no model: what a published one has instead.
+_INSTEAD: dict[str, dict[str, Any]] = {
+    "aya_vision": {"vision_config": {"num_attention_heads": 16}},
+    "blip-2": {"": {"image_token_index": 50265}},
+    "gemma4": {"vision_config": {"model_type": "gemma4_vision", "num_hidden_layers": 4}},
+    "mistral3": {"vision_config": {"image_size": 1540, "patch_size": 14}},
+    "gemma3": {"vision_config": {"image_size": 896, "patch_size": 14}},
+    "shieldgemma2": {"vision_config": {"image_size": 896, "patch_size": 14}},
+    **{key: {"text_config": {"rope_parameters": _GLM}} for key in ("glm4v", "glm46v", "glmga")},
+    "glm4v_moe": {"text_config": {"rope_parameters": _GLM, "head_dim": 128}},
+    "idefics3": {"vision_config": {"image_size": 364, "patch_size": 14}},
+    "smolvlm": {"vision_config": {"image_size": 512, "patch_size": 16}},
+}
+_METHODS = ("full", "lora")
+_LENGTH = 4096
+
+
+def types_of(task: Task) -> dict[str, str]:
+    """The model types of a task in the installed transformers, with their classes."""
+    import transformers
+
+    mapping = getattr(transformers, AUTO_CLASSES[task])._model_mapping._model_mapping
+    return {kind: name if isinstance(name, str) else name[0] for kind, name in mapping.items()}
+
+
+def shrunk(config: Any) -> dict[str, Any]:
+    """A config as its file with few layers, in each of its parts."""
+    text: dict[str, Any] = json.loads(config.to_json_string(use_diff=False))
+    return _shallow(text)
+
+
+def _shallow(part: dict[str, Any]) -> dict[str, Any]:
+    depths = {name: part[name] for name in _DEPTHS if isinstance(part.get(name), int)}
+    kept: dict[str, Any] = {}
+    for name, value in part.items():
+        if name in depths:
+            kept[name] = min(value, _LAYERS)
+        elif isinstance(value, dict) and value and all(key.isdigit() for key in value):
+            kept[name] = {key: one for key, one in value.items() if int(key) < _LAYERS}
+        elif isinstance(value, dict):
+            kept[name] = _shallow(value)
+        elif isinstance(value, list) and len(value) > _LAYERS and len(value) in depths.values():
+            kept[name] = value[:_LAYERS]
+        else:
+            kept[name] = value
+    return kept
+
+
+def answer(kind: str, name: str, task: Task, method: Method) -> dict[str, Any]:
+    """What a plan of this type says: its peak in bytes, or the reason of a refusal."""
+    from transformers import CONFIG_MAPPING
+
+    with tempfile.TemporaryDirectory() as folder:
+        config = shrunk(CONFIG_MAPPING[kind]()) | {"architectures": [name]}
+        for part, values in _INSTEAD.get(kind, {}).items():
+            if not part:
+                config |= values
+                continue
+            config[part] = (config[part] or {}) | values
+        (Path(folder) / "config.json").write_text(json.dumps(config))
+        try:
+            spec = resolve(ModelRef(folder))
+            rung = TrainConfig(
+                method=method,
+                autocast_dtype="bfloat16",
+                micro_batch_size=1,
+                effective_batch_size=1,
+                sequence_length=_LENGTH,
+            )
+            job = ProbeJob(mode="inspect", label=method, model=spec, config=rung, device_type="cpu")
+            stacks = inspect_model(job).stacks
+            target = Target("1 TiB", 1 << 40, 1 << 40, 0, None)
+            request = SimulationRequest((1,), (target,), stacks=stacks)
+            with clean_slate():
+                done = simulate(replace(job, mode="simulate", simulation=request), PhaseFile(None))
+        except (UnsupportedError, OomDoctorError) as error:
+            return {"outcome": "refused", "reason": str(error)}
+    peak = done[0].sizes[0].measurement.peak_reserved_bytes
+    return {"outcome": "answered", "peak_bytes": peak, "notes": done[0].notes}
+
+
+def _in_child(pipe: Any, *asked: Any, limit: float) -> None:
+    signal.alarm(int(limit))
+    warnings.filterwarnings("ignore")
+    try:
+        found = answer(*asked)
+    except Exception as error:  # noqa: BLE001  (what a user would not understand is the finding)
+        traceback.print_exc()
+        lines = str(error).strip().splitlines() or [""]
+        found = {"outcome": "failed", "reason": f"{type(error).__name__}: {lines[0][:300]}"}
+    pipe.send(found)
+
+
+def asked(limit: float, *question: Any) -> dict[str, Any]:
+    """The answer of a process of its own, which may take so many seconds."""
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+    begun = time.monotonic()
+    child = context.Process(target=_in_child, args=(theirs, *question), kwargs={"limit": limit})
+    child.start()
+    theirs.close()
+    try:
+        found: dict[str, Any] = ours.recv()
+    except EOFError:
+        found = {"outcome": "failed", "reason": f"no answer in {limit:.0f} s"}
+    child.join()
+    return found | {"seconds": round(time.monotonic() - begun, 1)}
+
+
+def summary(answers: Mapping[str, Mapping[str, Any]]) -> str:
+    """How many types have all, some or none of their answers."""
+    outcomes = [{row[method]["outcome"] for method in _METHODS} for row in answers.values()]
+    all_answered = sum(one == {"answered"} for one in outcomes)
+    failed = sum("failed" in one for one in outcomes)
+    return f"{all_answered} of {len(outcomes)} answered, {failed} failed"
+
+
+def main() -> None:
+    """Ask about all types, and print and write the answers."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--task", choices=get_args(Task), default="image-text-to-text")
+    parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--limit", type=float, default=120.0)
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args()
+    import_libraries()  # once, for all children
+    answers: dict[str, dict[str, Any]] = {}
+    for kind, name in types_of(options.task).items():
+        if options.only and kind not in options.only:
+            continue
+        answers[kind] = {
+            method: asked(options.limit, kind, name, options.task, method) for method in _METHODS
+        }
+        for method, found in answers[kind].items():
+            said = found.get("reason") or f"{found['peak_bytes']:,} {'; '.join(found['notes'])}"
+            print(f"{kind:24} {method:5} {found['outcome']:8} {found['seconds']:5} s  {said}")
+            sys.stdout.flush()
+        if options.output is not None:
+            options.output.write_text(json.dumps(answers, indent=1) + "\n")
+    print(summary(answers))
+
+
+if __name__ == "__main__":
+    main()
