@@ -295,7 +295,10 @@ def _explained(ask: Asked, script: Path, text: str, plan: dict[str, Any], smalle
     assert first["frees_bytes"] == remedy["frees_bytes"]
     assert first["leaves_bytes"] <= diagnosis["room_bytes"]
     pages = {name: ask(*words, "--format", name)[1] for name in _PAGES}
-    for size in (diagnosis["simulated_bytes"], first["leaves_bytes"], smallest):
+    sizes = [diagnosis["simulated_bytes"], first["leaves_bytes"]]
+    if any(remedy["key"] == "bigger_card" for remedy in diagnosis["remedies"]):
+        sizes.append(smallest)
+    for size in sizes:
         _said_on(pages, size, in_csv=False)
     assert [name for name, text in pages.items() if first["change"] not in text] == []
 
