@@ -68,7 +68,7 @@ def _torchtune(name: str, gibibytes: float, words: str, config: str = "full") ->
     peak = Published(gibibytes, GIB, "allocated", "https://github.com/meta-pytorch/torchtune",
                      "which AdamW is not said: fused here")  # fmt: skip
     varies = "what is offloaded comes back in time or not" if "offloading" in words else ""
-    return Row(f"torchtune-{name}", command, "", "torchtune", older=True, published=peak,
+    return Row(f"torchtune-{name}", command, "", "torchtune", older="torchao", published=peak,
                varies=varies)  # fmt: skip
 
 
@@ -112,8 +112,8 @@ def _liger(kernel: str, commit: str, card: str, remark: str = "") -> Row:
     )  # fmt: skip
     script = f"benchmark/scripts/benchmark_{kernel}.py"
     return Row(f"liger-{kernel.replace('_', '-')}", "{python} {script}", script, "",
-               "linkedin/Liger-Kernel", commit, card, steps="all", path="src", beside=True,
-               swept=swept)  # fmt: skip
+               "linkedin/Liger-Kernel", commit, card, steps="all", path="src", bare=True,
+               older="transformers", beside=True, swept=swept)  # fmt: skip
 
 
 _SPEED = "ch05/10_llm-training-speed"
@@ -206,4 +206,6 @@ JUDGED = (
     _liger("layer_norm", _2024_09_03, CARD),
     _liger("cross_entropy", _2024_09_03, CARD),
     _liger("fused_linear_cross_entropy", _2024_09_03, CARD),
+    _liger("rms_norm", _2024_09_03, CARD),
+    _liger("rope", _2024_09_03, CARD),
 )  # fmt: skip

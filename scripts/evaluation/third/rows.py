@@ -52,7 +52,8 @@ class Swept:
 class Row:
     """One script. `package` installed it, or it is a file of `repository` at `commit`.
 
-    `path` is the folder of the repository that its modules are imported from.
+    `path` is the folder of the repository that its modules are imported from; `bare` if its
+    packages have no `__init__.py`.
     """
 
     name: str
@@ -64,8 +65,9 @@ class Row:
     cards: str = CARD
     options: tuple[str, ...] = ()
     steps: str = "3"
-    older: bool = False  # with an older torchao
+    older: str = ""  # the set of `sources.OLDER` that is imported first
     path: str = ""
+    bare: bool = False
     varies: str = ""  # why its peak may differ a little between two runs
     beside: bool = False  # the script's folder is copied, and finds data beside itself
     published: Published | None = None
@@ -147,10 +149,10 @@ ROWS = (
          "--reward_funcs think_format_reward"),
     Row("torchtune-lora",
         "tune run lora_finetune_single_device --config llama3_2/1B_lora_single_device "
-        + _TUNE, package="torchtune", older=True),
+        + _TUNE, package="torchtune", older="torchao"),
     Row("torchtune-lora-distributed",
         "tune run --nproc_per_node 2 lora_finetune_distributed --config llama3_2/1B_lora "
-        + _TUNE, package="torchtune", older=True, cards=f"2x{CARD}"),
+        + _TUNE, package="torchtune", older="torchao", cards=f"2x{CARD}"),
     Row("nanogpt", "{python} {script} --compile=False " + _GPT, "train.py", "", *NANOGPT,
         beside=True),
     Row("nanogpt-compiled", "{python} {script} " + _GPT, "train.py", "", *NANOGPT, beside=True),

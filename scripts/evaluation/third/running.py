@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ from typing import Any
 
 from third import swept
 from third.rows import Row
-from third.sources import OLDER, place
+from third.sources import place
 
 ROOT = Path(__file__).parents[3]
 STARTERS = {name: Path(__file__).with_name(f"{name}.py") for name in ("settings", "unchecked")}
@@ -37,7 +38,7 @@ def run(row: Row, python: Path, script: Path, inputs: Path, folder: Path) -> dic
         ended = subprocess.run(
             [*words, "--report", str(report_file), "--", *command],
             cwd=folder,
-            env=_environment(row, python, checkout),
+            env=_environment(row, python, _modules(row, checkout, folder)),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -59,10 +60,27 @@ def run(row: Row, python: Path, script: Path, inputs: Path, folder: Path) -> dic
     }
 
 
-def _environment(row: Row, python: Path, checkout: Path) -> dict[str, str]:
+def _modules(row: Row, checkout: Path, folder: Path) -> Path | None:
+    """The folder that a row imports its repository's modules from.
+
+    A package without `__init__.py` gets one, in a copy: an installed package would be taken first.
+    """
+    if not row.path:
+        return None
+    source = checkout / row.path
+    if not row.bare:
+        return source
+    copy = folder.parent / "modules"
+    shutil.copytree(source, copy)
+    for package in copy.iterdir():
+        (package / "__init__.py").touch()
+    return copy
+
+
+def _environment(row: Row, python: Path, source: Path | None) -> dict[str, str]:
     path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
-    more = [str(python.parents[1] / OLDER)] if row.older else []
-    more += [str(checkout / row.path)] if row.path else []
+    more = [str(python.parents[1] / "older" / row.older)] if row.older else []
+    more += [str(source)] if source else []
     modules = os.pathsep.join([str(ROOT), *more])
     own = {
         "HF_HUB_OFFLINE": "1",

@@ -13,8 +13,11 @@ from environments import make_once
 from third.judged import JUDGED
 from third.rows import ROWS, Row
 
-# torchtune's last release needs an older torchao than the others: a folder of the environment.
-OLDER = "older"
+# Some rows need older packages. Each set is a folder in `older` of the environment.
+OLDER = {
+    "torchao": ("torchao==0.14.1",),  # torchtune's last release
+    "transformers": ("transformers==4.44.2", "tokenizers==0.19.1", "huggingface_hub==0.24.7"),
+}
 HERE = Path(__file__).parent
 SITE = ("import sysconfig; print(sysconfig.get_path('purelib'))",)
 
@@ -25,7 +28,10 @@ def make_environment(folder: Path) -> Path:
         ("--no-deps", "-r", HERE / "requirements.txt", "wheel"),
         # It looks at torch when it is installed, which does not load without CUDA's libraries.
         ("--no-deps", "--no-build-isolation", "deepspeed==0.19.8"),
-        ("--no-deps", "--target", folder / OLDER, "torchao==0.14.1"),
+        *(
+            ("--no-deps", "--target", folder / "older" / name, *older)
+            for name, older in OLDER.items()
+        ),
     ]
     return make_once(folder, steps, {"DS_BUILD_OPS": "0"})
 
