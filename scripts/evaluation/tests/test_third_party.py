@@ -77,7 +77,8 @@ def test_peaks_are_read_from_what_a_benchmark_wrote(tmp_path: Path) -> None:
     (tmp_path / "own.csv").write_text("size,kind,peak\n1,memory,2.5\n1,speed,7\n")
     told = Swept((("own.csv", "theirs.csv"),), ("size",), "peak", 10, (("kind", "memory"),))
     reading = swept.read(told, tmp_path, tmp_path)
-    assert reading["figures"] == [("1", 2.0, 2.5), ("2", 4.0, None)]
+    assert reading["figures"] == [["1", 2.0, 2.5], ["2", 4.0, None]]
+    assert json.loads(json.dumps(reading)) == reading  # as `--check` compares it
     assert swept_differences({"swept": reading}) == [0.25, math.inf]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from third.rows import Swept
 
-Figure = tuple[str, float, float | None]
+Figure = list[str | float | None]  # as JSON reads it
 
 
 def read(swept: Swept, folder: Path, checkout: Path) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def read(swept: Swept, folder: Path, checkout: Path) -> dict[str, Any]:
 
 def _figures(swept: Swept, written: Path, source: Path) -> list[Figure]:
     here = _peaks(swept, written) if written.exists() else {}
-    return [(size, peak, here.get(size)) for size, peak in _peaks(swept, source).items()]
+    return [[size, peak, here.get(size)] for size, peak in _peaks(swept, source).items()]
 
 
 def _peaks(swept: Swept, file: Path) -> dict[str, float]:
