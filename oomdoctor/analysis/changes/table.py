@@ -165,6 +165,12 @@ def _qlora(config: TrainConfig) -> Steps:
     return _if(config.method != "qlora", **quantized)
 
 
+def _unprepared(config: TrainConfig) -> Steps:
+    """peft casts what is not quantized to float32, such as fused experts and large embeddings."""
+    cast = config.method == "qlora" and config.kbit_prepare == "peft"
+    return _if(cast, kbit_prepare="none")
+
+
 def _shorter(config: TrainConfig) -> Steps:
     for eighths in _EIGHTHS:
         tokens = _whole_steps(config.sequence_length * eighths // 8)
@@ -213,6 +219,8 @@ TABLE: tuple[Change, ...] = (
     Change("adamw_8bit", "8-bit AdamW", _eight_bit, _STATES, "states", package="bitsandbytes"),
     Change("paged_adamw", "paged 8-bit AdamW", _paged, _STATES, "states", package="bitsandbytes"),
     Change("half_weights", "bf16 weights", _half_weights, _ALL, "precision"),
+    Change("uncast_weights", "unquantized weights in their own dtype", _unprepared,
+           frozenset({"weights"}), "prepared"),
     Change("offload_optimizer", "optimizer offload", _offloaded, _STATES, "states"),
     Change("optimizer_in_backward",
            "the optimizer in the backward pass (effective batch size 1)", _in_backward,

@@ -47,9 +47,11 @@ def note_what_stays_whole(setup: Setup) -> None:
     sizes = [(p.dim() > 2 and p.is_floating_point(), logical_numel(p)) for p in parameters]
     share = sum(size for is_left, size in sizes if is_left) / sum(size for _, size in sizes)
     if share >= _MUCH:
+        cast = setup.config.kbit_prepare == "peft"
         setup.notes.append(
             f"{share:.0%} of the parameters are outside linear layers (experts stored in one "
             "tensor), so bitsandbytes does not quantize them"
+            + (" and peft casts them to float32" if cast else "")
         )
 
 

@@ -274,3 +274,12 @@ def test_without_a_judge_single_changes_come_before_all_together() -> None:
     assert order[0].words == "micro-batch size 1"
     assert [one.tier for one in order] == sorted(one.tier for one in order)
     assert len(singles) > 6
+
+
+def test_what_peft_casts_can_keep_its_dtype() -> None:
+    """Fused experts are not quantized; cast to float32 they take twice as much as in bf16."""
+    steps = BY_KEY["uncast_weights"].steps
+    qlora = TrainConfig(method="qlora", quantization="nf4")
+    assert list(steps(qlora)) == [{"kbit_prepare": "none"}]
+    for other in (replace(qlora, kbit_prepare="none"), TrainConfig(method="lora"), TrainConfig()):
+        assert list(steps(other)) == []
