@@ -1,10 +1,13 @@
 """Which model types of the installed transformers can be simulated, and why others cannot.
 
-Usage: families.py [--task TASK] [--only TYPE ...] [--limit SECONDS] [--page]
+Usage: families.py [--task TASK] [--only TYPE ...] [--limit SECONDS] [--check | --page]
 
 Each type is its config's defaults with few layers, so that the traits of a family stay. It is found
 in a folder, as a user's model is, and one training step of all weights and one of LoRA adapters are
-simulated. The answers are written as JSON: peaks in bytes, or what a user would read.
+simulated. The answers are kept in `families/TASK.json`: peaks in bytes, or what a user would read.
+With `--only` the other types keep their answers. With `--check` they are compared with those that
+are kept: exit 1 if a type has lost an answer.
+`--page` writes docs/model-types.md from all that are kept.
 """
 
 from __future__ import annotations
@@ -49,6 +52,7 @@ _GLM = {
     "partial_rotary_factor": 0.5,
     "rope_theta": 10000.0,
 }
+_OMNI = {"vision_start_token_id": 151652, "audio_start_token_id": 151647}
 _WORDS = {"image_token_id": 4, "vocabulary_map": {"<image>": 4, "<|image token|>": 4}}
 # Defaults of a config that are no model: what a published one has instead.
 _INSTEAD: dict[str, dict[str, Any]] = {
@@ -56,6 +60,16 @@ _INSTEAD: dict[str, dict[str, Any]] = {
     "chameleon": {"": _WORDS},
     "emu3": {"": _WORDS},
     "granite4_vision": {"": {"downsample_rate": "4/8", "deepstack_layer_map": []}},
+    "mllama": {
+        "text_config": {"cross_attention_layers": [1]},
+        "vision_config": {"intermediate_layers_indices": [1, 3], "vision_output_dim": 3840},
+    },
+    "molmo2": {"adapter_config": {"vision_feature_layer": [3, 1]}},
+    "step3p7": {"text_config": {"sliding_window": 512}},
+    "deepseek_ocr2": {"text_config": {"num_experts_per_tok": 2, "n_group": 1, "topk_group": 1}},
+    "hunyuan_vl": {"text_config": {"head_dim": 128}},
+    "qwen2_5_omni_thinker": {"": _OMNI},
+    "qwen3_omni_moe_thinker": {"": _OMNI},
     "blip-2": {"": {"image_token_index": 50265}},
     "gemma4": {"vision_config": {"model_type": "gemma4_vision", "num_hidden_layers": 4}},
     "mistral3": {"vision_config": {"image_size": 1540, "patch_size": 14}},
@@ -165,11 +179,27 @@ def asked(limit: float, *question: Any) -> dict[str, Any]:
 
 
 def summary(answers: Mapping[str, Mapping[str, Any]]) -> str:
-    """How many types have all, some or none of their answers."""
+    """How many types have all of their answers, or failed."""
     outcomes = [{row[method]["outcome"] for method in _METHODS} for row in answers.values()]
     all_answered = sum(one == {"answered"} for one in outcomes)
     failed = sum("failed" in one for one in outcomes)
-    return f"{all_answered} of {len(outcomes)} answered, {failed} failed"
+    text_alone = sum(
+        "on text alone" in " ".join(row["full"].get("notes", ())) for row in answers.values()
+    )
+    return (
+        f"{all_answered} of {len(outcomes)} answered ({text_alone} of them on text alone), "
+        f"{failed} failed"
+    )
+
+
+def lost_answers(answers: Mapping[str, Any], kept: Mapping[str, Any]) -> list[str]:
+    """The types and methods that had an answer, and have none now."""
+    return [
+        f"{kind} {method}"
+        for kind, row in kept["types"].items()
+        for method, found in row.items()
+        if kind in answers and found["outcome"] == "answered" != answers[kind][method]["outcome"]
+    ]
 
 
 def _kept(row: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -187,7 +217,9 @@ _HEAD = """# Model types
 `plan` and `probe` take any model type that the installed transformers knows for a supported task.
 This table says what comes of each: the type's default configuration with at most four layers in
 each part, one sequence of 4,096 tokens, bf16 on a GPU, simulated for full fine-tuning and for LoRA.
-It is no list that the program reads: it is what it answered.
+It is no list that the program reads: it is what it answered. Some defaults are no model that can be
+built or trained, and some need a package that was not installed: these failed with the words of the
+library that are shown.
 """
 
 
@@ -228,6 +260,7 @@ def main() -> None:
     parser.add_argument("--task", choices=get_args(Task), default="image-text-to-text")
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--limit", type=float, default=120.0)
+    parser.add_argument("--check", action="store_true")
     parser.add_argument("--page", action="store_true")
     options = parser.parse_args()
     if options.page:
@@ -246,13 +279,18 @@ def main() -> None:
             print(f"{kind:24} {method:5} {found['outcome']:8} {found['seconds']:5} s  {said}")
             sys.stdout.flush()
     print(summary(answers))
-    if not options.only:
-        kept = {
-            "transformers": version("transformers"),
-            "torch": version("torch"),
-            "types": {kind: _kept(row) for kind, row in answers.items()},
-        }
-        (ANSWERS / f"{options.task}.json").write_text(json.dumps(kept, indent=1) + "\n")
+    if options.check:
+        lost = lost_answers(answers, json.loads((ANSWERS / f"{options.task}.json").read_text()))
+        print("\n".join(f"lost: {one}" for one in lost))
+        sys.exit(bool(lost))
+    file = ANSWERS / f"{options.task}.json"
+    before = json.loads(file.read_text())["types"] if options.only and file.exists() else {}
+    kept = {
+        "transformers": version("transformers"),
+        "torch": version("torch"),
+        "types": before | {kind: _kept(row) for kind, row in answers.items()},
+    }
+    file.write_text(json.dumps(kept, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -144,10 +144,21 @@ class Recorder:
         self._instruments.operators.begin()
         self._instruments.managed.clear()
         self._taken.clear()
+        kept = dict(self._tensors_of_modules())
         batches = self._step(size, micro_steps)
         yield
         del batches  # not before the tape was copied: the inputs outlive the step
+        for (module, name), _ in self._tensors_of_modules():
+            if (module, name) not in kept:  # such as the offsets of rows with images
+                setattr(module, name, None)
         self._rewind()
+
+    def _tensors_of_modules(self) -> Iterator[tuple[tuple[torch.nn.Module, str], torch.Tensor]]:
+        """The tensors that modules keep as plain attributes."""
+        for module in self.setup.model.modules():
+            for name, value in list(vars(module).items()):
+                if isinstance(value, torch.Tensor):
+                    yield (module, name), value
 
     def _copied(self) -> Tape:
         tape = self._trace.tape

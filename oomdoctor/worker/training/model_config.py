@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from oomdoctor.records.job.model import AUTO_CLASSES, ModelSpec, with_floats
 from oomdoctor.worker.protocol import UnsupportedError
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig
-    from transformers.models.auto.auto_factory import _BaseAutoModelClass
+    from transformers import PretrainedConfig, PreTrainedModel
 
 
 def load_config(spec: ModelSpec) -> PretrainedConfig:
@@ -86,22 +86,49 @@ def _without_attention(config: object) -> object:
     return {key: _without_attention(part) for key, part in kept.items()}
 
 
-def model_class(spec: ModelSpec, config: PretrainedConfig) -> type[_BaseAutoModelClass]:
-    """The transformers Auto class for a model and its task.
+class ModelClass(Protocol):
+    """What makes a model of a configuration, as transformers' Auto classes do."""
+
+    def from_config(self, config: PretrainedConfig, **settings: object) -> PreTrainedModel:
+        """The model with random weights."""
+
+    def from_pretrained(self, name: str | None, **settings: object) -> PreTrainedModel:
+        """The model with the weights of a checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """A model class that no Auto class of the task has."""
+
+    kind: type[PreTrainedModel]
+
+    def from_config(self, config: PretrainedConfig, **settings: object) -> PreTrainedModel:
+        settings.pop("trust_remote_code", None)
+        return self.kind._from_config(config, **settings)
+
+    def from_pretrained(self, name: str | None, **settings: object) -> PreTrainedModel:
+        return self.kind.from_pretrained(name, **settings)
+
+
+def model_class(spec: ModelSpec, config: PretrainedConfig) -> ModelClass:
+    """The transformers Auto class for a model and its task, or the class that the config names.
 
     Raises:
-        UnsupportedError: it does not know the model; for an unknown class that has custom code, it
-            is not asked.
+        UnsupportedError: transformers has neither.
     """
     import transformers
 
-    auto: type[_BaseAutoModelClass] = getattr(transformers, AUTO_CLASSES[spec.task])
-    if type(config) in auto._model_mapping or spec.trust_remote_code:
+    auto: ModelClass = getattr(transformers, AUTO_CLASSES[spec.task])
+    known = auto._model_mapping  # type: ignore[attr-defined]
+    if type(config) in known or spec.trust_remote_code:
         return auto
+    named = getattr(transformers, spec.architecture, None)
+    if isinstance(named, type) and issubclass(named, transformers.PreTrainedModel):
+        return _Named(named)
+    release = f"transformers {transformers.__version__}"
     if spec.task == "causal-lm" and spec.model_type.endswith("_text"):
         raise UnsupportedError(
-            f"transformers {transformers.__version__} has no class for this language model alone "
-            f"({spec.model_type}); leave out --task, and set images=0 in --rung for a training on "
-            "text with the vision encoder present"
+            f"{release} has no class for this language model alone ({spec.model_type}); leave out "
+            "--task, and set images=0 in --rung for a training on text with the vision encoder"
         )
-    return auto
+    raise UnsupportedError(f"{release} has no {AUTO_CLASSES[spec.task]} for {spec.model_type}")

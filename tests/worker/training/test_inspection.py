@@ -7,14 +7,14 @@ import torch
 from tiny_models import tiny_job
 
 from oomdoctor.worker.training.inspection import count_parameters
-from oomdoctor.worker.training.model_config import auto_class, load_config
+from oomdoctor.worker.training.model_config import load_config, model_class
 
 
 def model_and_config():
     job = tiny_job("dense")
     config = load_config(job.model)
     with torch.device("meta"):
-        return auto_class(job.model.task).from_config(config), config
+        return model_class(job.model, config).from_config(config), config
 
 
 def _raise(error):

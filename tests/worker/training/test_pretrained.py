@@ -13,14 +13,14 @@ from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.worker.answer import answer_here
 from oomdoctor.worker.protocol import PhaseFile
-from oomdoctor.worker.training.model_config import auto_class, load_config
+from oomdoctor.worker.training.model_config import load_config, model_class
 
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
     """A saved tiny model, as `save_pretrained` leaves it."""
     spec = tiny_job("dense").model
-    model = auto_class(spec.task).from_config(load_config(spec))
+    model = model_class(spec, load_config(spec)).from_config(load_config(spec))
     model.save_pretrained(tmp_path / "checkpoint")
     return tmp_path / "checkpoint"
 
@@ -58,7 +58,7 @@ def test_weights_that_cannot_be_there_are_said_at_once(tmp_path: Path) -> None:
 
 def test_a_checkpoint_without_a_padding_token_classifies_batches(tmp_path: Path) -> None:
     job = tiny_job("classifier")
-    model = auto_class(job.model.task).from_config(load_config(job.model))
+    model = model_class(job.model, load_config(job.model)).from_config(load_config(job.model))
     model.config.pad_token_id = None
     model.save_pretrained(tmp_path)
     spec = replace(job.model, path=str(tmp_path), id=str(tmp_path))

@@ -13,7 +13,7 @@ from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.tracing.trace import AllocationTrace
 from oomdoctor.worker.training import synthetic
 from oomdoctor.worker.training.build import build
-from oomdoctor.worker.training.model_config import auto_class, load_config
+from oomdoctor.worker.training.model_config import load_config, model_class
 
 CPU = torch.device("cpu")
 
@@ -29,7 +29,7 @@ def built(job: ProbeJob) -> torch.nn.Module:
 def test_parameters_and_buffers_equal_those_of_the_library(kind: str) -> None:
     spec = tiny_spec(kind)
     model = built(tiny_job(kind, micro_batch_size=1, effective_batch_size=1))
-    original = auto_class(spec.task).from_config(load_config(spec))
+    original = model_class(spec, load_config(spec)).from_config(load_config(spec))
     shapes = {name: p.shape for name, p in original.named_parameters()}
     assert {name: p.shape for name, p in model.named_parameters()} == shapes
     assert not any(p.device.type == "meta" for p in model.parameters())

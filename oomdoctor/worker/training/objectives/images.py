@@ -12,7 +12,9 @@ import importlib
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from inspect import signature
+from dataclasses import dataclass, field
+from functools import lru_cache
+from inspect import Parameter, signature
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -111,7 +113,7 @@ def numbers_beside(
         numbers |= images_of(rows, config, model).numbers
     numbers[_WITHIN] = within
     for name in ("token_type_ids", "mm_token_type_ids"):
-        if name in inputs and (count or name == "token_type_ids"):
+        if name in inputs and (config.images or name == "token_type_ids"):
             numbers[name] = within.to(torch.int64)
     return numbers
 
@@ -165,7 +167,8 @@ def why_text_alone(config: TrainConfig, model: PretrainedConfig) -> str | None:
     """Why batches of this model have no images; None if they have, or the rung wants none.
 
     Raises:
-        UnsupportedError: the model takes images, but not of the size that the rung wants.
+        UnsupportedError: the model takes images, but not of the size that the rung wants; or it
+            cannot do without images, and how it takes them is not known.
     """
     if config.images == 0:
         return None
@@ -173,6 +176,11 @@ def why_text_alone(config: TrainConfig, model: PretrainedConfig) -> str | None:
         _tokens(config, model)
         image_token(model)
     except ImagesUnknownError as error:
+        inputs = signature(class_of(model).forward).parameters
+        if "pixel_values" in inputs and inputs["pixel_values"].default is Parameter.empty:
+            raise UnsupportedError(
+                f"{model.model_type} needs images in each row, and {error}"
+            ) from error
         return str(error)
     return None
 
@@ -234,39 +242,50 @@ def _tokens(config: TrainConfig, model: PretrainedConfig) -> int:
     Raises:
         ImagesUnknownError: it cannot be asked.
     """
-    key = (config.image_size, repr(model.to_dict()), str(class_of(model)))
-    if key not in _COUNTED:
-        _COUNTED[key] = _counted(config, model)
-    counted = _COUNTED[key]
+    asked = _Asked(class_of(model), model.to_json_string(), config.image_size, model)
+    counted = _counted(asked)
     if isinstance(counted, ImagesUnknownError):
         raise counted
     return counted
 
 
-_COUNTED: dict[tuple[object, ...], int | ImagesUnknownError] = {}
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A model and a size of images, by what decides the answer."""
+
+    kind: type
+    settings: str
+    image_size: int
+    model: PretrainedConfig = field(compare=False)
 
 
-def _counted(config: TrainConfig, model: PretrainedConfig) -> int | ImagesUnknownError:
+@lru_cache(maxsize=32)
+def _counted(asked: _Asked) -> int | ImagesUnknownError:
+    model, config = asked.model, TrainConfig(image_size=asked.image_size)
     shallow = copy.deepcopy(model)
     with suppress(AttributeError):
         shallow.get_text_config().num_hidden_layers = 1
     stated: int | None = None
-    try:
-        with unset_fake_temporarily(), _disable_current_modes(), torch.no_grad():
-            images = images_of(1, TrainConfig(image_size=config.image_size), model)
-            stated = images.tokens
-            with ShapesOnly(), real_values.lists_known():
-                return _rows_in(_encoded(class_of(model)._from_config(shallow), images))
-    except ImagesUnknownError as error:
-        return error
-    except Exception as error:
-        if type(error) is UnsupportedError:
-            raise
-        if stated is not None and not _has_encoder(model):
-            return stated
-        return ImagesUnknownError(
-            f"how many tokens an image of {model.model_type} takes is not known ({_short(error)})"
-        )
+    reason = ""
+    for built in (shallow, model):  # not every family can be built with a single layer
+        try:
+            with unset_fake_temporarily(), _disable_current_modes(), torch.no_grad():
+                images = images_of(1, config, model)
+                stated = images.tokens
+                with ShapesOnly(), real_values.lists_known():
+                    whole = class_of(model)._from_config(copy.deepcopy(built))
+                    return _rows_in(_encoded(whole, images))
+        except ImagesUnknownError as error:
+            return error
+        except Exception as error:
+            if type(error) is UnsupportedError:
+                raise
+            reason = _short(error)
+    if stated is not None and not _has_encoder(model):
+        return stated
+    return ImagesUnknownError(
+        f"how many tokens an image of {model.model_type} takes is not known ({reason})"
+    )
 
 
 def _has_encoder(model: PretrainedConfig) -> bool:
