@@ -16,7 +16,13 @@ from oomdoctor.records.job.model import AUTO_CLASSES, ModelRef, ModelSource, Mod
 from oomdoctor.system.catalogue import CatalogueModel, find_model, model_types
 from oomdoctor.system.models import fetch
 from oomdoctor.system.models.checkpoint import config_beside, read_config
-from oomdoctor.system.models.tasks import architecture_of, other_input, task_of, text_part
+from oomdoctor.system.models.tasks import (
+    architecture_of,
+    is_without_head,
+    other_input,
+    task_of,
+    text_part,
+)
 
 ELSEWHERE = frozenset(
     {"gated", "bad_token", "model_not_found", "not_cached", "offline", "hub_unreachable",
@@ -66,6 +72,11 @@ def resolve_with_notes(ref: ModelRef) -> tuple[ModelSpec, tuple[str, ...]]:
             notes.append(f"only the language model is used; the parts for {foreign} are left out")
             config = dict(part)
     task = task_of(config, ref.task)
+    if ref.task == "auto" and is_without_head(config):
+        notes.append(
+            f"{architecture_of(config)} has no head, so it is trained for {task}; "
+            "--task names another one"
+        )
     if quantised := config.pop("quantization_config", None):
         method = quantised.get("quant_method") if isinstance(quantised, dict) else None
         notes.append(

@@ -73,6 +73,9 @@ def task_of(config: Mapping[str, Any], asked: TaskChoice) -> Task:
         return "image-text-to-text"
     if asked == "image-text-to-text":
         raise _unsupported(config, "does not write text about images")
+    classifies = architecture_of(config).endswith(TASK_ARCHITECTURES["image-classification"])
+    if classifies and asked in ("auto", "image-classification"):
+        return "image-classification"
     if foreign := other_input(config):
         raise _unsupported(config, f"takes {foreign}, and no supported task does")
     if asked == "auto":
@@ -98,6 +101,13 @@ def _takes_images_beside_text(config: Mapping[str, Any]) -> bool:
     named = config.get("architectures")
     writes = architecture_of(config).endswith(_WRITES_TEXT) if named else "text_config" in config
     return has_encoder and writes
+
+
+def is_without_head(config: Mapping[str, Any]) -> bool:
+    """Whether the class that the config names has no head, so that `task_of` has chosen one."""
+    heads = tuple(end for ends in TASK_ARCHITECTURES.values() for end in ends)
+    name = architecture_of(config)
+    return bool(config.get("architectures")) and name.endswith("Model") and not name.endswith(heads)
 
 
 def other_input(config: Mapping[str, Any]) -> str | None:
@@ -132,7 +142,7 @@ def _made_for(config: Mapping[str, Any]) -> Task | None:
     for task, endings in TASK_ARCHITECTURES.items():
         if name.endswith(endings) and _possible(task, config):
             return task
-    if not bare and not name.endswith("Model"):
+    if not bare and (not name.endswith("Model") or name.endswith("EncoderModel")):
         return None
     if bare and config.get("model_type") not in model_types():
         return None
@@ -153,7 +163,10 @@ def _possible(task: Task, config: Mapping[str, Any]) -> bool:
 
 
 def _is_image(config: Mapping[str, Any]) -> bool:
-    return "vocab_size" not in config and ("image_size" in config or "num_channels" in config)
+    """Whether the model takes images alone. BEiT counts its visual tokens as `vocab_size`."""
+    text = "vocab_size" in config and "max_position_embeddings" in config
+    beside = "vocab_size" in config and "patch_size" not in config
+    return not text and not beside and ("image_size" in config or "num_channels" in config)
 
 
 def _is_encoder_decoder(config: Mapping[str, Any]) -> bool:

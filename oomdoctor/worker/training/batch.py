@@ -23,12 +23,13 @@ from oomdoctor.worker.training.objectives.completions import (
     pairs_of,
     scored_in_step,
 )
-from oomdoctor.worker.training.objectives.images import plain_tokens, with_images
+from oomdoctor.worker.training.objectives.images import plain_tokens, vision_of, with_images
 from oomdoctor.worker.training.objectives.packing import joined, padded, row_of
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
+_USUAL_IMAGE = 224  # pixels a side, for an encoder of any size (ResNet, SegFormer)
 MASKED_SHARE = 0.15  # of tokens have a label in masked language modelling (BERT, section 3.1)
 Tensors = dict[str, torch.Tensor]
 Batch = dict[str, torch.Tensor | int]  # numbers are what a kernel takes
@@ -131,9 +132,10 @@ def _whole_batch(
 ) -> Tensors:
     generator = torch.Generator().manual_seed(seed)
     if task == "image-classification":
-        size = model_config.image_size
+        vision = vision_of(model_config)
+        size = config.image_size or getattr(vision, "image_size", None) or _USUAL_IMAGE
         height, width = (size, size) if isinstance(size, int) else tuple(size)
-        channels = getattr(model_config, "num_channels", 3)
+        channels = getattr(vision, "num_channels", 3)
         return {
             "pixel_values": torch.randn(rows, channels, height, width, generator=generator),
             "labels": torch.randint(model_config.num_labels, (rows,), generator=generator),

@@ -273,3 +273,14 @@ def test_language_model_of_a_vision_language_model(tmp_path: Path) -> None:
     del config["text_config"]
     _folder(tmp_path, config)
     assert _error(ModelRef(name, task="causal-lm")).code == "unsupported_task"
+
+
+@pytest.mark.parametrize(
+    ("architecture", "said"), [("BertModel", True), ("BertForMaskedLM", False)]
+)
+def test_a_model_without_a_head_is_told(tmp_path: Path, architecture: str, said: bool) -> None:
+    config = {"model_type": "bert", "architectures": [architecture], "vocab_size": 100}
+    name = str(_folder(tmp_path, config))
+    notes = resolve_with_notes(ModelRef(name))[1]
+    assert any("has no head" in note for note in notes) is said
+    assert resolve_with_notes(ModelRef(name, task="masked-lm"))[1] == ()

@@ -38,6 +38,15 @@ def _config(architecture: str | None, model_type: str = "new", **keys: Any) -> d
         (_config("T5WithLMHeadModel", is_encoder_decoder=True, **TEXT), "seq2seq-lm"),
         (_config("MarianMTModel", is_encoder_decoder=True, **TEXT), "seq2seq-lm"),
         (_config("ViTForImageClassification", **IMAGE), "image-classification"),
+        (
+            _config(
+                "CLIPForImageClassification", "clip", vision_config={"a": 1}, text_config={"a": 1}
+            ),
+            "image-classification",
+        ),
+        (_config("ResNetForImageClassification", num_channels=3), "image-classification"),
+        # BEiT counts visual tokens
+        (_config("BeitModel", patch_size=16, **IMAGE, **TEXT), "image-classification"),
         # bare models
         (_config("BertModel", "bert", **TEXT), "sequence-classification"),
         (_config("MistralModel", "mistral", **TEXT), "causal-lm"),
@@ -61,6 +70,7 @@ def test_task_by_architecture(config: dict[str, Any], task: str) -> None:
         (_config("DetrForObjectDetection", **IMAGE), "auto"),
         (_config("LlavaForConditionalGeneration", **TEXT), "auto"),
         (_config(None, **TEXT), "auto"),
+        (_config("T5EncoderModel", is_encoder_decoder=True, **TEXT), "auto"),
         (_config("WhisperForConditionalGeneration", num_mel_bins=80, **TEXT), "auto"),
         (_config("WhisperForConditionalGeneration", num_mel_bins=80, **TEXT), "seq2seq-lm"),
         (GEMMA, "masked-lm"),
