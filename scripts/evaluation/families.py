@@ -45,6 +45,7 @@ _DEPTHS = (
     "num_hidden_layers", "depth", "num_layers", "n_layer", "n_layers", "encoder_layers",
     "decoder_layers", "num_decoder_layers", "num_encoder_layers", "num_global_layers",
 )  # fmt: skip
+_OF_DEPTH = ("out_features", "out_indices", "stage_names")  # made again from the depth
 _LAYERS = 4
 _GLM = {
     "rope_type": "default",
@@ -104,6 +105,8 @@ def _shallow(part: dict[str, Any]) -> dict[str, Any]:
     depths = {name: part[name] for name in _DEPTHS if isinstance(part.get(name), int)}
     kept: dict[str, Any] = {}
     for name, value in part.items():
+        if name in _OF_DEPTH:
+            continue
         if name in depths:
             kept[name] = min(value, _LAYERS)
         elif name == "per_layer_config" and isinstance(value, dict):
@@ -115,6 +118,14 @@ def _shallow(part: dict[str, Any]) -> dict[str, Any]:
         else:
             kept[name] = value
     return kept
+
+
+def _length(config: Mapping[str, Any]) -> int:
+    """The tokens of a row: as many as the model has positions for, less the two of padding."""
+    parts = [config, config.get("text_config") or {}]
+    names = ("max_position_embeddings", "n_positions", "max_seq_len", "max_target_positions")
+    sizes = [part[name] for part in parts for name in names if isinstance(part.get(name), int)]
+    return min((_LENGTH, *(size - 2 for size in sizes if 2 < size < _LENGTH)))
 
 
 def answer(kind: str, name: str, task: Task, method: Method) -> dict[str, Any]:
@@ -136,7 +147,7 @@ def answer(kind: str, name: str, task: Task, method: Method) -> dict[str, Any]:
                 autocast_dtype="bfloat16",
                 micro_batch_size=1,
                 effective_batch_size=1,
-                sequence_length=_LENGTH,
+                sequence_length=_length(config),
             )
             job = ProbeJob(mode="inspect", label=method, model=spec, config=rung, device_type="cpu")
             stacks = inspect_model(job).stacks
@@ -216,7 +227,8 @@ _HEAD = """# Model types
 
 `plan` and `probe` take any model type that the installed transformers knows for a supported task.
 This table says what comes of each: the type's default configuration with at most four layers in
-each part, one sequence of 4,096 tokens, bf16 on a GPU, simulated for full fine-tuning and for LoRA.
+each part, one sequence of 4,096 tokens or what its positions allow, bf16 on a GPU, simulated for full
+fine-tuning and for LoRA.
 It is no list that the program reads: it is what it answered. Some defaults are no model that can be
 built or trained, and some need a package that was not installed: these failed with the words of the
 library that are shown.

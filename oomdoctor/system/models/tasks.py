@@ -157,6 +157,8 @@ def _possible(task: Task, config: Mapping[str, Any]) -> bool:
     """Whether the inputs fit the task: old T5 files name the class T5WithLMHeadModel."""
     if (task == "image-classification") != _is_image(config):
         return False
+    if task == "causal-lm" and architecture_of(config).endswith("ForCausalLM"):
+        return True  # also the decoder of an encoder-decoder (BartForCausalLM)
     if task in ("causal-lm", "seq2seq-lm"):
         return (task == "seq2seq-lm") == _is_encoder_decoder(config)
     return True

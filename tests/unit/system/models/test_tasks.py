@@ -31,6 +31,7 @@ def _config(architecture: str | None, model_type: str = "new", **keys: Any) -> d
     [
         (_config("LlamaForCausalLM", **TEXT), "causal-lm"),
         (_config("GPT2LMHeadModel", **TEXT), "causal-lm"),
+        (_config("BartForCausalLM", "bart", is_encoder_decoder=True, **TEXT), "causal-lm"),
         (_config("BertForMaskedLM", **TEXT), "masked-lm"),
         (_config("BertForPreTraining", **TEXT), "masked-lm"),
         (_config("BertForSequenceClassification", **TEXT), "sequence-classification"),
