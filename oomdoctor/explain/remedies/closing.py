@@ -160,10 +160,17 @@ def _hardware(case: Case, table: Mapping[str, Row], values: Mapping[str, str]) -
 
 
 def smallest_card(case: Case, size_bytes: int) -> GpuFacts | None:
-    """The card with the least memory that holds so many bytes, the context among them, if any."""
+    """The card with the least memory that surely holds so many bytes, the context among them.
+
+    A card on which the size is borderline does not, as in a plan. None if no card is known to.
+    """
     vendor = {"hip": "AMD", "xpu": "Intel"}.get(case.dialect, "NVIDIA")
-    held = size_bytes - case.context
-    return fit.smallest_card(catalogue.gpus(), lambda room: room >= held, vendor=vendor)
+    errors = fit.PeakErrors(catalogue.peak_errors(), None, None)
+    method = "full" if case.training is None else case.training.config.method
+    held = (size_bytes - case.context) * (1 + (errors.share(method, "reserved") or 0.0))
+    return fit.smallest_card(
+        catalogue.gpus(), lambda room: room >= held, vendor=vendor, surely=True
+    )
 
 
 def _named(card: GpuFacts) -> str:
