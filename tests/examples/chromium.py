@@ -90,11 +90,19 @@ class Tab:
         self._call("Emulation.setEmulatedMedia", features=[scheme], media=media)
 
     def until(self, condition: str) -> None:
-        """Wait until a JavaScript expression is true."""
+        """Wait until a JavaScript expression is true, which it is not between two pages."""
         deadline = time.monotonic() + 60
-        while not self.value(f"Boolean({condition})"):
+        while not self._is_true(condition):
             assert time.monotonic() < deadline, (condition, self.errors)
             time.sleep(0.02)
+
+    def _is_true(self, condition: str) -> bool:
+        try:
+            return bool(self.value(f"Boolean({condition})"))
+        except AssertionError as error:
+            if "navigated or closed" not in str(error):
+                raise
+            return False
 
     def value(self, expression: str) -> Any:
         """The value of a JavaScript expression."""
