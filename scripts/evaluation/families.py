@@ -227,11 +227,10 @@ _HEAD = """# Model types
 
 `plan` and `probe` take any model type that the installed transformers knows for a supported task.
 This table says what comes of each: the type's default configuration with at most four layers in
-each part, one sequence of 4,096 tokens or what its positions allow, bf16 on a GPU, simulated for full
-fine-tuning and for LoRA.
-It is no list that the program reads: it is what it answered. Some defaults are no model that can be
-built or trained, and some need a package that was not installed: these failed with the words of the
-library that are shown.
+each part, one sequence of 4,096 tokens or what its positions allow, bf16 on a GPU, simulated for
+full fine-tuning and for LoRA. It is no list that the program reads: it is what it answered. Some
+defaults are no model that can be built or trained, and some need a package that was not installed:
+these failed with the words of the library that are shown.
 """
 
 

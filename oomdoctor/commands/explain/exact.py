@@ -10,13 +10,15 @@ from oomdoctor.analysis.changes.search import search, verdict_of
 from oomdoctor.analysis.changes.sets import ChangeSet
 from oomdoctor.analysis.changes.table import Change
 from oomdoctor.analysis.command_line import size_text
+from oomdoctor.analysis.fit import USUAL_HEADROOM
+from oomdoctor.commands.devices.cards import card_named, room_for
 from oomdoctor.commands.events import Listener
 from oomdoctor.commands.jobs.simulators import Simulators
 from oomdoctor.commands.plan.changes import simulation_on
 from oomdoctor.commands.plan.findings import Findings
 from oomdoctor.commands.plan.run_plan import run_plan
 from oomdoctor.errors import ExitCode
-from oomdoctor.explain.remedies.closing import told
+from oomdoctor.explain.remedies.closing import holds_it, told
 from oomdoctor.explain.remedies.devices import device_values
 from oomdoctor.explain.remedies.row import fill
 from oomdoctor.explain.remedies.sets import OF_SOME_PROGRAMS, of_simulation, with_autocast
@@ -105,6 +107,9 @@ def check(
     whole = _with_segments_on(labels, rows, found.room_bytes, simulate, stop)
     remedies = []
     for remedy, config in zip(found.remedies, changed, strict=True):
+        if remedy.key == "bigger_card":
+            remedies.append(_on_a_bigger_card(remedy, before))
+            continue
         label = labels.get(config, "") if config is not None else ""
         simulated = _checked(remedy, before, rows.get(label))
         remedies.append(_with_segments(found, simulated, before, whole.get(label)))
@@ -117,6 +122,15 @@ def check(
         oddities=(*found.oddities, *_oddities(before, found.room_bytes)),
     )
     return Checked(answer, None if stop() is None else _STOPPED, stop())
+
+
+def _on_a_bigger_card(remedy: Remedy, before: ProbeResult) -> Remedy:
+    """The remedy with the card that a plan names for the simulated peak."""
+    name = room_for(before, None, USUAL_HEADROOM)
+    if name is None or before.peak_device_bytes is None:
+        return remedy
+    text = holds_it(name, card_named(name, USUAL_HEADROOM).total_bytes)
+    return replace(remedy, arithmetic=text, leaves_bytes=before.peak_device_bytes)
 
 
 class _Search:

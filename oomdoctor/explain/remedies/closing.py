@@ -142,7 +142,7 @@ def _hardware(case: Case, table: Mapping[str, Row], values: Mapping[str, str]) -
     lines = {name: fill(line, values) for name, line in row.lines.items()}
     card = None if case.at_least else smallest_card(case, case.total)
     if card is not None:
-        text = f"{_named(card)} is the smallest card known that holds it as it is"
+        text = holds_it(card.name, device_total_bytes(card)[0])
         remedy = Remedy(
             row.change, None, "arithmetic", lines, text, None, case.total, True, key=row.key
         )
@@ -157,6 +157,11 @@ def _hardware(case: Case, table: Mapping[str, Row], values: Mapping[str, str]) -
         )
         found.append(((1, _HARDWARE, 1), remedy))
     return found
+
+
+def holds_it(name: str, total_bytes: int) -> str:
+    """That a card is large enough for a training without a change."""
+    return f"{name} ({format_bytes(total_bytes)}) is the smallest card known that holds it as it is"
 
 
 def smallest_card(case: Case, size_bytes: int) -> GpuFacts | None:

@@ -123,7 +123,8 @@ def model_class(spec: ModelSpec, config: PretrainedConfig) -> ModelClass:
     if type(config) in known or spec.trust_remote_code:
         return auto
     named = getattr(transformers, spec.architecture, None)
-    if isinstance(named, type) and issubclass(named, transformers.PreTrainedModel):
+    own = getattr(named, "config_class", None)  # only models have one
+    if named is not None and own is not None and isinstance(config, own):
         return _Named(named)
     release = f"transformers {transformers.__version__}"
     if spec.task == "causal-lm" and spec.model_type.endswith("_text"):

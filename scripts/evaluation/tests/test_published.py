@@ -313,7 +313,7 @@ SIMULATED: dict[str, dict[str, Any]] = {
 }
 FAILING: dict[str, tuple[dict[str, Any], str]] = {
     "model": (llama(model_type="chatglm9"), "does not know this model_type"),
-    "task": (llama(model_type="vit"), "it failed: ValueError"),
+    "task": (llama(model_type="vit"), "has no AutoModelForCausalLM for vit"),
     "optimizer": ({"optimizer": "shampoo"}, "the Trainer rejects"),
     "targets": (LORA | {"lora_targets": ["c_attn"]}, "peft cannot put LoRA"),
     "shape": (llama(hidden_size=65), "it failed: "),
