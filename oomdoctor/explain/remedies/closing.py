@@ -167,7 +167,7 @@ def holds_it(name: str, total_bytes: int) -> str:
 def smallest_card(case: Case, size_bytes: int) -> GpuFacts | None:
     """The card with the least memory that surely holds so many bytes, the context among them.
 
-    A card on which the size is borderline does not, as in a plan. None if no card is known to.
+    A card on which the size is borderline does not, as in a plan. None if there is no such card.
     """
     vendor = {"hip": "AMD", "xpu": "Intel"}.get(case.dialect, "NVIDIA")
     errors = fit.PeakErrors(catalogue.peak_errors(), None, None)
