@@ -38,23 +38,35 @@ _QUOTES = r"[\\\"'`]{0,6}"
 _SCHEME = r"(?:(?:Bearer|Basic|Digest|Token|ApiKey|Negotiate)\s{1,3})?"
 # name: value, name=value, 'name': "value", environ["NAME"] = 'value', \"name\": \"value\"
 _NAMED = re.compile(
-    rf"(?i)(?:(?P<query>[?&])|(?<![\w.-]))(?P<option>-{{1,2}})?(?P<name>[\w.-]{{2,200}})[\\\"'`\])]{{0,7}}"
+    r"(?i)(?:(?P<query>[?&])|(?<![\w.-]))(?P<option>-{1,2})?"
+    rf"(?P<name>(?:[a-z]{{2,20}} (?=key|token))?[\w.-]{{2,200}})[\\\"'`\])]{{0,7}}"
     rf"[ \t]{{0,8}}(?:=>|:=|[:=])[ \t]{{0,8}}(?:[brf](?=[\"']))?{_QUOTES}{_SCHEME}"
 )
 # --name value, '--name', 'value', setenv NAME value, setdefault("NAME", "value"), and of a netrc:
 # login user password value
 _OPTION = re.compile(
-    r"(?i)(?<![\w-])(?:(?P<option>-{1,2})|setenv[ \t]{1,4}|login[ \t]{1,4}\S{1,100}[ \t]{1,4}"
+    r"(?i)(?<![\w-])(?:(?P<option>-{1,2})|setenv[ \t]{1,4}|login[ \t]{1,4}\S{1,100}\s{1,8}"
     r"|(?<=[\"'])(?=(?-i:[A-Z][A-Z0-9_]{2,60}[\"'],)))"
     rf"(?P<name>[a-z][\w.-]{{1,100}})(?:{_QUOTES},?[ \t]{{1,4}}{_QUOTES}|{_QUOTES},{_QUOTES})(?!-)"
+    r"(?![\w.-]{1,60}[\"']\s{0,4}:)"
+)
+# A name and a value that have names themselves: {"name": "WANDB_API_KEY", "value": "X"}, in YAML
+# too, and variable "db_password" { default = "X"
+_PAIR = re.compile(
+    rf"(?i)(?<![\w-])(?:(?:name|key){_QUOTES}[ \t]{{0,4}}[:=]|variable)[ \t]{{0,4}}{_QUOTES}"
+    rf"(?P<name>[\w.-]{{2,200}}){_QUOTES},?\s{{1,40}}(?:\{{\s{{0,40}})?{_QUOTES}(?:value|default)"
+    rf"{_QUOTES}[ \t]{{0,4}}[:=][ \t]{{0,4}}{_QUOTES}"
+)
+# A name and what looks random behind it: api key X, secret_key X, (b"authorization", b"Bearer X")
+_LOOSE = re.compile(
+    r"(?i)(?<![\w.-])(?P<name>(?:[a-z]{2,20} (?=key|token))?[a-z][\w-]{1,100})"
+    rf"{_QUOTES},?[ \t]{{1,4}}(?:[brf](?=[\"']))?{_QUOTES}{_SCHEME}(?P<loose>)"
 )
 # Quoted, or up to what cannot be in a value; the first part of it is what is looked at.
 _VALUE = r"(?<=[\"'`])[^\"'`\\\n]{1,%s}|[^\s\"'`,;&)}\]|<>\\]{1,%s}"
 _FIRST_PART = re.compile(_VALUE % (200, 200))
 _WHOLE = re.compile(_VALUE % ("", ""))
-_USER = re.compile(
-    r"(\bcurl\b[^\n]{0,300}?[ \t](?:-u|--user)[ \t=]{1,4}[\"']?[^\s:\"']{1,100}:)[^\s\"']{1,300}"
-)
+_COMMANDS = re.compile(rf"((?<![\w.-])(?:{'|'.join(_DATA['commands'].values())}))[^\s\"']{{1,300}}")
 _COOKIES = re.compile(r"(?i)(?<![\w-])((?:set-)?cookie[\"']?:\s{0,4}[\"']?)[^\n\"']{1,4096}")
 
 _PARTS = re.compile(r"[A-Z]{2,}(?![a-z])|[A-Z]?[a-z]+|[A-Z]|\d+")
@@ -62,17 +74,18 @@ _PARTS = re.compile(r"[A-Z]{2,}(?![a-z])|[A-Z]?[a-z]+|[A-Z]|\d+")
 _PLAIN = re.compile(
     r"(?i)(?:true|false|none|null|nil|yes|no|not|on|off|n/?a|unset|set|inherit|missing|invalid|required|empty"
     r"|given|unknown|default|str|bytes|string|int|any|optional|expired|failed|ok|error|undefined|found"
-    r"|loaded|ignored|your[\w-]*|x{3,}|\*+|\.{2,}|\(hidden\)?|\[\w+\]?|<[^>]*>?|\$\{\w+\}?"
-    r"|(?-i:\$[A-Z][A-Z0-9_]*)|%\w+%|\{\w+\}?)[.:!?]?"
+    r"|loaded|ignored|your[\w-]*|x{3,}|\W+|\(hidden\)?|\[\w+\]?|<[^>]*>?|(?-i:\$[A-Z][A-Z0-9_]*)"
+    r"|\$\{(?:\w+\.\w+:)?\w+(?::?\?.*|\})?|\?[a-z]+|%\w+%|\{\w+\}?)[.:!?]?"
 )
 # The same without quotes: a call, an attribute, a type with parameters.
-_CODE = re.compile(r"[\w.]+[(\[]\w*|(?:self|args|config|cfg|os)\.[\w.]+|\$\(\w*|\{")
+_CODE = re.compile(r"[\w.]+[(\[]\w*|(?:self|args|config|cfg|os)\.[\w.]+|\$\(\w*")
 _NUMBER = re.compile(r"[-+]?\d{1,8}(?:\.\d{0,8})?(?:e[-+]?\d{1,3})?%?")
 _FOLDER = re.compile(r"(?:~|\.{1,2})?/.*")
-_WORD_OF_A_SENTENCE = re.compile(r"(?<= )[a-z]+(?= [a-z(])")
+_FILE = re.compile(r"(?:~|\.{1,2})?/[\w./-]*\.[a-z]{2,4}")
+_WORD_OF_A_SENTENCE = re.compile(r"(?<= )[A-Z]?[a-z]+(?= [a-z(\"'])")
 _UUID = re.compile(r"(?i)(?:[a-z]{2,4}-)?[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_DIGEST = re.compile(r"[0-9a-f]{32,}|[0-9A-F]{32,}")
-_TWO_WORDS = re.compile(r"[a-z]{3,}[._/-][a-z]{3,}")
+_DIGEST = re.compile(r"(?:[A-Za-z]{1,12}[-_:])*(?:[0-9a-f]{32,}|[0-9A-F]{32,})")
+_TWO_WORDS = re.compile(r"[a-z]{3,}[._/-][A-Z]?[a-z]{3,}")
 
 
 def is_secret(name: str, value: str) -> bool:
@@ -87,7 +100,7 @@ def is_secret(name: str, value: str) -> bool:
     if random or _FORMS.fullmatch(value):
         return True
     if strength == "secret":
-        return not _is_folder(name, value)
+        return not _is_path(name, value)
     # Of a GH_PAT or MY_PASS, a single word, a number and a path are not kept from others.
     plain = re.fullmatch(r"[A-Za-z]*|[\d.]*|(?:~|\.{1,2})?/.*", value) or _DIGEST.fullmatch(value)
     return strength == "perhaps" and len(value) >= 8 and not plain
@@ -117,8 +130,10 @@ def text_without_secrets(text: str) -> str:
     text = _COOKIES.sub(rf"\1{HIDDEN}", text)
     text = _FORMS.sub(HIDDEN, text)
     text = _DIGEST_KEY.sub(rf"\1{HIDDEN}", text)
-    text = _USER.sub(rf"\1{HIDDEN}", text)
-    return _without_named(_without_named(text, _OPTION), _NAMED)
+    text = _COMMANDS.sub(rf"\1{HIDDEN}", text)
+    for pattern in (_PAIR, _OPTION, _NAMED, _LOOSE):
+        text = _without_named(text, pattern)
+    return text
 
 
 def _without_private_keys(text: str) -> str:
@@ -141,13 +156,19 @@ def _without_named(text: str, pattern: re.Pattern[str]) -> str:
     kept: list[str] = []
     at = 0
     for match in pattern.finditer(text):
-        if match.start() < at or _strength(match["name"]) is None:
+        strength = _strength(match["name"])
+        if match.start() < at or strength is None:
             continue
         value = _FIRST_PART.match(text, match.end())
-        option = match["option"] is not None
+        groups = match.groupdict()
+        option = groups.get("option") is not None
         if value is None or (not option and _WORD_OF_A_SENTENCE.match(text, match.end())):
             continue
-        quoted = match[0][-1] in "\"'`" or bool(match.groupdict().get("query"))
+        if groups.get("loose") is not None and not (strength == "secret" and _drawn(value[0], 12)):
+            continue
+        if value[0].endswith(":") and _strength(value[0][:-1]):  # a name itself
+            continue
+        quoted = match[0][-1] in "\"'`" or bool(groups.get("query"))
         if _is_secret(match["name"], value[0], option, quoted):
             whole = _WHOLE.match(text, match.end()) or value
             kept += [text[at : whole.start()], HIDDEN]
@@ -162,15 +183,16 @@ def _is_secret(name: str, value: str, option: bool = False, quoted: bool = False
     if strength is None or _PLAIN.fullmatch(value) or (in_code and _CODE.fullmatch(value)):
         return False
     if strength == "secret":
-        return not _is_folder(name, value)
+        return not _is_path(name, value)
     if option and len(_parts(name)) == 1:
         return not _NUMBER.fullmatch(value)
     return _drawn(value, 12) and (quoted or not _DIGEST.fullmatch(value))
 
 
-def _is_folder(name: str, value: str) -> bool:
-    """Whether it is a folder in PWD or OLDPWD, which shells set; other names like it are secret."""
-    return name.lower() in ("pwd", "oldpwd") and _FOLDER.match(value) is not None
+def _is_path(name: str, value: str) -> bool:
+    """Whether it is a file, or a folder in PWD or OLDPWD, which shells set."""
+    folder = name.lower() in ("pwd", "oldpwd") and _FOLDER.match(value)
+    return bool(folder or _FILE.fullmatch(value))
 
 
 def _drawn(value: str, least: int) -> bool:
@@ -213,15 +235,14 @@ def _strength(name: str) -> str | None:
     ):
         return "secret"
     *_, before, last = ["", *parts]
-    for word in ("key", "token"):
-        if last == word and before in _WORDS[f"before_{word}"]:
+    for word in ("key", "token", "pass", "pw"):
+        known = _WORDS[f"before_{word}"]
+        if last == word and before in known:
             return "secret"
-        if (
-            last != word
-            and last.endswith(word)
-            and last.removesuffix(word) in _WORDS[f"before_{word}"]
-        ):
+        if last != word and last.endswith(word) and last.removesuffix(word) in known:
             return "secret"
+    if last == "key" and before in _WORDS["before_other_key"]:
+        return None
     return "perhaps" if last in _WORDS["perhaps"] else None
 
 
