@@ -63,13 +63,27 @@ class Sizes:
     @property
     def layer_parameters(self) -> int:
         attention = 2 * self.hidden * (self.query_width + self.kv_width)
-        return attention + self._mlp * max(1, self.experts) + self.hidden * (2 + self.experts)
+        routed = self.hidden * self.experts
+        return attention + self._mlp * max(1, self.experts) + routed + self._layer_norms
+
+    @property
+    def norm_parameters(self) -> int:
+        """The norms of all layers and the last one."""
+        return self.layers * self._layer_norms + self._norm
 
     @property
     def expert_parameters(self) -> int:
         """The experts of all layers; 0 for a dense model."""
         rest = self.parameters - self.embedding_parameters  # some layers may be dense
         return min(rest, self.layers * self.experts * self._mlp)
+
+    @property
+    def _norm(self) -> int:
+        return self.hidden * (2 if self.layer_norm else 1)
+
+    @property
+    def _layer_norms(self) -> int:
+        return self.norms * self._norm + (2 * self.head_width if self.head_norms else 0)
 
     @property
     def _mlp(self) -> int:
@@ -117,5 +131,5 @@ def sizes_of(config: Mapping[str, Any], parameters: int | None = None) -> Sizes 
         capped_scores=bool(text.get("attn_logit_softcapping")),
         capped_logits=bool(text.get("final_logit_softcapping")),
     )
-    counted = sizes.embedding_parameters + sizes.layers * sizes.layer_parameters + sizes.hidden
+    counted = sizes.embedding_parameters + sizes.layers * sizes.layer_parameters + sizes._norm
     return replace(sizes, parameters=parameters or counted)

@@ -24,7 +24,7 @@ _MASTER_STATE_BYTES = 12
 def weights(sizes: Sizes, training: Training) -> Term:
     """The weights of the model on one device, without adapters."""
     if training.config.method == "qlora":
-        rest = sizes.embedding_parameters
+        rest = sizes.embedding_parameters + sizes.norm_parameters
         if training.stacked_experts:
             rest += sizes.expert_parameters
         linear = sizes.parameters - rest
