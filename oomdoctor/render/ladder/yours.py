@@ -129,12 +129,17 @@ def _effect(change: YourChange, result: ProbeResult) -> str:
 
 
 def _lines(lines: Sequence[ChangedLine]) -> str:
-    """`in train.yaml: gradient_checkpointing: true (line 8)`, one file after the other."""
+    """`in train.yaml: gradient_checkpointing: true (line 8)`, one file after the other.
+
+    A line of a script that has several changes is said once.
+    """
     found: dict[str, list[str]] = {}
     for line in lines:
         file = "the environment" if line.file is None else PurePath(line.file).name
         if line.text is not None:
-            found.setdefault(file, []).append(_script_line(line))
+            texts = found.setdefault(file, [])
+            if (text := _script_line(line)) not in texts:
+                texts.append(text)
             continue
         if (line.file or "").endswith((COMMAND_LINE, *OF_SHELLS)):
             text, name = _option(line), f"--{line.name}"

@@ -83,8 +83,25 @@ def _in_script(
             continue
         text = done.text
         said.append(replace(line, text=done.shown, call=done.call, line=line.line or done.line))
+    said = _together(said, path, text)
     program = next(file.format for file in training.files if file.path == path)
     return said, code_of(path, before, script, program, after, left)
+
+
+def _together(said: Sequence[ChangedLine], path: str, text: str) -> list[ChangedLine]:
+    """The changes with every line as it is after all of them; `text` is the script then.
+
+    A new keyword that stands on such a line is part of it.
+    """
+    places, rows = parse(path, text).places, text.split("\n")
+    at = {one.name: places[one.name].line for one in said if one.after and one.name in places}
+    changed = {at[one.name]: one.line for one in said if one.call is None and one.name in at}
+    return [
+        replace(one, text=rows[row - 1].strip().rstrip(","), call=None, line=changed[row])
+        if (row := at.get(one.name)) in changed
+        else one
+        for one in said
+    ]
 
 
 def code_text(code: AddedCode) -> str:

@@ -64,6 +64,12 @@ for batch in batches(args.batch_size, args.seq_len):
     model(**batch).loss.backward()
     optimizer.step()
 """
+ONE_LINE = """\
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+model = AutoModelForCausalLM.from_pretrained("org/m")
+args = TrainingArguments("out", per_device_train_batch_size=8, gradient_accumulation_steps=1)
+Trainer(model=model, args=args).train()
+"""
 SCRIPTS = {"trainer.py": TRAINER, "sft.py": SFT, "adapted.py": ADAPTED, "loop.py": LOOP}
 LEANER: dict[str, dict[str, Any]] = {
     "micro-batch": {"micro_batch_size": 1},
@@ -141,6 +147,23 @@ def test_a_script_that_is_changed_as_printed_says_the_change(
     ours = read(path).config
     # What adapters of quantized weights are cast to is TRL's choice.
     assert ours == replace(after, adapter_dtype=ours.adapter_dtype)
+
+
+@pytest.mark.parametrize("text", [*SCRIPTS.values(), ONE_LINE])
+def test_a_line_with_several_changes_is_shown_as_it_is_after_all_of_them(
+    tmp_path: Path, text: str
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(text)
+    training = read(path)
+    changes = {"micro_batch_size": 1, "effective_batch_size": 8, "optimizer": "paged_adamw_8bit"}
+    said = written(training, replace(training.config, **changes), {str(path): text})
+    after = patched(str(path), text, [edit_of(line) for line in said.lines])
+    stripped = [line.strip().rstrip(",") for line in after.split("\n")]
+    whole = {line.text for line in said.lines if line.call is None}
+    assert whole and whole <= set(stripped)
+    added = [line.text for line in said.lines if line.call is not None]
+    assert not [one for one in added if any(str(one) in str(line) for line in whole)]
 
 
 def test_a_plain_script_has_objects_and_no_options_of_trl(tmp_path: Path) -> None:
