@@ -213,16 +213,21 @@ def _is_ladder(plan: PlanRequest) -> bool:
 
 
 def _leaner(results: Sequence[ProbeResult], request: SurveyRequest) -> list[str]:
-    """Commands that need less memory where no change was simulated, in the order of the table."""
+    """Commands that need less memory where no change was simulated, in the order of the table.
+
+    What changes the training comes with the smaller micro-batch, which keeps it.
+    """
     options: dict[str, dict[str, str | None]] = {}
+    smaller: dict[str, str | None] = {}
     if request.micro_batch_size is not None and request.micro_batch_size > 1:
-        options["smaller_batch"] = {"--micro-batch": "1"}
+        smaller = {"--micro-batch": "1"}
+        options["smaller_batch"] = smaller
     if not any(result.config.method == "qlora" for result in results):
         leaner = "qlora" if request.most_gpus() == 1 else "sharded-lora"
-        options["qlora"] = {"--recipe": leaner}
+        options["qlora"] = {"--recipe": leaner, **smaller}
     by_data = request.lengths is not None or sweeps_length(request)
     if request.sequence_length > 512 and not by_data:
-        options["shorter_sequence"] = {"--seq-len": str(request.sequence_length // 2)}
+        options["shorter_sequence"] = {"--seq-len": str(request.sequence_length // 2), **smaller}
     lines = [command_line(request, options[row.key]) for row in TABLE if row.key in options]
     return [*lines, "oomdoctor models"]
 

@@ -198,6 +198,13 @@ def test_after_a_plan_that_fits_measure_it_or_take_it_apart():
     )
 
 
+def test_what_changes_the_training_comes_with_the_smaller_micro_batch():
+    asked = request(**PLANNED, micro_batch_size=8)
+    size, *others = next_commands((OOM,), asked, "run-1")[1:3]
+    assert "--recipe default" in size and size.endswith("--micro-batch 1")
+    assert others[0].endswith("--micro-batch 1") and "--recipe qlora" in others[0]
+
+
 def test_after_a_plan_that_does_not_fit_ask_for_other_cards_or_less():
     assert next_commands((OOM,), request(**PLANNED), "run-1") == (
         f"oomdoctor plan some/model --all-gpus {SIZES}",
