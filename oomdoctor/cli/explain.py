@@ -6,7 +6,6 @@ Only the text itself is read: nothing that it names is opened, imported or run.
 from __future__ import annotations
 
 import shutil
-import sys
 import tempfile
 from dataclasses import replace
 from functools import partial
@@ -154,14 +153,14 @@ def _simulated(found: Diagnosis, given: Given, options: ExplainOptions) -> Check
     The simulation is no run that `show` lists. Its folder stays only if the reason names a file in
     it.
     """
-    from oomdoctor.cli.explain_request import model_of
+    from oomdoctor.cli.explain_request import interpreter, model_of
     from oomdoctor.cli.streams.running import carry_out
     from oomdoctor.commands.explain import exact
     from oomdoctor.system.store.run_folders import RunFolder
 
     if (missing := exact.unknown(found)) is not None:
         return exact.Checked(found, missing)
-    python = shutil.which(options.python or sys.executable) or ""
+    python = interpreter(options)
     model = model_of(found.model or "", given, options)
     folder = RunFolder(Path(tempfile.mkdtemp(prefix="oomdoctor-explain-")))
     work = partial(exact.check, found, model, python, folder)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -56,8 +58,14 @@ def read_given(reader: Reader, options: ExplainOptions) -> tuple[Given, tuple[st
 
     facts = {} if given.model is None else given.model.config
     asked = Overrides(sequence_length=length, micro_batch_size=batch)
-    training, disagreements = training_of_file(config, facts, asked)
+    python = interpreter(options) if options.exact else None
+    training, disagreements = training_of_file(config, facts, asked, python)
     return replace(given, training=training), notes + disagreements
+
+
+def interpreter(options: ExplainOptions) -> str:
+    """The interpreter that simulates the training, and whose libraries it has."""
+    return shutil.which(options.python or sys.executable) or ""
 
 
 def _with_model(

@@ -54,16 +54,21 @@ def read_user_training(
 
 
 def training_of_file(
-    path: Path, config: Mapping[str, Any], asked: Overrides
+    path: Path, config: Mapping[str, Any], asked: Overrides, python: str | None = None
 ) -> tuple[UserTraining | None, tuple[str, ...]]:
     """The training of one file with the published defaults of its program, and notes about it.
 
-    `config` is the model's config.json, empty if it is not known. A DeepSpeed file that it names is
-    read if it is here. None if the file is no training, or says another one than the file it names.
+    `config` is the model's config.json, empty if it is not known. With `python`, the libraries of
+    that interpreter say what they make of the file, as for `read_user_training`. A DeepSpeed file
+    that it names is read if it is here. None if the file is no training, or says another one than
+    the file it names.
     """
     try:
-        documents = read_documents([str(path)], here=True)
-        draft = draft_of([recognized(one) for one in documents])
+        documents = [recognized(one) for one in read_documents([str(path)], here=True)]
+        if python is not None:
+            with suppress(OomDoctorError):  # the release that ran took the settings
+                documents = list(checked(documents, python))
+        draft = draft_of(documents)
         return finished(draft, lambda: config, asked, on_gpus=False), ()
     except OomDoctorError as error:
         disagree = error.code == FILES_DISAGREE

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from tiny_models import tiny_folder
 
+from oomdoctor.commands import user_training
 from oomdoctor.commands.explain import exact
 from oomdoctor.commands.explain.exact import Checked
 from oomdoctor.records.job.model import ModelRef
@@ -96,6 +97,21 @@ def test_a_name_in_a_text_opens_nothing(cli: Any, simulated: Simulations, named_
     assert model == ModelRef(name=GPT2, source="catalogue")
     assert (code, document["warnings"]) == (0, [])
     assert not list(stored_runs()) and not folder.exists()
+
+
+def test_libraries_that_simulate_say_what_the_file_means(
+    cli: Any, simulated: Simulations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = {"parser": "trl 1.16.0", "values": None, "fault": None}
+    monkeypatch.setattr(user_training, "_answers", lambda asked, python: [answer for _ in asked])
+    Path("train.py").write_text(
+        "from trl import SFTConfig, SFTTrainer\n"
+        "args = SFTConfig(per_device_train_batch_size=4, max_length=512)\n"
+        f'SFTTrainer("{GPT2}", args=args).train()\n'
+    )
+    explained(cli, FAILED.format("1.53"), "--config", "train.py")
+    ((found, _, _),) = simulated.asked
+    assert found.config is not None and found.config.loss == "chunked"
 
 
 def test_a_folder_that_you_name_is_used(cli: Any, simulated: Simulations, tmp_path: Path) -> None:
