@@ -23,6 +23,10 @@ class UnsupportedError(Exception):
     """This machine or these versions cannot run the rung; the message says why and what to do."""
 
 
+class UnknownValuesError(UnsupportedError):
+    """A shape depends on values that the simulation does not know."""
+
+
 OnHost = Callable[[], AbstractContextManager[None]]
 """A context in which a trace does not count tensors: on a CPU, all are in host memory."""
 

@@ -57,6 +57,27 @@ _OMNI = {"vision_start_token_id": 151652, "audio_start_token_id": 151647}
 _WORDS = {"image_token_id": 4, "vocabulary_map": {"<image>": 4, "<|image token|>": 4}}
 # Defaults of a config that are no model: what a published one has instead.
 _INSTEAD: dict[str, dict[str, Any]] = {
+    "cohere_compass_text": {
+        "": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 5e6}}}
+    },
+    "dbrx": {"attn_config": {"rope_theta": 500000.0, "clip_qkv": 8}},
+    "deepseek_v2": {
+        "": {"num_experts_per_tok": 6, "n_group": 1, "topk_group": 1, "moe_intermediate_size": 1408}
+    },
+    "dory": {
+        "": {
+            "num_hidden_layers": 8,
+            "layer_types": ["sliding_attention", "mlp", "full_attention", "mlp"] * 2,
+            "n_input_layers": 2,
+            "n_recurrent_layers": 4,
+            "n_output_layers": 2,
+        }
+    },
+    "dots1": {"": {"n_routed_experts": 128, "num_experts_per_tok": 6, "n_shared_experts": 2}},
+    "gemma3n_text": {"": {"num_kv_shared_layers": 0}},
+    "hunyuan_v1_dense": {"": {"head_dim": 128}},
+    "hunyuan_v1_moe": {"": {"head_dim": 128}},
+    "t5": {"": {"decoder_start_token_id": 0}},
     "aya_vision": {"vision_config": {"num_attention_heads": 16}},
     "chameleon": {"": _WORDS},
     "emu3": {"": _WORDS},

@@ -73,6 +73,7 @@ class Recorder:
         self._trace = instruments.trace
         # Blocks of gradients, each with the event before which it became its parameter's gradient.
         self._taken: dict[int, int] = {}
+        self.with_values = False  # know the tokens of a batch of texts
         self._before: dict[str, int] = {}  # what a step finds in the books
         tape = self._trace.tape
         self._begin = (len(tape.blocks), len(tape.events), len(tape.windows))
@@ -206,22 +207,18 @@ class Recorder:
         """
         setup, trace, marks = self.setup, self._trace, self._instruments.marks
         config = self.job.config.with_micro_batch(size)
-        batches = micro_batches(
-            config,
-            setup.task,
-            setup.model_config,
-            torch.device("cpu"),
-            count=1,
-            seed=self.job.seed,
-        )
+        batches = self._batches(config)
         if self.request.as_cuda:
             batches = [as_on_gpu(batch) for batch in batches]
         if padded_rows(config):
             know_padded(batch["attention_mask"] for batch in batches)
         images = setup.task == "image-text-to-text" and config.images > 0
-        self._answers.values_known = images
+        known = images or self.with_values
+        self._answers.values_known = known
         if images:
             _know(batches, config, setup.model_config)
+        elif known:
+            self._know_texts(batches, config)
         trace.adopt(tensors_of(batches), INPUTS)
         trace.vocabulary, trace.tokens = logits_shape(config, setup.task, setup.model_config)
 
@@ -241,11 +238,25 @@ class Recorder:
             self._answers.several_in_a_row(several),
             self._answers.scored(share),
             self._answers.reads_as(config.images if images else 1),  # images of a row are counted
-            real_values.lists_known() if images else nullcontext(),
+            real_values.lists_known() if known else nullcontext(),
         ):
             training_step(setup, batches * micro_steps, marks)
         trace.adopt(optimizers.state_tensors(setup.trainer.optimizer), OPTIMIZER)
         return batches
+
+    def _batches(self, config: TrainConfig) -> list[Batch]:
+        setup, cpu = self.setup, torch.device("cpu")
+        return micro_batches(
+            config, setup.task, setup.model_config, cpu, count=1, seed=self.job.seed
+        )
+
+    def _know_texts(self, batches: Sequence[Batch], config: TrainConfig) -> None:
+        with unset_fake_temporarily(), _disable_current_modes():
+            real = self._batches(config)
+        for batch, values in zip(batches, real, strict=True):
+            for name, tensor in batch.items():
+                if isinstance(tensor, torch.Tensor):
+                    real_values.know(tensor, values[name])
 
     def _rewind(self) -> None:
         """Forget the step: drop states, gradients and the scale; cut the tape back to the load."""

@@ -25,7 +25,7 @@ from oomdoctor.records.configuration.config import TrainConfig, is_zero, trains_
 from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.records.job.simulation import Prediction
 from oomdoctor.system.catalogue import speed_errors
-from oomdoctor.worker.protocol import PhaseFile, UnsupportedError
+from oomdoctor.worker.protocol import PhaseFile, UnknownValuesError, UnsupportedError
 from oomdoctor.worker.simulating.cuda import flash_package
 from oomdoctor.worker.simulating.cuda.as_on_cuda import as_on_cuda
 from oomdoctor.worker.simulating.device.fake import simulated_device
@@ -45,10 +45,19 @@ def simulate(job: ProbeJob, progress: PhaseFile) -> tuple[Prediction, ...]:
     Raises:
         UnsupportedError: the rung or the model cannot be simulated.
     """
+    try:
+        return _at_some_depth(job, progress, with_values=False)
+    except UnknownValuesError:  # few models need them, and a step with values takes longer
+        return _at_some_depth(job, progress, with_values=True)
+
+
+def _at_some_depth(
+    job: ProbeJob, progress: PhaseFile, *, with_values: bool
+) -> tuple[Prediction, ...]:
     for attempt in _attempts(job):
         with suppress(IrregularError, IrregularLayersError):
-            return _simulated(attempt, progress, shallow=True)
-    return _simulated(job, progress, shallow=False)
+            return _simulated(attempt, progress, shallow=True, with_values=with_values)
+    return _simulated(job, progress, shallow=False, with_values=with_values)
 
 
 def _attempts(job: ProbeJob) -> Iterator[ProbeJob]:
@@ -62,10 +71,13 @@ def _attempts(job: ProbeJob) -> Iterator[ProbeJob]:
         yield replace(job, simulation=replace(job.simulation, stacks=stacks))
 
 
-def _simulated(job: ProbeJob, progress: PhaseFile, *, shallow: bool) -> tuple[Prediction, ...]:
+def _simulated(
+    job: ProbeJob, progress: PhaseFile, *, shallow: bool, with_values: bool
+) -> tuple[Prediction, ...]:
     request = job.simulation
     assert request is not None
     with simulated_rung(job, progress, shallow=shallow) as recorder:
+        recorder.with_values = with_values
         facts = recorder.facts()
         found = _predicted(job, recorder, facts, request.recordings)
         for other in request.other_lengths:

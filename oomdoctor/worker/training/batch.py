@@ -152,6 +152,7 @@ def _whole_batch(
         return pairs_of(ids, config)
     batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if task == "sequence-classification":
+        _end_rows(ids, model_config)
         batch["labels"] = torch.randint(model_config.num_labels, (rows,), generator=generator)
     elif task == "masked-lm":
         chosen = torch.rand(shape, generator=generator) < MASKED_SHARE
@@ -160,6 +161,15 @@ def _whole_batch(
     else:
         batch["labels"] = ids.clone()
     return batch
+
+
+def _end_rows(ids: torch.Tensor, model_config: PretrainedConfig) -> None:
+    """Put the end token last in each row, and nowhere else: some models classify by it."""
+    end = getattr(model_config, "eos_token_id", None)
+    if not model_config.is_encoder_decoder or not isinstance(end, int):
+        return
+    ids[ids == end] = end - 1 if end else 1
+    ids[:, -1] = end
 
 
 def logits_shape(

@@ -90,6 +90,7 @@ def _rules() -> dict[OpOverload, Rule]:
         aten.clone.default: _same,
         aten._to_copy.default: _same,
         aten.index.Tensor: _same,
+        aten.sum.dim_IntList: _any_of,
         aten.ge.Scalar: _at_least,
         aten.gt.Scalar: _above,
         aten.ne.Scalar: _above,
@@ -112,6 +113,15 @@ def _from_low(low: int, high: int, *_: object) -> Fraction | None:
 
 def _same(tensor: torch.Tensor, *_: object) -> Fraction | None:
     return positive_share(tensor)
+
+
+def _any_of(tensor: torch.Tensor, dims: Sequence[int], *_: object) -> Fraction | None:
+    """A sum is positive where one of its elements is; these are evenly spread."""
+    share = positive_share(tensor)
+    if share is None:
+        return None
+    elements = math.prod(int(tensor.shape[dim]) for dim in dims)
+    return min(Fraction(1), share * elements)
 
 
 def _at_least(tensor: torch.Tensor, bound: float) -> Fraction | None:

@@ -14,7 +14,7 @@ import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from oomdoctor.worker.protocol import UnsupportedError
+from oomdoctor.worker.protocol import UnknownValuesError
 from oomdoctor.worker.simulating.device.answers import Answers
 from oomdoctor.worker.simulating.device.results import Again, Maker, describer, is_regular
 from oomdoctor.worker.tracing import real_values
@@ -138,7 +138,7 @@ class SimulatedDevice(_OfOneRung, FakeTensorMode):  # type: ignore[misc]
             result = self._answered(func, types, args, kwargs)
         except RuntimeError as error:
             if type(error).__module__.startswith("torch._subclasses"):
-                raise UnsupportedError(
+                raise UnknownValuesError(
                     f"cannot be simulated: {func} depends on the values of its tensors"
                 ) from error
             raise

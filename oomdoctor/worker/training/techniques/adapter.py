@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import torch
@@ -66,10 +67,32 @@ def add_adapter(model: PreTrainedModel, config: TrainConfig, task: Task) -> Peft
     except (ValueError, RuntimeError, TypeError) as error:
         if "out of memory" in str(error):
             raise
-        raise UnsupportedError(f"peft cannot put LoRA on {targets}: {error}") from error
+        refusal = f"peft cannot put LoRA on {targets}"
+        takes = _accepted_targets(model) if targets == "all-linear" else []
+        if takes:
+            raise UnsupportedError(f"{refusal}; lora_targets={'+'.join(takes)} works") from error
+        raise UnsupportedError(f"{refusal}: {error}") from error
     if config.adapter_dtype != "default":
         cast_trained(adapted, config.adapter_dtype)
     return adapted
+
+
+def _accepted_targets(model: PreTrainedModel) -> list[str]:
+    """The names of linear layers, but for the output embeddings, that peft puts LoRA on."""
+    from peft import LoraConfig, inject_adapter_in_model
+
+    head = model.get_output_embeddings()
+    names = {
+        path.rpartition(".")[2]
+        for path, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear) and module is not head
+    }
+    accepted = []
+    for name in sorted(names):
+        with suppress(ValueError, RuntimeError, TypeError):
+            inject_adapter_in_model(LoraConfig(r=1, target_modules=[name]), model)
+            accepted.append(name)
+    return accepted
 
 
 def cast_trained(model: Module, dtype: Dtype) -> None:

@@ -143,3 +143,9 @@ def test_phases_of_extensions_need_no_less_than_lora() -> None:
     whole = phase_bytes(simulated(tiny_job("dense", sequence_length=64)))
     frozen = phase_bytes(simulated(tiny_job("dense", sequence_length=64, frozen_layers=1)))
     assert all(whole[window] >= least for window, least in frozen.items())
+
+
+def test_a_refusal_of_peft_names_targets_that_work() -> None:
+    with pytest.raises(UnsupportedError, match="all-linear; lora_targets=in_proj works"):
+        build(tiny_job("state-space", **LORA), CPU)
+    build(tiny_job("state-space", **LORA, lora_targets=("in_proj",)), CPU)

@@ -1,0 +1,31 @@
+"""Models whose shapes depend on the tokens of a text."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from compared_steps import differences
+from tiny_models import tiny_job
+
+from oomdoctor.worker.measuring.measure import measure
+from oomdoctor.worker.protocol import PhaseFile
+from oomdoctor.worker.simulating.device import known_values
+
+
+@pytest.mark.parametrize("rung", [{}, {"method": "lora", "lora_rank": 4}], ids=["full", "lora"])
+def test_a_classifier_by_end_tokens_needs_what_it_takes(rung: dict[str, object]) -> None:
+    job = tiny_job("ends-decide", **rung)
+    measure(job, PhaseFile(None))  # libraries make a few tables at their first use
+    assert differences(job) == {}
+
+
+def test_a_sum_is_positive_as_often_as_any_of_its_elements() -> None:
+    with known_values.one_hot_masks_known():
+        mask = torch.nn.functional.one_hot(torch.zeros(2, 6, dtype=torch.int64), 4)
+    func = torch.ops.aten.sum.dim_IntList
+    note = known_values.learner(func)
+    assert note is not None
+    for dims, share in (([0, 1], 1), ([0], 0.5)):
+        total = mask.sum(dims)
+        note((mask, dims), total)
+        assert known_values.positive_share(total) == share
