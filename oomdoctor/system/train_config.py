@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from oomdoctor.errors import OomDoctorError, usage_error
+from oomdoctor.system.line_ends import plain_text
 
 _LIMIT = 8 * 1024**2  # bytes; far above any configuration
 _MOST_VALUES = 200_000  # written out: an alias counts as what it stands for
@@ -54,9 +55,11 @@ def read_text(path: Path, option: str) -> str:
         OomDoctorError: exit 2; codes config_missing, bad_config.
     """
     try:
-        if path.stat().st_size > _LIMIT:
+        with path.open("rb") as file:
+            content = file.read(_LIMIT + 1)  # a device has no size
+        if len(content) > _LIMIT:
             raise _bad(path, option, "is larger than 8 MiB, so it is not a configuration")
-        return path.read_text(encoding="utf-8-sig")
+        return plain_text(content)
     except FileNotFoundError:
         hint = "check the path" if path.is_absolute() else f"check the path, from {Path.cwd()}"
         raise usage_error("config_missing", f"{option}: {path}: No such file", hint) from None

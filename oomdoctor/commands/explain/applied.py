@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from oomdoctor.stacks.names.row import shown
 from oomdoctor.stacks.reading.finish import Overrides, finished
 from oomdoctor.stacks.reading.merge import draft_of
 from oomdoctor.stacks.writing.patch import NotPatchedError, code_text, edit_of, patched, written
+from oomdoctor.system.line_ends import with_line_ends
 from oomdoctor.system.train_config import read_text
 from oomdoctor.system.training_files import read_documents
 
@@ -76,26 +79,55 @@ def apply_remedy(found: Diagnosis, file: str, number: int | None) -> AppliedReme
     return AppliedRemedy(file, None, None, {}, (), "", tuple(refused))
 
 
-def write(applied: AppliedRemedy, save: Callable[[Path, str], None]) -> AppliedRemedy:
+def write(applied: AppliedRemedy, save: Callable[[Path, bytes], None]) -> AppliedRemedy:
     """Change the file. As it was, it is kept beside it with `.bak` behind its name, or `.bak.1`.
 
     `save` writes a whole file or nothing. The file is read again, so nothing is lost that was
-    changed since.
+    changed since. Line ends stay as they are.
+
+    Raises:
+        OomDoctorError: the file cannot be read, changed or copied.
     """
     path = Path(applied.file).resolve()
-    text = patched(applied.file, read_text(path, "--apply"), tuple(map(edit_of, applied.lines)))
-    backup = _unused(path)
-    shutil.copy2(path, backup)
-    mode = path.stat().st_mode
-    save(path, text)
-    path.chmod(mode)
-    return replace(applied, written=True, backup=str(backup))
+    with _kept_beside(path) as copy:
+        try:
+            new = patched(
+                applied.file, read_text(copy, "--apply"), tuple(map(edit_of, applied.lines))
+            )
+        except NotPatchedError as error:
+            raise usage_error(
+                "bad_config", f"--apply: {path} has changed meanwhile: {error}", "try it again"
+            ) from None
+        save(path, with_line_ends(copy.read_bytes(), new if new.endswith("\n") else f"{new}\n"))
+        path.chmod(copy.stat().st_mode)
+    return replace(applied, written=True, backup=str(copy))
 
 
-def _unused(path: Path) -> Path:
-    """A name for the copy. An earlier copy stays: it may be what the user wrote."""
-    names = (f"{path.name}.bak", *(f"{path.name}.bak.{number}" for number in range(1, 1000)))
-    return next(copy for name in names if not (copy := path.with_name(name)).exists())
+@contextmanager
+def _kept_beside(path: Path) -> Iterator[Path]:
+    """A copy of the file, which goes if the block fails. Earlier copies stay: one may be what the
+    user wrote.
+
+    Raises:
+        OomDoctorError: it cannot be made.
+    """
+    copy = path
+    try:
+        for number in itertools.count():
+            copy = path.with_name(f"{path.name}.bak" + (f".{number}" if number else ""))
+            with suppress(FileExistsError):
+                copy.open("xb").close()  # not through a link
+                break
+    except OSError as error:
+        raise OomDoctorError("output_failed", f"cannot write {copy}: {error.strerror}") from None
+    try:
+        shutil.copy2(path, copy)
+        yield copy
+    except BaseException as error:
+        copy.unlink(missing_ok=True)
+        if not isinstance(error, OSError):
+            raise
+        raise OomDoctorError("output_failed", f"cannot write {copy}: {error.strerror}") from None
 
 
 def _training(documents: Sequence[Document]) -> UserTraining:

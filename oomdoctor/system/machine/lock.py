@@ -20,6 +20,7 @@ from typing import IO, Any
 
 from oomdoctor.errors import machine_error
 from oomdoctor.system.environment import state_dir
+from oomdoctor.system.regular_files import opened
 
 _LOG = logging.getLogger(__name__)
 _POLL_S = 0.5
@@ -48,7 +49,8 @@ def device_lock(
     path = _lock_path(device_id)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("a+", encoding="utf-8")  # not "w", which would erase the holder's name
+        # Without O_TRUNC, which would erase the holder's name.
+        file = os.fdopen(opened(path, os.O_RDWR | os.O_CREAT), "r+", encoding="utf-8")
     except OSError as error:
         raise machine_error(
             "state_unwritable",
@@ -68,7 +70,7 @@ def mark(path: Path) -> Iterator[None]:
     A file system without locks, or a full disk, leaves the mark out.
     """
     try:
-        file = path.open("a", encoding="utf-8")
+        file = os.fdopen(opened(path, os.O_WRONLY | os.O_CREAT), "w")
     except OSError as error:
         _LOG.debug("cannot mark %s: %s", path, error)
         yield
@@ -81,7 +83,7 @@ def mark(path: Path) -> Iterator[None]:
 def is_marked(path: Path) -> bool:
     """Whether a process holds the lock of `mark`."""
     try:
-        with path.open("r", encoding="utf-8") as file:
+        with os.fdopen(opened(path)) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError as error:
         return error.errno in _BUSY

@@ -15,11 +15,10 @@ from oomdoctor.errors import OomDoctorError, machine_error, usage_error
 from oomdoctor.records import codec
 from oomdoctor.records.report.report import Report
 from oomdoctor.system.environment import state_dir
-from oomdoctor.system.store.record_files import read_record, whole_or_not, writing
+from oomdoctor.system.store.record_files import MOST_BYTES, read_record, whole_or_not, writing
 from oomdoctor.system.store.run_folders import exists, folders, new_folder, slug
 
 CASE, PAGE = "case.json", "report.txt"
-_MOST_BYTES = 64 * 1024**2  # of a report in a zip file
 _NAMELESS = ("python", "env", "srun", "uv", "poetry", "torchrun", "accelerate", "deepspeed")
 
 
@@ -64,7 +63,7 @@ def open_case(name: str) -> tuple[Report, Path]:
     try:
         with zipfile.ZipFile(path) as archive:
             member = next(one for one in archive.infolist() if _is_report(one.filename))
-            if member.file_size > _MOST_BYTES:
+            if member.file_size > MOST_BYTES:
                 raise ValueError(f"{member.filename} is too large")
             return codec.loads(Report, archive.read(member).decode("utf-8")), path
     except (OSError, ValueError, RecursionError, zipfile.BadZipFile, StopIteration) as error:

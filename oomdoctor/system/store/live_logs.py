@@ -17,12 +17,14 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 from oomdoctor.records.report.watch import LIVE_SCHEMA, LiveEvent, LiveGpu, LiveHeader, LiveStep
 from oomdoctor.system.environment import state_dir
+from oomdoctor.system.regular_files import opened
 
 _KEPT_S = 7 * 24 * 3600  # a log of a process that has ended is removed after a week
+_LONGEST_HEADER = 1 << 20  # characters
 T = TypeVar("T")
 
 
@@ -84,8 +86,8 @@ def log_files() -> list[Path]:
 def read_header(path: Path) -> LiveHeader | None:
     """The header of a live log; None if the file is missing, half-written or something else."""
     try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            return _header(_object(file.readline()))
+        with _opened(path) as file:
+            return _header(_object(file.readline(_LONGEST_HEADER)))
     except OSError:
         return None
 
@@ -94,8 +96,8 @@ def read_log(path: Path) -> LiveRecord | None:
     """A live log; None if the file is missing or is not one. A half-written line is left out."""
     try:
         written_at = path.stat().st_mtime
-        with path.open(encoding="utf-8", errors="replace") as file:
-            header = _header(_object(file.readline()))
+        with _opened(path) as file:
+            header = _header(_object(file.readline(_LONGEST_HEADER)))
             if header is None:
                 return None
             rows = list(map(_object, file))
@@ -103,6 +105,10 @@ def read_log(path: Path) -> LiveRecord | None:
         return None
     steps = tuple(_rows(LiveStep, "allocated_bytes", rows))
     return LiveRecord(path, header, steps, tuple(_rows(LiveEvent, "event", rows)), written_at)
+
+
+def _opened(path: Path) -> TextIO:
+    return os.fdopen(opened(path), encoding="utf-8", errors="replace")
 
 
 def is_alive(pid: int) -> bool:
@@ -147,8 +153,14 @@ def _remove_old(folder: Path) -> None:
     limit = time.time() - _KEPT_S
     for path in folder.glob("*.jsonl"):
         with suppress(OSError):
-            if path.stat().st_mtime < limit:
+            if path.stat().st_mtime < limit and not _is_in_use(path):
                 path.unlink()
+
+
+def _is_in_use(path: Path) -> bool:
+    """Whether a process of this host still writes it: it may have been suspended."""
+    header = read_header(path)
+    return header is not None and header.host == platform.node() and is_alive(header.pid)
 
 
 def _object(line: str) -> dict[str, Any]:

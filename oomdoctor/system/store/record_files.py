@@ -10,7 +10,9 @@ from typing import TypeVar
 
 from oomdoctor.errors import machine_error
 from oomdoctor.records import codec
+from oomdoctor.system.regular_files import text_of
 
+MOST_BYTES = 64 * 1024**2  # of a record
 T = TypeVar("T")
 
 
@@ -44,7 +46,7 @@ def read_record(kind: type[T], path: Path) -> T:
         OomDoctorError: the file is missing, damaged or from another version (exit 5).
     """
     try:
-        return codec.loads(kind, path.read_text(encoding="utf-8"))
+        return codec.loads(kind, text_of(path, MOST_BYTES))
     except OSError as error:
         reason = error.strerror or str(error)
     except (ValueError, RecursionError) as error:

@@ -24,6 +24,7 @@ from oomdoctor.records.job.result import Attempt, ProbeJob
 from oomdoctor.records.report.report import Report, SurveyRequest
 from oomdoctor.system.environment import state_dir
 from oomdoctor.system.machine.lock import is_marked, mark
+from oomdoctor.system.regular_files import text_of
 from oomdoctor.system.store.record_files import read_record, write_record, writing
 
 PARTIAL, RUNNING = "partial.json", "running.lock"
@@ -31,6 +32,7 @@ REQUEST, REPORT, JOB, ATTEMPT = "request.json", "report.json", "job.json", "atte
 PROBLEM = "problem.txt"
 RUN_NAME = re.compile(r"\d{8}-\d{6}-.+-[0-9a-f]{4}")
 _NAME_LENGTH = 40
+_LONGEST_PROBLEM = 1 << 20  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +85,8 @@ class RunFolder:
 
     def problem(self) -> str:
         """How the run ended without results: with the error that was noted, or it was killed."""
-        with contextlib.suppress(OSError):
-            return f"ended with an error: {(self.path / PROBLEM).read_text(encoding='utf-8')}"
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            return f"ended with an error: {text_of(self.path / PROBLEM, _LONGEST_PROBLEM)}"
         return "was killed before it had results"
 
     def is_running(self) -> bool:
