@@ -122,6 +122,11 @@ CONFIGS: dict[str, tuple[Task, str, dict[str, Any]]] = {
             "n_groups": 1,
         },
     ),
+    "router": (  # its router derives from a linear layer, and returns two tensors
+        "causal-lm",
+        "PhimoeForCausalLM",
+        {"model_type": "phimoe", "num_local_experts": 4, **_DECODER},
+    ),
     "image": (
         "image-classification",
         "ViTForImageClassification",

@@ -72,9 +72,36 @@ def add_adapter(model: PreTrainedModel, config: TrainConfig, task: Task) -> Peft
         if takes:
             raise UnsupportedError(f"{refusal}; lora_targets={'+'.join(takes)} works") from error
         raise UnsupportedError(f"{refusal}: {error}") from error
+    _watch_own_layers(adapted, type(model).__module__)
     if config.adapter_dtype != "default":
         cast_trained(adapted, config.adapter_dtype)
     return adapted
+
+
+def _watch_own_layers(adapted: PeftModel, modeling: str) -> None:
+    """Say so where peft adds to what only looks like a linear layer: a router, groups of layers.
+
+    Classes of the model's own file may derive from Linear and return something else.
+    """
+    layers = [
+        (path.rpartition(".")[2], layer.get_base_layer())
+        for path, layer in adapted.named_modules()
+        if hasattr(layer, "get_base_layer")
+    ]
+    own = {name for name, base in layers if type(base).__module__ == modeling}
+    others = "+".join(sorted({name for name, _ in layers} - own))
+
+    def check(base: Module, inputs: tuple[torch.Tensor, ...], output: object) -> None:
+        shape = (*inputs[0].shape[:-1], base.out_features)
+        if not isinstance(output, torch.Tensor) or output.shape != shape:
+            raise UnsupportedError(
+                f"peft cannot put LoRA on {type(base).__name__}, which is no plain linear layer; "
+                f"lora_targets={others} works"
+            )
+
+    for name, base in layers:
+        if name in own and isinstance(base, torch.nn.Linear):
+            base.register_forward_hook(check)
 
 
 def _accepted_targets(model: PreTrainedModel) -> list[str]:

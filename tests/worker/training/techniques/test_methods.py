@@ -149,3 +149,10 @@ def test_a_refusal_of_peft_names_targets_that_work() -> None:
     with pytest.raises(UnsupportedError, match="all-linear; lora_targets=in_proj works"):
         build(tiny_job("state-space", **LORA), CPU)
     build(tiny_job("state-space", **LORA, lora_targets=("in_proj",)), CPU)
+
+
+def test_a_layer_that_is_no_plain_linear_one_is_refused_with_targets_that_work() -> None:
+    job = tiny_job("router", **LORA)
+    with pytest.raises(UnsupportedError, match="no plain linear layer; lora_targets=k_proj"):
+        simulated(job)
+    assert simulated(tiny_job("router", **LORA, lora_targets=("q_proj",)))
