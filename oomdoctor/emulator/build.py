@@ -27,6 +27,7 @@ from oomdoctor.emulator.compilers import Compilers
 from oomdoctor.emulator.interpreter import Interpreter
 from oomdoctor.errors import machine_error
 from oomdoctor.package_data import data_text
+from oomdoctor.private_folders import made_private, remove
 
 NATIVE = Path(__file__).with_name("native")
 AUDIT = "liboomdoctor-audit.so"
@@ -34,6 +35,7 @@ COMMANDS = "bin"  # a folder of the stand-ins, for the PATH: nvidia-smi
 _DEVICE = "libemugpu.so"
 _DIGESTS = "digests.json"
 _MOST_BUILDS = 4
+_BUILD = re.compile(r"torch-[^/\s]+-[0-9a-f]{12}")
 _FLAGS = ("-O2", "-fPIC", "-std=gnu11", "-fno-builtin-malloc")
 # Architectures of a build that does not state them.
 _USUAL_KERNELS = (70, 75, 80, 86, 90, 100, 120)
@@ -58,18 +60,19 @@ def built(
     torch = interpreter.torch
     assert torch is not None, "possible.reason_against was not asked"
     cpp = values.find_cpp_compiler(compiler)
-    cache.mkdir(parents=True, exist_ok=True)
-    _keep_from_others(cache)
+    if made_private(cache):
+        for part in cache.iterdir():
+            remove(part)
     folder = cache / _key(interpreter, torch, cache, cpp)
     if _is_whole(folder):
         with contextlib.suppress(OSError):  # a cache that can only be read will do
             os.utime(folder)
         return folder
-    with _locked(cache / "lock"):
+    with _locked(cache / "lock", on_build):
         if not _is_whole(folder):
             on_build()
             for left in (folder, *cache.glob("tmp*")):  # of builds that were killed
-                shutil.rmtree(left, ignore_errors=True)
+                remove(left)
             with tempfile.TemporaryDirectory(dir=cache) as scratch:
                 made = Path(scratch) / "made"
                 made.mkdir()
@@ -86,30 +89,26 @@ def _delete_old(cache: Path) -> None:
     """Delete builds but those used last, and the notes of builds that are gone."""
     used = sorted(cache.glob("torch-*"), key=lambda one: one.stat().st_mtime)
     for old in used[:-_MOST_BUILDS]:
-        shutil.rmtree(old, ignore_errors=True)
+        remove(old)
     for note in (cache / "keys").glob("*"):
-        if not (cache / note.read_text(encoding="utf-8")).is_dir():
-            note.unlink(missing_ok=True)
+        key = _noted(note)
+        if key is None or not (cache / key).is_dir():
+            remove(note)
 
 
-def _keep_from_others(cache: Path) -> None:
-    """Let nobody else write to the cache; what others could have written there is deleted.
-
-    Raises:
-        PermissionError: it belongs to another user.
-    """
-    state = cache.stat()
-    if state.st_uid != os.geteuid():
-        raise PermissionError(f"{cache} belongs to another user")
-    if state.st_mode & 0o022:
-        for part in cache.iterdir():
-            if part.is_dir():
-                shutil.rmtree(part, ignore_errors=True)
-        cache.chmod(0o700)
+def _noted(note: Path) -> str | None:
+    """The name of a build in a note; None without a note, or if a full disk left half of it."""
+    try:
+        key = note.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    return key if _BUILD.fullmatch(key) else None
 
 
 def _is_whole(folder: Path) -> bool:
     """Whether a build is there with the files that were made, and nothing else."""
+    if folder.is_symlink():
+        return False
     try:
         return bool(json.loads((folder / _DIGESTS).read_text()) == _digests(folder))
     except (OSError, ValueError):
@@ -262,8 +261,8 @@ def _key(interpreter: Interpreter, torch: Path, cache: Path, cpp: str | None) ->
     ours.append(data_text("stand_ins.toml").encode())
     installed = sorted(p.name for one in interpreter.packages for p in one.glob("*.dist-info"))
     noted = cache / "keys" / _digest([*parts, *installed], ours)
-    with contextlib.suppress(OSError):
-        return noted.read_text(encoding="utf-8")
+    if (key := _noted(noted)) is not None:
+        return key
     wanted = [
         f"{one.file} {version} {' '.join(sorted(names))}"
         for one in generate.libraries(torch, interpreter.packages)
@@ -272,7 +271,9 @@ def _key(interpreter: Interpreter, torch: Path, cache: Path, cpp: str | None) ->
     key = f"torch-{interpreter.torch_version}-{_digest([*parts, *wanted], ours)}"
     with contextlib.suppress(OSError):
         noted.parent.mkdir(exist_ok=True)
-        noted.write_text(key, encoding="utf-8")
+        beside = noted.with_name(f"{noted.name}.{os.getpid()}")
+        beside.write_text(key, encoding="utf-8")
+        beside.replace(noted)
     return key
 
 
@@ -298,7 +299,11 @@ def _first_error(text: str) -> str:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
     with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            on_wait()
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield

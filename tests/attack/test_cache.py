@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import threading
@@ -115,6 +116,65 @@ def test_a_folder_of_somebody_else_is_refused(
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     with pytest.raises(PermissionError, match="another user"):
         cache.get()
+
+
+def test_what_others_planted_is_not_loaded(cache: Cache, tmp_path: Path) -> None:
+    """A link stayed when the rest of the folder was deleted, and the build behind it was loaded."""
+    first, planted = cache.get(), tmp_path / "planted"
+    first.rename(planted)
+    first.symlink_to(planted)
+    keys = cache.folder / "keys"
+    keys.rename(tmp_path / "keys")
+    keys.symlink_to(tmp_path / "keys")
+    cache.folder.chmod(0o777)
+    again = cache.get()
+    assert cache.count == 2
+    assert not again.is_symlink()
+    assert not keys.is_symlink()
+    assert (planted / "libcuda.so.1").exists()
+
+
+def test_a_build_that_is_a_link_is_made_again(cache: Cache, tmp_path: Path) -> None:
+    first = cache.get()
+    first.rename(tmp_path / "planted")
+    first.symlink_to(tmp_path / "planted")
+    assert not cache.get().is_symlink()
+    assert cache.count == 2
+
+
+def test_a_folder_that_everybody_can_replace_is_refused(cache: Cache, tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    with pytest.raises(PermissionError, match="everybody can write"):
+        cache.get()
+    tmp_path.chmod(0o1777)
+    cache.get()
+
+
+@pytest.mark.parametrize("left", [b"", b"torch", b"../..", b"/etc", b"\xff"])
+def test_half_a_note_is_not_followed(cache: Cache, left: bytes) -> None:
+    """A full disk left an empty one, and the whole cache was deleted."""
+    first = cache.get()
+    (note,) = (cache.folder / "keys").iterdir()
+    note.write_bytes(left)
+    assert cache.get() == first
+    assert cache.count == 1
+
+
+def test_a_build_of_another_process_is_waited_for_and_said(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have been suspended."""
+    cache.folder.mkdir()
+    said: list[str] = []
+    with (cache.folder / "lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+        def on_wait() -> None:
+            said.append("waiting")
+            fcntl.flock(file, fcntl.LOCK_UN)
+
+        with build._locked(cache.folder / "lock", on_wait):
+            assert said == ["waiting"]
 
 
 def test_the_last_few_builds_stay(cache: Cache) -> None:

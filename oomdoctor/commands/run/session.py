@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import os
+import platform
+import re
 import shlex
 import shutil
 import tempfile
@@ -21,6 +23,7 @@ from typing import Any, Literal
 from oomdoctor.commands.devices.emulated import EmulatedGpus
 from oomdoctor.emulator.variables import ALONE
 from oomdoctor.errors import machine_error
+from oomdoctor.private_folders import made_private, remove
 from oomdoctor.system.environment import WATCH_FOLDER, cache_dir, variable
 from oomdoctor.system.store.live_logs import is_alive
 
@@ -33,14 +36,20 @@ _HOOK = Path("monitor", "inside", "entry", "sitecustomize.py")
 def session_folder() -> Iterator[Path]:
     """A new folder that only this user can read; removed at the end.
 
+    If others could replace what is in the cache folder, it is among the temporary files.
+
     Raises:
-        OomDoctorError: the cache folder cannot be written (exit 5).
+        OomDoctorError: the folder cannot be made (exit 5).
     """
     base = cache_dir() / "sessions"
+    prefix = f"{os.getpid()}-{_host()}-"
     try:
-        base.mkdir(parents=True, exist_ok=True)
-        _remove_left_over(base)
-        folder = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=base))
+        try:
+            made_private(base)
+            _remove_left_over(base)
+        except PermissionError:
+            base, prefix = Path(tempfile.gettempdir()), f"oomdoctor-{prefix}"
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=base))
     except OSError as error:
         raise machine_error(
             "cache_unwritable",
@@ -91,11 +100,16 @@ def watching_environment(
 
 
 def _remove_left_over(base: Path) -> None:
-    """Remove folders of runs that were killed."""
+    """Remove folders of runs that were killed on this computer; others may share the folder."""
     for folder in base.iterdir():
-        pid = folder.name.partition("-")[0]
-        if pid.isdigit() and not is_alive(int(pid)):
-            shutil.rmtree(folder, ignore_errors=True)
+        pid, _, rest = folder.name.partition("-")
+        here = rest.rpartition("-")[0] == _host()
+        if here and pid.isdigit() and not is_alive(int(pid)):
+            remove(folder)
+
+
+def _host() -> str:
+    return re.sub(r"[^\w.]", "", platform.node()) or "host"
 
 
 @dataclass(frozen=True, slots=True)

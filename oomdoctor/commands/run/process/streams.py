@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import select
 import signal
 import termios
 import threading
@@ -91,8 +92,13 @@ class Passage:
                 self._tail.add(chunk)
             try:
                 _write_all(ours, chunk if self._shown else b"")
-            except OSError:
+            except BrokenPipeError:
                 break  # our reader is gone: the command sees the same
+            except OSError as error:  # a full disk need not end a training: only the output is lost
+                self._shown = False
+                line = f"\noomdoctor: the output is no longer shown: {error.strerror}\n"
+                with suppress(OSError):
+                    os.write(2, line.encode())
         with suppress(OSError):
             os.close(source)
 
@@ -100,7 +106,10 @@ class Passage:
 def _write_all(stream: int, chunk: bytes) -> None:
     view = memoryview(chunk)
     while view:
-        view = view[os.write(stream, view) :]
+        try:
+            view = view[os.write(stream, view) :]
+        except BlockingIOError:  # others, such as Node.js, share it and set it so
+            select.select([], [stream], [])
 
 
 def _copy_size(source: int, target: int) -> None:
