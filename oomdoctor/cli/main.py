@@ -7,6 +7,7 @@ when they run, so `--help` stays fast and never loads torch.
 
 from __future__ import annotations
 
+import errno
 import inspect
 import re
 import sys
@@ -37,7 +38,7 @@ from oomdoctor.cli import run as running
 from oomdoctor.cli.help import Command, Commands, Wrapper, interrupted
 from oomdoctor.cli.streams import output
 from oomdoctor.cli.streams.running import stop_on_signals
-from oomdoctor.errors import ExitCode, OomDoctorError
+from oomdoctor.errors import ExitCode, OomDoctorError, machine_error
 
 if TYPE_CHECKING:
     from oomdoctor.records.report.report import Status
@@ -147,7 +148,7 @@ def run(arguments: list[str]) -> int:
         error = raised
     except Exception as raised:  # noqa: BLE001 - nothing may get past here
         output.show_traceback(raised)
-        error = _usage_error(raised) or _internal_error(raised)
+        error = _usage_error(raised) or _disk_error(raised) or _internal_error(raised)
     output.say_error(error.message, error.hint)
     if wants_json(arguments) and error.code != "output_failed":
         return _print_envelope(arguments, error, started)
@@ -184,6 +185,18 @@ def _usage_error(error: Exception) -> OomDoctorError | None:
         str(format_message()).rstrip("."),
         elsewhere or f"run `{path} --help`",
         ExitCode(getattr(error, "exit_code", ExitCode.USAGE)),
+    )
+
+
+def _disk_error(error: Exception) -> OomDoctorError | None:
+    """A disk without space or quota, wherever it was written to."""
+    if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return None
+    name = error.filename2 or error.filename
+    return machine_error(
+        "state_unwritable",
+        f"cannot write{f' {name}' if name else ''}: {error.strerror}",
+        "free some space, or set XDG_STATE_HOME, XDG_CACHE_HOME and TMPDIR to folders with space",
     )
 
 

@@ -35,6 +35,8 @@ COMMANDS = "bin"  # a folder of the stand-ins, for the PATH: nvidia-smi
 _DEVICE = "libemugpu.so"
 _DIGESTS = "digests.json"
 _MOST_BUILDS = 4
+_COMPILER = "check the C compiler, or set CC to another one"
+_SPACE = "free some space, or set XDG_CACHE_HOME to a folder with space"
 _BUILD = re.compile(r"torch-[^/\s]+-[0-9a-f]{12}")
 _FLAGS = ("-O2", "-fPIC", "-std=gnu11", "-fno-builtin-malloc")
 # Architectures of a build that does not state them.
@@ -288,7 +290,7 @@ def _run(compilers: Compilers, command: list[str]) -> str:
             "emulator_build_failed",
             "The emulated GPU could not be built: "
             f"{shutil.which(command[0]) or command[0]} failed: {_first_error(done.stderr)}",
-            hint="check the C compiler, or set CC to another one",
+            hint=_SPACE if "No space left" in done.stderr else _COMPILER,
         )
     return done.stdout
 

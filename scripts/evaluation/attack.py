@@ -26,7 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -222,6 +222,8 @@ def main() -> int:
     options = _options()
     kept = Path(tempfile.mkdtemp(prefix="attack-"))
     rows = [_attack(kind, options, kept) for kind in KINDS if kind in options.only]
+    if "disks" in options.only:
+        rows.append(_full_disks(options, kept))
     if options.python is not None:
         rows.append(_kills(options, kept))
     print(f"\n{'kind':12} {'inputs tried':>12} {'kills survived':>14} {'faults':>6}")
@@ -251,7 +253,9 @@ def _attack(kind: str, options: argparse.Namespace, kept: Path) -> Row:
     return row
 
 
-def _faults(words: list[str], folder: Path, kept: Path) -> Iterator[str]:
+def _faults(
+    words: list[str], folder: Path, kept: Path, variables: Mapping[str, str] | None = None
+) -> Iterator[str]:
     began = time.monotonic()
     try:
         done = subprocess.run(
@@ -262,6 +266,7 @@ def _faults(words: list[str], folder: Path, kept: Path) -> Iterator[str]:
                 "PYTHONPATH": str(ROOT),
                 "HF_HUB_OFFLINE": "1",
                 "XDG_STATE_HOME": str(kept / "state"),
+                **(variables or {}),
             },
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -284,6 +289,39 @@ def _faults(words: list[str], folder: Path, kept: Path) -> Iterator[str]:
         CONTROL.search(page.read_bytes()) or b"<script>alert" in page.read_bytes()
     ):
         yield "a page with control characters or a script of the input"
+
+
+def _full_disks(options: argparse.Namespace, kept: Path) -> Row:
+    """Plans whose runs, cache or temporary files are on a disk that fills up at a random moment."""
+    row, disk = Row("disks"), kept / "disk"
+    disk.mkdir()
+    if (
+        os.geteuid()
+        or subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=1m", "attack", str(disk)], check=False
+        ).returncode
+    ):
+        print("disks: only root can mount a small one")
+        return row
+    try:
+        for number in range(options.count):
+            chance = random.Random(f"{options.seed} disks {number}")
+            for left in disk.iterdir():
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
+            (disk / "fill").write_bytes(bytes(chance.randrange(500, 1024) << 10))
+            folder = kept / f"disks-{number}"
+            folder.mkdir()
+            words = models(random.Random(0), folder)
+            (folder / "config.json").write_text(json.dumps(MODEL), encoding="utf-8")
+            full = chance.choice(("XDG_STATE_HOME", "XDG_CACHE_HOME", "TMPDIR"))
+            row.tried += 1
+            faults = list(_faults(words, folder, kept, {full: str(disk)}))
+            row.faults += bool(faults)
+            if faults:
+                print(f"{folder.name}: {full}: {', '.join(faults)}", flush=True)
+    finally:
+        subprocess.run(["umount", str(disk)], check=False)
+    return row
 
 
 def _limit_memory() -> None:
@@ -327,7 +365,8 @@ def _kills(options: argparse.Namespace, kept: Path) -> Row:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", nargs="+", default=list(KINDS), choices=list(KINDS))
+    every = [*KINDS, "disks"]
+    parser.add_argument("--only", nargs="+", default=list(every), choices=every)
     parser.add_argument("--count", type=int, default=40, help="inputs of each kind")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(

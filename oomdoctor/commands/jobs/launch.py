@@ -20,6 +20,7 @@ from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.job.result import Attempt, Failure, Outcome, ProbeJob, Reply
 from oomdoctor.system.machine.limits import host_limits, tightest
 from oomdoctor.system.machine.memory import oom_kills
+from oomdoctor.system.store.record_files import writing
 
 JOB, REPLY, LOG = "job.json", "reply.json", "log.txt"
 LOG_TAIL_LINES = 30
@@ -56,7 +57,8 @@ def launch(
         Stopped: `stop()` became true; the child is dead.
         OomDoctorError: no worker can be started (exit 5).
     """
-    (folder / JOB).write_text(dumps(job))
+    with writing(folder):
+        (folder / JOB).write_text(dumps(job))
     seen = ""
 
     def poll() -> None:

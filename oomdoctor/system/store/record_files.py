@@ -64,8 +64,9 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        name = error.filename2 or error.filename or path
         raise machine_error(
             "state_unwritable",
-            f"cannot write the run to {error.filename or path}: {error.strerror or error}",
+            f"cannot write the run to {name}: {error.strerror or error}",
             "free some space, or set XDG_STATE_HOME to a writable folder",
         ) from error
