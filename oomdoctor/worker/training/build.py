@@ -8,10 +8,8 @@ What techniques add to it, and when, is in `order`.
 from __future__ import annotations
 
 import importlib
-import os
 import tempfile
 from contextlib import nullcontext, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -128,7 +126,7 @@ def _arguments(setup: Setup) -> TrainingArguments:
         computes.add(config.weights_dtype)
     try:
         return arguments_class(config)(
-            output_dir=str(Path(tempfile.gettempdir()) / f"oomdoctor-unused-{os.getpid()}"),
+            output_dir=tempfile.gettempdir(),  # exists: a Trainer would make its folder
             per_device_train_batch_size=size,
             per_device_eval_batch_size=job.eval_batch_size,
             gradient_accumulation_steps=config.accumulation_steps(),

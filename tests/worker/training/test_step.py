@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from plain_steps import step_loss
 from tiny_models import CONFIGS, tiny_job
 
 from oomdoctor.records.job.result import ProbeJob
-from oomdoctor.worker.protocol import UnsupportedError
+from oomdoctor.worker.measuring.measure import measure
+from oomdoctor.worker.protocol import PhaseFile, UnsupportedError
 from oomdoctor.worker.training.batch import micro_batches
 from oomdoctor.worker.training.build import build
 from oomdoctor.worker.training.step import evaluation_step
@@ -160,3 +162,10 @@ def test_every_task_evaluates(kind: str) -> None:
     batch = micro_batches(job.config, job.model.task, setup.model_config, CPU, count=1, seed=0)[0]
     assert evaluation_step(setup, batch) > 0
     assert setup.model.training
+
+
+def test_no_folder_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    measure(tiny_job(job_timing_limit_s=0.0), PhaseFile(None))
+    # torch keeps one cache for all processes.
+    assert [path for path in tmp_path.iterdir() if "torchinductor" not in path.name] == []
