@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import cast
 
 from oomdoctor.analysis.memory.closed_form import trained_bytes_of
 from oomdoctor.analysis.memory.phases import Parts, breakdown, peak_phase, size_of, together
@@ -19,7 +18,6 @@ from oomdoctor.analysis.simulator.sizes import Sizes
 from oomdoctor.records.configuration.adapters import casts_all, compute_dtype
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.categories import CATEGORIES, GRADIENTS, OPTIMIZER, WEIGHTS
-from oomdoctor.records.facts.choices import Dtype
 from oomdoctor.records.job.measurement import Measurement, MemoryCurve, PhaseMemory, Timing
 from oomdoctor.records.job.simulation import PhasePeak, SpeedErrorRecord, Target
 
@@ -37,7 +35,7 @@ def alone_config(config: TrainConfig) -> TrainConfig:
     """
     assert isinstance(config.micro_batch_size, int)
     plain, named = TrainConfig(), config.adapter_dtype
-    computed = cast(Dtype, compute_dtype(config))
+    computed = compute_dtype(config)
     return replace(
         config,
         sharding="none",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import cast
 
 from oomdoctor.records.configuration.config import TrainConfig, is_zero
 from oomdoctor.records.facts.choices import Dtype
@@ -49,7 +48,7 @@ def adapter_faults(config: TrainConfig) -> list[tuple[str, str]]:
     if named == "default" or config.method == "full":
         return []
     if casts_all(config):
-        own = _computed(config)
+        own = compute_dtype(config)
         return [] if own == named else [("adapter_dtype", f"DeepSpeed casts adapters to {own}")]
     scaled = config.autocast_dtype == "float16" and not is_zero(config)
     if scaled and named != "float32":
@@ -61,16 +60,11 @@ def adapter_faults(config: TrainConfig) -> list[tuple[str, str]]:
 def _recast(config: TrainConfig) -> Dtype | None:
     """The dtype that an engine or a trainer casts everything that is trained to, if one does."""
     if casts_all(config):
-        return _computed(config)
+        return compute_dtype(config)
     by_trl = config.quantization != "none" and config.objective != "default"
     return "bfloat16" if by_trl else None
 
 
-def _computed(config: TrainConfig) -> Dtype:
-    mixed = config.autocast_dtype
-    return config.weights_dtype if mixed == "none" else cast(Dtype, mixed)
-
-
-def compute_dtype(config: TrainConfig) -> str:
+def compute_dtype(config: TrainConfig) -> Dtype:
     """The type of the matrix products: the autocast type if there is one."""
     return config.weights_dtype if config.autocast_dtype == "none" else config.autocast_dtype

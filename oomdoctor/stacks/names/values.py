@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from re import _parser  # type: ignore[attr-defined]  # no public parser of expressions exists
 from typing import Any
 
@@ -181,13 +182,7 @@ def only_if(row: Row, holds: Callable[[TrainConfig], bool]) -> Row:
     """The row, written only for rungs of which `holds` is true."""
     write = row.write
     assert write is not None
-    return Row(
-        row.name,
-        row.keys,
-        row.read,
-        lambda config: write(config) if holds(config) else LEFT_OUT,
-        row.aliases,
-    )
+    return replace(row, write=lambda config: write(config) if holds(config) else LEFT_OUT)
 
 
 def optimizer(value: object) -> str:

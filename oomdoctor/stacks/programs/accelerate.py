@@ -5,6 +5,8 @@ Names are those of accelerate 1.15.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from oomdoctor.records.configuration.config import TrainConfig, is_fsdp, is_zero
 from oomdoctor.stacks.names.fsdp import rows
 from oomdoctor.stacks.names.row import LEFT_OUT, Row, Settings, exports_data
@@ -42,15 +44,14 @@ def _machines(config: TrainConfig) -> int:
 def _zero_row(name: str, inner: str, *, none: object = LEFT_OUT) -> Row:
     """A row of DeepSpeed under this program's name, which may have a word for nothing."""
     row = DEEPSPEED.row(inner)
-    assert row is not None
+    assert row is not None and row.write is not None
     write = row.write
-    assert write is not None
 
     def written(config: TrainConfig) -> object:
         value = write(config)
         return none if value is LEFT_OUT else value
 
-    full = Row(f"deepspeed_config.{name}", row.keys, row.read, written)
+    full = replace(row, name=f"deepspeed_config.{name}", write=written, aliases=())
     return only_if(full, is_zero)
 
 

@@ -5,13 +5,13 @@ Names are those of transformers 5.23, with the older ones that it or its predece
 
 from __future__ import annotations
 
-from oomdoctor.records.configuration.config import TrainConfig, is_zero
+from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.stacks.engines import engine_settings
 from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError
 from oomdoctor.stacks.names.tables import table
 from oomdoctor.stacks.names.values import flag
 from oomdoctor.stacks.partial_config import PartialConfig
-from oomdoctor.stacks.programs.deepspeed import DEEPSPEED, under
+from oomdoctor.stacks.programs.deepspeed import DEEPSPEED, inside
 
 
 def _not_reentrant(value: object) -> PartialConfig:
@@ -25,6 +25,6 @@ def _bucket_of(config: TrainConfig) -> object:
     return engine_settings(config, gradient).get("ddp_bucket_cap_mb", LEFT_OUT)
 
 
-IN_DEEPSPEED = under("deepspeed", DEEPSPEED, is_zero)
+IN_DEEPSPEED = tuple(inside("deepspeed", row) for row in DEEPSPEED.rows)
 FROM_PRETRAINED = table("from_pretrained")
 ARGUMENTS = table("training_arguments", globals())

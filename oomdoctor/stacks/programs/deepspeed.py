@@ -5,24 +5,16 @@ Names are those of DeepSpeed 0.19.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from oomdoctor.records.configuration.adapters import compute_dtype
 from oomdoctor.records.configuration.config import TrainConfig, is_zero
 from oomdoctor.stacks.engines import zero_settings
-from oomdoctor.stacks.names.row import (
-    LEFT_OUT,
-    NotTakenError,
-    Row,
-    Settings,
-    Table,
-    Write,
-    exports_data,
-)
+from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row, Settings, exports_data
 from oomdoctor.stacks.names.tables import table
-from oomdoctor.stacks.names.values import integer, is_auto, optimizer_among
+from oomdoctor.stacks.names.values import AUTO, integer, is_auto, only_if, optimizer_among
 from oomdoctor.stacks.partial_config import PartialConfig, only
 from oomdoctor.stacks.programs.program import Program, facts
 from oomdoctor.stacks.rung import StackRung, not_in
@@ -55,9 +47,7 @@ def _prefetch(value: object) -> PartialConfig:
 
 
 def _in(name: str, config: TrainConfig) -> bool:
-    return name == (
-        config.weights_dtype if config.autocast_dtype == "none" else config.autocast_dtype
-    )
+    return name == compute_dtype(config)
 
 
 _in_bfloat16, _in_float16 = partial(_in, "bfloat16"), partial(_in, "float16")
@@ -87,29 +77,25 @@ DEEPSPEED = replace(
 _SIZES = frozenset({"micro_batch_size", "accumulation_steps", "effective_batch_size"})
 
 
-def under(head: str, table: Table, holds: Callable[[TrainConfig], bool]) -> tuple[Row, ...]:
-    """The rows with each name below `head`, written for rungs of which `holds` is true.
+def inside(head: str, row: Row) -> Row:
+    """The row with its names below `head`, written for rungs with ZeRO.
 
     Sizes of a batch are "auto" there: the program around it fills them in.
     """
-
-    def written(row: Row) -> Write | None:
-        write = row.write
-        if write is None:
-            return None
-        auto = bool(_SIZES & set(row.keys))
-        return lambda config: LEFT_OUT if not holds(config) else "auto" if auto else write(config)
-
-    return tuple(
-        Row(
-            f"{head}.{row.name}",
-            row.keys,
-            row.read,
-            written(row),
-            tuple(f"{head}.{alias}" for alias in row.aliases),
-        )
-        for row in table.rows
+    write = row.write
+    if write is not None and _SIZES & set(row.keys):
+        write = _auto
+    below = replace(
+        row,
+        name=f"{head}.{row.name}",
+        write=write,
+        aliases=tuple(f"{head}.{alias}" for alias in row.aliases),
     )
+    return below if write is None else only_if(below, is_zero)
+
+
+def _auto(_: TrainConfig) -> object:
+    return AUTO
 
 
 def _complete(rung: StackRung, settings: Settings) -> Settings:

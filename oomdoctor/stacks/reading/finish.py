@@ -70,6 +70,7 @@ def finished(
         OomDoctorError: the settings contradict each other, or shard over an unknown number of
             GPUs (exit 2).
     """
+    asked = model_config or dict
     given = (overrides or Overrides()).by_key()
     values = draft.values | _gpus_of_batch(draft.values)
     for key, (_, value) in given.items():
@@ -80,13 +81,13 @@ def finished(
     known = filled | values
     settings = conclude(known, draft.main.program, draft.values)
     assumed = _assumed(draft, settings, filled)
-    settings |= _of_model(settings, model_config or dict, assumed)
+    settings |= _of_model(settings, asked, assumed)
     if settings.get("adapter_dtype") == OF_WEIGHTS:
         settings["adapter_dtype"] = settings["weights_dtype"]
-    settings |= _frozen(known, model_config or dict)
-    settings = _without_images(settings, values, model_config or dict, assumed)
+    settings |= _frozen(known, asked)
+    settings = _without_images(settings, values, asked, assumed)
     library = in_chunks(draft.main.document, settings)
-    if library is not None and "vision_config" not in (model_config or dict)():
+    if library is not None and "vision_config" not in asked():
         settings["loss"] = "chunked"
         assumed["loss"] = f"SFTTrainer of {library} computes the loss in chunks"
     if on_gpus:
@@ -165,11 +166,7 @@ _BEHIND_ALL = {
 _PLAIN = {"activation_checkpointing": "none", "autocast_dtype": "none", "method": "full"}
 
 
-def _assumed(
-    draft: Draft,
-    settings: RungKeys,
-    filled: PartialConfig,
-) -> dict[str, str]:
+def _assumed(draft: Draft, settings: RungKeys, filled: PartialConfig) -> dict[str, str]:
     """The keys that come from defaults, with their source."""
     found: dict[str, str] = {}
     for key, value in settings.items():
@@ -182,11 +179,7 @@ def _assumed(
     return found
 
 
-def _of_model(
-    settings: RungKeys,
-    asked: ModelConfig,
-    assumed: dict[str, str],
-) -> RungKeys:
+def _of_model(settings: RungKeys, asked: ModelConfig, assumed: dict[str, str]) -> RungKeys:
     """What the model decides: the dtype of its weights, and peft's modules for it."""
     found: RungKeys = {}
     open_dtype = settings.get("weights_dtype") == "auto"
@@ -223,10 +216,7 @@ def _frozen(known: PartialConfig, asked: ModelConfig) -> RungKeys:
 
 
 def _without_images(
-    settings: RungKeys,
-    values: PartialConfig,
-    asked: ModelConfig,
-    assumed: dict[str, str],
+    settings: RungKeys, values: PartialConfig, asked: ModelConfig, assumed: dict[str, str]
 ) -> RungKeys:
     """The keys, without those about images for a model that takes text alone."""
     keys = [key for key in ("vision", "images", "image_size") if key in settings]

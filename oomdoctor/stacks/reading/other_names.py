@@ -18,10 +18,9 @@ from oomdoctor.records.facts.choices import (
     Quantization,
     Sharding,
 )
-from oomdoctor.stacks.names.row import Read, Row, Table, words_of
+from oomdoctor.stacks.names.row import Row, Table, words_of
 from oomdoctor.stacks.names.scripts import LENGTH, SCRIPT
-from oomdoctor.stacks.names.values import flag, number, words
-from oomdoctor.stacks.partial_config import only
+from oomdoctor.stacks.names.values import flag, if_on, number, words
 from oomdoctor.stacks.programs.accelerate import ACCELERATE
 from oomdoctor.stacks.programs.deepspeed import DEEPSPEED
 from oomdoctor.stacks.programs.trl import TRL
@@ -35,10 +34,6 @@ def _meaning(name: str, other: str) -> Row:
     row = _KNOWN.row(other)
     assert row is not None, other
     return Row(name, row.keys, row.read)
-
-
-def _if_on(key: str, value: object) -> Read:
-    return lambda told: only(key, value) if flag(told) else {}
 
 
 # What files of accelerate nest, such as fsdp_offload_params, may stand outside of its table, and
@@ -66,8 +61,8 @@ OTHERS = Table(
     (
         *(_meaning(name, other) for name, other in _MEANS.items()),
         *_INNER,
-        Row("use_flash_attention_2", ("attention",), _if_on("attention", "flash_attention_2")),
-        Row("expandable_segments", ("allocator",), _if_on("allocator", "expandable_segments")),
+        Row("use_flash_attention_2", ("attention",), if_on({"attention": "flash_attention_2"}, {})),
+        Row("expandable_segments", ("allocator",), if_on({"allocator": "expandable_segments"}, {})),
         Row("cpu_offload", ("fsdp_offload",), lambda value: {"fsdp_offload": flag(value)}),
         number("world_size", "world_size", "nproc_per_node"),
         *(words(key, key, {one: one for one in get_args(kind)}) for key, kind in _RUNG.items()),

@@ -80,8 +80,9 @@ def _hits(path: str, value: object, program: FormatName | None) -> Iterator[_Hit
     own = None if program is None else BY_NAME[program].names
     if own is not None and _knows(own, path):
         row = own.row(path)
-        if row is not None:
-            yield _Hit(_rank_in(own, path), path.count("."), path, value, row)
+        if row is not None:  # its own table comes before all others
+            names = [name for one in own.rows for name in (one.name, *one.aliases)]
+            yield _Hit(names.index(path) - 10_000, path.count("."), path, value, row)
         return
     parts = path.split(".")
     for start in range(len(parts)):
@@ -109,15 +110,6 @@ def _take(found: Partial, hit: _Hit) -> bool:
 def _knows(table: Table, path: str) -> bool:
     told = (table.neutral, table.reasons, table.published)
     return table.row(path) is not None or any(in_names(path, names) for names in told)
-
-
-def _rank_in(table: Table, path: str) -> int:
-    """Where a name stands in its own table, which comes before all others."""
-    return list(_names(table)).index(path) - 10_000
-
-
-def _names(table: Table) -> Iterator[str]:
-    return (name for row in table.rows for name in (row.name, *row.aliases))
 
 
 @cache

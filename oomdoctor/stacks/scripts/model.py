@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from oomdoctor.records.configuration.adapters import compute_dtype
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.architectures import LAYER_PARTS
 from oomdoctor.records.facts.optimizers import canonical
@@ -56,12 +57,11 @@ def hub_arguments(rung: StackRung) -> dict[str, str]:
 def quantization(config: TrainConfig) -> str:
     if config.quantization == "int8":
         return "BitsAndBytesConfig(load_in_8bit=True)"
-    computes = config.weights_dtype if config.autocast_dtype == "none" else config.autocast_dtype
     settings = {
         "load_in_4bit": "True",
         "bnb_4bit_quant_type": '"nf4"',
         "bnb_4bit_use_double_quant": literal(config.double_quant),
-        "bnb_4bit_compute_dtype": f"torch.{computes}",
+        "bnb_4bit_compute_dtype": f"torch.{compute_dtype(config)}",
     }
     if config.quant_storage != "uint8":
         settings["bnb_4bit_quant_storage"] = f"torch.{config.quant_storage}"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
-from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig, changed_keys
 from oomdoctor.records.configuration.keys import KEYS
-from oomdoctor.records.report.user_training import ChangedLine, Said, TrainingFile, UserTraining
+from oomdoctor.records.report.user_training import ChangedLine, TrainingFile, UserTraining
 from oomdoctor.stacks.names.row import LEFT_OUT, Row, listed, nested, written
 from oomdoctor.stacks.programs import BY_NAME, table_of
 from oomdoctor.stacks.programs.arguments import ARGUMENTS
@@ -47,15 +47,14 @@ def changed_lines(training: UserTraining, after: TrainConfig) -> tuple[ChangedLi
     for file in training.files:
         table = table_of(file.path, file.format)
         for row in () if table is None else table.rows:
-            line = _line(row, file, training, before, after)
+            line = _line(row, file, training, after)
             if line is None:
                 continue
-            of_engine = bool(_ENGINE & set(row.keys))
-            home = engine if of_engine else main.path
+            home = engine if _ENGINE & set(row.keys) else main.path
             if line.before is not None or file.path == home:
                 found.append(line)
                 keys |= set(row.keys)
-    return tuple(found) + _said_only(training, before, after, found, keys)
+    return tuple(found) + _said_only(training, after, found, keys)
 
 
 def unsaid(training: UserTraining, after: TrainConfig) -> tuple[str, ...]:
@@ -67,17 +66,12 @@ def unsaid(training: UserTraining, after: TrainConfig) -> tuple[str, ...]:
     tables = [table_of(file.path, file.format) for file in training.files]
     rows = [row for table in tables if table is not None for row in table.rows if row.write]
     said = {one.key for one in training.said} | _BY_OTHERS
-    changed = [
-        field.name
-        for field in fields(TrainConfig)
-        if getattr(before, field.name) != getattr(after, field.name)
-        and field.name not in said
-        and KEYS[field.name].elsewhere is None
-    ]
+    changed = changed_keys(after, before).items()
+    open_keys = {key: old for key, old in changed if key not in said and not KEYS[key].elsewhere}
     return tuple(
         key
-        for key in changed
-        if _settings(rows, replace(after, **{key: getattr(before, key)})) == _settings(rows, after)
+        for key, old in open_keys.items()
+        if _settings(rows, replace(after, **{key: old})) == _settings(rows, after)
     )
 
 
@@ -92,57 +86,35 @@ def main_file(training: UserTraining) -> TrainingFile:
 
 
 def _line(
-    row: Row, file: TrainingFile, training: UserTraining, before: TrainConfig, after: TrainConfig
+    row: Row, file: TrainingFile, training: UserTraining, after: TrainConfig
 ) -> ChangedLine | None:
-    if row.write is None or not row.keys:
+    if row.write is None or not row.keys or row.write(training.config) == row.write(after):
         return None
-    now, then = row.write(before), row.write(after)
-    if now == then:
-        return None
-    said = _said(training, file.path, row)
-    if said is not None and said.value == "auto":
-        return None
-    if said is None and then is LEFT_OUT:
-        return None
+    then, names = row.write(after), (row.name, *row.aliases)
     value = None if then is LEFT_OUT else scalar(then)
-    if said is None:
-        return ChangedLine(file.path, row.name, None, value, None)
-    return ChangedLine(file.path, said.name, said.value, value, said.line)
-
-
-def _said(training: UserTraining, path: str, row: Row) -> Said | None:
-    names = (row.name, *row.aliases)
-    here = [one for one in training.said if one.file == path and one.name in names]
-    return here[0] if here else None
+    for said in training.said:
+        if said.file == file.path and said.name in names:
+            changed = ChangedLine(file.path, said.name, said.value, value, said.line)
+            return None if said.value == "auto" else changed
+    return None if then is LEFT_OUT else ChangedLine(file.path, row.name, None, value, None)
 
 
 def _said_only(
-    training: UserTraining,
-    before: TrainConfig,
-    after: TrainConfig,
-    found: list[ChangedLine],
-    keys: set[str],
+    training: UserTraining, after: TrainConfig, found: list[ChangedLine], keys: set[str]
 ) -> tuple[ChangedLine, ...]:
     """Changed keys under names that are only read, such as a script's own.
 
     A line that says one of `keys`, which another line says now, has to go.
     """
     shown = {(line.file, line.name) for line in found}
-    changed: dict[str, Any] = {
-        field.name: getattr(after, field.name)
-        for field in fields(TrainConfig)
-        if getattr(before, field.name) != getattr(after, field.name)
+    texts = {
+        key: None if key in keys else scalar(new)
+        for key, new in changed_keys(training.config, after).items()
     }
     return tuple(
-        ChangedLine(
-            one.file,
-            one.name,
-            one.value,
-            None if one.key in keys else scalar(changed[one.key]),
-            one.line,
-        )
+        ChangedLine(one.file, one.name, one.value, texts[one.key], one.line)
         for one in training.said
-        if one.key in changed and (one.file, one.name) not in shown
+        if one.key in texts and (one.file, one.name) not in shown
     )
 
 

@@ -12,6 +12,7 @@ from oomdoctor.stacks.programs.unsloth import CLASSES as UNSLOTH_CLASSES
 from oomdoctor.stacks.reading.python_values import name_of, offset_of
 from oomdoctor.stacks.reading.script import parse
 from oomdoctor.stacks.reading.script_calls import LOADED_BY_TRL, LORA, Script
+from oomdoctor.stacks.scripts.code import literal
 
 # Keywords of the call that loads the model, or of TRL's `model_init_kwargs`.
 _OF_MODEL = ("dtype", "attn_implementation")
@@ -53,22 +54,11 @@ def changed_script(path: str, text: str, name: str, value: Any, *, removed: bool
         source = text[place.start : place.end]
         if not _is_literal(source, name):
             raise ValueError(f"{name} is {' '.join(source.split())}, no literal")
-        by_name = source.startswith("torch.")
-        return _replaced(text, place.start, place.end, source_of(value, of_torch=by_name))
+        new = f"torch.{value}" if source.startswith("torch.") else literal(value)
+        return _replaced(text, place.start, place.end, new)
     if any(one.name == name for one in script.unread):
         raise ValueError(f"{name} is an expression")
     return _added(text, script, name, value)
-
-
-def source_of(value: Any, *, of_torch: bool = False) -> str:
-    """The value of a setting as Python source; a dtype may be an attribute of torch."""
-    if of_torch:
-        return f"torch.{value}"
-    if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(source_of, value)) + "]"
-    return repr(value)
 
 
 def call_name(call: ast.Call) -> str:
@@ -121,7 +111,7 @@ def _added(text: str, script: Script, name: str, value: Any) -> ScriptEdit:
     head, _, more = keyword.partition(".")
     inner = more or inner
     given = next((one for one in call.keywords if one.arg == head), None)
-    source = source_of(value)
+    source = literal(value)
     if given is not None:
         return _into_dict(text, call, given, inner, source)
     shown = f"{head}={source}" if not inner else f'{head}={{"{inner}": {source}}}'
