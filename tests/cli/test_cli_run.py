@@ -195,8 +195,10 @@ def test_in_a_terminal_the_command_has_one_too():
     """Its output is what it prints to a terminal, and Ctrl-C reaches it."""
     code = (
         "import os, sys, time\n"
-        "print(*map(os.isatty, (0, 1, 2)), os.get_terminal_size(1).columns, flush=True)\n"
-        "try:\n time.sleep(30)\nexcept KeyboardInterrupt:\n print('interrupted', flush=True)\n"
+        "try:\n"
+        " print(*map(os.isatty, (0, 1, 2)), os.get_terminal_size(1).columns, flush=True)\n"
+        " time.sleep(30)\n"
+        "except KeyboardInterrupt:\n print('interrupted', flush=True)\n"
     )
     pid, terminal = pty.fork()
     if pid == 0:
