@@ -92,6 +92,22 @@ CONFIGS: dict[str, tuple[Task, str, dict[str, Any]]] = {
             "decoder_start_token_id": 0,
         },
     ),
+    "image": (
+        "image-classification",
+        "ViTForImageClassification",
+        {
+            "model_type": "vit",
+            "hidden_size": 64,
+            "intermediate_size": 128,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "image_size": 32,
+            "patch_size": 8,
+        },
+    ),
+}
+# Not among CONFIGS: their layers have no parts of a usual transformer, or take no adapters on all.
+SPECIAL: dict[str, tuple[Task, str, dict[str, Any]]] = {
     "ends-decide": (  # it classifies by the last end token of each row
         "sequence-classification",
         "BartForSequenceClassification",
@@ -126,19 +142,6 @@ CONFIGS: dict[str, tuple[Task, str, dict[str, Any]]] = {
         "causal-lm",
         "PhimoeForCausalLM",
         {"model_type": "phimoe", "num_local_experts": 4, **_DECODER},
-    ),
-    "image": (
-        "image-classification",
-        "ViTForImageClassification",
-        {
-            "model_type": "vit",
-            "hidden_size": 64,
-            "intermediate_size": 128,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "image_size": 32,
-            "patch_size": 8,
-        },
     ),
 }
 _TOWER: dict[str, Any] = {
@@ -319,7 +322,7 @@ MORE_WITH_IMAGES: dict[str, tuple[Task, str, dict[str, Any]]] = {
 
 def tiny_spec(kind: str = "dense") -> ModelSpec:
     """The model of this kind as the hub would have found it."""
-    task, architecture, config = (CONFIGS | WITH_IMAGES | MORE_WITH_IMAGES)[kind]
+    task, architecture, config = (CONFIGS | SPECIAL | WITH_IMAGES | MORE_WITH_IMAGES)[kind]
     return ModelSpec(
         id=f"tiny/{kind}",
         source="local",
