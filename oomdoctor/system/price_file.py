@@ -9,6 +9,7 @@ Names of cards stay as they are written. Only data is read.
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import math
 import re
@@ -17,6 +18,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from oomdoctor.system.line_ends import plain_text
+from oomdoctor.system.regular_files import bytes_of
 
 _LIMIT = 1024**2  # bytes; far above any price list
 _CARD_WORDS = frozenset({"card", "gpu", "name", "model", "accelerator", "device"})
@@ -50,10 +54,10 @@ def read_prices(path: Path) -> PriceFile:
         ValueError: the file cannot be read, or it is not a list of prices; the message says where.
     """
     try:
-        if path.is_file() and path.stat().st_size > _LIMIT:
-            raise ValueError(f"{path} is larger than 1 MiB, so it is not a price list")
-        text = path.read_text(encoding="utf-8-sig")
+        text = plain_text(bytes_of(path, _LIMIT))
     except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise ValueError(f"{path} is {error.strerror}, so it is not a price list") from None
         raise ValueError(f"{path}: {error.strerror or 'cannot be read'}") from None
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not UTF-8 text") from None

@@ -1,6 +1,7 @@
 """Opens files that somebody else may have made: a pipe or a device in their place is refused.
 
-A named pipe would be waited for, and a device such as /dev/zero has no end.
+A named pipe would be waited for, and a device such as /dev/zero has no end. A file that a person
+names may be a pipe (`<(...)`) and is read up to a limit.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import errno
 import os
 import stat
 from pathlib import Path
+from typing import BinaryIO
 
 
 def opened(path: Path, flags: int = os.O_RDONLY) -> int:
@@ -24,15 +26,40 @@ def opened(path: Path, flags: int = os.O_RDONLY) -> int:
     raise OSError(errno.EINVAL, "not a regular file", str(path))
 
 
-def text_of(path: Path, most_bytes: int) -> str:
-    """The text of a regular file in UTF-8.
+def is_there(path: Path) -> bool:
+    """Whether a regular file has this name and this user may know it.
+
+    A folder of another user, or a name that no file can have, is none.
+    """
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+def text_of(path: Path, most_bytes: int, errors: str = "strict") -> str:
+    """The text of a regular file in UTF-8; `errors` says what becomes of other bytes.
 
     Raises:
         OSError: it cannot be read, is not a regular file, or has more bytes.
         UnicodeDecodeError: it is not UTF-8.
     """
     with os.fdopen(opened(path), "rb") as file:
-        content = file.read(most_bytes + 1)
+        return _bounded(file, path, most_bytes).decode("utf-8", errors)
+
+
+def bytes_of(path: Path, most_bytes: int) -> bytes:
+    """The content of a file that a person named, which may be a pipe.
+
+    Raises:
+        OSError: it cannot be read, or has more bytes (EFBIG).
+    """
+    with path.open("rb") as file:
+        return _bounded(file, path, most_bytes)
+
+
+def _bounded(file: BinaryIO, path: Path, most_bytes: int) -> bytes:
+    content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
         raise OSError(errno.EFBIG, f"larger than {most_bytes >> 20} MiB", str(path))
-    return content.decode("utf-8")
+    return content

@@ -5,14 +5,16 @@ Only data is read: YAML with its safe loader, and nothing that a file names is i
 
 from __future__ import annotations
 
+import errno
 import json
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.system.line_ends import plain_text
+from oomdoctor.system.regular_files import bytes_of
+from oomdoctor.system.toml_text import toml_of
 
 _LIMIT = 8 * 1024**2  # bytes; far above any configuration
 _MOST_VALUES = 200_000  # written out: an alias counts as what it stands for
@@ -55,15 +57,13 @@ def read_text(path: Path, option: str) -> str:
         OomDoctorError: exit 2; codes config_missing, bad_config.
     """
     try:
-        with path.open("rb") as file:
-            content = file.read(_LIMIT + 1)  # a device has no size
-        if len(content) > _LIMIT:
-            raise _bad(path, option, "is larger than 8 MiB, so it is not a configuration")
-        return plain_text(content)
+        return plain_text(bytes_of(path, _LIMIT))
     except FileNotFoundError:
         hint = "check the path" if path.is_absolute() else f"check the path, from {Path.cwd()}"
         raise usage_error("config_missing", f"{option}: {path}: No such file", hint) from None
     except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise _bad(path, option, f"is {error.strerror}, so it is not a configuration") from None
         reason = error.strerror or "cannot be read"
         raise usage_error(
             "config_missing", f"{option}: {path}: {reason}", _WITHOUT[option]
@@ -76,7 +76,7 @@ def _parse(path: Path, option: str, text: str) -> Any:
     suffix = path.suffix.lower()
     try:
         if suffix == ".toml":
-            return tomllib.loads(text)
+            return bounded(toml_of(text))
         if suffix == ".json" or text.lstrip().startswith("{"):
             return bounded(json.loads(text))
     except json.JSONDecodeError as error:

@@ -10,8 +10,10 @@ from typing import Any
 from oomdoctor.errors import OomDoctorError, model_error
 from oomdoctor.records.facts.architectures import SIZE_NAMES
 from oomdoctor.records.job.model import config_of_json
+from oomdoctor.system.regular_files import text_of
 
 _MOST_LAYERS = 10_000
+_LARGEST = 16 << 20  # bytes; thousands of labels have 2 MB
 
 
 def config_beside(path: Path) -> Path:
@@ -66,7 +68,7 @@ def read_config(path: Path) -> dict[str, Any]:
             unsupported_architecture (a file of another library).
     """
     try:
-        config = config_of_json(path.read_text(encoding="utf-8"))
+        config = config_of_json(text_of(path, _LARGEST))
     except OSError as error:
         raise _broken(path, f"cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -112,8 +114,8 @@ def _other_library(config: dict[str, Any]) -> str | None:
 
 def _base_model(adapter: Path) -> str | None:
     try:
-        config = json.loads(adapter.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        config = json.loads(text_of(adapter, _LARGEST))
+    except (OSError, ValueError, RecursionError):
         return None
     base = config.get("base_model_name_or_path") if isinstance(config, dict) else None
     return base if isinstance(base, str) and base else None

@@ -6,9 +6,9 @@ knows which values a key accepts. Whether the machine supports them is decided b
 
 from __future__ import annotations
 
+import errno
 import re
 import shlex
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from importlib import resources
@@ -20,6 +20,7 @@ from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.configuration.config import Recipe, Rung, TrainConfig
 from oomdoctor.records.configuration.keys import MEANS_NOTHING
 from oomdoctor.records.report.user_training import YOURS
+from oomdoctor.system.line_ends import plain_text
 from oomdoctor.system.recipes.rungs import (
     LABEL,
     KeyFault,
@@ -30,11 +31,14 @@ from oomdoctor.system.recipes.rungs import (
     read_words,
 )
 from oomdoctor.system.recipes.toml_lines import Lines, find_lines
+from oomdoctor.system.regular_files import bytes_of
+from oomdoctor.system.toml_text import toml_of
 
 NONE = "none"
 _TOP_KEYS = ("description", "defaults", "rung")
 _CHECKOUT = Path(__file__).parents[3]
 _SUFFIX = ".toml"
+_LARGEST = 1 << 20  # bytes; far above any recipe
 
 
 class Sizes(TypedDict):
@@ -88,7 +92,7 @@ def load_recipe(name_or_path: str, **sizes: Unpack[Sizes]) -> Recipe:
         return Recipe(NONE, "only the rungs of the command line", (), "command line")
     built_in = name_or_path in recipe_names()
     own = Path(name_or_path).expanduser()
-    if not built_in and not own.exists():
+    if not built_in and not _is_named(own):
         raise _unknown(name_or_path)
     path = _folder() / f"{name_or_path}{_SUFFIX}" if built_in else own
     source = "built-in" if built_in else name_or_path
@@ -187,8 +191,8 @@ def _read(
 ) -> tuple[str, tuple[Rung, ...], list[str]]:
     """Description, rungs and errors of a file; the rungs are valid only if there are no errors."""
     try:
-        text = path.read_text(encoding="utf-8")
-        document = tomllib.loads(text)
+        text = _text(path)
+        document = toml_of(text)
     except OSError as error:
         return "", (), [f"cannot read {path}: {error.strerror}"]
     except UnicodeDecodeError:
@@ -198,6 +202,18 @@ def _read(
     reader = _Reader(path, find_lines(text), sizes, built_in=built_in)
     reader.read(document)
     return str(document.get("description", "")), tuple(reader.rungs), reader.errors()
+
+
+def _is_named(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError as error:
+        return error.errno != errno.ENAMETOOLONG
+
+
+def _text(path: Path | Traversable) -> str:
+    content = bytes_of(path, _LARGEST) if isinstance(path, Path) else path.read_bytes()
+    return plain_text(content)
 
 
 def _syntax_fault(path: Path | Traversable, text: str, error: Exception) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from oomdoctor.errors import OomDoctorError, machine_error, usage_error
+from oomdoctor.system.regular_files import is_there
 from oomdoctor.system.slurm.accounts import JobEnd, accounts, deciding, earlier, end_of, summary
 from oomdoctor.system.slurm.outputs import Folders, usual_files
 from oomdoctor.system.slurm.records import (
@@ -84,7 +85,7 @@ def _job(name: str, records: list[JobRecord]) -> SlurmJob:
     named = [Path(path) for record in records for path in record.outputs]
     folders = [Path(record.work_dir) for record in records if record.work_dir]
     places = list(dict.fromkeys([Path.cwd(), *folders]))
-    files = [path for path in dict.fromkeys(named) if path.is_file()] or _usual_files(
+    files = [path for path in dict.fromkeys(named) if is_there(path)] or _usual_files(
         records[0].job, places
     )
     readable, notes = _readable(files)

@@ -12,8 +12,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from oomdoctor.system.regular_files import is_there, text_of
+
 _OPTIONS = {"-o": "out", "--output": "out", "-e": "err", "--error": "err"}
 _LARGEST_SCRIPT = 1 << 18  # bytes
+_MOST_DIGITS = 10  # sbatch pads a number to no more
 _PATTERN = re.compile(r"%(\d*)([%jAaxuNnt])")
 _ID = re.compile(r"(?<![\d_])(\d+(?:[_+]\d+)?)(?![\d_])")
 _SUFFIXES = (".out", ".err", ".log", ".txt")
@@ -72,7 +75,7 @@ def usual_files(folder: Path, job: str, raw_id: str, folders: Folders) -> tuple[
 
 
 def _there(paths: Iterable[Path]) -> tuple[Path, ...]:
-    return tuple(dict.fromkeys(path for path in paths if path.is_file()))
+    return tuple(dict.fromkeys(path for path in paths if is_there(path)))
 
 
 def _patterns(job: Submission, folders: Folders) -> list[str]:
@@ -107,7 +110,13 @@ def _expanded(pattern: str, job: Submission) -> str:
     whole, _, task = job.id.partition("_")
     values = {"%": "%", "j": job.raw_id, "A": whole, "a": task, "x": job.name, "u": job.user,
               "N": job.node, "n": "0", "t": "0"}  # fmt: skip
-    return _PATTERN.sub(lambda found: values[found[2]].zfill(int(found[1] or 0)), pattern)
+
+    def filled(found: re.Match[str]) -> str:
+        digits = found[1].lstrip("0")
+        width = int(digits or 0) if len(digits) <= 2 else _MOST_DIGITS
+        return values[found[2]].zfill(min(width, _MOST_DIGITS))
+
+    return _PATTERN.sub(filled, pattern)
 
 
 def _words(line: str) -> list[str]:
@@ -119,10 +128,8 @@ def _words(line: str) -> list[str]:
 
 def _directives(script: Path) -> tuple[str, ...]:
     try:
-        if not script.is_file() or script.stat().st_size > _LARGEST_SCRIPT:
-            return ()
-        text = script.read_text(encoding="utf-8", errors="replace")
-    except OSError:
+        text = text_of(script, _LARGEST_SCRIPT, errors="replace")
+    except (OSError, ValueError):  # a name with a NUL
         return ()
     words: list[str] = []
     for line in text.splitlines():

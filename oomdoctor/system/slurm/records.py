@@ -22,7 +22,8 @@ FIELDS = (
 )  # fmt: skip
 OUTPUT_FIELDS = ("StdOut", "StdErr")
 _UNITS = {"": MIB, "K": KIB, "M": MIB, "G": GIB, "T": 1024 * GIB}
-_SIZE = re.compile(r"([\d.]+)([KMGT]?)([nc]?)")
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)([KMGT]?)([nc]?)", re.ASCII)
+_COUNT = re.compile(r"\d{1,9}", re.ASCII)
 _NOTHING = ("", "(null)", "None", "None assigned", "Unknown", "N/A")
 # States that explain the end of a job, with the message that Slurm writes to the log for each.
 _ENDINGS = {
@@ -176,7 +177,7 @@ def _size(text: str, nodes: str = "", cpus: str = "") -> int | None:
         return None
     size = int(float(match[1]) * _UNITS[match[2]])
     count = {"n": nodes, "c": cpus}.get(match[3], "")
-    return (size * int(count) if count.isdigit() else size) or None
+    return (size * int(count) if _COUNT.fullmatch(count) else size) or None
 
 
 DEADLINE_S = 10.0

@@ -30,7 +30,7 @@ _DEAD = (
 )
 _ROW = re.compile(r"\d+(?:_(?:\d+|\[[^|]*\])|\+\d+)?(?:\.\w+)?\|")
 _AT_ONCE = 4000  # ids in one question: a command line is limited
-_AGO = re.compile(r"(\d+) ?(d|h|days?|hours?)(?: ago)?")
+_AGO = re.compile(r"(\d{1,5}) ?(d|h|days?|hours?)(?: ago)?")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -82,7 +83,7 @@ def test_unreadable_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     def refuse(*_: object, **__: object) -> str:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "read_text", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     error = _error_of(tmp_path)
     assert error.code == "broken_config"
     assert "Permission denied" in error.message
