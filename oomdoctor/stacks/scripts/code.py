@@ -5,7 +5,6 @@ The parts of scripts are those of `data/scripts/parts.py.txt`.
 
 from __future__ import annotations
 
-import json
 import re
 import textwrap
 from collections.abc import Iterable, Mapping
@@ -14,6 +13,7 @@ from string import Template
 from typing import NamedTuple
 
 from oomdoctor.package_data import data_text
+from oomdoctor.stacks.quoted import quoted
 
 WIDTH = 100
 
@@ -21,7 +21,7 @@ WIDTH = 100
 def literal(value: object) -> str:
     """A value as Python source; strings in double quotes."""
     if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
+        return quoted(value)
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{literal(k)}: {literal(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list | tuple):

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from oomdoctor.records.configuration.config import scored_tokens
 from oomdoctor.records.configuration.keys import KEYS, settled
+from oomdoctor.stacks.quoted import printable
 from oomdoctor.stacks.rung import StackRung, learning_rate, not_in
 from oomdoctor.stacks.scripts.code import (
     WIDTH,
@@ -79,8 +80,7 @@ def _head(rung: StackRung, program: str, command: str, notes: Iterable[str]) -> 
 
 def _quoted(text: str) -> str:
     """A text that cannot end the docstring that it stands in, whatever names it holds."""
-    plain = "".join(sign if sign.isprintable() else " " for sign in text)
-    return plain.replace("\\", "\\\\").replace('"', '\\"')
+    return printable(text).replace("\\", "\\\\").replace('"', '\\"')
 
 
 def _constants(rung: StackRung) -> str:

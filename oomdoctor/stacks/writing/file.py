@@ -18,6 +18,7 @@ from oomdoctor.stacks.carried_settings import with_carried
 from oomdoctor.stacks.names.row import Settings, nested, written
 from oomdoctor.stacks.programs import BY_NAME
 from oomdoctor.stacks.programs.program import Program
+from oomdoctor.stacks.quoted import printable
 from oomdoctor.stacks.reading.finish import Overrides, finished
 from oomdoctor.stacks.reading.merge import draft_of
 from oomdoctor.stacks.rung import StackRung
@@ -44,7 +45,9 @@ def file_text(rung: StackRung, program: Program) -> str:
     notes += [] if command is None else [f"Start it with: {command}"]
     notes += [f"Not in this file: {text}" for text in map(_said, missing)]
     head = "\n".join(
-        line for text in notes for line in textwrap.wrap(text, _WIDTH, subsequent_indent="  ")
+        line
+        for text in notes
+        for line in textwrap.wrap(printable(text), _WIDTH, subsequent_indent="  ")
     )
     return f"{textwrap.indent(head, '# ')}\n{yaml_text(settings)}"
 

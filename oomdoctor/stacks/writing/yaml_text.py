@@ -7,10 +7,11 @@ is imported there, as it is where the file is read.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
+
+from oomdoctor.stacks.quoted import quoted
 
 # Text that YAML reads as text without quotes.
 _PLAIN = re.compile(r"[A-Za-z_/.][\w./@+-]*(?: [\w./@+-]+)*")
@@ -22,7 +23,7 @@ def yaml_text(settings: Mapping[str, object], indent: int = 0) -> str:
     """The settings as YAML, one a line, in their order."""
     lines = []
     for key, value in settings.items():
-        head = " " * indent + f"{key}:"
+        head = " " * indent + f"{scalar(key)}:"
         if isinstance(value, Mapping) and value:
             lines.append(head)
             lines.append(yaml_text(value, indent + 2).rstrip("\n"))
@@ -59,7 +60,7 @@ def scalar(value: object) -> str:
     text = str(value)
     if _PLAIN.fullmatch(text) and text.lower() not in _WORDS:
         return text
-    return json.dumps(text, ensure_ascii=False)
+    return quoted(text)
 
 
 def patched_yaml(text: str, name: str, value: Any) -> str:
