@@ -37,6 +37,17 @@ def is_there(path: Path) -> bool:
         return False
 
 
+def is_denied(path: Path) -> bool:
+    """Whether this user may not know if a file has this name."""
+    try:
+        path.stat()
+    except PermissionError:
+        return True
+    except (OSError, ValueError):
+        return False
+    return False
+
+
 def text_of(path: Path, most_bytes: int, errors: str = "strict") -> str:
     """The text of a regular file in UTF-8; `errors` says what becomes of other bytes.
 

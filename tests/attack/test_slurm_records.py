@@ -45,7 +45,10 @@ def test_a_folder_of_another_user_has_no_output(
     assert output_files(submission(mine), Folders()) == (mine / "slurm-7.out",)
     record = JobRecord("sacct", "7", "TIMEOUT", work_dir=str(theirs), outputs=(f"{theirs}/a.out",))
     monkeypatch.chdir(tmp_path)
-    assert jobs._job("7", [record]).files == ()
+    job = jobs._job("7", [record])
+    assert job.files == ()
+    assert f"cannot read {theirs}/a.out: Permission denied" in job.notes
+    assert "looked for" not in str(job.notes)
 
 
 @pytest.mark.parametrize(

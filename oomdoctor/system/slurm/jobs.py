@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from oomdoctor.errors import OomDoctorError, machine_error, usage_error
-from oomdoctor.system.regular_files import is_there
+from oomdoctor.system.regular_files import is_denied, is_there
 from oomdoctor.system.slurm.accounts import JobEnd, accounts, deciding, earlier, end_of, summary
 from oomdoctor.system.slurm.outputs import Folders, usual_files
 from oomdoctor.system.slurm.records import (
@@ -90,8 +90,7 @@ def _job(name: str, records: list[JobRecord]) -> SlurmJob:
     )
     readable, notes = _readable(files)
     if not files:
-        looked = ", ".join(map(str, dict.fromkeys([*named, *places])))
-        notes = (f"found no output file of job {name}; looked for {looked}",)
+        notes = _absent(name, named, places)
     told = accounts(records)
     last, chosen = told[-1].head, deciding(told)
     sentence = summary(last)
@@ -122,8 +121,20 @@ def _readable(files: Iterable[Path]) -> tuple[tuple[Path, ...], tuple[str, ...]]
         if os.access(path, os.R_OK):
             readable.append(path)
         else:
-            notes.append(f"cannot read {path}: Permission denied")
+            notes.append(_denied(path))
     return tuple(readable), tuple(notes)
+
+
+def _absent(job: str, named: list[Path], places: list[Path]) -> tuple[str, ...]:
+    """Why a job has no output: a folder of somebody else hides it, or it is gone."""
+    usual = [place / f"slurm-{job}.out" for place in places]
+    hidden = tuple(_denied(path) for path in dict.fromkeys([*named, *usual]) if is_denied(path))
+    looked = ", ".join(map(str, dict.fromkeys([*named, *places])))
+    return hidden or (f"found no output file of job {job}; looked for {looked}",)
+
+
+def _denied(path: Path) -> str:
+    return f"cannot read {path}: Permission denied"
 
 
 def _unknown(job: str, scontrol: SlurmAnswer, sacct: SlurmAnswer) -> OomDoctorError:
