@@ -48,7 +48,6 @@ def explain(options: ExplainOptions) -> None:
         publish_applied,
         read_given,
         remedy_number,
-        typed_options,
     )
     from oomdoctor.cli.explain_sources import STDIN, missing
     from oomdoctor.cli.option_reader import Reader, chosen_format
@@ -86,7 +85,6 @@ def explain(options: ExplainOptions) -> None:
             wording = "text" if checked.diagnosis.simulated_bytes is None else "partly"
             warnings.append(warning("not_exact", wording, reason=checked.fault))
         code = checked.interrupted or code
-    typed = typed_options(options)
     applied = applied_to(found[_first_failure(found)], options, number)
     if applied is not None and not applied.lines and code == ExitCode.OK:
         code = ExitCode.NO
@@ -95,7 +93,7 @@ def explain(options: ExplainOptions) -> None:
         "explain",
         words.get(code, "interrupted"),
         code,
-        next_commands=next_lines(found, given, typed),
+        next_commands=next_lines(found, given, options),
         warnings=tuple(warnings),
         diagnoses=tuple(found),
         applied=applied,

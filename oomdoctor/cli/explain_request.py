@@ -231,23 +231,26 @@ def typed_options(options: ExplainOptions) -> list[str]:
     return [*words, "--exact"] if options.exact else words
 
 
-def next_lines(found: list[Diagnosis], given: Given, typed: list[str]) -> tuple[str, ...]:
+def next_lines(found: list[Diagnosis], given: Given, options: ExplainOptions) -> tuple[str, ...]:
     """Up to two commands: more about the first failure, and which configuration fits."""
     failed = [one for one in found if one.is_oom and not one.survived]
     if not failed:
         return ()
     first = failed[0]
-    again = ["oomdoctor", "explain", first.source, *typed]
+    again = ["oomdoctor", "explain", first.source, *typed_options(options)]
     if len({one.source for one in found}) > 1:
         return (shlex.join(again),)
     lines = [] if first.source == STDIN else [shlex.join([*again, "--verbose"])]
     if first.resource == "gpu" and given.model is not None:
-        lines += _what_fits(first, given)
+        lines += _what_fits(first, given, options)
     return tuple(lines)
 
 
-def _what_fits(failure: Diagnosis, given: Given) -> list[str]:
-    """`probe` where there is a GPU, else `plan`; nothing where neither can run."""
+def _what_fits(failure: Diagnosis, given: Given, options: ExplainOptions) -> list[str]:
+    """`probe` where there is a GPU, else `plan`; nothing where neither can run.
+
+    They read the file of the user's training, if it could be read here.
+    """
     from importlib.util import find_spec
 
     from oomdoctor.system.machine.nvml import may_have_gpu
@@ -255,7 +258,9 @@ def _what_fits(failure: Diagnosis, given: Given) -> list[str]:
     assert given.model is not None
     vram = failure.numbers.capacity_bytes
     size = f"{vram / GIB:.2f}GiB" if vram else None
-    words = [given.model.id]
+    file = None if given.training is None else options.config or options.apply
+    words = [given.model.id] if file is None or options.model is not None else []
+    words += [] if file is None else ["--from", str(file)]
     if may_have_gpu():
         words = ["oomdoctor", "probe", *words, *(["--vram", size] if size else [])]
     elif size and find_spec("torch") is not None:
@@ -264,7 +269,7 @@ def _what_fits(failure: Diagnosis, given: Given) -> list[str]:
         return []
     length, batch = given.sequence_length, given.micro_batch_size
     words += ["--seq-len", str(length)] if length is not None else []
-    if batch is not None:
-        words += ["--micro-batch", str(batch)]
-        words += ["--effective-batch", str(batch)] if _USUAL_BATCH % batch else []
+    words += ["--micro-batch", str(batch)] if batch is not None else []
+    if batch is not None and file is None and _USUAL_BATCH % batch:
+        words += ["--effective-batch", str(batch)]
     return [shlex.join(words)]

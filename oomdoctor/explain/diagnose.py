@@ -16,7 +16,7 @@ from oomdoctor.explain.evidence import SnapshotEvidence, matching
 from oomdoctor.explain.memory.activations import activations
 from oomdoctor.explain.memory.model_sizes import Sizes, sizes_of
 from oomdoctor.explain.memory.states import weights
-from oomdoctor.explain.reading.programs import program_of
+from oomdoctor.explain.reading.programs import program_of, program_of_file
 from oomdoctor.explain.remedies.choose import remedies
 from oomdoctor.explain.remedies.closing import no_way
 from oomdoctor.explain.remedies.sets import choices
@@ -126,6 +126,7 @@ def _answer(source: str, incident: Incident, facts: LogFacts, given: Given) -> D
         return replace(
             read, short_answer=answer.todo, verdict=f"not a memory failure: {answer.what}"
         )
+    facts = _with_program_of_file(incident, facts, given)
     case, assumed = _case(incident, facts, given, seen)
     found, keys = causes(case)
     helpful = choices(case) if case.beyond else []
@@ -149,6 +150,16 @@ def _answer(source: str, incident: Incident, facts: LogFacts, given: Given) -> D
         config=case.rung,
         room_bytes=case.room if incident.resource == "gpu" else None,
         context_bytes=case.context if incident.resource == "gpu" else None,
+    )
+
+
+def _with_program_of_file(incident: Incident, facts: LogFacts, given: Given) -> LogFacts:
+    """The facts; if the log names no program, with the one whose file the user gave."""
+    if given.training is None or program_of(incident, facts.mentions) is not None:
+        return facts
+    program = program_of_file(given.training.files[0].format)
+    return (
+        facts if program is None else replace(facts, mentions={**facts.mentions, program.name: ()})
     )
 
 

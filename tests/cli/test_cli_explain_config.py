@@ -63,6 +63,39 @@ _FILES = {
 }
 
 
+_NAMELESS = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total "
+    "capacity of 23.64 GiB of which 1.20 GiB is free. Including non-PyTorch memory, this process "
+    "has 22.40 GiB memory in use. Of the allocated memory 21.50 GiB is allocated by PyTorch, and "
+    "300.00 MiB is reserved by PyTorch but unallocated.\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "library", "line"),
+    [
+        ("sft.yaml", "trl", "SFTConfig("),
+        ("train.py", "transformers", "TrainingArguments("),
+        ("quantized.yaml", "transformers", "TrainingArguments("),  # what axolotl trains with
+    ],
+)
+def test_the_file_says_which_program_the_log_does_not_name(
+    name: str, library: str, line: str, tmp_path: Path, cli: Any
+) -> None:
+    """The lines to type were those of transformers and of PyTorch, and Next forgot the file."""
+    log, file = tmp_path / "oom.txt", tmp_path / name
+    log.write_text(_NAMELESS)
+    file.write_text(_FILES[name])
+    result = cli("explain", str(log), "--config", str(file), "--json")
+    assert result.code == 0
+    report = json.loads(result.out)
+    assert report["diagnoses"][0]["framework"] == library
+    assert f"oomdoctor plan --from {file} --gpu 23.64GiB" in report["next_commands"]
+    table = cli("explain", str(log), "--config", str(file)).out
+    assert line in table
+    assert "pytorch " not in table
+
+
 def test_files_that_disagree_are_said(trace: Path, tmp_path: Path, cli: Any) -> None:
     """`plan` refuses them; a report about a failure says so and takes the training file's."""
     (tmp_path / "zero.json").write_text(json.dumps({"train_micro_batch_size_per_gpu": 2}))

@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any, Literal
 
 from oomdoctor.package_data import data_of
+from oomdoctor.records.facts.choices import FormatName
 from oomdoctor.records.report.diagnosis import Frame, Incident
 
 Kind = Literal["training", "rl", "engine", "diffusion", "array", "inference"]
@@ -24,7 +25,8 @@ class Program:
     `library` is the one whose trainer it calls, if it is not a library itself. `frames` and `lines`
     are None if nothing there names it. `text` is whether it trains only models of text. `runs` are
     the programs that it starts, whose lines are in its logs too. `share` is the part of the GPU
-    that an engine takes, 0 to 1, and `context` its tokens, where nothing else is said.
+    that an engine takes, 0 to 1, and `context` its tokens, where nothing else is said. `format` is
+    what its own files of settings, or its scripts, are recognized as.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Program:
     runs: frozenset[str] = frozenset()
     share: float | None = None
     context: int | None = None
+    format: FormatName | None = None
 
 
 @cache
@@ -103,6 +106,11 @@ def program_of(incident: Incident, mentions: Mapping[str, tuple[str, ...]]) -> P
     return seen
 
 
+def program_of_file(name: FormatName) -> Program | None:
+    """The program whose files have this format; None for one of a launcher."""
+    return next((one for one in programs() if one.format == name), None)
+
+
 class MentionReader:
     """Gathers the lines that name a program or what runs around it; `feed` every line."""
 
@@ -139,6 +147,7 @@ def _program(row: Mapping[str, Any]) -> Program:
         runs=frozenset(row.get("runs", ())),
         share=row.get("share"),
         context=row.get("context"),
+        format=row.get("format"),
     )
 
 
