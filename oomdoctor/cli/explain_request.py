@@ -249,16 +249,19 @@ def next_lines(found: list[Diagnosis], given: Given, options: ExplainOptions) ->
 def _what_fits(failure: Diagnosis, given: Given, options: ExplainOptions) -> list[str]:
     """`probe` where there is a GPU, else `plan`; nothing where neither can run.
 
-    They read the file of the user's training, if it could be read here.
+    They take the user's file, if it says enough of the training.
     """
     from importlib.util import find_spec
 
+    from oomdoctor.records.configuration.config import says_its_gpus
     from oomdoctor.system.machine.nvml import may_have_gpu
 
     assert given.model is not None
     vram = failure.numbers.capacity_bytes
     size = f"{vram / GIB:.2f}GiB" if vram else None
-    file = None if given.training is None else options.config or options.apply
+    training = given.training
+    taken = training is not None and says_its_gpus(training.config)
+    file = options.config or options.apply if taken else None
     words = [given.model.id] if file is None or options.model is not None else []
     words += [] if file is None else ["--from", str(file)]
     if may_have_gpu():

@@ -24,7 +24,7 @@ from oomdoctor.cli.streams.output import say
 from oomdoctor.commands.devices.cards import card_named
 from oomdoctor.commands.devices.device import USUAL_CPU_SHAPE
 from oomdoctor.errors import OomDoctorError, usage_error
-from oomdoctor.records.configuration.config import Recipe, Rung
+from oomdoctor.records.configuration.config import Recipe, Rung, says_its_gpus
 from oomdoctor.records.configuration.faults import MOST_GPUS
 from oomdoctor.records.job.model import ModelRef, SourceChoice, TaskChoice
 from oomdoctor.records.report.report import RankBy, SurveyRequest
@@ -281,7 +281,7 @@ def check_sharded(request: SurveyRequest) -> None:
     """
     fewest = request.plan.fewest if request.plan is not None else None
     rungs = request.recipe.rungs
-    if request.gpus > 1 or fewest is not None or all(map(_has_its_gpus, rungs)):
+    if request.gpus > 1 or fewest is not None or all(says_its_gpus(rung.config) for rung in rungs):
         return
     name = request.recipe.name
     what = "the rung trains" if name == "none" else f"the recipe {name} trains"
@@ -290,7 +290,3 @@ def check_sharded(request: SurveyRequest) -> None:
         f"{what} on several GPUs, and --gpus is missing",
         command_line(request, {"--gpus": str(_SEVERAL)}),
     )
-
-
-def _has_its_gpus(rung: Rung) -> bool:
-    return rung.config.sharding == "none" or rung.config.world_size > 1

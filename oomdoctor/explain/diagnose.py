@@ -154,13 +154,15 @@ def _answer(source: str, incident: Incident, facts: LogFacts, given: Given) -> D
 
 
 def _with_program_of_file(incident: Incident, facts: LogFacts, given: Given) -> LogFacts:
-    """The facts; if the log names no program, with the one whose file the user gave."""
+    """The facts, and the program that reads the user's files if the log names no program."""
     if given.training is None or program_of(incident, facts.mentions) is not None:
         return facts
-    program = program_of_file(given.training.files[0].format)
-    return (
-        facts if program is None else replace(facts, mentions={**facts.mentions, program.name: ()})
-    )
+    readers = (program_of_file(file.format) for file in given.training.files)
+    program = next((reader for reader in readers if reader is not None), None)
+    if program is None:
+        return facts
+    no_line_of_the_log: tuple[str, ...] = ()
+    return replace(facts, mentions={**facts.mentions, program.name: no_line_of_the_log})
 
 
 def _with_place(incident: Incident, seen: SnapshotEvidence | None) -> Incident:

@@ -9,17 +9,17 @@ import json
 
 
 def quoted(text: str) -> str:
-    """The text in double quotes, with escapes for characters that have no shape."""
-    return "".join(map(_shown, json.dumps(text, ensure_ascii=False)))
+    """The text in double quotes, with escapes for non-printable characters."""
+    return "".join(map(_escaped, json.dumps(text, ensure_ascii=False)))
 
 
 def printable(text: str) -> str:
-    """The text for a comment: one line, with spaces for characters that have no shape."""
-    return "".join(sign if sign.isprintable() else " " for sign in text)
+    """The text for a comment: one line, with spaces for non-printable characters."""
+    return "".join(character if character.isprintable() else " " for character in text)
 
 
-def _shown(sign: str) -> str:
-    if sign.isprintable():
-        return sign
-    code = ord(sign)
+def _escaped(character: str) -> str:
+    if character.isprintable():
+        return character
+    code = ord(character)
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"

@@ -27,9 +27,9 @@ def opened(path: Path, flags: int = os.O_RDONLY) -> int:
 
 
 def is_there(path: Path) -> bool:
-    """Whether a regular file has this name and this user may know it.
+    """Whether a regular file has this name, as far as this user may know.
 
-    A folder of another user, or a name that no file can have, is none.
+    False in a folder that this user may not open, and for a name that no file can have.
     """
     try:
         return stat.S_ISREG(path.stat().st_mode)
@@ -38,7 +38,7 @@ def is_there(path: Path) -> bool:
 
 
 def is_denied(path: Path) -> bool:
-    """Whether this user may not know if a file has this name."""
+    """Whether a file of this name is hidden by a folder that this user may not open."""
     try:
         path.stat()
     except PermissionError:

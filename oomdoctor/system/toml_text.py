@@ -8,15 +8,15 @@ from typing import Any
 
 MOST_PARTS = 200
 """Of one dotted key; tomllib takes time with their square."""
-# Strings and comments. What is never closed reaches to the end, so that nothing is looked at twice.
-_QUOTED = re.compile(
+STRING_OR_COMMENT = (
     r'"""(?:[^"\\]|\\.|"(?!""))*+"{0,5}|'
     r"'''(?:[^']|'(?!''))*+'{0,5}|"
     r'"(?:[^"\\\n]|\\[^\n])*+"?|'
     r"'[^'\n]*+'?|"
-    r"#[^\n]*+",
-    re.DOTALL,
+    r"#[^\n]*+"
 )
+"""A pattern for `re.DOTALL`. What is never closed reaches to the end: nothing is read twice."""
+_STRINGS_AND_COMMENTS = re.compile(STRING_OR_COMMENT, re.DOTALL)
 _NO_KEY = re.compile(r"[^\w.\- \t]")
 
 
@@ -27,7 +27,7 @@ def toml_of(text: str) -> dict[str, Any]:
         ValueError: it is not TOML, or a key has too many parts.
         RecursionError: it is nested too deeply.
     """
-    bare = _QUOTED.sub(lambda found: "" if found[0].startswith("#") else "s", text)
+    bare = _STRINGS_AND_COMMENTS.sub(lambda found: "" if found[0].startswith("#") else "s", text)
     if any(run.count(".") >= MOST_PARTS for run in _NO_KEY.split(bare)):
         raise ValueError(f"a key has more than {MOST_PARTS} parts")
     return tomllib.loads(text)

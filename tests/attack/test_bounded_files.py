@@ -17,13 +17,13 @@ from oomdoctor.system.recipes.recipes import check_recipe, load_recipe
 from oomdoctor.system.toml_text import MOST_PARTS, toml_of
 from oomdoctor.system.train_config import read_train_config
 
-LEAST_BYTES = 1 << 30
+MOST_BYTES = 1 << 30
 KEY = ".".join(["a"] * 20_000)
 SIZES = {"sequence_length": None, "effective_batch_size": None, "micro_batch_size": None}
 
 
 def _limited() -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (LEAST_BYTES, LEAST_BYTES))
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
 
 
 def ended(*words: str) -> subprocess.CompletedProcess[str]:
@@ -39,18 +39,18 @@ def ended(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    ("words", "code"),
+    "words",
     [
-        (("recipes", "check", "/dev/zero"), 2),
-        (("plan", "x/y", "--recipe", "/dev/zero", "--gpu", "L4"), 2),
-        (("plan", "x/y", "--gpu", "L4", "--prices", "/dev/zero"), 2),
-        (("explain", "--config", "/dev/zero", "--", "/dev/null"), 2),
+        ("recipes", "check", "/dev/zero"),
+        ("plan", "x/y", "--recipe", "/dev/zero", "--gpu", "L4"),
+        ("plan", "x/y", "--gpu", "L4", "--price", "/dev/zero"),
+        ("explain", "--config", "/dev/zero", "--", "/dev/null"),
     ],
 )
-def test_a_device_has_no_end(words: tuple[str, ...], code: int) -> None:
+def test_a_device_has_no_end(words: tuple[str, ...]) -> None:
     done = ended(*words)
-    assert done.returncode == code, done.stderr
-    assert "internal error" not in done.stderr
+    assert done.returncode == 2, done.stderr
+    assert "larger than" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["config.json", "adapter_config.json"])
@@ -98,7 +98,7 @@ def test_a_key_of_20_000_parts(text: str, tmp_path: Path) -> None:
         f'x = """\n{KEY}\n"""\n',
         f"x = '''\n{KEY}'\n'''\n",
         f"x = [{'1.5, ' * 1000}]\n",
-        "a.b = 1.5\n" * 1,
+        "a.b = 1.5\n",
         f'x = "\\"{KEY}"\n',
     ],
 )
@@ -120,7 +120,7 @@ def test_a_recipe_that_no_file_can_be() -> None:
     assert error.value.exit_code == 2
 
 
-def test_a_recipe_from_a_pipe_is_read(tmp_path: Path) -> None:
+def test_a_recipe_from_a_pipe_is_read() -> None:
     read, write = os.pipe()
     os.write(write, b"[[rung]]\nmethod = 'lora'\n")
     os.close(write)
@@ -130,6 +130,6 @@ def test_a_recipe_from_a_pipe_is_read(tmp_path: Path) -> None:
         os.close(read)
 
 
-def test_prices_that_are_too_large(tmp_path: Path) -> None:
+def test_prices_that_are_too_large() -> None:
     with pytest.raises(ValueError, match="larger than 1 MiB"):
         read_prices(Path("/dev/zero"))

@@ -62,6 +62,12 @@ def test_a_name_that_no_file_has(pattern: str, tmp_path: Path) -> None:
     assert output_files(told, Folders()) == (tmp_path / "slurm-7.out",)
 
 
+def test_a_width_pads_numbers_only(tmp_path: Path) -> None:
+    (tmp_path / "train-n1.out").write_text("text")
+    job = submission(tmp_path, "sbatch --output=%9x-%4N.out job.sh")
+    assert output_files(job, Folders()) == (tmp_path / "train-n1.out",)
+
+
 def test_a_number_has_ten_digits_at_most(tmp_path: Path) -> None:
     """As sbatch does it."""
     (tmp_path / "0000000007.out").write_text("text")

@@ -198,10 +198,19 @@ def _check_reads(cli, survey, planned, line: str) -> None:
         ["--model", "gpt2"],
         ["--model", "gpt2", "--seq-len", "512", "--micro-batch", "6"],
         ["--config", "tests/data/explain/train.yaml"],
+        ["--micro-batch", "2", "--config", "tests/data/explain/train.yaml"],
+        ["--config", "SHARDED"],
     ],
     ids=" ".join,
 )
-def test_what_explain_says_next_can_be_typed(cli, survey, planned, monkeypatch, typed, gpu):
+def test_what_explain_says_next_can_be_typed(
+    cli, survey, planned, monkeypatch, tmp_path, typed, gpu
+):
+    """`plan` takes no file that shards without saying over how many GPUs."""
+    sharded = tmp_path / "train.yaml"
+    sharded.write_text("model_name_or_path: gpt2\ndeepspeed: ds.json\n")
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 3}}')
+    typed = [str(sharded) if word == "SHARDED" else word for word in typed]
     monkeypatch.chdir(Path(__file__).parents[2])
     monkeypatch.setattr("oomdoctor.system.machine.nvml.may_have_gpu", lambda: gpu)
     first = cli("explain", "tests/data/explain/trace.txt", *typed, "--json")
@@ -214,8 +223,9 @@ def test_what_explain_says_next_can_be_typed(cli, survey, planned, monkeypatch, 
         verb = shlex.split(line)[1]
         assert verb == ("probe" if gpu else "plan")
         _check_reads(cli, survey, planned, line)
-    if "gpt2" in typed:
+    if typed:
         assert len(lines) == 2
+        assert ("--from" in lines[1]) == ("tests/data/explain/train.yaml" in typed)
 
 
 def test_a_plan_for_a_card_elsewhere_is_measured_elsewhere(golden):

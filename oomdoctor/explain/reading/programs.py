@@ -107,7 +107,7 @@ def program_of(incident: Incident, mentions: Mapping[str, tuple[str, ...]]) -> P
 
 
 def program_of_file(name: FormatName) -> Program | None:
-    """The program whose files have this format; None for one of a launcher."""
+    """The program that reads files of this format; None for those of a launcher."""
     return next((one for one in programs() if one.format == name), None)
 
 

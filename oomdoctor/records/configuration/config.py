@@ -296,6 +296,11 @@ FSDP = ("fsdp", "fsdp_grad_op", "hybrid")
 ZERO = ("zero1", "zero2", "zero3")
 
 
+def says_its_gpus(config: TrainConfig) -> bool:
+    """Whether it says over how many GPUs it shards, if it shards."""
+    return config.sharding == "none" or config.world_size > 1
+
+
 def is_fsdp(config: TrainConfig) -> bool:
     """Whether torch's FSDP shards the model."""
     return config.sharding in FSDP

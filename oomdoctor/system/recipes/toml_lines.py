@@ -10,16 +10,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-_TOKEN = re.compile(
-    r'"""(?:\\.|[^\\])*?"{3,5}|'
-    r"'''.*?'{3,5}|"
-    r'"(?:\\.|[^"\\\n])*"|'
-    r"'[^'\n]*'|"
-    r"#[^\n]*|"
-    r"[\[\]{}]|"
-    r"\n",
-    re.DOTALL,
-)
+from oomdoctor.system.toml_text import STRING_OR_COMMENT
+
+_TOKEN = re.compile(rf"{STRING_OR_COMMENT}|[\[\]{{}}]|\n", re.DOTALL)
 _PART = r"""(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')"""
 _NAME = re.compile(rf"\s*({_PART})\s*(?:\.\s*({_PART}))?")
 _HEADER = re.compile(r"\s*(\[\[?)([^\]]*)\]")

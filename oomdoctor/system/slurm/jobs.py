@@ -90,7 +90,7 @@ def _job(name: str, records: list[JobRecord]) -> SlurmJob:
     )
     readable, notes = _readable(files)
     if not files:
-        notes = _absent(name, named, places)
+        notes = _absent(records[0].job, named, places)
     told = accounts(records)
     last, chosen = told[-1].head, deciding(told)
     sentence = summary(last)

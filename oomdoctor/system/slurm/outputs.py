@@ -16,7 +16,7 @@ from oomdoctor.system.regular_files import is_there, text_of
 
 _OPTIONS = {"-o": "out", "--output": "out", "-e": "err", "--error": "err"}
 _LARGEST_SCRIPT = 1 << 18  # bytes
-_MOST_DIGITS = 10  # sbatch pads a number to no more
+_MOST_DIGITS = 10  # sbatch pads a number to no more, and nothing else
 _PATTERN = re.compile(r"%(\d*)([%jAaxuNnt])")
 _ID = re.compile(r"(?<![\d_])(\d+(?:[_+]\d+)?)(?![\d_])")
 _SUFFIXES = (".out", ".err", ".log", ".txt")
@@ -111,10 +111,9 @@ def _expanded(pattern: str, job: Submission) -> str:
     values = {"%": "%", "j": job.raw_id, "A": whole, "a": task, "x": job.name, "u": job.user,
               "N": job.node, "n": "0", "t": "0"}  # fmt: skip
 
-    def filled(found: re.Match[str]) -> str:
-        digits = found[1].lstrip("0")
-        width = int(digits or 0) if len(digits) <= 2 else _MOST_DIGITS
-        return values[found[2]].zfill(min(width, _MOST_DIGITS))
+    def filled(match: re.Match[str]) -> str:
+        value, width = values[match[2]], int(match[1][:9] or 0)
+        return value.zfill(min(width, _MOST_DIGITS)) if value.isdecimal() else value
 
     return _PATTERN.sub(filled, pattern)
 

@@ -10,12 +10,19 @@ from typing import Any
 import pytest
 
 from oomdoctor.explain.diagnose import diagnose
-from oomdoctor.explain.reading.programs import around, around_of, libraries, programs
+from oomdoctor.explain.reading.programs import (
+    around,
+    around_of,
+    libraries,
+    program_of_file,
+    programs,
+)
 from oomdoctor.explain.reading.scan import scan
 from oomdoctor.explain.remedies.table import TABLE
 from oomdoctor.explain.training.known import Given
 from oomdoctor.package_data import data_of
 from oomdoctor.records.report.diagnosis import Diagnosis
+from oomdoctor.stacks.programs import BY_NAME
 
 OOM = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0 has a total "
@@ -135,3 +142,8 @@ def test_libraries_and_limits_are_those_of_the_table() -> None:
     }
     assert {"slurm", "pbs"} <= around_of("scheduler")
     assert around_of("container") == {"docker", "kubernetes"}
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_every_file_of_a_training_has_a_program(name: Any) -> None:
+    assert (program_of_file(name) is None) == BY_NAME[name].is_launcher
