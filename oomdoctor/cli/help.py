@@ -14,9 +14,11 @@ from typing import Any, cast
 from typer.core import TyperCommand, TyperGroup
 
 from oomdoctor.cli.streams import output
-from oomdoctor.errors import ExitCode, OomDoctorError, usage_error
+from oomdoctor.errors import ExitCode, OomDoctorError, machine_error, usage_error
 
 _WIDEST_NAME = 26  # longer option names get a line of their own
+_INSTALL, _SHOW = "--install-completion", "--show-completion"
+_SHELLS = ("bash", "zsh", "fish")
 
 
 class Command(TyperCommand):
@@ -79,6 +81,20 @@ class Commands(TyperGroup):
         self.format_commands(ctx, formatter)
         _write_sections(self.get_params(ctx), ctx, formatter)
 
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Parse our own options; a shell may be named after those of completion.
+
+        Raises:
+            OomDoctorError: it is no shell with completion (exit 2), or its files cannot be
+                written (exit 5).
+        """
+        option, equals, shell = args[0].partition("=") if args else ("", "", "")
+        named = [shell] if equals else args[1:2]
+        if option in (_INSTALL, _SHOW) and named and not named[0].startswith("-"):
+            _complete(option, named[0])
+            ctx.exit()
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was typed.
 
@@ -89,6 +105,31 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
         except KeyboardInterrupt:
             raise interrupted() from None
+
+
+def _complete(option: str, shell: str) -> None:
+    """Install or show the completion of a shell; without a name, typer asks which shell runs."""
+    from typer._completion_shared import get_completion_script, install
+
+    if shell not in _SHELLS:
+        raise usage_error(
+            "bad_option",
+            f"{option}: {shell!r} is not one of {', '.join(_SHELLS)}",
+            f"oomdoctor {option} {_SHELLS[0]}",
+        )
+    names = {"prog_name": "oomdoctor", "complete_var": "_OOMDOCTOR_COMPLETE"}
+    if option == _SHOW:
+        output.print_answer(get_completion_script(**names, shell=shell))
+        return
+    try:
+        _, file = install(shell, **names)
+    except OSError as error:
+        raise machine_error(
+            "state_unwritable",
+            f"cannot write {error.filename}: {error.strerror}",
+            f"print it instead: oomdoctor {_SHOW} {shell}",
+        ) from None
+    output.say(f"wrote {file} for {shell}; open a new terminal")
 
 
 def _no_dashes(context: Any, arguments: list[str]) -> OomDoctorError:

@@ -121,6 +121,45 @@ def test_zsh_and_fish_get_words_and_what_they_mean(shell, action, said):
     assert said in done.stdout and done.stderr == ""
 
 
+@pytest.mark.parametrize(
+    ("shell", "file", "word"),
+    [
+        ("bash", ".bash_completions/oomdoctor.sh", "complete -o default"),
+        ("zsh", ".zfunc/_oomdoctor", "#compdef oomdoctor"),
+        ("fish", ".config/fish/completions/oomdoctor.fish", "complete --command oomdoctor"),
+    ],
+)
+@pytest.mark.parametrize("separator", [" ", "="])
+def test_the_shell_that_is_named(cli, tmp_path, monkeypatch, shell, file, word, separator):
+    """Not the shell that runs."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    shown = cli(*f"--show-completion{separator}{shell}".split())
+    assert (shown.code, shown.err) == (0, "")
+    assert word in shown.out and "_OOMDOCTOR_COMPLETE" in shown.out
+    done = cli(*f"--install-completion{separator}{shell}".split())
+    assert done.code == 0
+    assert done.err == f"wrote {tmp_path / file} for {shell}; open a new terminal\n"
+    assert (tmp_path / file).read_text().strip() == shown.out.strip()
+
+
+@pytest.mark.parametrize("option", ["--show-completion", "--install-completion"])
+@pytest.mark.parametrize("shell", ["tcsh", "plan", ""])
+def test_a_shell_without_completion(cli, tmp_path, monkeypatch, option, shell):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    done = cli(option, shell)
+    assert (done.code, done.out) == (2, "")
+    assert f"{shell!r} is not one of bash, zsh, fish" in done.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_home_that_cannot_be_written(cli, tmp_path, monkeypatch):
+    (tmp_path / ".zfunc").touch()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    done = cli("--install-completion", "zsh")
+    assert done.code == 5
+    assert "--show-completion zsh" in done.err
+
+
 def test_what_is_offered_for_a_card_is_that_card():
     for gpu in catalogue.gpus():
         word = completion.gpu_word(gpu.name)
