@@ -29,14 +29,17 @@ class Stretch:
     phase: str
 
 
-def stretches(windows: Sequence[Window], events: int, moments: int = MOMENTS) -> list[Stretch]:
-    """The events in about so many parts, each in a single window; windows without any are left out.
+def spans(windows: Sequence[Window], events: int) -> list[tuple[int, int, str, str]]:
+    """(first event, end, step, phase) of each window, which begins where the one before ends."""
+    ends = [*(first for first, _, _ in windows[1:]), events]
+    begun = zip(windows, ends, strict=True)
+    return [(first, end, step, phase) for (first, step, phase), end in begun]
 
-    `windows` begin where the one before ends.
-    """
+
+def stretches(windows: Sequence[Window], events: int, moments: int = MOMENTS) -> list[Stretch]:
+    """The events in about so many parts, each in one window; windows without any are left out."""
     found: list[Stretch] = []
-    ends = [first for first, _, _ in windows[1:]] + [events]
-    for (first, step, phase), end in zip(windows, ends, strict=True):
+    for first, end, step, phase in spans(windows, events):
         length = end - first
         count = min(length, max(_LEAST, round(moments * length / max(1, events))))
         for number in range(count):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
 
 from oomdoctor.records.facts.categories import BREAKDOWN, OTHER, TABLE
 from oomdoctor.records.job.measurement import Breakdown, PhaseMemory, PhaseName
 
+Key = TypeVar("Key")
 Window = tuple[str, str]  # step, phase
 
 Parts = dict[str, int]
@@ -26,16 +27,14 @@ def _decisive(memory: PhaseMemory) -> tuple[int, int]:
     return memory.peak_allocated_bytes, memory.peak_reserved_bytes or 0
 
 
-def worst_by_phase(windows: dict[Window, PhaseMemory]) -> dict[str, PhaseMemory]:
-    """The highest peaks of each phase over all steps."""
-    worst: dict[str, PhaseMemory] = {}
-    for (_, phase), memory in windows.items():
-        before = worst.get(phase, memory)
-        worst[phase] = PhaseMemory(
+def worst_of(peaks: Iterable[tuple[Key, PhaseMemory]]) -> dict[Key, PhaseMemory]:
+    """The highest peaks under each key."""
+    worst: dict[Key, PhaseMemory] = {}
+    for key, memory in peaks:
+        before, reserved = worst.get(key, memory), memory.peak_reserved_bytes
+        worst[key] = PhaseMemory(
             max(before.peak_allocated_bytes, memory.peak_allocated_bytes),
-            None
-            if memory.peak_reserved_bytes is None
-            else max(before.peak_reserved_bytes or 0, memory.peak_reserved_bytes),
+            None if reserved is None else max(before.peak_reserved_bytes or 0, reserved),
         )
     return worst
 

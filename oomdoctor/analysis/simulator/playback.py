@@ -15,27 +15,28 @@ from oomdoctor.analysis.allocator.replay import replay_order
 from oomdoctor.analysis.allocator.settings import AllocatorSettings
 from oomdoctor.analysis.allocator.sizes import round_size
 from oomdoctor.analysis.memory.curve import MOMENTS, Stretch, memory_curve, stretches
+from oomdoctor.analysis.memory.phases import Window
 from oomdoctor.analysis.simulator.orders.depth import IrregularError, extend
-from oomdoctor.analysis.simulator.orders.outline import Outline, Peak, Window, outline_of
+from oomdoctor.analysis.simulator.orders.outline import Outline, Peak, outline_of
 from oomdoctor.analysis.simulator.orders.steps import (
     with_inputs,
     with_second_micro_step,
     with_steady_step,
 )
 from oomdoctor.analysis.simulator.recorded import without_collection
-from oomdoctor.analysis.simulator.reductions import Capability, scratch_bytes
+from oomdoctor.analysis.simulator.reductions import Capability
 from oomdoctor.analysis.simulator.tape import (
+    Between,
     Order,
     Tape,
     TapeBlock,
     grows_evenly,
     in_canonical_order,
     plain_order,
-    row_sums_between,
     same_structure,
     sizes_between,
 )
-from oomdoctor.records.job.measurement import MemoryCurve, PhaseMemory
+from oomdoctor.records.job.measurement import MemoryCurve
 
 A100: Capability = (8, 0)
 
@@ -99,12 +100,15 @@ class RecordedRung:
 
     def is_line(self, low: int, high: int) -> bool:
         """Whether every size between two recorded ones lies on the line through them."""
-        kinds = (True, False) if self._differs else (True,)
+        tapes = [
+            (self._tape(low, accumulates=kind), self._tape(high, accumulates=kind))
+            for kind in ((True, False) if self._differs else (True,))
+        ]
         return all(
-            _are_on_a_line(
-                self._tape(low, accumulates=kind), self._tape(high, accumulates=kind), high - low
-            )
-            for kind in kinds
+            len(one.blocks) == len(other.blocks)
+            and same_structure(in_canonical_order(one), in_canonical_order(other))
+            and grows_evenly(one, other, high - low)
+            for one, other in tapes
         )
 
     @property
@@ -126,18 +130,12 @@ class RecordedRung:
 
         The device has the inputs of `held` micro-batches during a step. `line` are the two recorded
         sizes to go by if the size was not recorded itself. `resized` has the bytes of blocks, by
-        operator, that differ from the tape. The `capability` of the card decides the scratch of row
-        sums.
+        operator, that differ from the tape. `capability` is the card's.
         """
         low, high = line or (size, size)
         tape = self._tape(low, accumulates=accumulates)
         other = self._tape(high, accumulates=accumulates)
-        if low == high:
-            sizes = [block.allocated for block in tape.blocks]
-        else:
-            sizes = sizes_between(tape, low, other, high, size)
-        for number, row_sum in row_sums_between(tape, low, other, high, size).items():
-            sizes[number] = scratch_bytes(row_sum, capability)
+        sizes = sizes_between(tape, other, Between(low, high, size), capability)
         for number, block in enumerate(tape.blocks):
             if block.operator in resized:
                 sizes[number] = resized[block.operator]
@@ -174,14 +172,6 @@ class RecordedRung:
                 order = with_steady_step(order, tape.blocks, tape.carried)
             self._orders[size, accumulates, held] = (order, outline_of(order))
         return self._orders[size, accumulates, held]
-
-
-def _are_on_a_line(one: Tape, other: Tape, distance: int) -> bool:
-    return (
-        len(one.blocks) == len(other.blocks)
-        and same_structure(in_canonical_order(one), in_canonical_order(other))
-        and grows_evenly(one, other, distance)
-    )
 
 
 def play(
@@ -223,18 +213,6 @@ def curve(layout: Layout, settings: AllocatorSettings, moments: int = MOMENTS) -
     categories = [names[abs(event) - 1] for event in order.events]
     peaks = [window.peak_allocated_bytes for window in replayed.windows]
     return memory_curve(changes, categories, parts, peaks)
-
-
-def phase_memory(layout: Layout, played: Replay) -> dict[Window, PhaseMemory]:
-    """The highest peaks of each (step, phase)."""
-    worst: dict[Window, PhaseMemory] = {}
-    for window, peak in zip(layout.windows, played.windows, strict=False):
-        before = worst.get(window, PhaseMemory(0, 0))
-        worst[window] = PhaseMemory(
-            max(before.peak_allocated_bytes, peak.peak_allocated_bytes),
-            max(before.peak_reserved_bytes or 0, peak.peak_reserved_bytes),
-        )
-    return worst
 
 
 def floor_peaks(layout: Layout) -> dict[Window, Peak]:

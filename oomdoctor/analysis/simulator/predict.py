@@ -83,9 +83,8 @@ def predictions(
         card = next(iter(left))
         of_card = next((known for known in recordings if known.hold_for(card)), None)
         if of_card is None:
-            of_card = Recordings(
-                facts, card, pool, kept, store.is_line, has_lines=not joins_rows(config)
-            )
+            has_lines = not joins_rows(config)
+            of_card = Recordings(facts, card, pool, kept, store, has_lines=has_lines)
             recordings.append(of_card)
         of_card.record_for(sorted(request.micro_batch_sizes), for_later=request.for_later)
         cards = of_card.cards_alike(tuple(left))

@@ -15,7 +15,7 @@ from oomdoctor.analysis.allocator.records import OutOfMemory
 from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.analysis.simulator.tape import Region, Tape
 from oomdoctor.records.job.costs import OpCost
-from oomdoctor.records.job.measurement import MemoryCurve
+from oomdoctor.records.job.measurement import MemoryCurve, PhaseMemory
 
 
 class Cost(NamedTuple):
@@ -97,28 +97,28 @@ class RungFacts:
         return dict(enumerate(self.units))
 
 
-Window = tuple[str, str]  # (step, phase)
+OfSteps = Mapping[str, Mapping[str, PhaseMemory]]  # by step and by phase
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """The peaks of a replay on a device without a limit; `memory` has both peaks by window."""
+    """The peaks of a replay on a device without a limit; `steps` has those of each phase."""
 
     peak_allocated_bytes: int
     peak_reserved_bytes: int
     retries: int
-    memory: Mapping[Window, tuple[int, int]]
+    steps: OfSteps
 
 
 @dataclass(frozen=True, slots=True)
 class Floors:
-    """The highest sums of living blocks by window, rounded as the allocator does.
+    """The highest sums of living blocks, rounded as the allocator does, of each phase in `steps`.
 
     `floor` is the highest of them, and `parts` are the bytes by category at that time.
     """
 
     floor: int
-    by_window: Mapping[Window, int]
+    steps: OfSteps
     parts: Mapping[str, int]
 
 
@@ -134,7 +134,7 @@ class Held:
 
 # What was computed from recordings, by their numbers and what else it depends on. It saves time and
 # holds nothing that the recordings do not say.
-Computed = dict[str, Floors | Played | Held | MemoryCurve | bool]
+Computed = dict[str, bool | Floors | Played | Held | MemoryCurve]
 
 
 def times(region: Region | None, depths: Mapping[int, tuple[int, int]]) -> int:
@@ -165,12 +165,8 @@ class Store:
         if isinstance(found, kind):
             return found
         made = compute()
-        self.computed[key] = cast("Floors | Played | Held | MemoryCurve | bool", made)
+        self.computed[key] = cast("bool | Floors | Played | Held | MemoryCurve", made)
         return made
-
-    def is_line(self, one: Recorded, other: Recorded, check: Callable[[], bool]) -> bool:
-        """Whether all sizes between two recordings lie on the line through them."""
-        return self.get(f"line {self.number(one)} {self.number(other)}", bool, check)
 
 
 @contextmanager

@@ -14,16 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
-from oomdoctor.analysis.simulator.recorded import (
-    Computed,
-    Cost,
-    Floors,
-    Held,
-    Played,
-    Recorded,
-    RungFacts,
-    Window,
-)
+from oomdoctor.analysis.simulator.recorded import Computed, Cost, Recorded, RungFacts
 from oomdoctor.analysis.simulator.recording_columns import (
     checked,
     cost_columns,
@@ -35,8 +26,6 @@ from oomdoctor.analysis.simulator.recording_columns import (
 )
 from oomdoctor.analysis.simulator.tape import Tape
 from oomdoctor.records.codec import from_json, shared, to_json
-from oomdoctor.records.facts.categories import CATEGORIES
-from oomdoctor.records.job.measurement import MemoryCurve
 
 T = TypeVar("T")
 _LARGEST = 256 << 20  # of a section when unpacked; a real one has a few hundred KiB
@@ -109,8 +98,7 @@ class _Kept(Recorded):
 
 def packed(pack: Pack) -> bytes:
     """The bytes of a pack."""
-    computed = {key: _numbers(value) for key, value in pack.computed.items()}
-    sections = [_section(to_json(pack.facts)), _section(computed)]
+    sections = [_section(to_json(pack.facts)), _section(to_json(pack.computed))]
     for recorded in pack.recordings:
         if isinstance(recorded, _Kept):
             sections += recorded.sections
@@ -129,9 +117,7 @@ def opened(data: bytes) -> Pack:
     """
     sections = _sections(data)
     facts = _read(sections[0], lambda value: from_json(RungFacts, value))
-    computed = _read(
-        sections[1], lambda values: {key: _found(value) for key, value in values.items()}
-    )
+    computed = _read(sections[1], lambda value: from_json(Computed, value))
     starts = range(_OWN, len(sections), _EACH)
     kept = tuple(_Kept(tuple(sections[start : start + _EACH])) for start in starts)
     return Pack(facts, kept, computed)
@@ -180,42 +166,3 @@ def _read(section: bytes, read: Callable[[Any], T]) -> T:
         return read(json.loads(text))
     except (zlib.error, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"damaged recordings: {error}") from error
-
-
-def _numbers(value: Floors | Played | Held | MemoryCurve | bool) -> Any:
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, Held | MemoryCurve):
-        return to_json(value)
-    if isinstance(value, Floors):
-        return [value.floor, [[*w, size] for w, size in value.by_window.items()], dict(value.parts)]
-    peaks = (value.peak_allocated_bytes, value.peak_reserved_bytes, value.retries)
-    return [*peaks, [[*window, *both] for window, both in value.memory.items()]]
-
-
-def _found(value: Any) -> Floors | Played | Held | MemoryCurve | bool:
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, dict):
-        return from_json(MemoryCurve, value) if "event" in value else from_json(Held, value)
-    if len(value) == 3:
-        floor, windows, parts = value
-        return Floors(
-            checked(int, floor),
-            {_window(step, phase): checked(int, size) for step, phase, size in windows},
-            {category: checked(int, parts[category]) for category in CATEGORIES},
-        )
-    allocated, reserved, retries, windows = value
-    return Played(
-        checked(int, allocated),
-        checked(int, reserved),
-        checked(int, retries),
-        {
-            _window(step, phase): (checked(int, first), checked(int, second))
-            for step, phase, first, second in windows
-        },
-    )
-
-
-def _window(step: Any, phase: Any) -> Window:
-    return checked(str, step), checked(str, phase)

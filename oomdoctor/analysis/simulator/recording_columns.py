@@ -77,17 +77,9 @@ def _columns_of(tape: Tape) -> dict[str, Any]:
             texts.of(block.operator for block in blocks),
             texts.of(block.module for block in blocks),
             regions.of(block.region for block in blocks),
-            {
-                str(number): [block.rows, block.segments]
-                for number, block in enumerate(blocks)
-                if block.rows
-            },
-            {
-                str(number): [*map(int, block.row_sum)]
-                for number, block in enumerate(blocks)
-                if block.row_sum
-            },
-            {str(number): block.stream for number, block in enumerate(blocks) if block.stream},
+            _few(block.rows and [block.rows, block.segments] for block in blocks),
+            _few(block.row_sum and [*map(int, block.row_sum)] for block in blocks),
+            _few(block.stream for block in blocks),
         ],
         "events": tape.events,
         "carried": list(tape.carried.items()),
@@ -95,6 +87,11 @@ def _columns_of(tape: Tape) -> dict[str, Any]:
         "texts": list(texts.numbers),
         "units": list(regions.numbers),
     }
+
+
+def _few(values: Iterable[Any]) -> dict[str, Any]:
+    """The values that few blocks have, by the number of the block."""
+    return {str(number): value for number, value in enumerate(values) if value}
 
 
 def read_tape(

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from oomdoctor.analysis.simulator.card import Card, workspaces
 from oomdoctor.analysis.simulator.playback import NewStructureError, RecordedRung
-from oomdoctor.analysis.simulator.recorded import Recorded, RungFacts
+from oomdoctor.analysis.simulator.recorded import Recorded, RungFacts, Store
 from oomdoctor.analysis.simulator.timing import grow_evenly
 
 LOW, HIGH = 2, 61
@@ -23,8 +23,6 @@ _MANY = 1.25  # times the blocks of one row; more are no matter of contiguous te
 _HIGHER = (HIGH, LOW + 59 * 17, LOW + 59 * 17**2)  # for larger and larger batches
 
 Record = Callable[[int, Card], Recorded]  # a micro-batch size and a card
-# Two recordings, and the check of whether all sizes between them lie on a line.
-IsLine = Callable[[Recorded, Recorded, Callable[[], bool]], bool]
 
 
 def not_recorded(size: int, card: Card) -> Recorded:
@@ -48,7 +46,7 @@ class Recordings:
         card: Card,
         known: Iterable[Recorded],
         record: Record,
-        is_line: IsLine = lambda one, other, check: check(),
+        store: Store,
         *,
         has_lines: bool = True,
     ) -> None:
@@ -56,8 +54,7 @@ class Recordings:
         self.rung = RecordedRung(facts.depths)
         self.by_size: dict[int, Recorded] = {}
         self.alike: set[Card] | None = None
-        self._even: dict[tuple[int, int], bool] = {}
-        self._is_line, self._has_lines = is_line, has_lines
+        self._store, self._has_lines = store, has_lines
         for recorded in known:
             if card in recorded.alike and recorded.size not in self.by_size:
                 self._take(recorded, is_regular=True)
@@ -126,19 +123,18 @@ class Recordings:
 
     def _grow(self, low: int, high: int) -> bool:
         """Whether all sizes between two recorded ones lie on the line through them."""
-        if (low, high) not in self._even:
-            one, other = self.by_size[low], self.by_size[high]
+        one, other = self.by_size[low], self.by_size[high]
 
-            def check() -> bool:
-                return (
-                    grow_evenly(one.costs + one.adding, other.costs + other.adding, high - low)
-                    and one.managed_bytes == other.managed_bytes
-                    and one.attention_operators == other.attention_operators
-                    and self.rung.is_line(low, high)
-                )
+        def check() -> bool:
+            return (
+                grow_evenly(one.costs + one.adding, other.costs + other.adding, high - low)
+                and one.managed_bytes == other.managed_bytes
+                and one.attention_operators == other.attention_operators
+                and self.rung.is_line(low, high)
+            )
 
-            self._even[low, high] = self._is_line(one, other, check)
-        return self._even[low, high]
+        key = f"line {self._store.number(one)} {self._store.number(other)}"
+        return self._store.get(key, bool, check)
 
     def _take(self, made: Recorded, *, is_regular: bool = False) -> None:
         self.rung.add(made.size, made.tape, made.taken, made.accumulated, is_regular=is_regular)

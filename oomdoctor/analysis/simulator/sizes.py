@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from oomdoctor.analysis.allocator.settings import AllocatorSettings, equal_blocks_of
-from oomdoctor.analysis.memory.phases import breakdown, peak_phase, worst_by_phase
-from oomdoctor.analysis.simulator import playback
+from oomdoctor.analysis.memory.phases import Window, breakdown, peak_phase, worst_of
 from oomdoctor.analysis.simulator.card import Card
-from oomdoctor.analysis.simulator.playback import Layout, curve
-from oomdoctor.analysis.simulator.recorded import Cost, Floors, Held, Played, Store
+from oomdoctor.analysis.simulator.playback import Layout, curve, floor_peaks, play
+from oomdoctor.analysis.simulator.recorded import Cost, Floors, Held, OfSteps, Played, Store
 from oomdoctor.analysis.simulator.recordings import Recordings
 from oomdoctor.analysis.simulator.timing import Work, costs_between, estimated_timing, work_of
 from oomdoctor.analysis.speed.communication import has_estimate, with_communication
@@ -28,7 +27,7 @@ class Sizes:
     """What a rung needs at each size; `card` is one of those that `recordings` hold for.
 
     `errors` are those of earlier estimates of speed. The inputs of a step are those that `held_by`
-    says, if that is another rung.
+    says, if that is another rung. `settings` are those of the allocator that the rung runs with.
     """
 
     def __init__(
@@ -45,18 +44,13 @@ class Sizes:
         self._errors = errors
         self._resized = recordings.resized(card)
         self._capability = card.compute_capability
-        self._settings = AllocatorSettings(
+        self.settings = AllocatorSettings(
             expandable_segments=config.allocator == "expandable_segments",
             equal_blocks=equal_blocks_of(recordings.facts.torch_release),
         )
         self._work: dict[int, Work] = {}
         self._timings: dict[tuple[str, int], Timing | None] = {}
         self._layouts: dict[int, Layout] = {}
-
-    @property
-    def settings(self) -> AllocatorSettings:
-        """The settings of the allocator that the rung runs with."""
-        return self._settings
 
     def layout(self, size: int) -> Layout:
         """The events of the rung at a size, with the bytes of its blocks."""
@@ -107,19 +101,19 @@ class Sizes:
     def played(self, size: int) -> Played:
         """The peaks on a device without a limit."""
         key = self._key("played", size)
-        return self._store.get(key, Played, lambda: played(self.layout(size), self._settings))
+        return self._store.get(key, Played, lambda: played(self.layout(size), self.settings))
 
     def held(self, size: int, limit: int) -> Held:
         """Whether a device with a limit holds it."""
         key = self._key("held", size) + f" {limit}"
         return self._store.get(
-            key, Held, lambda: held(self.layout(size), self._settings, max(limit, 1))
+            key, Held, lambda: held(self.layout(size), self.settings, max(limit, 1))
         )
 
     def curve(self, size: int) -> MemoryCurve | None:
         """How memory rises and falls, on a device without a limit."""
         key = self._key("curve", size)
-        return self._store.get(key, MemoryCurve, lambda: curve(self.layout(size), self._settings))
+        return self._store.get(key, MemoryCurve, lambda: curve(self.layout(size), self.settings))
 
     def details(self, size: int) -> tuple[PhasePeak, ...]:
         """What the peak of each phase consists of."""
@@ -128,11 +122,8 @@ class Sizes:
     def measurement(self, size: int, replayed: Played | None) -> Measurement:
         """The record that a measurement would give, on a device without a limit."""
         found, facts = self.floors(size), self._recordings.facts
-        if replayed is not None:
-            memory = {window: PhaseMemory(*both) for window, both in replayed.memory.items()}
-        else:
-            memory = {window: PhaseMemory(bytes_) for window, bytes_ in found.by_window.items()}
-        phases = worst_by_phase(memory)
+        steps = (found if replayed is None else replayed).steps
+        phases = worst_of(item for phases in steps.values() for item in phases.items())
         peak = max(replayed.peak_allocated_bytes if replayed is not None else 0, found.floor)
         recorded = self._recordings.by_size[self._recordings.line(size)[0]]
         return Measurement(
@@ -143,8 +134,8 @@ class Sizes:
             peak_rss_bytes=None,
             peak_phase=peak_phase(phases),
             phases=phases,
-            first_step={p: m for (step, p), m in memory.items() if step == "first"},
-            steady={p: m for (step, p), m in memory.items() if step == "steady"},
+            first_step=dict(steps.get("first", {})),
+            steady=dict(steps.get("steady", {})),
             breakdown=breakdown(found.parts, peak),
             allocation_retries=replayed.retries if replayed is not None else None,
             managed_bytes=recorded.managed_bytes,
@@ -243,29 +234,42 @@ def phase_peaks(layout: Layout) -> tuple[PhasePeak, ...]:
 
 def floors(layout: Layout) -> Floors:
     """The lower bounds of the peaks, and what the highest of them consists of."""
-    found = playback.floor_peaks(layout)
+    found = floor_peaks(layout)
     highest = max(found.values(), key=lambda peak: peak.size)
     parts = dict.fromkeys(CATEGORIES, 0)
     for block, count in layout.outline.alive(highest).items():
         parts[layout.blocks[block].category] += count * layout.sizes[block]
-    by_window = {window: peak.size for window, peak in found.items()}
-    return Floors(highest.size, by_window, parts)
+    return Floors(
+        highest.size,
+        _by_step((window, PhaseMemory(peak.size)) for window, peak in found.items()),
+        parts,
+    )
 
 
 def played(layout: Layout, settings: AllocatorSettings) -> Played:
     """The peaks of a replay without a limit."""
-    replayed = playback.play(layout, settings)
-    memory = playback.phase_memory(layout, replayed)
+    replayed = play(layout, settings)
+    peaks = (
+        PhaseMemory(window.peak_allocated_bytes, window.peak_reserved_bytes)
+        for window in replayed.windows
+    )
     return Played(
         replayed.peak_allocated_bytes,
         replayed.peak_reserved_bytes,
         replayed.retries,
-        {w: (m.peak_allocated_bytes, m.peak_reserved_bytes or 0) for w, m in memory.items()},
+        _by_step(zip(layout.windows, peaks, strict=False)),
     )
+
+
+def _by_step(peaks: Iterable[tuple[Window, PhaseMemory]]) -> OfSteps:
+    found: dict[str, dict[str, PhaseMemory]] = {}
+    for (step, phase), memory in worst_of(peaks).items():
+        found.setdefault(step, {})[phase] = memory
+    return found
 
 
 def held(layout: Layout, settings: AllocatorSettings, limit: int) -> Held:
     """A replay on a device that lets the process reserve up to `limit` bytes."""
-    replayed = playback.play(layout, settings, limit)
+    replayed = play(layout, settings, limit)
     last = layout.windows[len(replayed.windows) - 1][1]
     return Held(replayed.fits, replayed.peak_reserved_bytes, replayed.out_of_memory, last)

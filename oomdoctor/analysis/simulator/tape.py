@@ -8,8 +8,9 @@ separate from the order of events, so one order serves every micro-batch size.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from oomdoctor.analysis.simulator.reductions import RowSum
+from oomdoctor.analysis.simulator.reductions import Capability, RowSum, scratch_bytes
 
 Region = tuple[int, int]  # (stack of repeating layers, unit within it)
 EMPTIED = "emptied"
@@ -89,14 +90,6 @@ class Tape:
         """Begin a window."""
         self.windows.append((len(self.events), step, phase))
 
-    def spans(self) -> list[tuple[int, int, str, str]]:
-        """(first event, end, step, phase) of each window."""
-        ends = [window[0] for window in self.windows[1:]] + [len(self.events)]
-        return [
-            (start, end, step, phase)
-            for (start, step, phase), end in zip(self.windows, ends, strict=True)
-        ]
-
 
 def in_canonical_order(tape: Tape) -> Tape:
     """The tape with consecutive deaths sorted by birth.
@@ -147,52 +140,48 @@ def grows_evenly(one: Tape, other: Tape, distance: int) -> bool:
     Their micro-batches are `distance` rows apart.
     """
     return all(
-        (b.size - a.size) % distance == 0
-        and (b.rows - a.rows) % distance == 0
-        and a.segments == b.segments
-        and _sums_grow_evenly(a.row_sum, b.row_sum, distance)
+        a.segments == b.segments
+        and (a.row_sum or ())[2:] == (b.row_sum or ())[2:]
+        and not any((after - at) % distance for at, after in zip(_grown(a), _grown(b), strict=True))
         for a, b in zip(one.blocks, other.blocks, strict=True)
     )
 
 
-def _sums_grow_evenly(one: RowSum | None, other: RowSum | None, distance: int) -> bool:
-    if one is None or other is None:
-        return one is other
-    return (
-        one[2:] == other[2:]
-        and (other.results - one.results) % distance == 0
-        and (other.terms - one.terms) % distance == 0
-    )
+def _grown(block: TapeBlock) -> tuple[int, ...]:
+    """What of a block may grow with the micro-batch."""
+    return block.size, block.rows, *(block.row_sum or ())[:2]
 
 
-def row_sums_between(
-    one: Tape, batch: int, other: Tape, other_batch: int, wanted: int
-) -> dict[int, RowSum]:
-    """The row sums at a micro-batch size, by the number of their block."""
-    found = {}
-    for number, (a, b) in enumerate(zip(one.blocks, other.blocks, strict=True)):
-        if a.row_sum is None or b.row_sum is None:
-            continue
-        results, terms = a.row_sum[:2]
-        if batch != other_batch:
-            distance, rows = other_batch - batch, wanted - batch
-            results += (b.row_sum.results - results) // distance * rows
-            terms += (b.row_sum.terms - terms) // distance * rows
-        found[number] = a.row_sum._replace(results=results, terms=terms)
-    return found
+class Between(NamedTuple):
+    """A micro-batch size between two that were recorded."""
+
+    low: int
+    high: int
+    size: int
+
+    def at(self, first: int, second: int) -> int:
+        """A number at the size, on the line through those at the recorded sizes.
+
+        What grows is a product of dimensions, at most one of which is the batch, so it is linear.
+        """
+        if first == second:
+            return first
+        return first + (second - first) // (self.high - self.low) * (self.size - self.low)
 
 
-def sizes_between(one: Tape, batch: int, other: Tape, other_batch: int, wanted: int) -> list[int]:
-    """The bytes of each block at a micro-batch size: the line through two tapes that grow evenly.
+def sizes_between(one: Tape, other: Tape, place: Between, capability: Capability) -> list[int]:
+    """The bytes of each block at a micro-batch size, from two tapes that grow evenly.
 
-    Every size is a product of dimensions, at most one of which is the batch, so it is linear.
+    The `capability` of the card decides the scratch of row sums.
     """
-    distance, rows = other_batch - batch, wanted - batch
     sizes = []
     for a, b in zip(one.blocks, other.blocks, strict=True):
-        size = a.size if a.size == b.size else a.size + (b.size - a.size) // distance * rows
-        own = a.rows and a.rows + (b.rows - a.rows) // distance * rows
-        sizes.append(a.of_rows(size, own))
+        if a.row_sum is not None and b.row_sum is not None:
+            results, terms = map(place.at, a.row_sum[:2], b.row_sum[:2])
+            row_sum = a.row_sum._replace(results=results, terms=terms)
+            sizes.append(scratch_bytes(row_sum, capability))
+        else:
+            sizes.append(a.of_rows(place.at(a.size, b.size), place.at(a.rows, b.rows)))
     return sizes
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from oomdoctor.analysis.memory.closed_form import trained_bytes_of
+from oomdoctor.analysis.memory.curve import spans
 from oomdoctor.analysis.memory.phases import Parts, breakdown, peak_phase, size_of, together
 from oomdoctor.analysis.memory.zero.peaks import ZeroPeaks, course_of, curve_of, peaks_of
 from oomdoctor.analysis.memory.zero.setting import Beside, Parameter, setting_of
@@ -167,14 +168,13 @@ def beside_of(layout: Layout, gradient_bytes: int) -> Beside:
     A gradient takes `gradient_bytes` for each element.
     """
     events, origin = layout.order.events, layout.order.origin
-    windows = layout.order.windows
-    last = windows[-1][1]
-    ends = [start for start, _, _ in windows[1:]] + [len(events)]
+    windows = spans(layout.order.windows, len(events))
+    last = windows[-1][2]
     held, made = _Held(), 0
     forward: Parts = {}
     kept: Parts | None = None
     curve: list[tuple[int, Parts]] = []
-    for (start, step, phase), end in zip(windows, ends, strict=True):
+    for start, end, step, phase in windows:
         if step == last and phase == "forward" and kept is None:
             kept = {name: size for name, size in held.parts.items() if size}
         held.begin()

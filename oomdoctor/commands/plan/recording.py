@@ -73,7 +73,7 @@ def _allocations(job: ProbeJob, simulators: Simulators) -> Allocations | None:
     (target,) = job.simulation.targets
     card = card_of(target)
     store = Store({}, {})
-    recordings = Recordings(pack.facts, card, pack.recordings, not_recorded, store.is_line)
+    recordings = Recordings(pack.facts, card, pack.recordings, not_recorded, store)
     for recorded in pack.recordings:
         store.number(recorded)
     sizes = Sizes(job.config, recordings, card, speed_errors(), store)

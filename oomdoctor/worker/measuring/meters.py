@@ -46,7 +46,7 @@ class CpuMeter:
     """Counts the bytes of all operators' results; crossing the budget raises out of memory."""
 
     def __init__(self, budget: int | None) -> None:
-        self.peaks: dict[Window, PhaseMemory] = {}
+        self.peaks: list[tuple[Window, PhaseMemory]] = []
         self.trace = AllocationTrace("cpu", limit=budget)
         self._window: Window | None = None
 
@@ -58,9 +58,7 @@ class CpuMeter:
 
     def enter(self, step: str, phase: str) -> None:
         if self._window is not None:
-            worst = self.peaks.get(self._window)
-            peak = max(self.trace.window_peak, worst.peak_allocated_bytes if worst else 0)
-            self.peaks[self._window] = PhaseMemory(peak)
+            self.peaks.append((self._window, PhaseMemory(self.trace.window_peak)))
         self._window = (step, phase)
         self.trace.enter(phase)
         self.trace.tape.enter(step, phase)
@@ -77,7 +75,7 @@ class CudaMeter:
     """Reads the peaks of PyTorch's caching allocator, and what the process uses outside it."""
 
     def __init__(self, job: ProbeJob) -> None:
-        self.peaks: dict[Window, PhaseMemory] = {}
+        self.peaks: list[tuple[Window, PhaseMemory]] = []
         self._window: Window | None = None
         self._uuid = own_uuid()
         self._used_before = nvml.used_bytes(self._uuid)
@@ -129,11 +127,9 @@ class CudaMeter:
         if self._window is not None and self._window[0] != step:
             self._cap()
         if self._window is not None:
-            worst = self.peaks.get(self._window, PhaseMemory(0, 0))
-            self.peaks[self._window] = PhaseMemory(
-                max(torch.cuda.max_memory_allocated(), worst.peak_allocated_bytes),
-                max(torch.cuda.max_memory_reserved(), worst.peak_reserved_bytes or 0),
-            )
+            cuda = torch.cuda
+            memory = PhaseMemory(cuda.max_memory_allocated(), cuda.max_memory_reserved())
+            self.peaks.append((self._window, memory))
         self._window = (step, phase)
         torch.cuda.reset_peak_memory_stats()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from oomdoctor.analysis.memory.phases import Window, breakdown, peak_phase, worst_by_phase
+from oomdoctor.analysis.memory.phases import Window, breakdown, peak_phase, worst_of
 from oomdoctor.records.facts.attention import attention_kernel
 from oomdoctor.records.job.measurement import (
     Breakdown,
@@ -36,8 +36,8 @@ def summarise(
 
     `curve` is left out where its peak is not the measured one.
     """
-    windows = {w: memory for w, memory in meter.peaks.items() if w[0] != "end"}
-    phases = worst_by_phase(windows)
+    windows = worst_of(one for one in meter.peaks if one[0][0] != "end")
+    phases = worst_of((phase, memory) for (_, phase), memory in windows.items())
     highest = peak_phase(phases)
     peak_allocated = max(memory.peak_allocated_bytes for memory in phases.values())
     reserved = [m.peak_reserved_bytes for m in phases.values() if m.peak_reserved_bytes is not None]

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
+from oomdoctor.analysis.memory.curve import spans
+from oomdoctor.analysis.memory.phases import Window
 from oomdoctor.analysis.simulator.tape import Order
-
-Window = tuple[str, str]  # (step, phase)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +97,7 @@ def outline_of(order: Order) -> Outline:
             stretches.append(Stretch(window, start, changes, times))
 
     repeats = sorted(order.repeats)
-    ends = [start for start, _, _ in order.windows[1:]] + [len(events)]
-    for window, ((start, _, _), end) in enumerate(zip(order.windows, ends, strict=True)):
-        at = start
+    for window, (at, end, _, _) in enumerate(spans(order.windows, len(events))):
         while repeats and repeats[0][0] < end:
             first, length, times = repeats.pop(0)
             add(window, at, first)

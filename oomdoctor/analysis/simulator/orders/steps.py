@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
+from oomdoctor.analysis.memory.curve import spans
 from oomdoctor.analysis.simulator.tape import EMPTIED, Order, Tape, TapeBlock
 from oomdoctor.records.facts.categories import GRADIENTS, INPUTS, OPTIMIZER, TEMPORARY
 
@@ -23,8 +24,8 @@ def with_second_micro_step(tape: Tape, taken: Mapping[int, int]) -> Tape:
     block that outlives the micro-step dies with the original; a block that is never freed is not
     copied, unless it is carried over: then the second micro-step frees the original.
     """
-    spans = [span for span in tape.spans() if span[2] == "first"]
-    start, end = spans[0][0], spans[1][1]
+    windows = [span for span in spans(tape.windows, len(tape.events)) if span[2] == "first"]
+    start, end = windows[0][0], windows[1][1]
     deaths = {-event for event in tape.events if event < 0}
     due: dict[int, list[int]] = {}
     for block, position in taken.items():
@@ -101,7 +102,6 @@ def with_steady_step(
     heirs = [left.get(carried.get(source, -1), 0) for source in src]
     for block, heir in enumerate(heirs, 1):
         made[block] = made[block] and not heir
-    ends = [window[0] for window in order.windows[1:]] + [len(order.events)]
     events, origin = list(order.events), list(src)
     load = order.windows[0][1:]
     windows = [(w[0], *(load if w[1] in (_BATCH, EMPTIED) else w[1:])) for w in order.windows]
@@ -120,7 +120,7 @@ def with_steady_step(
                 renamed[event] = len(origin)
                 events.append(len(origin))
 
-    for (start, step, phase), end in zip(order.windows, ends, strict=True):
+    for start, end, step, phase in spans(order.windows, len(order.events)):
         if step not in (_BATCH, "first"):
             continue
         windows.append(

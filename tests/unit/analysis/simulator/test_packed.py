@@ -18,7 +18,7 @@ from oomdoctor.analysis.simulator.reductions import RowSum
 from oomdoctor.analysis.simulator.tape import Tape, TapeBlock
 from oomdoctor.records.facts.categories import CATEGORIES
 from oomdoctor.records.job.costs import OpCost
-from oomdoctor.records.job.measurement import CurvePhase, MemoryCurve
+from oomdoctor.records.job.measurement import CurvePhase, MemoryCurve, PhaseMemory
 
 FACTS = RungFacts(
     units=((4, 32),),
@@ -55,13 +55,14 @@ def pack() -> Pack:
         costs=[Cost((0, 1), 1, COST), Cost(None, 1, COST)],
         adding=[Cost(None, 0, COST)],
     )
-    windows = {("first", "forward"): 105}
     return Pack(
         FACTS,
         (recorded,),
         {
-            "floors": Floors(105, windows, dict.fromkeys(CATEGORIES, 15)),
-            "played": Played(1, 2, 3, {("first", "forward"): (4, 5)}),
+            "floors": Floors(
+                105, {"first": {"forward": PhaseMemory(105)}}, dict.fromkeys(CATEGORIES, 15)
+            ),
+            "played": Played(1, 2, 3, {"first": {"forward": PhaseMemory(4, 5)}}),
             "line": True,
             "curve": MemoryCurve(
                 9, (3, 8), (5, 7), {"weights": (5, 6)}, (CurvePhase("load", "load", 0),), 1
@@ -150,7 +151,7 @@ def test_damaged_bytes_are_refused(data: bytes) -> None:
         (("head", "alike"), [["8", 0]]),
         (("facts", "held"), None),
         (("facts", "unknown"), 1),
-        (("computed", "floors"), [1, [["first", "forward", 1.5]], {}]),
+        (("computed", "floors", "steps", "first", "forward", "peak_allocated_bytes"), 1.5),
         (("computed", "played"), "x"),
     ],
 )

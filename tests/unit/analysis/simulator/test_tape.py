@@ -6,16 +6,16 @@ from alive_blocks import made_of
 
 from oomdoctor.analysis.simulator.orders.steps import with_second_micro_step, with_steady_step
 from oomdoctor.analysis.simulator.playback import RecordedRung
-from oomdoctor.analysis.simulator.reductions import RowSum
+from oomdoctor.analysis.simulator.reductions import RowSum, scratch_bytes
 from oomdoctor.analysis.simulator.tape import (
     EMPTIED,
+    Between,
     Order,
     Tape,
     TapeBlock,
     grows_evenly,
     in_canonical_order,
     plain_order,
-    row_sums_between,
     same_structure,
     sizes_between,
 )
@@ -46,6 +46,7 @@ def step(batch: int = 1) -> Tape:
     return tape
 
 
+CARD = (8, 0)
 GRADIENT_TAKEN = {4: 5}  # the gradient becomes the parameter's before the activation dies
 
 
@@ -147,8 +148,9 @@ def test_sizes_lie_on_the_line_through_two_tapes() -> None:
     one, two = step(1), step(2)
     assert same_structure(one, two)
     assert grows_evenly(one, two, 1)
-    assert sizes_between(one, 1, two, 2, 16) == sizes(step(16))
-    assert sizes_between(one, 1, two, 2, 1) == sizes(one)
+    assert sizes_between(one, two, Between(1, 2, 16), CARD) == sizes(step(16))
+    assert sizes_between(one, two, Between(1, 2, 1), CARD) == sizes(one)
+    assert sizes_between(one, one, Between(1, 1, 1), CARD) == sizes(one)
 
 
 def test_a_size_that_grows_by_a_part_of_a_byte_a_row_is_on_no_line() -> None:
@@ -163,7 +165,8 @@ def test_a_block_that_needs_many_rows_is_there_from_the_first_size_that_has_them
     many = Tape([TapeBlock(61000, "", rows=61000)])
     assert few.blocks[0].allocated == 0
     assert many.blocks[0].allocated == 61000
-    assert [sizes_between(few, 1, many, 61, size) for size in (3, 4)] == [[0], [4000]]
+    places = [Between(1, 61, size) for size in (3, 4)]
+    assert [sizes_between(few, many, place, CARD) for place in places] == [[0], [4000]]
 
 
 def test_another_order_of_events_is_another_structure() -> None:
@@ -191,8 +194,10 @@ def with_row_sum(results: int, terms: int) -> Tape:
 def test_row_sums_grow_with_the_batch() -> None:
     low, high = with_row_sum(576, 1024), with_row_sum(576, 1024 + 59 * 512)
     assert grows_evenly(low, high, 59)
-    assert row_sums_between(low, 2, high, 61, 4) == {0: RowSum(576, 2048, 4, 2, 4)}
-    assert row_sums_between(low, 2, low, 2, 2) == {0: RowSum(576, 1024, 4, 2, 4)}
+    for place, other, terms in ((Between(2, 61, 66), high, 33_792), (Between(2, 2, 2), low, 1024)):
+        expected = scratch_bytes(RowSum(576, terms, 4, 2, 4), CARD)
+        assert sizes_between(low, other, place, CARD) == [expected]
+    assert scratch_bytes(RowSum(576, 33_792, 4, 2, 4), CARD) > 0
     assert not grows_evenly(low, with_row_sum(576, 1025), 59)
     assert not grows_evenly(low, with_row_sum(577, 1024), 59)
 
@@ -206,7 +211,7 @@ def test_parts_of_sums_over_equal_rows_are_limited_by_the_rows_of_the_table() ->
     low, high = embedding(4096), embedding(4096 + 59 * 2048)
     assert grows_evenly(low, high, 59)
     assert low.blocks[0].allocated == 100 * (409 + 4096)
-    assert sizes_between(low, 2, high, 61, 3) == [100 * (614 + 5000)]
+    assert sizes_between(low, high, Between(2, 61, 3), CARD) == [100 * (614 + 5000)]
     assert embedding(3072).blocks[0].allocated == 0
 
 
