@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 
 from oomdoctor.errors import ExitCode
 from oomdoctor.explain.diagnosis.case import Case
@@ -23,8 +23,10 @@ from oomdoctor.explain.remedies.sets import choices
 from oomdoctor.explain.remedies.table import TABLE
 from oomdoctor.explain.training.assumed import NO_CHECKPOINTING, Training, training_of
 from oomdoctor.explain.training.known import PROGRAM, Given, setup_of
+from oomdoctor.records.codec import shared
 from oomdoctor.records.job.measurement import OomEvent
 from oomdoctor.records.report.diagnosis import Diagnosis, Frame, Incident, LogFacts, Numbers
+from oomdoctor.records.report.run import Place
 from oomdoctor.stacks.partial_config import PartialConfig
 from oomdoctor.units import format_bytes
 
@@ -69,21 +71,27 @@ def _weight(incident: Incident) -> tuple[bool, bool, int]:
 
 def _nothing(source: str, facts: LogFacts) -> Diagnosis:
     told = facts.evidence.get("last_error", ())
-    return Diagnosis(
-        source=source,
+    return replace(
+        _read(source, Incident(OomEvent("", "not_oom", "unknown"))),
         is_oom=False,
-        resource="none",
-        dialect="not_oom",
-        phase="unknown",
-        rank=None,
-        numbers=Numbers(),
-        where=None,
-        tensor=None,
-        causes=(),
-        remedies=(),
+        line_number=None,
         verdict=_unknown(told[0]) if told else NOTHING_FOUND,
         evidence=told if told and len(told[0]) > _SHOWN_ERROR else (),
     )
+
+
+def _read(source: str, incident: Incident) -> Diagnosis:
+    """The answer as far as the text itself gives it."""
+    event = incident.event
+    known = shared(incident, Diagnosis) | {
+        "source": source,
+        "is_oom": incident.look_alike is None,
+        "dialect": event.dialect,
+        "numbers": Numbers(**shared(event, Numbers)),
+        "message": event.message,
+        "evidence": incident.lines,
+    }
+    return Diagnosis(**known, tensor=None, causes=(), remedies=())
 
 
 def _unknown(error: str) -> str:
@@ -97,35 +105,14 @@ def _unknown(error: str) -> str:
 def _answer(source: str, incident: Incident, facts: LogFacts, given: Given) -> Diagnosis:
     seen = matching(incident, given.snapshots)
     incident = _with_place(incident, seen)
-    event = incident.event
-    read = Diagnosis(
-        source=source,
-        is_oom=incident.look_alike is None,
-        resource=incident.resource,
-        dialect=event.dialect,
-        phase=incident.phase,
-        rank=incident.rank,
-        numbers=Numbers(**{f.name: getattr(event, f.name) for f in fields(Numbers)}),
-        where=incident.where,
-        tensor=None,
-        causes=(),
-        remedies=(),
-        message=event.message,
-        line_number=incident.line_number,
-        step=incident.step if incident.step is not None else facts.last_step,
-        survived=incident.survived,
-        recovery=incident.recovery,
-        look_alike=incident.look_alike,
-        evidence=incident.lines,
-        listed_processes=incident.listed_processes,
-    )
+    if incident.step is None:
+        incident = replace(incident, step=facts.last_step)
+    read = _read(source, incident)
     if incident.look_alike is not None:
-        answer = short_answer(incident.look_alike, event.message)
-        if answer is OTHER:
-            return replace(read, short_answer=answer.todo, verdict=_unknown(event.message))
-        return replace(
-            read, short_answer=answer.todo, verdict=f"not a memory failure: {answer.what}"
-        )
+        answer = short_answer(incident.look_alike, read.message)
+        said = f"not a memory failure: {answer.what}"
+        told = _unknown(read.message) if answer is OTHER else said
+        return replace(read, short_answer=answer.todo, verdict=told)
     facts = _with_program_of_file(incident, facts, given)
     case, assumed = _case(incident, facts, given, seen)
     found, keys = causes(case)
@@ -169,14 +156,15 @@ def _with_place(incident: Incident, seen: SnapshotEvidence | None) -> Incident:
     """The incident with the phase and your line from the snapshot, if the log does not say."""
     if seen is None:
         return incident
-    place = seen.oom.where
-    line = (
-        None
-        if place is None or place.module
-        else Frame(place.file, place.line, place.function, None)
-    )
     phase = seen.oom.phase if incident.phase == "unknown" else incident.phase
-    return replace(incident, where=incident.where or line, phase=phase)
+    return replace(incident, where=incident.where or _frame(seen.oom.where), phase=phase)
+
+
+def _frame(place: Place | None) -> Frame | None:
+    """A place as a frame; None for one that is no line of code."""
+    if place is None or place.module:
+        return None
+    return Frame(place.file, place.line, place.function, None)
 
 
 def _needs(case: Case) -> tuple[str, ...]:
@@ -289,30 +277,16 @@ def incident_of(
         f"{format_bytes(oom.free_bytes)} free; {format_bytes(oom.allocated_bytes)} allocated, "
         f"{format_bytes(unallocated)} reserved but unallocated"
     )
-    where, step, rank = oom.where, known.pop("step", None), known.pop("rank", None)
-    event = OomEvent(
-        message=message,
-        dialect="cuda_caching_allocator",
-        phase=oom.phase,
-        requested_bytes=oom.requested_bytes,
-        free_bytes=oom.free_bytes,
-        allocated_bytes=oom.allocated_bytes,
-        reserved_bytes=oom.reserved_bytes,
-        reserved_unallocated_bytes=unallocated,
-        **{"process_bytes": oom.reserved_bytes, **known},
-    )
+    step, rank = known.pop("step", None), known.pop("rank", None)
+    more = {"process_bytes": oom.reserved_bytes, "reserved_unallocated_bytes": unallocated} | known
+    event = OomEvent(message, "cuda_caching_allocator", **(shared(oom, OomEvent) | more))
     return Incident(
-        event=event,
-        look_alike=None,
+        event,
         resource="gpu",
         frames=frames,
         phase=oom.phase,
-        where=None
-        if where is None or where.module
-        else Frame(where.file, where.line, where.function, None),
+        where=_frame(oom.where),
         lines=(message,),
         rank=rank,
-        line_number=0,
         step=step,
-        survived=False,
     )

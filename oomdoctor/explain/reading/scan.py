@@ -33,14 +33,13 @@ from oomdoctor.explain.reading.failures.quoted import NEAR, Place, quoted
 from oomdoctor.explain.reading.lines.clean import Line
 from oomdoctor.explain.reading.lines.prefixes import Split, number_in, rank_in
 from oomdoctor.explain.reading.lines.traceback import starts_traceback
-from oomdoctor.explain.reading.lines.window import AHEAD, Window
+from oomdoctor.explain.reading.lines.window import AHEAD, Read, Window
 from oomdoctor.explain.reading.log_facts import FactReader, Progress
 from oomdoctor.explain.reading.logged_settings import MEMORY_LIMIT
-from oomdoctor.explain.reading.message import Read, best, dialect_and_resource
 from oomdoctor.explain.reading.parse import MAY_OPEN, Message, figure, printed_size
 from oomdoctor.explain.reading.printed_sizes import size_bytes
 from oomdoctor.records.job.measurement import OomEvent
-from oomdoctor.records.report.diagnosis import Frame, Incident, LogFacts
+from oomdoctor.records.report.diagnosis import Frame, Incident, LogFacts, Resource
 
 _MOST_READ = 400  # failures read in full; beyond that, only the last ones
 _MOST_TRIED = 1500
@@ -66,6 +65,7 @@ _ERROR = re.compile(
 )
 _RANK_BESIDE = re.compile(r"^\s*rank\s*: (\d+)", re.MULTILINE)
 _WSL = re.compile(r"\bWSL ?2?\b|microsoft-standard")
+_PINNED = re.compile(r"pin_memory|allocate_cpu_cache|cudaHostAlloc|cudaMallocHost|pinned")
 
 
 def scan(lines: Iterable[Line | str]) -> tuple[tuple[Incident, ...], LogFacts]:
@@ -149,7 +149,7 @@ class _Scanner:
             return
         text = self._window.line(index).text
         if MAY_OPEN.search(text):
-            read = best(self._window.readings(index, split.tag))
+            read = self._window.message(index, split.tag)
             if read is not None and self._keep(index, split, read, progress):
                 return
         if self._others < _MOST_OTHERS and (MAY_FAIL.search(text) or "illed" in text):
@@ -168,13 +168,12 @@ class _Scanner:
         for i in told:
             self._consumed[self._window.split(i).tag] = i
         if self._is_quoted(index, message, flat):
-            self._keep_quoted(index)
+            if self._quoted is None:
+                self._quoted = self._incident(index, self._quote(index), look_alike=QUOTED)
             return True
         if self._over(index, message, progress):
-            text = self._window.line(index).text.strip()[:_QUOTE]
-            self._keep_look_alike(
-                index, split, Found(SHUTDOWN.name, None, text, True, False), progress
-            )
+            found = Found(SHUTDOWN.name, None, self._quote(index), True, False)
+            self._keep_look_alike(index, split, found, progress)
         else:
             self._keep_memory(told, split, message, progress, frames)
             self._note_retry(told)
@@ -195,24 +194,14 @@ class _Scanner:
         )
         return quoted(place, message.event.capacity_bytes is not None)
 
-    def _keep_quoted(self, index: int) -> None:
-        if self._quoted is None:
-            line = self._window.line(index)
-            self._quoted = Incident(
-                event=OomEvent(
-                    message=line.text.strip()[:_QUOTE], dialect="not_oom", phase="unknown"
-                ),
-                look_alike=QUOTED,
-                resource="none",
-                frames=(),
-                phase="unknown",
-                where=None,
-                lines=(line.text.strip()[:_QUOTE],),
-                rank=None,
-                line_number=line.number,
-                step=None,
-                survived=False,
-            )
+    def _quote(self, index: int) -> str:
+        return self._window.line(index).text.strip()[:_QUOTE]
+
+    def _incident(self, index: int, message: str, **known: Any) -> Incident:
+        """What a line reports that is no memory failure, or only quoted."""
+        event = OomEvent(message, "not_oom", known.get("phase", "unknown"))
+        number = self._window.line(index).number
+        return Incident(event, lines=(self._quote(index),), line_number=number, **known)
 
     def _over(self, index: int, message: Message, progress: Progress) -> bool:
         """Whether a worker was killed after the training, or when its loader was cleaned up."""
@@ -264,21 +253,18 @@ class _Scanner:
         rank = self._rank(split, line)
         if rank is None and dialect.hints_only and (beside := _RANK_BESIDE.search(around)):
             rank = int(beside[1])
-        quoted = tuple(self._window.line(i).text.strip()[:_QUOTE] for i in told)
-        name, resource = dialect_and_resource(message, frames, around, self._wsl)
+        name, resource = self._dialect_and_resource(message, frames, around)
         event = replace(self._with_figures(message, index, split.tag), phase=phase, dialect=name)
         incident = Incident(
-            event=event,
-            look_alike=None,
+            event,
             resource=resource,
             frames=frames,
             phase=phase,
             where=where,
-            lines=quoted,
+            lines=tuple(map(self._quote, told)),
             rank=rank,
             line_number=line.number,
             step=progress.step,
-            survived=False,
             listed_processes=message.listed_processes,
             exception=exception[-1] if exception else None,
             recomputing=recomputes(frames),
@@ -287,6 +273,16 @@ class _Scanner:
         )
         report = progress.report._replace(last=self._window.line(told[-1]).number)
         fold(self._found, Finding(incident, [report], dialect))
+
+    def _dialect_and_resource(
+        self, message: Message, frames: tuple[Frame, ...], around: str
+    ) -> tuple[str, Resource]:
+        """The driver's "out of memory" may mean pinned host memory."""
+        name = message.dialect.name
+        called = " ".join(f"{f.function} {f.code or ''}" for f in frames[-3:]) or around
+        if name == "cuda_driver" and _PINNED.search(called):
+            return ("wsl_pinned" if self._wsl else name), "host"
+        return name, message.resource
 
     def _with_figures(self, message: Message, index: int, tag: str) -> OomEvent:
         """What a message says, with the figures that its program prints on lines beside it."""
@@ -333,19 +329,15 @@ class _Scanner:
         phase, where = phase_of(frames)
         if phase == "unknown":
             phase = moment_of((), self._window.around(index, split.tag))
-        line = self._window.line(index)
-        incident = Incident(
-            event=OomEvent(message=found.message, dialect="not_oom", phase=phase),
+        incident = self._incident(
+            index,
+            found.message,
             look_alike=found.name,
-            resource="none",
             frames=frames,
             phase=phase,
             where=where,
-            lines=(line.text.strip()[:_QUOTE],),
-            rank=self._rank(split, line),
-            line_number=line.number,
+            rank=self._rank(split, self._window.line(index)),
             step=progress.step,
-            survived=False,
             exception=found.exception,
             consequence=found.consequence,
         )

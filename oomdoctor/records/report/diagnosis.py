@@ -104,16 +104,16 @@ class Incident:
     """
 
     event: OomEvent
-    look_alike: str | None
-    resource: Resource
-    frames: tuple[Frame, ...]
-    phase: ReadPhase
-    where: Frame | None
-    lines: tuple[str, ...]
-    rank: int | None
-    line_number: int
-    step: int | None
-    survived: bool
+    look_alike: str | None = None
+    resource: Resource = "none"
+    frames: tuple[Frame, ...] = ()
+    phase: ReadPhase = "unknown"
+    where: Frame | None = None
+    lines: tuple[str, ...] = ()
+    rank: int | None = None
+    line_number: int = 0
+    step: int | None = None
+    survived: bool = False
     listed_processes: tuple[ListedProcess, ...] = ()
     exception: str | None = None
     recomputing: bool = False

@@ -1,11 +1,12 @@
 """Reads the frames of tracebacks in every format.
 
-It knows the lines of Python, IPython and rich, and tracebacks that were truncated or retyped.
-`phase` decides what the frames mean.
+It knows the lines of Python, IPython and rich, and tracebacks that were truncated or retyped, that
+terminals, mails and forums wrapped, or that loggers and search engines joined into one line.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from oomdoctor.explain.reading.patterns import patterns
@@ -13,6 +14,15 @@ from oomdoctor.records.report.diagnosis import Frame
 
 _RE = patterns("traceback")
 _LONGEST_LINE = 4000
+# A frame that was wrapped within its path, or before its line number or function.
+_HALF_PATH = re.compile(r'File "[^"]*$')
+_HALF_FRAME = re.compile(r'File "[^"]+",(?: line)?$|File "[^"]+", line \d+,(?: in)?$')
+
+_HEAD = "Traceback (most recent call last)"
+_NEXT_FRAME = re.compile(r'\s+(?=File ")')
+_PLACE = re.compile(r'(File "[^"]*", line \d+(?:, in [\w.<>]+)?)\s+(.*)', re.DOTALL)
+_CARETS = re.compile(r"\s+[~^]{2,}(?=\s|$)")
+_EXCEPTION_LINE = re.compile(r"\s?(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)(?:: |$)")
 
 
 def frame_in(text: str) -> Frame | None:
@@ -91,3 +101,44 @@ def _with_code(frame: Frame, code: str) -> Frame:
 def starts_traceback(text: str) -> bool:
     """Whether a line is the head of a traceback, in any format."""
     return "Traceback" in text and _RE["start"].search(text) is not None
+
+
+def rejoined(texts: Sequence[str], broken: Sequence[bool]) -> list[str]:
+    """The lines, with wrapped lines joined again.
+
+    `broken` says which lines fill the width at which the text was wrapped: the next line continues
+    such a line, unless it is indented like a frame or a quoted line.
+    """
+    found: list[str] = []
+    full = False
+    for text, fills in zip(texts, broken, strict=True):
+        before = found[-1] if found else ""
+        trimmed = before.rstrip()
+        if full and not text.startswith(("  ", 'File "', "Traceback")):
+            found[-1] = before + text
+        elif 'File "' in before and 'File "' not in text and _HALF_PATH.search(trimmed):
+            found[-1] = trimmed + text.strip()
+        elif 'File "' in before and 'File "' not in text and _HALF_FRAME.search(trimmed):
+            found[-1] = f"{trimmed} {text.strip()}"
+        else:
+            found.append(text)
+        full = fills
+    return found
+
+
+def from_one_line(text: str) -> list[str]:
+    """The places and quoted lines of a traceback on a single line; [] if there is none."""
+    head, _, last = text.rpartition(_HEAD)
+    pieces = _NEXT_FRAME.split(last)
+    if len(pieces) < (2 if head or text.startswith(_HEAD) else 3):
+        return []
+    found: list[str] = []
+    for piece in pieces:
+        match = _PLACE.match(piece)
+        if match is None:
+            found.append(piece)
+            continue
+        code = _CARETS.sub("", match[2])
+        end = _EXCEPTION_LINE.search(code)
+        found += [match[1], f"    {code[: end.start()] if end else code}"]
+    return found

@@ -2,24 +2,26 @@
 
 It is bounded in lines and characters. The index of a line in the stream never changes; lines before
 `start` are gone.
-
-Restores the lines of a traceback that was wrapped at some width or joined into one line.
-Terminals, mails and forums wrap long lines; loggers and search engines join them. This module knows
-nothing about processes or about positions in the log.
 """
 
 from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from dataclasses import fields
 from typing import NamedTuple
 
 from oomdoctor.explain.reading.lines.clean import Line
 from oomdoctor.explain.reading.lines.prefixes import Split, split_line
-from oomdoctor.explain.reading.lines.traceback import frames_in, starts_traceback
-from oomdoctor.explain.reading.parse import flatten
-from oomdoctor.records.report.diagnosis import Frame
+from oomdoctor.explain.reading.lines.traceback import (
+    frames_in,
+    from_one_line,
+    rejoined,
+    starts_traceback,
+)
+from oomdoctor.explain.reading.parse import Message, flatten, read_message
+from oomdoctor.records.report.diagnosis import Frame, Numbers
 
 AHEAD = 24  # lines after an opening that may belong to it
 _BEHIND = 3000  # lines before it that may be its traceback
@@ -34,20 +36,9 @@ _NARROWEST, _WIDEST = 20, 250  # columns of a terminal that wraps lines
 _FRAME_LIKE = re.compile(r'File "|:\d+,? in |, line \d|-> \d|❱|In ?\[|\.py,? (?:line|in) ')
 _EXCEPTION = re.compile(r"(?<![\w.])(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception)\b")
 
-
-# A frame that was wrapped within its path, or before its line number or function.
-_HALF_PATH = re.compile(r'File "[^"]*$')
-_HALF_FRAME = re.compile(r'File "[^"]+",(?: line)?$|File "[^"]+", line \d+,(?: in)?$')
-
 # A number that a terminal broke: before or after its point, but not at the end of a sentence.
 _DIGIT_LAST = re.compile(r"[ (:]\d{1,20}(?:\.\d*)?$")
 _DIGIT_FIRST = re.compile(r"\.?\d{1,20}(?:\.\d+)? ?(?:[KMGT]?i?B|bytes)\b")
-
-_HEAD = "Traceback (most recent call last)"
-_NEXT_FRAME = re.compile(r'\s+(?=File ")')
-_PLACE = re.compile(r'(File "[^"]*", line \d+(?:, in [\w.<>]+)?)\s+(.*)', re.DOTALL)
-_CARETS = re.compile(r"\s+[~^]{2,}(?=\s|$)")
-_EXCEPTION_LINE = re.compile(r"\s?(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)(?:: |$)")
 
 
 class Reading(NamedTuple):
@@ -60,6 +51,20 @@ class Reading(NamedTuple):
         """The indices of the lines that contain the text up to a position."""
         last = next((i for i, stop in self.ends if stop >= end), self.ends[-1][0])
         return [i for i, _ in self.ends if i <= last]
+
+
+class Read(NamedTuple):
+    """A message, the indices of its lines, and the text that it was read from."""
+
+    message: Message
+    told: list[int]
+    flat: str
+
+    @property
+    def figures(self) -> int:
+        """How many figures the message has."""
+        event = self.message.event
+        return sum(getattr(event, figure.name) is not None for figure in fields(Numbers))
 
 
 class Window:
@@ -131,7 +136,16 @@ class Window:
             if tag is None or self.split(i).tag in ("", tag):
                 yield self.split(i).text[:2000]
 
-    def readings(self, index: int, tag: str) -> Iterator[Reading]:
+    def message(self, index: int, tag: str) -> Read | None:
+        """The message of one process that opens at a line, by the reading with the most figures."""
+        found = [
+            Read(message, reading.lines_to(message.end), reading.flat)
+            for reading in self._readings(index, tag)
+            if (message := read_message(reading.flat, within=reading.ends[0][1])) is not None
+        ]
+        return max(found, key=lambda read: read.figures, default=None)
+
+    def _readings(self, index: int, tag: str) -> Iterator[Reading]:
         """The text of one process from a line on; twice if wrapping may have split words."""
         held = self._message_lines(index, tag)
         yield _joined(held, None)
@@ -272,44 +286,3 @@ def _joined(held: list[tuple[int, str]], tight: set[int] | None) -> Reading:
         flat = f"{flat}{gap}{piece}"
         ends.append((index, len(flat)))
     return Reading(flat, tuple(ends))
-
-
-def rejoined(texts: Sequence[str], broken: Sequence[bool]) -> list[str]:
-    """The lines, with wrapped lines joined again.
-
-    `broken` says which lines fill the width at which the text was wrapped: the next line continues
-    such a line, unless it is indented like a frame or a quoted line.
-    """
-    found: list[str] = []
-    full = False
-    for text, fills in zip(texts, broken, strict=True):
-        before = found[-1] if found else ""
-        trimmed = before.rstrip()
-        if full and not text.startswith(("  ", 'File "', "Traceback")):
-            found[-1] = before + text
-        elif 'File "' in before and 'File "' not in text and _HALF_PATH.search(trimmed):
-            found[-1] = trimmed + text.strip()
-        elif 'File "' in before and 'File "' not in text and _HALF_FRAME.search(trimmed):
-            found[-1] = f"{trimmed} {text.strip()}"
-        else:
-            found.append(text)
-        full = fills
-    return found
-
-
-def from_one_line(text: str) -> list[str]:
-    """The places and quoted lines of a traceback on a single line; [] if there is none."""
-    head, _, last = text.rpartition(_HEAD)
-    pieces = _NEXT_FRAME.split(last)
-    if len(pieces) < (2 if head or text.startswith(_HEAD) else 3):
-        return []
-    found: list[str] = []
-    for piece in pieces:
-        match = _PLACE.match(piece)
-        if match is None:
-            found.append(piece)
-            continue
-        code = _CARETS.sub("", match[2])
-        end = _EXCEPTION_LINE.search(code)
-        found += [match[1], f"    {code[: end.start()] if end else code}"]
-    return found
