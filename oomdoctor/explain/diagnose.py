@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from oomdoctor.errors import ExitCode
 from oomdoctor.explain.diagnosis.case import Case
-from oomdoctor.explain.diagnosis.causes.ranked import causes
+from oomdoctor.explain.diagnosis.causes.rules import causes
 from oomdoctor.explain.diagnosis.frames import scores_line
 from oomdoctor.explain.diagnosis.requested import matches
 from oomdoctor.explain.diagnosis.verdict import OTHER, oddities, short_answer, verdict

@@ -31,6 +31,7 @@ from oomdoctor.records.report.diagnosis import (
     Incident,
     LogFacts,
     MemorySample,
+    Resource,
     SettingValue,
     Tensor,
 )
@@ -74,6 +75,10 @@ class Case:
     @property
     def phase(self) -> str:
         return self.incident.phase
+
+    @property
+    def resource(self) -> Resource:
+        return self.incident.resource
 
     @property
     def dialect(self) -> str:
@@ -179,7 +184,7 @@ class Case:
         """Whether the arithmetic alone says that this cannot fit on the GPU."""
         if self.sizes is None or self.training is None or self.program.kind == "engine":
             return False  # an engine may split or quantize the weights
-        if self.capacity is None or self.incident.resource != "gpu":
+        if self.capacity is None or self.resource != "gpu":
             return False
         total = self.whole(self.training).size_bytes + self.context
         # A single request above the total: another model, or other settings.
@@ -200,7 +205,7 @@ class Case:
         That is its peak if it cannot fit, otherwise the phase that failed. None without a model.
         """
         trained = training or self.training
-        if self.sizes is None or trained is None or self.incident.resource != "gpu":
+        if self.sizes is None or trained is None or self.resource != "gpu":
             return None
         if self.beyond or not self.trains:
             return self.whole(trained)
@@ -269,7 +274,7 @@ class Case:
     @cached_property
     def scores_line(self) -> Frame | None:
         """The line that failed, if it computes attention scores."""
-        return scores_line(self.frames) if self.incident.resource == "gpu" else None
+        return scores_line(self.frames) if self.resource == "gpu" else None
 
     @cached_property
     def program(self) -> Program:

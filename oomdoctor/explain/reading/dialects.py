@@ -62,6 +62,8 @@ class Dialect:
         return re.search(self.in_frames, inner) is not None
 
 
+NO_DIALECT = Dialect("not_oom", "", "", re.compile("(?!)"), {}, "")
+"""That of a failure that is not one of memory."""
 _WORDS = {
     "SIZE": SIZE,
     "SHORT": SHORT_SIZE,

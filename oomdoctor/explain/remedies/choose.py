@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from oomdoctor.explain.diagnosis.case import Case
-from oomdoctor.explain.diagnosis.causes.ranked import Called
-from oomdoctor.explain.diagnosis.causes.rules import anything
+from oomdoctor.explain.diagnosis.causes.rules import Called, anything
 from oomdoctor.explain.reading.programs import around, around_of, libraries, programs
 from oomdoctor.explain.remedies.closing import closing
 from oomdoctor.explain.remedies.devices import device_values, host_values
@@ -124,7 +123,7 @@ def spoken(case: Case, lines: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 def _without_trainer(case: Case) -> bool:
     """Whether the run only loads or uses a model, as far as the text shows it."""
-    loads = case.phase in ("load", "generate") and case.incident.resource == "gpu"
+    loads = case.phase in ("load", "generate") and case.resource == "gpu"
     return "inference" in case.kinds or loads
 
 

@@ -46,7 +46,7 @@ def _long_sequences(case: Case) -> bool:
 
 def _can_liger(case: Case) -> bool:
     """Whether Liger supports the model and its loss is not in use yet."""
-    if case.setup.get("loss") == "liger" or case.incident.resource != "gpu" or not case.writes_text:
+    if case.setup.get("loss") == "liger" or case.resource != "gpu" or not case.writes_text:
         return False
     if not (case.in_training or case.phase == "unknown"):
         return False
@@ -188,7 +188,7 @@ def _gathers(case: Case) -> bool:
 
 def _large_request(case: Case) -> bool:
     """Whether the request itself is large; if it is small, all before it is the reason."""
-    return case.incident.resource == "gpu" or (case.requested or GIB) >= GIB
+    return case.resource == "gpu" or (case.requested or GIB) >= GIB
 
 
 def _scheduled(case: Case) -> bool:
@@ -263,7 +263,7 @@ WHEN: Mapping[str, Condition] = {
     "expandable_segments": _gaps_cover,
     "empty_cache": _has_gaps,
     "max_split": _splits,
-    "bigger_card": lambda case: case.incident.resource == "gpu",
+    "bigger_card": lambda case: case.resource == "gpu",
     "liger": _can_liger,
     "chunked": _can_chunk,
     "sdpa": _eager,

@@ -71,7 +71,7 @@ def device_values(
 
 def host_values(case: Case) -> dict[str, str]:
     """The values of the $names in texts and lines about host memory."""
-    limit = case.incident.event.allowed_bytes if case.incident.resource == "host" else None
+    limit = case.incident.event.allowed_bytes if case.resource == "host" else None
     return {
         "limit": "" if limit is None else f" (now {format_bytes(limit)})",
         "pieces": _pieces(case),

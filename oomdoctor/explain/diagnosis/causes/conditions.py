@@ -22,11 +22,20 @@ def yes(condition: bool, lines: Lines) -> Lines:
     return (lines or ("the type of the message",)) if condition else NONE
 
 
+def _innermost(case: Case) -> Lines:
+    """The frames as evidence; without any, the message."""
+    return case.seen("")[:2] or case.figures()
+
+
+def _told(case: Case) -> Lines:
+    """The lines of the failure as evidence."""
+    return case.incident.lines[:2] or case.figures()
+
+
 def at_phase(*phases: str, resource: str = "gpu") -> Callable[[Case], Lines]:
     def when(case: Case) -> Lines:
-        lines = case.seen("") or case.figures()
-        right = case.phase in phases and case.incident.resource == resource
-        return yes(right and not case.refused_though_free, lines[:2])
+        right = case.phase in phases and case.resource == resource
+        return yes(right and not case.refused_though_free, _innermost(case))
 
     return when
 
@@ -34,20 +43,13 @@ def at_phase(*phases: str, resource: str = "gpu") -> Callable[[Case], Lines]:
 def frame(pattern: str, *phases: str) -> Callable[[Case], Lines]:
     def when(case: Case) -> Lines:
         right = not phases or case.phase in phases
-        return case.seen(pattern) if right and case.incident.resource == "gpu" else NONE
+        return case.seen(pattern) if right and case.resource == "gpu" else NONE
 
     return when
 
 
 def dialect(*names: str) -> Callable[[Case], Lines]:
-    return lambda case: yes(case.dialect in names, case.incident.lines[:2] or case.figures())
-
-
-def log(pattern: str, *, resource: str = "") -> Callable[[Case], Lines]:
-    def when(case: Case) -> Lines:
-        return case.logged(pattern) if resource in ("", case.incident.resource) else NONE
-
-    return when
+    return lambda case: yes(case.dialect in names, _told(case))
 
 
 def tensor(word: str, *phases: str) -> Callable[[Case], Lines]:
@@ -75,27 +77,17 @@ def ranks_share(case: Case) -> Lines:
 
 def first_step(case: Case) -> Lines:
     """The optimizer creates its states in its first step."""
-    if case.phase != "optimizer":
-        return NONE
     lines = case.seen(r"_init_group|zeros_like|state\[.exp_avg|init_state|get_state_buffer")
-    if lines:
-        return lines
-    return yes(case.step is not None and case.step <= 1, case.seen("")[:2] or case.figures())
+    return lines or yes(case.step is not None and case.step <= 1, _innermost(case))
 
 
 def later_step(case: Case) -> Lines:
-    return yes(
-        case.phase == "optimizer" and case.step is not None and case.step > 1, case.seen("")[:2]
-    )
-
-
-def foreach(case: Case) -> Lines:
-    return case.seen(r"_foreach_|_multi_tensor") if case.phase == "optimizer" else NONE
+    return yes((case.step or 0) > 1, case.seen("")[:2])
 
 
 def has_vocabulary(case: Case) -> Lines:
     """The model predicts words of a vocabulary."""
-    return yes(case.writes_text, case.seen("")[:2] or case.figures())
+    return yes(case.writes_text, _innermost(case))
 
 
 def logits_in_sight(case: Case) -> Lines:
@@ -117,51 +109,23 @@ def grows(case: Case) -> Lines:
 
 def died_late(case: Case) -> Lines:
     """Many steps succeeded, so a step fits: something was kept, or this step was larger."""
-    step = case.step or 0
     flat = bool(case.samples()) and not grows(case)
-    if step < 20 or flat or case.phase not in ("forward", "backward", "loss", "unknown"):
-        return NONE
-    return case.facts.evidence.get("last_step", ()) or (f"step {step} was reached",)
+    return NONE if flat else _reached(case, 20)
 
 
 def long_batch(case: Case) -> Lines:
+    short = grows(case) or case.setup.get("packing") == "packed"
+    return NONE if short else _reached(case, 5)
+
+
+def _reached(case: Case, least: int) -> Lines:
     step = case.step or 0
-    if step < 5 or grows(case) or case.phase not in ("forward", "backward", "loss"):
-        return NONE
-    if case.setup.get("packing") == "packed":
-        return NONE
-    return case.facts.evidence.get("last_step", ()) or (f"step {step} was reached",)
-
-
-def kept_by_notebook(case: Case) -> Lines:
-    return case.seen(r"ipykernel|<ipython-input|/tmp/ipykernel|<module>.*loss_?(?:sum|total)")
-
-
-def loads_twice(case: Case) -> Lines:
-    if case.phase not in ("load", "init"):
-        return NONE
-    return case.seen(
-        r"deepcopy|create_reference_model|ref_model|_load_optimizer_and_scheduler|torch\.load\("
-        r"|^(?!.*transformers/modeling_utils).*\bload_state_dict\b|merge_and_unload|resume_from_checkpoint"
-    )
-
-
-def loads_again(case: Case) -> Lines:
-    """A process loads another model: to merge an adapter, or for the next fold or trial."""
-    if case.phase not in ("load", "init"):
-        return NONE
-    return case.facts.mentions.get("second load", NONE)
-
-
-def told_to_grow(case: Case) -> Lines:
-    """The poster says that memory grows from step to step, or from epoch to epoch."""
-    return case.facts.mentions.get("growth", NONE) if case.incident.resource == "gpu" else NONE
+    lines = case.facts.evidence.get("last_step", ()) or (f"step {step} was reached",)
+    return lines if step >= least else NONE
 
 
 def loaded_wide(case: Case) -> Lines:
     """The weights are loaded in 32 bits, where 16 would be enough."""
-    if case.phase not in ("load", "init"):
-        return NONE
     lines = case.logged(r"torch_dtype.{0,8}(?:None|float32)|dtype.{0,12}float32")
     if lines:
         return lines
@@ -174,8 +138,6 @@ def loaded_wide(case: Case) -> Lines:
 
 def activations_largest(case: Case) -> Lines:
     """The closed form says that activations are the largest part."""
-    if case.phase not in ("forward", "backward", "unknown") or case.incident.resource != "gpu":
-        return NONE
     known = {term.name: term for term in case.model_terms()}
     largest = max(known.values(), key=lambda term: term.size_bytes, default=None)
     return yes(largest is not None and largest.name == "activations", term_lines(case))
@@ -186,26 +148,18 @@ def term_lines(case: Case) -> Lines:
 
 
 def resource(name: str) -> Callable[[Case], Lines]:
-    return lambda case: yes(
-        case.incident.resource == name, case.incident.lines[:2] or case.figures()
-    )
+    return lambda case: yes(case.resource == name, _told(case))
 
 
 def bus_error(case: Case) -> Lines:
     """Signal 7, and no word about what was mapped."""
-    if case.incident.resource != "shm" or case.logged(r"shm|shared memory|DataLoader|torch_"):
+    if case.resource != "shm" or case.logged(r"shm|shared memory|DataLoader|torch_"):
         return NONE
     return case.logged(r"SIGBUS|Bus error|: ?-7\b")
 
 
 def shm_full(case: Case) -> Lines:
     return NONE if bus_error(case) else resource("shm")(case)
-
-
-def kernel_killed(case: Case) -> Lines:
-    """The kernel itself reports the kill, or `run` has counted it."""
-    lines = case.logged(r"oom-kill|Out of memory: Kill|invoked oom|oomdoctor: the kernel killed")
-    return lines if case.dialect == "host_oom_killer" else NONE
 
 
 def beyond_card(case: Case) -> Lines:
@@ -303,9 +257,7 @@ def own_workers_hold(case: Case) -> Lines:
 
 def in_container(case: Case) -> Lines:
     """The text shows a container."""
-    return yes(
-        bool(case.around & around_of("container")), case.incident.lines[:2] or case.figures()
-    )
+    return yes(bool(case.around & around_of("container")), _told(case))
 
 
 def offloads(case: Case) -> Lines:
@@ -317,9 +269,9 @@ def offloads(case: Case) -> Lines:
 
 def loads_a_model(case: Case) -> Lines:
     """The failure is in the loading of a model, or in building it for that."""
-    lines = case.seen(r"from_pretrained|load_model|load_checkpoint|torch\.load\(")
     if case.phase == "load":
-        return case.incident.lines[:2] or case.figures()
+        return _told(case)
+    lines = case.seen(r"from_pretrained|load_model|load_checkpoint|torch\.load\(")
     return lines if case.phase == "init" else NONE
 
 

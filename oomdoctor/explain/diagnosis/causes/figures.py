@@ -49,15 +49,11 @@ def others_decide(case: Case) -> Lines:
     """The message says what this process or others hold, and without others it would have fit."""
     event = case.incident.event
     said = event.process_bytes is not None or event.other_processes_bytes is not None
-    return _without_others(case) if said else NONE
+    return others_likely(case) if said else NONE
 
 
 def others_likely(case: Case) -> Lines:
     """The same, but what others hold is only what neither is free nor PyTorch's."""
-    return _without_others(case)
-
-
-def _without_others(case: Case) -> Lines:
     others, missing = case.others or 0, case.missing
     if others < GIB or not missing or missing > others or limited(case):
         return NONE
@@ -79,9 +75,8 @@ def limited(case: Case) -> bool:
 
 
 def fraction_binds(case: Case) -> Lines:
-    if not limited(case) or case.requested is None:
-        return NONE
-    return yes((case.free or 0) >= case.requested, case.figures())
+    binds = case.requested is not None and (case.free or 0) >= case.requested
+    return yes(binds and limited(case), case.figures())
 
 
 def fraction_set(case: Case) -> Lines:
@@ -133,7 +128,7 @@ def free_but_refused(case: Case) -> Lines:
 
 def fills_card(case: Case) -> Lines:
     """The GPU is full, no matter what filled it."""
-    if None in (case.free, case.capacity) or case.incident.resource != "gpu":
+    if None in (case.free, case.capacity) or case.resource != "gpu":
         return NONE
     return yes((case.free or 0) <= 0.2 * (case.capacity or 0), case.figures())
 
@@ -173,10 +168,9 @@ def holds_most(category: BlockCategory) -> Callable[[Case], Lines]:
 
     def when(case: Case) -> Lines:
         seen = case.snapshot
-        if seen is None or not any(seen.share(name) for name in _NAMED):
+        if seen is None or not seen.share(category):
             return NONE
-        largest = max(_NAMED, key=seen.share)
-        return seen.lines(category) if largest == category else NONE
+        return seen.lines(category) if max(_NAMED, key=seen.share) == category else NONE
 
     return when
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 
-from oomdoctor.explain.reading.dialects import Dialect
+from oomdoctor.explain.reading.dialects import NO_DIALECT, Dialect
 from oomdoctor.explain.reading.failures.going_on import Report
 from oomdoctor.records.job.measurement import OomEvent
 from oomdoctor.records.report.diagnosis import Incident, Numbers, ReadPhase
@@ -25,13 +25,13 @@ _KILLERS = ("slurm", "container", "host_oom_killer")
 class Finding:
     """An incident while the log is still being read.
 
-    `dialect` is None for look-alikes. `reports` has the last report in each run of the text.
+    `reports` has the last report in each run of the text.
     `strong`: the words alone prove a failure.
     """
 
     incident: Incident
     reports: list[Report]
-    dialect: Dialect | None = None
+    dialect: Dialect = NO_DIALECT
     strong: bool = True
     key: tuple[object, ...] = field(init=False)
 
@@ -39,26 +39,16 @@ class Finding:
         self.key = _key(self.incident)
 
     @property
-    def last_number(self) -> int:
-        """The last line that reports it."""
-        return self.reports[-1].last
-
-    @property
-    def hints_only(self) -> bool:
-        return self.dialect is not None and self.dialect.hints_only
-
-    @property
-    def lived_on(self) -> bool:
-        return self.dialect is not None and self.dialect.lived_on
-
-    @property
-    def announces(self) -> bool:
-        return self.dialect is not None and self.dialect.announces
+    def memory(self) -> bool:
+        """Whether memory ran out; otherwise it is a look-alike."""
+        return self.incident.look_alike is None
 
     @property
     def kill(self) -> bool:
         """Whether it reports that the system or a launcher saw a process killed."""
-        return (self.lived_on or self.hints_only) and self.incident.resource == "host"
+        return (
+            self.dialect.lived_on or self.dialect.hints_only
+        ) and self.incident.resource == "host"
 
     @property
     def bare(self) -> bool:
@@ -93,7 +83,7 @@ def fold(found: list[Finding], new: Finding) -> None:
     if old.reports[-1].run == new.reports[-1].run or len(old.reports) == _MOST_RUNS:
         old.reports.pop()
     old.reports += new.reports
-    if old.hints_only:
+    if old.dialect.hints_only:
         old.dialect = new.dialect
 
 
@@ -106,17 +96,17 @@ def incidents_of(
     """
     found = [finding for finding in found if not _announced(finding, found)]
     for finding in found:
-        ended = finding.hints_only and not finding.announces
+        ended = finding.dialect.hints_only and not finding.dialect.announces
         recovery = None if ended else _recovery(finding, found, went_on)
         finding.incident = replace(
             finding.incident, survived=recovery is not None, recovery=recovery
         )
     # A warning that nothing came of is no failure.
-    found = [f for f in found if not (f.hints_only and f.incident.survived)]
-    memory = [f for f in found if f.dialect is not None]
-    others = [f for f in found if f.dialect is None]
-    told = [f for f in memory if not f.hints_only]
-    hints = [f for f in memory if f.hints_only]
+    found = [f for f in found if not (f.dialect.hints_only and f.incident.survived)]
+    memory = [f for f in found if f.memory]
+    others = [f for f in found if not f.memory]
+    told = [f for f in memory if not f.dialect.hints_only]
+    hints = [f for f in memory if f.dialect.hints_only]
     causes = [f for f in others if not f.incident.consequence and not f.incident.survived]
     if hints and not told and causes:
         # The launcher kills the other processes when one fails.
@@ -148,7 +138,7 @@ def next_failure(finding: Finding, report: Report, found: list[Finding]) -> int 
     later = (
         other.incident.line_number
         for other in found
-        if other.dialect is not None
+        if other.memory
         and other.incident.frames
         and other.incident.rank == finding.incident.rank
         and other.incident.line_number > report.last
@@ -158,9 +148,9 @@ def next_failure(finding: Finding, report: Report, found: list[Finding]) -> int 
 
 def _announced(finding: Finding, found: list[Finding]) -> bool:
     """Whether a finding is only the warning before a message about the same memory."""
-    if not finding.announces:
+    if not finding.dialect.announces:
         return False
-    later = (f for f in found if f.dialect is not None and not f.announces)
+    later = (f for f in found if f.memory and not f.dialect.announces)
     return any(
         f.incident.resource == finding.incident.resource
         and f.incident.line_number >= finding.incident.line_number
@@ -187,16 +177,16 @@ def _outlived(finding: Finding, found: list[Finding]) -> str | None:
 
     The report of the system stands apart from the output of the run, often under its own heading.
     """
-    if finding.dialect is None or finding.lived_on:
+    if not finding.memory or finding.dialect.lived_on:
         return None
-    later = (f.incident for f in found if f.lived_on)
-    return next((i.lines[0] for i in later if i.line_number > finding.last_number), None)
+    later = (f.incident for f in found if f.dialect.lived_on)
+    return next((i.lines[0] for i in later if i.line_number > finding.reports[-1].last), None)
 
 
 def _mark_consequences(told: list[Finding], hints: list[Finding]) -> None:
     """Mark the findings that another failure in the log explains."""
     kills = [f for f in told if f.kill and f.incident.event.dialect in _KILLERS]
-    reported = any(f.lived_on for f in told)
+    reported = any(f.dialect.lived_on for f in told)
     for finding in told:
         if finding.incident.event.dialect == "dataloader_worker" and reported:
             finding.incident = replace(finding.incident, consequence=True)
