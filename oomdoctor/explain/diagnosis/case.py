@@ -143,6 +143,12 @@ class Case:
     def missing(self) -> int | None:
         return usage.missing(self.incident.event)
 
+    @property
+    def trained(self) -> Training:
+        """The training of a case that has a total."""
+        assert self.training is not None
+        return self.training
+
     @cached_property
     def rung(self) -> TrainConfig | None:
         """The training as a rung; None if too little is known of it, or no rung can do it."""

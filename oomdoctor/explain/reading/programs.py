@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
-from oomdoctor.package_data import data_of
+from oomdoctor.package_data import data_of, in_tuples
 from oomdoctor.records.facts.choices import FormatName
 from oomdoctor.records.report.diagnosis import Frame, Incident
 
@@ -33,12 +33,12 @@ class Program:
     title: str
     kind: Kind
     speaks: tuple[str, ...]
-    library: str = ""
+    library: str
     frames: re.Pattern[str] | None = None
     lines: re.Pattern[str] | None = None
-    dialects: frozenset[str] = frozenset()
+    dialects: tuple[str, ...] = ()
     text: bool = False
-    runs: frozenset[str] = frozenset()
+    runs: tuple[str, ...] = ()
     share: float | None = None
     context: int | None = None
     format: FormatName | None = None
@@ -46,7 +46,7 @@ class Program:
 
 @cache
 def _data() -> Mapping[str, Any]:
-    found: dict[str, Any] = data_of("programs.toml")
+    found: dict[str, Any] = in_tuples(data_of("programs.toml"))
     return found
 
 
@@ -134,21 +134,8 @@ class MentionReader:
 
 
 def _program(row: Mapping[str, Any]) -> Program:
-    return Program(
-        name=row["name"],
-        title=row["title"],
-        kind=row["kind"],
-        speaks=tuple(row["speaks"]),
-        library=row.get("library", row["name"]),
-        frames=re.compile(row["frames"]) if "frames" in row else None,
-        lines=re.compile(row["lines"]) if "lines" in row else None,
-        dialects=frozenset(row.get("dialects", ())),
-        text=row.get("text", False),
-        runs=frozenset(row.get("runs", ())),
-        share=row.get("share"),
-        context=row.get("context"),
-        format=row.get("format"),
-    )
+    patterns = {key: re.compile(row[key]) for key in ("frames", "lines") if key in row}
+    return Program(**{"library": row["name"], **row, **patterns})
 
 
 @cache

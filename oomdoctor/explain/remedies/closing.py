@@ -8,7 +8,7 @@ enough alone comes last.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from oomdoctor.analysis import fit
@@ -52,16 +52,14 @@ def no_way(case: Case, found: Sequence[Choice]) -> str | None:
     best = smallest(case)
     if best is None:
         return None
-    needs = format_bytes(best.leaves_bytes)
-    least = "at least " if case.at_least else ""
+    needs = ("at least " if case.at_least else "") + format_bytes(best.leaves_bytes)
     text = f"No change of the training fits {format_bytes(case.room)}"
     if not best.words:
-        return f"{text}: it needs {least}{needs}."
-    words = listed(best.words)
-    both = f"{words} together need" if len(best.words) > 1 else f"{words} needs"
+        return f"{text}: it needs {needs}."
+    both = " together need" if len(best.words) > 1 else " needs"
     card = smallest_card(case, best.leaves_bytes)
     holds = f" The smallest card that holds that is {_named(card)}." if card is not None else ""
-    return f"{text}: even {both} {least}{needs}.{holds}"
+    return f"{text}: even {listed(best.words)}{both} {needs}.{holds}"
 
 
 def told(
@@ -87,16 +85,15 @@ def told(
 def _remedy(
     case: Case, table: Mapping[str, Row], choice: Choice, values: Mapping[str, str]
 ) -> Ranked:
-    assert case.training is not None  # there is a total
-    written = told(choice, case.training.config.method, table, values)
+    written = told(choice, case.trained.config.method, table, values)
     closes = fits(case, choice.leaves_bytes)
-    notes = ["borderline"] if tight(case, choice.leaves_bytes) else []
+    notes = ("borderline" if tight(case, choice.leaves_bytes) else None, written.note)
     remedy = replace(
         written,
         frees_bytes=(case.total or 0) - choice.leaves_bytes,
         basis="arithmetic",
         arithmetic=_sum(case, choice) if closes else _changed(case, choice),
-        note="; ".join((*notes, *filter(None, [written.note]))) or None,
+        note="; ".join(filter(None, notes)) or None,
         leaves_bytes=choice.leaves_bytes,
         enough=False if not closes else None if case.at_least else True,
         changes=case.rung_changes(choice.training),
@@ -107,20 +104,16 @@ def _remedy(
 
 def _hardware(case: Case, table: Mapping[str, Row], values: Mapping[str, str]) -> list[Ranked]:
     """More GPUs of this size, and the smallest card that holds the training as it is."""
-    assert case.training is not None and case.total is not None  # it is beyond the card
+    assert case.total is not None  # it is beyond the card
     found: list[Ranked] = []
-    shardable = (
-        case.trains
-        and case.training.config.method != "qlora"
-        and case.training.config.world_size == 1
-    )
+    config = case.trained.config
+    shardable = case.trains and config.method != "qlora" and config.world_size == 1
     for count in _CARDS if shardable else ():
-        batch = case.training.config.effective_batch_size * count
-        sharded = case.training.changed(
+        batch = config.effective_batch_size * count
+        sharded = case.trained.changed(
             world_size=count, sharding="fsdp", effective_batch_size=batch
         )
-        moment = case.whole(sharded)
-        choice = Choice((), (), sharded, moment.size_bytes + case.context)
+        choice = Choice((), (), sharded, case.whole(sharded).size_bytes + case.context)
         if not fits(case, choice.leaves_bytes):
             continue
         row = table["shard"]
@@ -141,22 +134,18 @@ def _hardware(case: Case, table: Mapping[str, Row], values: Mapping[str, str]) -
     row = table["bigger_card"]
     lines = {name: fill(line, values) for name, line in row.lines.items()}
     card = None if case.at_least else smallest_card(case, case.total)
+    needs = format_bytes(case.total)
     if card is not None:
         text = holds_it(card.name, device_total_bytes(card)[0])
-        remedy = Remedy(
-            row.change, None, "arithmetic", lines, text, None, case.total, True, key=row.key
-        )
-        found.append(((0, _HARDWARE, 1), remedy))
+    elif case.at_least:
+        text = f"it needs at least {needs} as it is"
     else:
-        least = "at least " if case.at_least else ""
-        text = f"it needs {least}{format_bytes(case.total)} as it is"
-        if not case.at_least:
-            text += ", more than any card known"
-        remedy = Remedy(
-            row.change, None, "arithmetic", lines, text, None, case.total, None, key=row.key
-        )
-        found.append(((1, _HARDWARE, 1), remedy))
-    return found
+        text = f"it needs {needs} as it is, more than any card known"
+    enough = None if card is None else True
+    remedy = Remedy(
+        row.change, None, "arithmetic", lines, text, None, case.total, enough, key=row.key
+    )
+    return [*found, ((card is None, _HARDWARE, 1), remedy)]
 
 
 def holds_it(name: str, total_bytes: int) -> str:
@@ -190,8 +179,7 @@ def _sum(case: Case, choice: Choice) -> str:
 
 
 def _changed(case: Case, choice: Choice) -> str:
-    assert case.training is not None  # there is a total
-    return parts_text(case, case.whole(case.training), case.whole(choice.training))
+    return parts_text(case, case.whole(case.trained), case.whole(choice.training))
 
 
 def _values(choice: Choice) -> dict[str, str]:
@@ -210,17 +198,15 @@ def _lines(rows: Sequence[Mapping[str, str]]) -> dict[str, str]:
         return dict(rows[0])
     named = {name for row in rows for name in row}
     lines = {}
-    for library in libraries():
-        if library not in named:
-            continue
+    for library in filter(named.__contains__, libraries()):
         wanted = (library, *_INSTEAD)
-        chosen = [next((row[name] for name in wanted if name in row), "") for row in rows]
-        lines[library] = "\n".join(_joined([line for line in chosen if line]))
+        chosen = (next((row[name] for name in wanted if name in row), "") for row in rows)
+        lines[library] = "\n".join(_joined(filter(None, chosen)))
     shell = [row["shell"] for row in rows if "shell" in row]
     return {**lines, "shell": "\n".join(shell)} if shell else lines
 
 
-def _joined(lines: Sequence[str]) -> list[str]:
+def _joined(lines: Iterable[str]) -> list[str]:
     """The lines, with calls of the same class made one call where that stays short."""
     found: list[str] = []
     for line in lines:

@@ -65,16 +65,6 @@ class Row:
         return {**said_in_calls(self.settings), **self.own_lines}
 
 
-def rule(text: str) -> Callable[[Case], Effect]:
-    """A rule of thumb, without bytes."""
-    return lambda case: Effect(None, "rule", text)
-
-
-def changing(fallback: str, **changes: Any) -> Callable[[Case], Effect]:
-    """What the closed form says these changes save."""
-    return lambda case: difference(case, changes, fallback)
-
-
 def difference(
     case: Case, changes: Mapping[str, Any], fallback: str, request: float = 0.0
 ) -> Effect:

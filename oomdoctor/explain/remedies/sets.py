@@ -63,8 +63,7 @@ class ClosedForm:
     def least_bytes(self, config: TrainConfig) -> int:
         """What a configuration needs, the context included."""
         if config not in self.known:
-            assert self.case.training is not None  # there is a total
-            moment = self.case.whole(replace(self.case.training, config=config))
+            moment = self.case.whole(replace(self.case.trained, config=config))
             self.known[config] = moment.size_bytes + self.case.context
         return self.known[config]
 
@@ -157,11 +156,10 @@ def _together(form: ClosedForm) -> list[Choice]:
 def _cheapest(form: ClosedForm, tiers: Sequence[Tier]) -> Choice | None:
     """The first set of the tiers: one that surely fits, otherwise one that is borderline."""
     case = form.case
-    assert case.training is not None  # there is a total
     for own_line in (True, False) if case.scores_line is not None else (False,):
         for surely in (True, False):
             answer = search(
-                base_of(case.training),
+                base_of(case.trained),
                 None,
                 replace(form, surely=surely, own_line=own_line),
                 offers=lambda change: offered(case, change),
@@ -188,13 +186,12 @@ def _needed(form: ClosedForm, lattice: Lattice, found: ChangeSet) -> Choice:
 
 def _choice(form: ClosedForm, found: ChangeSet) -> Choice:
     case = form.case
-    assert case.training is not None  # there is a total
     keys = tuple(_key(case, change) for change in found.changes)
     words = tuple(
         "4-bit weights" if key == "quantized_load" else change.text(found.config)
         for key, change in zip(keys, found.changes, strict=True)
     )
-    training = replace(case.training, config=found.config)
+    training = replace(case.trained, config=found.config)
     return Choice(keys, words, training, form.least_bytes(found.config), found.tier)
 
 
@@ -210,10 +207,9 @@ def _row_key(key: str) -> str:
 
 
 def _lattices(case: Case) -> Iterator[Lattice]:
-    assert case.training is not None  # there is a total
     for tier in Tier:
         yield Lattice(
-            base_of(case.training),
+            base_of(case.trained),
             tier,
             lambda change: offered(case, change),
             lambda config: completed(case, config),
@@ -229,9 +225,8 @@ def of_simulation(found: ChangeSet) -> Choice:
 
 def offered(case: Case, change: Change) -> bool:
     """Whether the closed form can compute a change, and it can help this training."""
-    assert case.training is not None  # there is a total
     helps = _HELPS.get(change.key)
-    return helps is not None and helps(case, case.training)
+    return helps is not None and helps(case, case.trained)
 
 
 def base_of(training: Training) -> TrainConfig:
@@ -243,8 +238,7 @@ def base_of(training: Training) -> TrainConfig:
 
 def completed(case: Case, config: TrainConfig) -> TrainConfig:
     """A changed rung with what goes with its method: adapters are trained under autocast."""
-    assert case.training is not None  # there is a total
-    before = case.training.config
+    before = case.trained.config
     if not case.trains and config.method != before.method:
         return replace(config, kbit_prepare="none")
     return with_autocast(before, config)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import deque
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from oomdoctor.explain.reading.failures.runs_apart import Starts, died, restarted, sets_up
@@ -20,6 +21,7 @@ MEMORY = re.compile(r"\bOOM\b|out of memory|ran out of|memory error", re.IGNOREC
 _MOST = 64
 _MOST_RUNS = 1024
 _MOST_PROCESSES = 256
+_OF_AN_END = ("rain", "xit", "inished", "ompleted", "COMPLETED", "All done")
 _OTHERS = "others"  # the processes that are too many to count
 LONGEST_QUOTE = 400
 
@@ -78,7 +80,7 @@ class GoingOn:
         if finishes:
             self._ends.append((number, text.strip()[:LONGEST_QUOTE]))
             self.over = True
-        elif ("sav" in text or "Sav" in text) and _saves(text):
+        elif ("sav" in text or "Sav" in text) and _said(_RE["saved"], _RE["not_saved"], text):
             self._saved.append((number, text.strip()[:LONGEST_QUOTE]))
         elif died(text):
             self._deaths.append(_End(number, dict(self._moves), text.strip()[:LONGEST_QUOTE]))
@@ -105,7 +107,7 @@ class GoingOn:
 
     def retried(self, number: int, text: str) -> None:
         """Note whether a line near a failure says that the run tries again or skips something."""
-        if _said(_RE["retried"], text) and not _RE["no_retry"].search(text):
+        if _said(_RE["retried"], _RE["no_retry"], text):
             self._retries.append((number, text.strip()[:LONGEST_QUOTE]))
 
     def report(self, number: int, text: str) -> Report:
@@ -144,50 +146,30 @@ class GoingOn:
         if uncaught:
             starts = (start for start in self._set_ups if report.last < start.line < run.line)
             run = next(starts, run)
-        told = self._ended(report, run, lines, until)
-        if told is not None:
-            return told
-        soon = min(report.last + near, run.line)
-        retries = (text for number, text in self._retries if report.last <= number <= soon)
-        return next(retries, None) or self._progressed(report, run, lines, until)
-
-    def _death(self, report: Report, run: _End, lines: tuple[str, ...]) -> _End | None:
-        """Where the process of a report ends with an error."""
         deaths = (
             death
             for death in self._deaths
             if report.last < death.line < run.line and _same(death.text, report.process, lines)
         )
-        return next(deaths, None)
+        death = next(deaths, None)
+        end = death or run
+        stop = end.line if until is None else min(end.line, until)
 
-    def _ended(
-        self, report: Report, run: _End, lines: tuple[str, ...], until: int | None
-    ) -> str | None:
-        """The line that says that the run finished."""
-        death = self._death(report, run, lines)
-        stop = _earliest(death or run, until)
-        for number, text in self._ends:
+        def of_the_run(signs: Iterable[tuple[int, str]]) -> Iterator[str]:
+            for number, text in signs:
+                if report.last < number < stop and _same(text, report.process, lines):
+                    yield text
+
+        for text in of_the_run(self._ends):
             # Where one process exits with an error, that another exits without one says nothing.
-            told = death is None or not _RE["code"].search(text)
-            if told and report.last < number < stop and _same(text, report.process, lines):
+            if death is None or not _RE["code"].search(text):
                 return text
-        return None
-
-    def _progressed(
-        self, report: Report, run: _End, lines: tuple[str, ...], until: int | None
-    ) -> str | None:
-        """The last line that shows progress, or the first that says that a model was saved."""
-        end = self._death(report, run, lines) or run
+        soon = min(report.last + near, run.line)
+        for number, text in self._retries:
+            if report.last <= number <= soon:
+                return text
         count, moved = _progress(end.moves, report.process)
-        if count - report.moves >= 2:
-            return moved
-        stop = _earliest(end, until)
-        saved = (
-            text
-            for number, text in self._saved
-            if report.last < number < stop and _same(text, report.process, lines)
-        )
-        return next(saved, None)
+        return moved if count - report.moves >= 2 else next(of_the_run(self._saved), None)
 
     def _run_after(self, number: int) -> _End:
         """Where the run that a line belongs to ends."""
@@ -195,10 +177,6 @@ class GoingOn:
             return _End(number, {})
         now = _End(sys.maxsize, self._moves)
         return next((run for run in self._runs if run.line > number), now)
-
-
-def _earliest(end: _End, until: int | None) -> int:
-    return end.line if until is None else min(end.line, until)
 
 
 def _progress(moves: dict[str, tuple[int, str]], process: str) -> tuple[int, str]:
@@ -222,31 +200,20 @@ def _same(text: str, process: str, lines: tuple[str, ...]) -> bool:
 def _finishes(text: str) -> bool:
     """Whether a program says in a line that it has finished; not a person who writes about it."""
     match = None if _RE["not_said"].search(text) else _RE["finished"].search(text)
-    if match is None:
+    if match is None or _RE["told_before"].search(text[: match.start()]):
         return False
-    return not (
-        _RE["told_before"].search(text[: match.start()])
-        or _RE["told_after"].search(text, match.end())
-    )
-
-
-def _saves(text: str) -> bool:
-    return _said(_RE["saved"], text) and _RE["not_saved"].search(text) is None
+    return _RE["told_after"].search(text, match.end()) is None
 
 
 def _may_finish(text: str) -> bool:
     """Whether a word of `_RE["finished"]` is in a line; this is faster than the pattern."""
-    return (
-        "rain" in text
-        or "xit" in text
-        or "inished" in text
-        or "ompleted" in text
-        or "COMPLETED" in text
-        or "All done" in text
-        or (not text.isascii() and "训练" in text)
-    )
+    if any(word in text for word in _OF_AN_END):
+        return True
+    return not text.isascii() and "训练" in text
 
 
-def _said(pattern: re.Pattern[str], text: str) -> bool:
+def _said(pattern: re.Pattern[str], otherwise: re.Pattern[str], text: str) -> bool:
     """Whether a line says something itself: no heading, no source line that prints it."""
-    return not _RE["not_said"].search(text) and pattern.search(text) is not None
+    if _RE["not_said"].search(text) or pattern.search(text) is None:
+        return False
+    return otherwise.search(text) is None
