@@ -53,14 +53,15 @@ def read_given(reader: Reader, options: ExplainOptions) -> tuple[Given, tuple[st
     given, notes = _with_model(given, model, config)
     if config is None:
         return given, notes
-    from oomdoctor.commands.user_training import training_of_file
+    from oomdoctor.commands.user_training import reader_of_file
     from oomdoctor.stacks.reading.finish import Overrides
 
     facts = {} if given.model is None else given.model.config
     asked = Overrides(sequence_length=length, micro_batch_size=batch)
-    python = interpreter(options) if options.exact else None
-    training, disagreements = training_of_file(config, facts, asked, python)
-    return replace(given, training=training), notes + disagreements
+    read = reader_of_file(config, asked, interpreter(options), parse=options.exact)
+    training, disagreements = read(facts, {})
+    given = replace(given, training=training, reread=lambda facts, log: read(facts, log)[0])
+    return given, notes + disagreements
 
 
 def interpreter(options: ExplainOptions) -> str:

@@ -2,7 +2,8 @@
 
 The libraries of the user's interpreter say what they make of the settings. Where a library is
 missing, the published names of its settings have to do. Of a script's library, only the release is
-asked for.
+asked for. Where the release decides, the log names it, or it is the installed one, or else the one
+from which our tables were read.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from __future__ import annotations
 import json
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -46,34 +48,65 @@ def read_user_training(
         OomDoctorError: a file cannot be used, or they contradict each other (exit 2).
     """
     documents = tuple(recognized(one) for one in read_documents(texts))
-    draft = draft_of(documents if python is None else checked(documents, python))
+    if python is not None:
+        documents = _with_releases(checked(documents, python), {})
+    draft = draft_of(documents)
     asked = model
     if asked is None and draft.model is not None:
         asked = ModelRef(name=draft.model, revision=draft.values.get("revision"))
     return finished(draft, lambda: _config_of(asked), overrides)
 
 
-def training_of_file(
-    path: Path, config: Mapping[str, Any], asked: Overrides, python: str | None = None
-) -> tuple[UserTraining | None, tuple[str, ...]]:
-    """The training of one file with the published defaults of its program, and notes about it.
+Releases = Mapping[str, str]
+"""The releases of packages that a log names."""
+ReadFile = Callable[[Mapping[str, Any], Releases], tuple[UserTraining | None, tuple[str, ...]]]
 
-    `config` is the model's config.json, empty if it is not known. With `python`, the libraries of
-    that interpreter say what they make of the file, as for `read_user_training`. A DeepSpeed file
-    that it names is read if it is here. None if the file is no training, or says another one than
-    the file it names.
+
+def reader_of_file(path: Path, asked: Overrides, python: str, *, parse: bool) -> ReadFile:
+    """What gives the training of one file, and notes about it.
+
+    It takes the model's config.json, empty if it is not known, and the releases in the log. With
+    `parse`, the libraries of the interpreter `python` say what they make of the file, as for
+    `read_user_training`; else they only say their release, and defaults are the published ones. A
+    DeepSpeed file that it names is read if it is here. The training is None if the file is no
+    training, or says another one than the file it names.
     """
-    try:
-        documents = [recognized(one) for one in read_documents([str(path)], here=True)]
-        if python is not None:
-            with suppress(OomDoctorError):  # the release that ran took the settings
-                documents = list(checked(documents, python))
-        draft = draft_of(documents)
-        return finished(draft, lambda: config, asked, on_gpus=False), ()
-    except OomDoctorError as error:
-        disagree = error.code == FILES_DISAGREE
-        note = f"{error.message.removeprefix(f'{OPTION}: ')}; the settings of {path} are taken"
-        return None, (note,) if disagree else ()
+
+    @cache
+    def documents() -> tuple[Document, ...]:
+        found = tuple(recognized(one) for one in read_documents([str(path)], here=True))
+        try:
+            return checked(found, python, parse=parse)
+        except OomDoctorError:  # the release that ran took the settings
+            return checked(found, python, parse=False)
+
+    def read(
+        config: Mapping[str, Any], log: Releases
+    ) -> tuple[UserTraining | None, tuple[str, ...]]:
+        try:
+            draft = draft_of(_with_releases(documents(), log))
+            return finished(draft, lambda: config, asked, on_gpus=False), ()
+        except OomDoctorError as error:
+            disagree = error.code == FILES_DISAGREE
+            note = f"{error.message.removeprefix(f'{OPTION}: ')}; the settings of {path} are taken"
+            return None, (note,) if disagree else ()
+
+    return read
+
+
+def _with_releases(documents: Sequence[Document], log: Releases) -> tuple[Document, ...]:
+    """The documents with the releases that they run with, where these decide something."""
+
+    def release(one: Document) -> str | None:
+        program = BY_NAME[one.asked] if one.asked in _DECIDE else None
+        if program is None:
+            return one.library
+        if program.package in log:
+            return f"{program.package} {log[program.package]}, which the log names"
+        installed = one.parser or one.library
+        return installed or f"{program.package} {program.version}, assumed as none is installed"
+
+    return tuple(replace(one, library=release(one)) for one in documents)
 
 
 def write_change(training: UserTraining, after: TrainConfig) -> Written:
@@ -100,14 +133,18 @@ def _config_of(model: ModelRef | None) -> Mapping[str, Any]:
         return {}
 
 
-def checked(documents: Sequence[Document], python: str) -> tuple[Document, ...]:
+def checked(
+    documents: Sequence[Document], python: str, *, parse: bool = True
+) -> tuple[Document, ...]:
     """The documents with what their parsers say; unchanged where no parser answers.
+
+    Without `parse`, only with the releases that decide something.
 
     Raises:
         OomDoctorError: a library refuses a setting (exit 2).
     """
-    asked = [one for one in documents if not _is_script(one) or one.asked in _DECIDE]
-    answers = _answers(asked, python) if asked else None
+    asked = [one for one in documents if one.asked in _DECIDE or (parse and not _is_script(one))]
+    answers = _answers(asked, python, parse=parse) if asked else None
     if answers is None:
         return tuple(documents)
     by_path = {one.path: _with(one, said) for one, said in zip(asked, answers, strict=True)}
@@ -122,7 +159,7 @@ def _is_script(document: Document) -> bool:
 def _with(document: Document, answer: Mapping[str, Any]) -> Document:
     if answer["parser"] is None:
         return document
-    if _is_script(document):
+    if answer["values"] is None:
         return replace(document, library=answer["parser"])
     if answer["fault"] is not None:
         raise _refused(document, answer["parser"], answer["fault"])
@@ -143,10 +180,12 @@ def _refused(document: Document, parser: str, fault: Mapping[str, str | None]) -
     )
 
 
-def _answers(documents: Sequence[Document], python: str) -> list[dict[str, Any]] | None:
+def _answers(
+    documents: Sequence[Document], python: str, *, parse: bool
+) -> list[dict[str, Any]] | None:
     """An answer for each document; None if the interpreter gives none."""
     asked = [
-        {"format": one.asked, "values": None if _is_script(one) else one.values}
+        {"format": one.asked, "values": one.values if parse and not _is_script(one) else None}
         for one in documents
     ]
     with tempfile.TemporaryDirectory(prefix="oomdoctor-") as folder:

@@ -276,14 +276,17 @@ def parse() -> int:
 
 
 def _answer(name: str, values: Mapping[str, object] | None) -> dict[str, object]:
-    """`parser` is None if the library is not there; `fault` is what it refuses."""
+    """`parser` is None if the library is not there; `fault` is what it refuses.
+
+    `values` are None where only the release was asked for.
+    """
     none: dict[str, object] = {"parser": None, "values": {}, "fault": None}
     if name not in PARSERS:
         return none
     parser, package = PARSERS[name]
     try:
         version = metadata.version(package)
-        found = {} if values is None else parser(values)
+        found = None if values is None else parser(values)
     except ParserError as error:
         fault = {"name": error.setting, "message": str(error)}
         return none | {"parser": f"{package} {version}", "fault": fault}

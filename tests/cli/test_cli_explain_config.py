@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from oomdoctor.cli.main import run
+from oomdoctor.commands import user_training
 from oomdoctor.commands.user_training import read_user_training
 from oomdoctor.records.job.model import ModelRef
 from oomdoctor.records.report.user_training import by_reason
@@ -122,6 +123,66 @@ def test_a_file_means_what_it_means_to_plan(
     assert found["config"] == json.loads(json.dumps(asdict(planned.config)))
     reasons = by_reason(planned.assumed, planned.config)
     assert reasons and set(reasons) <= set(found["assumed"])
+
+
+@pytest.mark.parametrize(
+    ("installed", "logged", "loss", "reason"),
+    [
+        ("1.16.0", "", "chunked", "in chunks in trl 1.16.0)"),
+        ("1.15.2", "", "default", None),
+        (None, "", "chunked", "in chunks in trl 1.16.0, assumed as none is installed)"),
+        ("1.15.2", "trl==1.17.1", "chunked", "in chunks in trl 1.17.1, which the log names)"),
+        ("1.16.0", "- TRL version: 1.15.0", "default", None),
+        (None, "trl==1.15.0", "default", None),
+    ],
+)
+def test_the_release_of_trl_that_is_known_best_decides_about_the_loss(
+    installed: str | None,
+    logged: str,
+    loss: str,
+    reason: str | None,
+    tmp_path: Path,
+    cli: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`explain` said 86 GiB for a file for which `plan` said 31, because only one asked."""
+    parser = None if installed is None else f"trl {installed}"
+    answer = {"parser": parser, "values": None, "fault": None}
+    monkeypatch.setattr(
+        user_training, "_answers", lambda asked, *_, **__: [dict(answer) for _ in asked]
+    )
+    log, file = tmp_path / "oom.txt", tmp_path / "sft.yaml"
+    log.write_text(f"{logged}\n{_NAMELESS}")
+    file.write_text(_FILES["sft.yaml"] + "bf16: true\n")
+    result = cli("explain", str(log), "--config", str(file), "--json")
+    (found,) = json.loads(result.out)["diagnoses"]
+    planned = read_user_training([str(file)], None, Overrides(), "python")
+    assert found["config"]["loss"] == loss
+    said = [line for line in found["assumed"] if "loss chunked" in line]
+    assert [line.endswith(reason) for line in said] == ([] if reason is None else [True])
+    if not logged:
+        assert planned.config.loss == loss
+        assert set(said) <= set(by_reason(planned.assumed, planned.config))
+    logits = any(line.startswith("logits") for line in found["needs"])
+    assert logits is (loss == "default")
+
+
+def test_a_traceback_shows_how_trl_computes_the_loss(tmp_path: Path, cli: Any) -> None:
+    file = tmp_path / "sft.yaml"
+    file.write_text(_FILES["sft.yaml"])
+    log = tmp_path / "oom.txt"
+    frames = {
+        "default": 'transformers/loss/loss_utils.py", line 68, in ForCausalLMLoss',
+        "chunked": 'trl/kernels/chunked_logprob.py", line 300, in forward',
+    }
+    for loss, frame in frames.items():
+        log.write_text(
+            "Traceback (most recent call last):\n"
+            f'  File "/env/site-packages/{frame}\n    x = y.float()\n{_NAMELESS}'
+        )
+        result = cli("explain", str(log), "--config", str(file), "--json")
+        (found,) = json.loads(result.out)["diagnoses"]
+        assert found["config"]["loss"] == loss
 
 
 _ENGINE = '{"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": 4}'

@@ -103,7 +103,7 @@ def test_libraries_that_simulate_say_what_the_file_means(
     cli: Any, simulated: Simulations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer = {"parser": "trl 1.16.0", "values": None, "fault": None}
-    monkeypatch.setattr(user_training, "_answers", lambda asked, python: [answer for _ in asked])
+    monkeypatch.setattr(user_training, "_answers", lambda asked, *_, **__: [answer for _ in asked])
     Path("train.py").write_text(
         "from trl import SFTConfig, SFTTrainer\n"
         "args = SFTConfig(per_device_train_batch_size=4, max_length=512)\n"

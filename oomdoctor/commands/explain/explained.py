@@ -26,13 +26,17 @@ def explained(
 def with_model(given: Given, facts: LogFacts, origin: str) -> Given:
     """What is known of a training, with the model that its text names if there is none.
 
-    A name in a text is looked up in the built-in facts only: a text must not make us open a path or
-    contact a server.
+    The file of --config is read for this model and for the releases that the text names. A name in
+    a text is looked up in the built-in facts only: a text must not make us open a path or contact a
+    server.
     """
     model = facts.model_id or setup_of(given, facts.settings).values.get("model")
-    if given.model is not None or not model or (spec := built_in(model)) is None:
+    if given.model is None and model and (spec := built_in(model)) is not None:
+        given = replace(given, model=spec, model_origin=origin)
+    if given.reread is None:
         return given
-    return replace(given, model=spec, model_origin=origin)
+    config = {} if given.model is None else given.model.config
+    return replace(given, training=given.reread(config, facts.versions))
 
 
 def built_in(name: str) -> ModelSpec | None:

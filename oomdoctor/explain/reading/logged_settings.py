@@ -114,7 +114,7 @@ class SettingsReader:
             self.settings["trainable_parameters"] = int(peft[1].replace(",", ""))
             self.settings["all_parameters"] = int(peft[2].replace(",", ""))
             self._quote("trainable_parameters", text)
-        if "orch" in text or "ransformers" in text or "ersion" in text:
+        if "orch" in text or "ransformers" in text or "ersion" in text or "trl" in text.lower():
             for version in _RE["version"].finditer(text):
                 self.versions.setdefault(version[1].lower(), version[2])
 

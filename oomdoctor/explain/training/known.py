@@ -8,7 +8,7 @@ rest.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +25,8 @@ from oomdoctor.stacks.partial_config import PartialConfig, RungKeys, only
 class Given:
     """What the user passed on the command line. `settings` is the content of --config, as read.
 
-    `training` is what its program makes of it, None if that is not known.
+    `training` is what its program makes of it, None if that is not known. `reread` reads it
+    again for the config.json of a model and the releases of packages that a log names.
     `snapshots` are the failed requests of a memory snapshot.
     `model_origin` says what named the model: "--model", the configuration file or the log.
     `short_bytes` is by how much the whole training exceeds the GPU, if a run past its memory
@@ -39,6 +40,7 @@ class Given:
     settings: Mapping[str, Any] = field(default_factory=dict)
     settings_source: str | None = None
     training: UserTraining | None = None
+    reread: Callable[[Mapping[str, Any], Mapping[str, str]], UserTraining | None] | None = None
     snapshots: tuple[SnapshotEvidence, ...] = ()
     short_bytes: int | None = None
     batch_divisor: int | None = None

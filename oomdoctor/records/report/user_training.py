@@ -29,7 +29,8 @@ class Document:
     `asked` is the format that the command line names. `effective` are the values that the
     program's own parser arrives at, with its defaults, and `parser` is that library. `left_out` is
     what could not be read at all, such as expressions of a script. `calls` are the names that a
-    script calls, and `library` is what it finds installed, such as "trl 1.16.0".
+    script calls, and `library` is the release that it runs with, such as "trl 1.16.0", with words
+    that say where this is from.
     """
 
     path: str

@@ -62,16 +62,15 @@ _TRAINER = "SFTTrainer"
 
 
 def in_chunks(document: Document, settings: Mapping[str, object]) -> str | None:
-    """The installed TRL, if its loss is computed in chunks for these settings; else None.
+    """The release of TRL, if it computes the loss in chunks for these settings; else None.
 
-    A step with this loss needs TRL, so without an installed one the usual loss is taken. The same
-    holds for a script that defines its trainer, whose loss may be another one.
+    A script that defines its trainer may have another loss, so the usual one is taken.
     """
-    library = document.parser or document.library
+    library = document.library or document.parser
     of_trainers = document.path.endswith(".py") or document.calls
     if of_trainers and _TRAINER not in document.calls:
         return None
-    found = re.fullmatch(r"trl (\d+)\.(\d+).*", library or "")
+    found = re.match(r"trl (\d+)\.(\d+)", library or "")
     if found is None or (int(found[1]), int(found[2])) < _CHUNKED_SINCE:
         return None
     plain = settings.get("objective", "default") == "default" and "loss" not in settings

@@ -89,7 +89,7 @@ def finished(
     library = in_chunks(draft.main.document, settings)
     if library is not None and "vision_config" not in asked():
         settings["loss"] = "chunked"
-        assumed["loss"] = f"SFTTrainer of {library} computes the loss in chunks"
+        assumed["loss"] = f"SFTTrainer computes the loss in chunks in {library}"
     if on_gpus:
         _check_gpus(draft, settings, known)
     if "sequence_length" not in settings:
