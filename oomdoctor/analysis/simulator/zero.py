@@ -34,14 +34,13 @@ def alone_config(config: TrainConfig) -> TrainConfig:
     DeepSpeed casts the model to 16 bits where others would use autocast. In stages 1 and 2 so are
     adapters.
     """
-    assert isinstance(config.micro_batch_size, int)
     plain, named = TrainConfig(), config.adapter_dtype
     computed = compute_dtype(config)
     return replace(
         config,
         sharding="none",
         world_size=1,
-        effective_batch_size=config.micro_batch_size,
+        effective_batch_size=config.micro_batch(),
         weights_dtype=computed,
         autocast_dtype="none",
         adapter_dtype=computed if config.method != "full" and casts_all(config) else named,

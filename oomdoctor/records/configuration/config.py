@@ -160,11 +160,15 @@ class TrainConfig:
         """The same configuration at another micro-batch size."""
         return replace(self, micro_batch_size=size)
 
-    def accumulation_steps(self) -> int:
-        """Gradient accumulation steps; the micro-batch size must be known."""
+    def micro_batch(self) -> int:
+        """The micro-batch size, which must be known."""
         if self.micro_batch_size == AUTO:
             raise ValueError("the micro-batch size has not been chosen yet")
-        return self.rank_batch_size() // self.micro_batch_size
+        return self.micro_batch_size
+
+    def accumulation_steps(self) -> int:
+        """Gradient accumulation steps; the micro-batch size must be known."""
+        return self.rank_batch_size() // self.micro_batch()
 
     def rank_batch_size(self) -> int:
         """Sequences of one optimizer step on each GPU."""
@@ -266,14 +270,16 @@ def masks_pairs(config: TrainConfig) -> bool:
     return padded or joins_rows(config)
 
 
+def rows_of(config: TrainConfig) -> int:
+    """Rows of a micro-batch whose size is known; a pair has two rows."""
+    return config.micro_batch() * sequences_per_sample(config)
+
+
 def padded_rows(config: TrainConfig) -> int:
-    """Rows of a micro-batch that end in padding; a pair has two rows."""
+    """Rows of a micro-batch that end in padding."""
     if config.padding == "none":
         return 0
-    size = config.micro_batch_size
-    assert isinstance(size, int)
-    rows = size * sequences_per_sample(config)
-    return rows if config.padding == "max_length" else rows - 1
+    return rows_of(config) if config.padding == "max_length" else rows_of(config) - 1
 
 
 def uses_host(config: TrainConfig) -> bool:

@@ -263,7 +263,7 @@ class Recorder:
         optimizers.forget_states(self.setup.trainer.optimizer)
         self.setup.model.zero_grad()
         self.setup.books.close()
-        forget_scale(self.setup.trainer.accelerator)
+        forget_scale(self.setup)
         self._instruments.enter("load", "load")
         blocks, events, windows = self._begin
         tape = self._trace.tape

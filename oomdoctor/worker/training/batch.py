@@ -14,7 +14,7 @@ import torch
 from oomdoctor.records.configuration.config import (
     TrainConfig,
     held_micro_batches,
-    sequences_per_sample,
+    rows_of,
     trains_with_trl,
 )
 from oomdoctor.records.job.model import Task
@@ -50,10 +50,7 @@ def micro_batches(
     With packing, one row and where its documents begin (see `joined`).
     Images: `pixel_values` of (micro-batch, channels, height, width) and `labels` of (micro-batch,).
     """
-    size = config.micro_batch_size
-    assert isinstance(size, int)
-    each = size * sequences_per_sample(config)
-    whole = _whole_batch(config, task, model_config, each * count, seed)
+    whole = _whole_batch(config, task, model_config, rows_of(config) * count, seed)
     if config.packing != "none":
         tensors, numbers = joined(whole["input_ids"], config, count)
         return [
@@ -61,7 +58,7 @@ def micro_batches(
             for i in range(count)
         ]
     if config.padding != "none":
-        whole = padded(whole, config, count, _padding_token(model_config.get_text_config()))
+        whole = padded(whole, config, count, padding_token(model_config.get_text_config()))
     batches: list[Batch] = [
         {
             name: tensor[i * part : (i + 1) * part].to(device)
@@ -121,10 +118,9 @@ def _memory_of(tensor: torch.Tensor) -> tuple[int, int]:
 
 def tensors_of(batches: Iterable[Batch]) -> Iterator[torch.Tensor]:
     """The tensors with rows of batches, which may also have numbers."""
-    for batch in batches:
-        yield from (
-            value for value in batch.values() if not isinstance(value, int) and value.dim() > 0
-        )
+    for value in (value for batch in batches for value in batch.values()):
+        if not isinstance(value, int) and value.dim() > 0:
+            yield value
 
 
 def _whole_batch(
@@ -180,10 +176,8 @@ def logits_shape(
     scored = ("causal-lm", "masked-lm", "seq2seq-lm", "image-text-to-text")
     if task not in scored or trains_with_trl(config):
         return 0, 0
-    size = config.micro_batch_size
-    assert isinstance(size, int)
     # Shifting the labels drops one position per row.
-    tokens = size * (config.sequence_length - 1)
+    tokens = config.micro_batch() * (config.sequence_length - 1)
     return int(model_config.get_text_config().vocab_size), tokens
 
 
@@ -196,7 +190,7 @@ def _first_plain_token(text_config: PretrainedConfig) -> int:
     return pad + 1 if isinstance(pad, int) and 0 <= pad < text_config.vocab_size // 2 else 0
 
 
-def _padding_token(text_config: PretrainedConfig) -> int:
+def padding_token(text_config: PretrainedConfig) -> int:
     """The token of padding, or the first one if the model has none: the mask leaves it out."""
     pad = getattr(text_config, "pad_token_id", None)
     return pad if isinstance(pad, int) and 0 <= pad < text_config.vocab_size else 0

@@ -72,7 +72,14 @@ def build(
     ):
         setup.notes.append(f"trained on text alone, without images: {reason}")
     setup.arguments = _arguments(setup)  # DeepSpeed shards a model while it is built
-    _load(setup)
+    if config.library == "unsloth":
+        setup.model = unsloth.load_model(setup)
+    else:
+        setup.model, attention = load_model(job, setup.model_config, device, on_host)
+        setup.fell_back_to_eager = attention != config.attention
+    setup.model.config.use_cache = False
+    if setup.fell_back_to_eager:
+        setup.notes.append("the architecture has no sdpa attention; it falls back to eager")
     act_at("model", setup)
     trainer = setup.trainer
     # Liger's kernels are in the model already. With this set, evaluation skips the logits.
@@ -91,19 +98,6 @@ def build(
     return setup
 
 
-def _load(setup: Setup) -> None:
-    if setup.config.library == "unsloth":
-        setup.model = unsloth.load_model(setup)
-    else:
-        setup.model, attention = load_model(
-            setup.job, setup.model_config, setup.device, setup.on_host
-        )
-        setup.fell_back_to_eager = attention != setup.config.attention
-    setup.model.config.use_cache = False
-    if setup.fell_back_to_eager:
-        setup.notes.append("the architecture has no sdpa attention; it falls back to eager")
-
-
 def attention_implementation(setup: Setup) -> str:
     """transformers' name of the attention that runs; empty if the model does not say."""
     if setup.config.library == "unsloth":
@@ -117,8 +111,6 @@ def attention_implementation(setup: Setup) -> str:
 def _arguments(setup: Setup) -> TrainingArguments:
     """The Trainer's arguments of a rung. With several GPUs this connects the ranks."""
     config, job = setup.config, setup.job
-    size = config.micro_batch_size
-    assert isinstance(size, int)
     computes: set[str] = {config.autocast_dtype}
     if config.library == "unsloth":
         computes = {unsloth.autocast_dtype(config)}
@@ -127,7 +119,7 @@ def _arguments(setup: Setup) -> TrainingArguments:
     try:
         return arguments_class(config)(
             output_dir=tempfile.gettempdir(),  # exists: a Trainer would make its folder
-            per_device_train_batch_size=size,
+            per_device_train_batch_size=config.micro_batch(),
             per_device_eval_batch_size=job.eval_batch_size,
             gradient_accumulation_steps=config.accumulation_steps(),
             optim=config.optimizer,

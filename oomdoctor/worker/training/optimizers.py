@@ -22,25 +22,21 @@ from torch.optim import Optimizer
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.optimizers import is_paged, optimizer_named
 from oomdoctor.worker.protocol import UnsupportedError
-from oomdoctor.worker.tracing.tensors import inner_tensors
+from oomdoctor.worker.tracing.tensors import inner_tensors, tensor_bytes
 from oomdoctor.worker.training.setup import Setup
 from oomdoctor.worker.training.techniques.offload import on_host_optimizer
 
 if TYPE_CHECKING:
     from transformers import Trainer
 
-
 _APOLLO_NOTE = (
     "the optimizer step is predicted from the first one; later ones of APOLLO make one more copy "
     "of a gradient"
 )
-
 _GALORE_NOTE = (
     "what cuSOLVER needs to factor a gradient is not counted, because only cuSOLVER knows it; the "
     "predicted peak of the optimizer step is a lower bound"
 )
-
-
 _NOTE = (
     "the Trainer has no setting for steps in the backward pass; torchtune has optimizer_in_bwd, "
     "and PyTorch's tutorial 'optimizer step in backward' has the lines; gradients are not clipped"
@@ -52,10 +48,7 @@ def arguments(config: TrainConfig) -> dict[str, object]:
     row = optimizer_named(config.optimizer)
     if row is None or not row.low_rank:
         return {}
-    return {
-        "optim_target_modules": "all-linear",
-        "optim_args": f"rank={config.optimizer_rank}",
-    }
+    return {"optim_target_modules": "all-linear", "optim_args": f"rank={config.optimizer_rank}"}
 
 
 def note_what_is_left_out(setup: Setup) -> None:
@@ -173,21 +166,8 @@ def managed_bytes(optimizer: Optimizer) -> int:
 
     bitsandbytes marks these tensors with `is_paged`; the caching allocator does not see them.
     """
-    return sum(
-        tensor.numel() * tensor.element_size()
-        for tensor in state_tensors(optimizer)
-        if getattr(tensor, "is_paged", False)
-    )
-
-
-def _settle(own: Optimizer, whole: Optimizer) -> None:
-    """Let optimizers of bitsandbytes share their tables, but not the settings of parameters.
-
-    It keeps those by the position of a parameter too, which is the same in all of them.
-    """
-    own.name2qmap = whole.name2qmap
-    own.mng = copy.copy(whole.mng)
-    own.mng.index2config = {}
+    paged = (one for one in state_tensors(optimizer) if getattr(one, "is_paged", False))
+    return sum(map(tensor_bytes, paged))
 
 
 def _stepped_in_backward(
@@ -205,7 +185,10 @@ def _stepped_in_backward(
             own = single[parameter] = kind([{**group, "params": [parameter]}], **settings)
             own.state = states
             if type(own).__module__.startswith("bitsandbytes"):
-                _settle(own, optimizer)
+                # They share their tables, but not the settings of parameters: it keeps those by the
+                # position of a parameter too, which is the same in all of them.
+                own.name2qmap, own.mng = optimizer.name2qmap, copy.copy(optimizer.mng)
+                own.mng.index2config = {}
 
     def update(parameter: torch.Tensor) -> None:
         single[parameter].step()

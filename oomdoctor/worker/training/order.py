@@ -114,10 +114,6 @@ def _make_trainer(setup: Setup) -> None:
         raise UnsupportedError(f"the Trainer rejects this rung: {error}") from error
 
 
-def _scale_gradients(setup: Setup) -> None:
-    scale_gradients(setup.trainer.accelerator)
-
-
 TECHNIQUES: tuple[Technique, ...] = (
     Technique("before", lambda job: job.mode == "simulate" and uses_host(job.config), _note_times),
     Technique("before", lambda job: job.config.compile, compilation.prepare),
@@ -138,7 +134,7 @@ TECHNIQUES: tuple[Technique, ...] = (
     Technique("model", _checkpoints, enable_checkpointing),
     Technique("model", lambda job: job.config.offload == "activations", keep_activations_on_host),
     Technique("model", lambda job: not trains_with_trl(job.config), _make_trainer),
-    Technique("model", scales_gradients, _scale_gradients),
+    Technique("model", scales_gradients, scale_gradients),
     Technique(
         "model",
         lambda job: job.config.fp8 == "transformer_engine",

@@ -13,8 +13,8 @@ each rank keeps its part. That is done here with random values in place of a che
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -31,16 +31,8 @@ from oomdoctor.worker.training.synthetic import STANDARD_DEVIATION
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
-    from accelerate.parallelism_config import ParallelismConfig
     from accelerate.utils import FullyShardedDataParallelPlugin
     from transformers import Trainer
-
-
-def shards_made_on_device() -> AbstractContextManager[None]:
-    """Let accelerate load parameters that are made on the device, in place of a checkpoint's."""
-    from accelerate.utils import fsdp_utils
-
-    return replaced(fsdp_utils, "fsdp2_load_full_state_dict", _load)
 
 
 def _load(
@@ -49,7 +41,7 @@ def _load(
     full_sd: dict[str, object],
     cpu_offload: bool = False,
 ) -> Module:
-    """What accelerate's `fsdp2_load_full_state_dict` does with memory."""
+    """Parameters made on the device, in place of those that accelerate loads from a checkpoint."""
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     parts: dict[str, torch.Tensor] = {}
@@ -119,8 +111,10 @@ def prepare(trainer: Trainer, config: TrainConfig) -> tuple[torch.nn.Module, Opt
     _set_precision(plugin, config)
     if config.fsdp_version == 1:
         return _by_fsdp1(trainer)
+    from accelerate.utils import fsdp_utils
+
     optimizer = optimizers.create(trainer)
-    with shards_made_on_device():
+    with replaced(fsdp_utils, "fsdp2_load_full_state_dict", _load):
         model, optimizer = accelerator.prepare(trainer.model, optimizer)
     if config.prefetch == "forward":
         _gather_ahead(model)
@@ -175,7 +169,11 @@ def _by_fsdp1(trainer: Trainer) -> tuple[torch.nn.Module, Optimizer]:
 
     accelerator = trainer.accelerator
     if _is_peft_model(trainer.model):
-        accelerator.state.fsdp_plugin.auto_wrap_policy = _policy_of_adapters(trainer)
+        from peft.utils.other import fsdp_auto_wrap_policy
+
+        # The Trainer does so too: each adapter is a unit.
+        plugin = accelerator.state.fsdp_plugin
+        plugin.auto_wrap_policy = fsdp_auto_wrap_policy(trainer.model)
     model = accelerator.prepare(trainer.model)
     fill(model)
     trainer.model = trainer.model_wrapped = model
@@ -183,20 +181,10 @@ def _by_fsdp1(trainer: Trainer) -> tuple[torch.nn.Module, Optimizer]:
     return model, optimizer
 
 
-def _policy_of_adapters(trainer: Trainer) -> Callable[..., bool]:
-    """The policy that the Trainer sets for LoRA: each adapter is a unit."""
-    from peft.utils.other import fsdp_auto_wrap_policy
-
-    policy: Callable[..., bool] = fsdp_auto_wrap_policy(trainer.model)
-    return policy
-
-
 def _set_precision(plugin: FullyShardedDataParallelPlugin, config: TrainConfig) -> None:
     """Reduce gradients in the dtype of the rung, if it names one."""
     if config.reduce_dtype == "default":
         return
-    import dataclasses
-
     dtype = getattr(torch, config.reduce_dtype)
     policy = plugin.mixed_precision_policy
     if policy is None:
@@ -205,7 +193,7 @@ def _set_precision(plugin: FullyShardedDataParallelPlugin, config: TrainConfig) 
         kind = MixedPrecision if config.fsdp_version == 1 else MixedPrecisionPolicy
         policy = kind(reduce_dtype=dtype)
     else:
-        policy = dataclasses.replace(policy, reduce_dtype=dtype)
+        policy = replace(policy, reduce_dtype=dtype)
     plugin.mixed_precision_policy = policy
 
 
@@ -237,13 +225,11 @@ def engine_arguments(config: TrainConfig, gradient_bytes: int) -> dict[str, obje
     """
     found = engine_settings(config, gradient_bytes)
     if config.sharding == "hybrid" and config.fsdp_version == 2:
-        found["parallelism_config"] = _mesh(config)
+        from accelerate.parallelism_config import ParallelismConfig
+
+        # Nodes that copy the model, of GPUs that shard it.
+        shards = config.gpus_per_node
+        nodes = config.world_size // shards
+        mesh = ParallelismConfig(dp_replicate_size=nodes, dp_shard_size=shards)
+        found["parallelism_config"] = mesh
     return found
-
-
-def _mesh(config: TrainConfig) -> ParallelismConfig:
-    """Nodes that copy the model, of GPUs that shard it."""
-    from accelerate.parallelism_config import ParallelismConfig
-
-    nodes = config.world_size // config.gpus_per_node
-    return ParallelismConfig(dp_replicate_size=nodes, dp_shard_size=config.gpus_per_node)

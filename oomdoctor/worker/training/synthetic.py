@@ -143,12 +143,10 @@ def _kept_in_fp32(model: PreTrainedModel) -> list[str]:
     return list(getattr(model, "_keep_in_fp32_modules", None) or [])
 
 
-def _fp32_names(model: PreTrainedModel, dtype: torch.dtype) -> list[str]:
+def _fp32_names(model: PreTrainedModel, dtype: torch.dtype) -> set[str]:
     """Parts of the names of parameters that `from_pretrained` keeps in fp32, like T5's wo."""
-    names = list(getattr(model, "_keep_in_fp32_modules_strict", None) or [])
-    if dtype == torch.float16:
-        names += _kept_in_fp32(model)
-    return names
+    names = set(getattr(model, "_keep_in_fp32_modules_strict", None) or ())
+    return names | set(_kept_in_fp32(model) if dtype == torch.float16 else ())
 
 
 def _materialise(
@@ -162,17 +160,14 @@ def _materialise(
             if declared is None or declared.device.type != "meta":
                 continue
             if id(declared) not in made:
-                full_name = f"{prefix}.{name}"
-                wanted = (
-                    torch.float32
-                    if any(part in full_name.split(".") for part in fp32_names)
-                    else declared.dtype
-                )
-                parameter = (
-                    _parameter(declared, full_name, wanted, dtype, device)
-                    if on_host is None
-                    else _on_host(declared, wanted, dtype, device, on_host)
-                )
+                if type(declared).__name__ in ("Params4bit", "Int8Params"):
+                    parameter = _quantized_parameter(declared, dtype, device)
+                    if on_host is not None:
+                        parameter = _moved_to_host(parameter, on_host)
+                else:
+                    kept = not fp32_names.isdisjoint((*prefix.split("."), name))
+                    wanted = torch.float32 if kept else declared.dtype
+                    parameter = _plain_parameter(declared, name, wanted, device, on_host)
                 made[id(declared)] = parameter
             module._parameters[name] = made[id(declared)]
         for declared in [buffer for buffer in module._buffers.values() if buffer is not None]:
@@ -189,42 +184,29 @@ def _buffer(declared: torch.Tensor, device: torch.device) -> torch.Tensor:
     return torch.empty_like(declared, device=device)
 
 
-def _parameter(
+def _plain_parameter(
     declared: torch.nn.Parameter,
     name: str,
     wanted: torch.dtype,
-    dtype: torch.dtype,
     device: torch.device,
+    on_host: OnHost | None,
 ) -> torch.nn.Parameter:
-    kind = type(declared).__name__
-    if kind in ("Params4bit", "Int8Params"):
-        return _quantized_parameter(declared, kind, dtype, device)
-    value = torch.empty(declared.shape, dtype=wanted, device=device)
-    if value.dim() >= 2:
+    with nullcontext() if on_host is None else on_host():
+        place = device if on_host is None else torch.device("cpu")
+        value = torch.empty(declared.shape, dtype=wanted, device=place)
+    if on_host is None and value.dim() >= 2:
         value.normal_(0.0, STANDARD_DEVIATION)
-    else:
+    elif on_host is None:
         value.fill_(1.0 if name.endswith("weight") else 0.0)
     return torch.nn.Parameter(value, requires_grad=declared.requires_grad)
 
 
-def _on_host(
-    declared: torch.nn.Parameter,
-    wanted: torch.dtype,
-    dtype: torch.dtype,
-    device: torch.device,
-    on_host: OnHost,
-) -> torch.nn.Parameter:
-    """A parameter in host memory without values; quantized ones are made on the device first.
+def _moved_to_host(made: torch.nn.Parameter, on_host: OnHost) -> torch.nn.Parameter:
+    """A quantized parameter in host memory without values.
 
     Engines do not shard 4-bit weights that are stored as integers, so these stay on the device.
     """
-    kind = type(declared).__name__
-    if kind not in ("Params4bit", "Int8Params"):
-        with on_host():
-            value = torch.empty(declared.shape, dtype=wanted, device="cpu")
-            return torch.nn.Parameter(value, requires_grad=declared.requires_grad)
-    made = _quantized_parameter(declared, kind, dtype, device)
-    if kind == "Int8Params" or made.dtype == torch.uint8:
+    if hasattr(made, "CB") or made.dtype == torch.uint8:
         return made
     with on_host():
         # As transformers does: only the weights leave the device, not their constants.
@@ -233,11 +215,12 @@ def _on_host(
 
 
 def _quantized_parameter(
-    declared: torch.nn.Parameter, kind: str, dtype: torch.dtype, device: torch.device
+    declared: torch.nn.Parameter, dtype: torch.dtype, device: torch.device
 ) -> torch.nn.Parameter:
     """One random weight, quantized on its way to the device as transformers' quantizers do."""
     import bitsandbytes
 
+    kind = type(declared).__name__
     value = torch.empty(declared.shape, dtype=dtype, device=device)
     value.normal_(0.0, STANDARD_DEVIATION)
     settings = dict(declared.__dict__)

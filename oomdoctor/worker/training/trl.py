@@ -25,7 +25,7 @@ from oomdoctor.records.configuration.config import (
 )
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.replacing import replaced
-from oomdoctor.worker.training.batch import Batch
+from oomdoctor.worker.training.batch import Batch, padding_token
 from oomdoctor.worker.training.loading import load_model
 from oomdoctor.worker.training.setup import OnPhase, Setup
 from oomdoctor.worker.training.sharding import fsdp_plugin, moved_with_values
@@ -153,16 +153,13 @@ def _class(trainer: type[Trainer], on_phase: OnPhase | None, config: TrainConfig
         def _precompute_ref_logps(self, dataset: Dataset, *_: object, **__: object) -> Dataset:
             return dataset  # one forward pass without gradients, which needs less than the step
 
-    if not hasattr(trainer, "_generate_and_score_completions"):
-        return TrlTrainer
-
-    class GrpoTrainer(TrlTrainer):
-        """GRPO's step on completions that were generated and scored before."""
-
         def _prepare_inputs(self, inputs: Batch) -> Batch:
-            return inputs
+            if config.objective == "grpo":  # the completions were generated and scored before
+                return inputs
+            prepared: Batch = super()._prepare_inputs(inputs)
+            return prepared
 
-    return GrpoTrainer
+    return TrlTrainer
 
 
 def _reward(completions: list[object], **_: object) -> list[float]:
@@ -180,12 +177,8 @@ def _own_parts(
 
     It also names a cache by all weights, which nobody reads here.
     """
-
-    def wrapped(model: PreTrainedModel, *_: object, **__: object) -> Module:
-        return adapted(model)
-
     parts: dict[str, object] = {
-        "get_peft_model": wrapped,
+        "get_peft_model": lambda model, *_, **__: adapted(model),
         "hash_module": lambda _: "",
         "create_model_from_path": lambda *_, **__: reference(),
     }
@@ -202,9 +195,7 @@ def tokenizer_of(model: PreTrainedModel) -> PreTrainedTokenizerFast:
     from tokenizers.models import WordLevel
     from transformers import PreTrainedTokenizerFast
 
-    text = model.config.get_text_config()
-    own = getattr(text, "pad_token_id", None)
-    pad = own if isinstance(own, int) and 0 <= own < text.vocab_size else 0
+    pad = padding_token(model.config.get_text_config())
     words = {"<pad>": pad, "</s>": 1 if pad == 0 else 0}
     return PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer(WordLevel(words, unk_token="<pad>")),

@@ -23,8 +23,8 @@ CHAINS = [
     # A checkpoint goes around what was replaced, and activations are saved around both.
     ("apply_kernels", "enable_checkpointing", "keep_activations_on_host"),
     # The scaler and Transformer Engine need an accelerator.
-    ("keep_activations_on_host", "_make_trainer", "_scale_gradients"),
-    ("_scale_gradients", "convert_to_transformer_engine"),
+    ("keep_activations_on_host", "_make_trainer", "scale_gradients"),
+    ("scale_gradients", "convert_to_transformer_engine"),
 ]
 
 

@@ -53,7 +53,7 @@ def test_loading_never_holds_a_second_copy() -> None:
     assert trace.peak < weights + 2 * largest
 
 
-def test_constants_of_quantized_weights_stay_on_the_device(monkeypatch) -> None:
+def test_constants_of_quantized_weights_stay_on_the_device() -> None:
     """Only the weights are sharded, so only they go to the host, and are not quantized again."""
     bitsandbytes = pytest.importorskip("bitsandbytes")
     state = bitsandbytes.functional.QuantState(absmax=torch.empty(8, device="meta"))
@@ -64,9 +64,7 @@ def test_constants_of_quantized_weights_stay_on_the_device(monkeypatch) -> None:
         quant_storage=torch.bfloat16,
         bnb_quantized=True,
     )
-    monkeypatch.setattr(synthetic, "_quantized_parameter", lambda *_: made)
-    dtype = torch.bfloat16
-    declared = synthetic._on_host(made, dtype, dtype, CPU, nullcontext)
+    declared = synthetic._moved_to_host(made, nullcontext)
     assert declared.device.type == "cpu"
     assert declared.bnb_quantized
     assert declared.quant_state is state

@@ -56,46 +56,37 @@ def with_images(
         UnsupportedError: the model's images are not known, or do not fit into a sequence.
     """
     rows, length = ids.shape
-    numbers = numbers_beside(rows, length, config, model)
+    within, numbers = _numbers_beside(rows, length, config, model)
     batch = {
         "input_ids": ids,
         "attention_mask": torch.ones_like(ids),
         "labels": ids.clone(),
-        **{name: tensor for name, tensor in numbers.items() if name != _WITHIN},
+        **numbers,
     }
     if why_text_alone(config, model) is not None or not config.images:
         return batch
-    within = numbers[_WITHIN]
     batch["input_ids"] = torch.where(within, image_token(model), ids)
     batch["labels"] = torch.where(within, -100, ids)
     pixels = images_of(rows, config, model).pixels
     return batch | {name: torch.randn(shape, generator=generator) for name, shape in pixels.items()}
 
 
-_WITHIN = "within"
-
-
 def numbers_of(
     rows: int, length: int, config: TrainConfig, model: PretrainedConfig
 ) -> dict[str, torch.Tensor]:
     """The tensors of whole numbers of a batch; any number stands for a token of text."""
-    numbers = numbers_beside(rows, length, config, model)
-    within = numbers.pop(_WITHIN)
+    within, numbers = _numbers_beside(rows, length, config, model)
     text = torch.full((rows, length), 3)
     if within.any():
         text = torch.where(within, image_token(model), text)
     return numbers | {"input_ids": text, "attention_mask": torch.ones_like(text)}
 
 
-def numbers_beside(
+def _numbers_beside(
     rows: int, length: int, config: TrainConfig, model: PretrainedConfig
-) -> dict[str, torch.Tensor]:
-    """What a batch has beside text and pixels, and which tokens are of images ("within").
-
-    Raises:
-        UnsupportedError: the images do not fit into a sequence.
-    """
-    inputs = inputs_of(model)
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Which tokens are of images, and what a batch has beside text and pixels."""
+    inputs = _inputs_of(model)
     within = torch.zeros((rows, length), dtype=torch.bool)
     numbers: dict[str, torch.Tensor] = {}
     count = config.images if why_text_alone(config, model) is None else 0
@@ -111,16 +102,14 @@ def numbers_beside(
         within = (places % (tokens + 1) < tokens) & (places < count * (tokens + 1))
         within = within.expand(rows, length)
         numbers |= images_of(rows, config, model).numbers
-    numbers[_WITHIN] = within
     for name in ("token_type_ids", "mm_token_type_ids"):
         if name in inputs and (config.images or name == "token_type_ids"):
             numbers[name] = within.to(torch.int64)
-    return numbers
+    return within, numbers
 
 
-def inputs_of(model: PretrainedConfig) -> frozenset[str]:
-    """The names of the inputs of the forward pass."""
-    return frozenset(signature(class_of(model).forward).parameters)
+def _inputs_of(model: PretrainedConfig) -> Mapping[str, Parameter]:
+    return signature(class_of(model).forward).parameters
 
 
 def class_of(model: PretrainedConfig) -> type[PreTrainedModel]:
@@ -176,7 +165,7 @@ def why_text_alone(config: TrainConfig, model: PretrainedConfig) -> str | None:
         _tokens(config, model)
         image_token(model)
     except ImagesUnknownError as error:
-        inputs = signature(class_of(model).forward).parameters
+        inputs = _inputs_of(model)
         if "pixel_values" in inputs and inputs["pixel_values"].default is Parameter.empty:
             raise UnsupportedError(
                 f"{model.model_type} needs images in each row, and {error}"
@@ -188,9 +177,7 @@ def why_text_alone(config: TrainConfig, model: PretrainedConfig) -> str | None:
 def plain_tokens(model: PretrainedConfig, vocabulary: int) -> int:
     """How many of the first tokens have no meaning for images."""
     special = [getattr(model, name, None) for name in _SPECIAL]
-    return min(
-        number for number in (vocabulary, *special) if isinstance(number, int) and number > 1
-    )
+    return min(one for one in (vocabulary, *special) if isinstance(one, int) and one > 1)
 
 
 def vision_of(model: PretrainedConfig) -> PretrainedConfig:
@@ -224,9 +211,9 @@ def images_of(rows: int, config: TrainConfig, model: PretrainedConfig) -> Images
     Raises:
         UnsupportedError: it takes them in no form that is known here.
     """
-    inputs = inputs_of(model)
+    inputs = _inputs_of(model).keys()
     for marks, make in _FORMS:
-        if marks <= inputs:
+        if {"pixel_values", *marks} <= inputs:
             try:
                 return make(rows, config, model)
             except AttributeError as error:  # the config has no such key
@@ -352,8 +339,12 @@ def _side(config: TrainConfig, model: PretrainedConfig) -> int:
     """Patches a side, of which `_merge` become one token."""
     vision = vision_of(model)
     merge = _merge(vision)
-    patch: int = vision.patch_size
-    return max(1, round((config.image_size or _USUAL) / (patch * merge))) * merge
+    return _steps(config, vision.patch_size * merge) * merge
+
+
+def _steps(config: TrainConfig, pixels: int) -> int:
+    """How many steps of so many pixels a side has, if images have any size."""
+    return max(1, round((config.image_size or _USUAL) / pixels))
 
 
 def _own_size(config: TrainConfig, model: PretrainedConfig) -> int:
@@ -386,8 +377,7 @@ def _sized(rows: int, config: TrainConfig, model: PretrainedConfig) -> Images:
     if vision.model_type != "pixtral":
         return _whole(rows, config, model)
     step = vision.patch_size * getattr(model, "spatial_merge_size", 1)
-    side = max(1, round((config.image_size or _USUAL) / step)) * step
-    count = rows * config.images
+    side, count = _steps(config, step) * step, rows * config.images
     sizes = torch.tensor([[side, side]]).repeat(count, 1)
     return Images({"pixel_values": (count, 3, side, side)}, {"image_sizes": sizes})
 
@@ -416,7 +406,7 @@ def _placed(rows: int, config: TrainConfig, model: PretrainedConfig) -> Images:
     """Gemma 4: patches of each image in rows, with where they are."""
     vision = vision_of(model)
     pool = getattr(vision, "pooling_kernel_size", 1)
-    side = max(1, round((config.image_size or _USUAL) / (vision.patch_size * pool))) * pool
+    side = _steps(config, vision.patch_size * pool) * pool
     count = rows * config.images
     places = torch.cartesian_prod(torch.arange(side), torch.arange(side)).flip(1)
     shape = (count, side * side, 3 * vision.patch_size**2)
@@ -443,12 +433,12 @@ def _tiled_beside(rows: int, config: TrainConfig, model: PretrainedConfig) -> Im
 
 
 _Make = Callable[[int, TrainConfig, "PretrainedConfig"], Images]
-# By the inputs that only models of a form take; the first that fits counts.
-_FORMS: tuple[tuple[frozenset[str], _Make], ...] = (
-    (frozenset({"pixel_values", "image_grid_thw"}), _patches),
-    (frozenset({"pixel_values", "image_position_ids"}), _placed),
-    (frozenset({"pixel_values", "aspect_ratio_ids"}), _tiled_beside),
-    (frozenset({"pixel_values", "pixel_attention_mask"}), _by_row),
-    (frozenset({"pixel_values", "image_sizes"}), _sized),
-    (frozenset({"pixel_values"}), _whole),
+# By the inputs beside pixels that only models of a form take; the first that fits counts.
+_FORMS: tuple[tuple[tuple[str, ...], _Make], ...] = (
+    (("image_grid_thw",), _patches),
+    (("image_position_ids",), _placed),
+    (("aspect_ratio_ids",), _tiled_beside),
+    (("pixel_attention_mask",), _by_row),
+    (("image_sizes",), _sized),
+    ((), _whole),
 )

@@ -30,8 +30,6 @@ from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.training.setup import Setup
 
 _IGNORED = -100  # the label of a document's first token, which follows another document
-
-
 _TASKS = ("causal-lm", "masked-lm", "sequence-classification")
 # What a collator has at a place of padding, by the name of the tensor.
 _AT_PADDING = {"attention_mask": 0, "labels": _IGNORED, "completion_mask": 0}
@@ -59,12 +57,12 @@ def check_packing(setup: Setup) -> None:
             f"with {config.attention} this transformers lets documents attend to each other; "
             "pip install -U transformers"
         )
-    if _makes_no_mask(masks, config.attention):
-        return
-    setup.notes.append(
-        f"{config.attention} needs a mask of all pairs of tokens in the row; flash_attention_2 "
-        "needs none"
-    )
+    maker = masks.ALL_MASK_ATTENTION_FUNCTIONS._global_mapping.get(config.attention)
+    if maker is not masks.flash_attention_mask:  # which is there if sdpa stands in for a package
+        setup.notes.append(
+            f"{config.attention} needs a mask of all pairs of tokens in the row; flash_attention_2 "
+            "needs none"
+        )
 
 
 def _masks() -> ModuleType | None:
@@ -74,12 +72,6 @@ def _masks() -> ModuleType | None:
     except ImportError:
         return None
     return found if hasattr(found, "find_packed_sequence_indices") else None
-
-
-def _makes_no_mask(masks: ModuleType, attention: str) -> bool:
-    """Whether sdpa stands in for a package, in a simulation."""
-    maker = masks.ALL_MASK_ATTENTION_FUNCTIONS._global_mapping.get(attention)
-    return maker is masks.flash_attention_mask
 
 
 def joined(

@@ -9,8 +9,8 @@ from oomdoctor.records.configuration.config import (
     TrainConfig,
     documents_of,
     padded_rows,
+    rows_of,
     scored_tokens,
-    sequences_per_sample,
 )
 from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.worker.protocol import UnsupportedError
@@ -24,21 +24,18 @@ def built_job(job: ProbeJob) -> ProbeJob:
     Raises:
         UnsupportedError: the objective is not for this kind of model.
     """
-    objective = job.config.objective
-    if job.config.loss == "chunked" and job.model.task != "causal-lm":
+    objective, task = job.config.objective, job.model.task
+    if job.config.loss == "chunked" and task != "causal-lm":
         raise UnsupportedError(
-            f"TRL's loss in chunks is for causal language models, not {job.model.task}; use "
-            'loss = "default"'
+            f'TRL\'s loss in chunks is for causal language models, not {task}; use loss = "default"'
         )
     if objective == "default":
         return job
-    if job.model.task not in ("causal-lm", "sequence-classification"):
-        raise UnsupportedError(f"{objective} is for causal language models, not {job.model.task}")
+    if task != "causal-lm" and (objective, task) != ("reward", "sequence-classification"):
+        raise UnsupportedError(f"{objective} is for causal language models, not {task}")
     if objective == "reward":
         config = {**job.model.config, **REWARDS}
         return replace(job, model=replace(job.model, task="sequence-classification", config=config))
-    if job.model.task != "causal-lm":
-        raise UnsupportedError(f"{objective} is for causal language models, not {job.model.task}")
     return job
 
 
@@ -53,17 +50,14 @@ def scored_share(config: TrainConfig) -> Fraction | None:
 
 def _less_padding(share: Fraction, config: TrainConfig) -> Fraction:
     """Padding takes one scored token of each padded row."""
-    size = config.micro_batch_size
-    assert isinstance(size, int)
-    rows = size * sequences_per_sample(config)
-    return share - Fraction(padded_rows(config), rows * (config.sequence_length - 1))
+    tokens = rows_of(config) * (config.sequence_length - 1)
+    return share - Fraction(padded_rows(config), tokens)
 
 
 def _share_of_documents(config: TrainConfig) -> Fraction:
     """Of a row of several documents, the first token of each has no label."""
     if config.packing == "none":
         return _less_padding(Fraction(1), config)
-    size = config.micro_batch_size
-    assert isinstance(size, int)
+    size = config.micro_batch()
     tokens = size * config.sequence_length
     return Fraction(tokens - size * documents_of(config), tokens - 1)

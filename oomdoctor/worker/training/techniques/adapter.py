@@ -38,8 +38,7 @@ def add_adapter(model: PreTrainedModel, config: TrainConfig, task: Task) -> Peft
     if config.quantization != "none" and config.kbit_prepare == "peft":
         model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
     else:
-        for parameter in model.parameters():
-            parameter.requires_grad_(False)
+        model.requires_grad_(False)
         if config.quantization != "none" and config.kbit_prepare == "norms":
             for name, module in model.named_modules():
                 if "norm" in name.rsplit(".", 1)[-1].lower():
@@ -48,10 +47,9 @@ def add_adapter(model: PreTrainedModel, config: TrainConfig, task: Task) -> Peft
     targets: str | list[str]
     if config.lora_targets == "attention":
         targets = _attention_targets(model)
-    elif isinstance(config.lora_targets, str):
-        targets = config.lora_targets
     else:
-        targets = list(config.lora_targets)
+        named = config.lora_targets
+        targets = named if isinstance(named, str) else list(named)
     try:
         adapted = get_peft_model(
             model,
@@ -159,12 +157,13 @@ def _check_saved(model: Module, config: TrainConfig) -> None:
 
 def _trained_whole(model: Module) -> list[str]:
     """The names of the embeddings and the output head."""
-    found = []
-    for name, module in model.named_modules():
-        last = name.rsplit(".", 1)[-1]
-        if isinstance(module, torch.nn.Embedding) or module is model.get_output_embeddings():
-            found.append(last)
-    return list(dict.fromkeys(found))
+    head = model.get_output_embeddings()
+    found = {
+        name.rpartition(".")[2]: None
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Embedding) or module is head
+    }
+    return list(found)
 
 
 def without_adapter(model: Module) -> PreTrainedModel:

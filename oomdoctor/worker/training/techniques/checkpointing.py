@@ -107,7 +107,8 @@ def _places(layer: Module, part: str) -> Iterator[tuple[Module, str, str]]:
     for path, module in layer.named_modules():
         name = path.rsplit(".", 1)[-1]
         inside = any(path.startswith(f"{outer}.") for outer in found)
-        if not inside and _PARTS[part].search(name) and _has_matrix(module):
+        has_matrix = any(parameter.dim() >= 2 for parameter in module.parameters())
+        if not inside and _PARTS[part].search(name) and has_matrix:
             found.append(path)
             yield module, path, "forward"
     if not found and part == "mlp" and hasattr(layer, _MLP_METHOD):
@@ -119,10 +120,6 @@ def _turn_off_caches(model: Module) -> None:
     for module in model.modules():
         if hasattr(getattr(module, "config", None), "use_cache"):
             module.config.use_cache = False
-
-
-def _has_matrix(module: Module) -> bool:
-    return any(parameter.dim() >= 2 for parameter in module.parameters())
 
 
 def _layers(model: Module) -> Iterator[Module]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
-from torch.nn import Module, Parameter
+from torch.nn import Parameter
 
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.training.layers import stacks_of
@@ -36,8 +36,7 @@ def freeze(setup: Setup) -> None:
         )
     for path in paths[:layers]:
         model.get_submodule(path).requires_grad_(False)
-    outside = tuple(f"{path}." for path in (stack.path for stack in stacks))
-    for parameter in _embeddings(model, outside):
+    for parameter in _embeddings(model, tuple(f"{stack.path}." for stack in stacks)):
         parameter.requires_grad_(False)
     head = model.get_output_embeddings()
     if head is not None and not head.weight.requires_grad:
@@ -53,11 +52,5 @@ def _embeddings(model: PreTrainedModel, stacks: tuple[str, ...]) -> Iterator[Par
     for path, module in model.named_modules():
         if f"{path}.".startswith(stacks) or (module is head and head is not shared):
             continue
-        if _embeds(path, module):
+        if isinstance(module, torch.nn.Embedding) or "embed" in path.lower():
             yield from module.parameters(recurse=False)
-
-
-def _embeds(path: str, module: Module) -> bool:
-    return isinstance(module, torch.nn.Embedding) or any(
-        "embed" in part for part in path.lower().split(".")
-    )

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.training.setup import Setup
-
-if TYPE_CHECKING:
-    from accelerate import Accelerator
 
 
 def check_scalable(setup: Setup) -> None:
@@ -34,20 +29,22 @@ def check_scalable(setup: Setup) -> None:
         )
 
 
-def scale_gradients(accelerator: Accelerator) -> None:
+def scale_gradients(setup: Setup) -> None:
     """Turn on fp16 with a gradient scaler, which accelerate refuses or omits on the CPU.
 
-    Call it on an Accelerator made without mixed precision, before its `prepare`. The scaler is the
-    one that accelerate uses on CUDA; its tensors (scale, growth, found_inf) have 4 bytes. Each step
-    reads the value of found_inf (`GradScaler._maybe_opt_step`): if it is not zero, the scaler skips
-    the optimizer.
+    The Accelerator was made without mixed precision, and has not prepared the model. The scaler is
+    the one that accelerate uses on CUDA; its tensors (scale, growth, found_inf) have 4 bytes. Each
+    step reads the value of found_inf (`GradScaler._maybe_opt_step`): if it is not zero, the scaler
+    skips the optimizer.
     """
+    accelerator = setup.trainer.accelerator
     accelerator.state._mixed_precision = "fp16"
     accelerator.native_amp = True
     accelerator.scaler = torch.amp.GradScaler("cpu")
 
 
-def forget_scale(accelerator: Accelerator) -> None:
+def forget_scale(setup: Setup) -> None:
     """Drop the tensors that the gradient scaler made in its first step, if there is a scaler."""
-    if accelerator.scaler is not None:
-        accelerator.scaler._scale = accelerator.scaler._growth_tracker = None
+    scaler = setup.trainer.accelerator.scaler
+    if scaler is not None:
+        scaler._scale = scaler._growth_tracker = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -207,7 +208,8 @@ def test_fp16_trains_with_a_gradient_scaler() -> None:
     AcceleratorState._reset_state(True)
     try:
         accelerator = Accelerator(mixed_precision="no", cpu=True)
-        scale_gradients(accelerator)
+        setup: Any = SimpleNamespace(trainer=SimpleNamespace(accelerator=accelerator))
+        scale_gradients(setup)
         with FakeTensorMode(allow_non_fake_inputs=True), cuda_autocast(), NoOverflow():
             layer = torch.nn.Linear(4, 4)
             optimizer = torch.optim.SGD(layer.parameters(), momentum=0.9)
