@@ -37,25 +37,18 @@ _GRADIENT_ARGUMENTS = frozenset(("grads", "g"))
 
 
 @dataclass(frozen=True, slots=True)
-class _Argument:
-    """A tensor argument, or a list of tensors, and how often its bytes move."""
-
-    name: str
-    passes: int  # 0 unread, 1 read, 2 read and written
-
-
-@dataclass(frozen=True, slots=True)
 class _Rule:
     """What the schema of one operator says.
 
-    `gathers`: it reads as much of a table as it writes. `source`: the argument that a copy between
-    devices reads. `flops`: None if it has no product. `unpacked`: it unpacks a weight. `pointwise`:
-    PyTorch's own bandwidth-bound kernel, which is slower if its tensors differ.
+    `arguments` are those with tensors, and how often their bytes move: 0 unread, 1 read, 2 read and
+    written. `gathers`: it reads as much of a table as it writes. `source`: the argument that a copy
+    between devices reads. `flops`: None if it has no product. `unpacked`: it unpacks a weight.
+    `pointwise`: PyTorch's own bandwidth-bound kernel, which is slower if its tensors differ.
     """
 
     name: str
     kind: OpKind
-    arguments: tuple[_Argument, ...]
+    arguments: dict[str, int]
     writes_result: bool
     gathers: bool
     source: str | None
@@ -76,14 +69,14 @@ def cost_of(call: OperatorCall) -> OpCost | None:
         return None
     moved = 0
     dtype = None
-    for argument in rule.arguments:
-        value = call.argument(argument.name)
+    for name, passes in rule.arguments.items():
+        value = call.argument(name)
         if value is None:
             continue
         if dtype is None:
             dtype = _dtype_of(value)
-        if argument.passes:
-            moved += argument.passes * _bytes_of(value)
+        if passes:
+            moved += passes * _bytes_of(value)
     if rule.writes_result:
         written = _bytes_of(call.result)
         moved += 2 * written if rule.gathers else written
@@ -110,10 +103,7 @@ class _Exceptions(TypedDict):
     scattered: dict[str, str]
 
 
-@cache
-def _exceptions() -> _Exceptions:
-    exceptions: _Exceptions = data_of("operators.toml")["costs"]
-    return exceptions
+_EXCEPTIONS: _Exceptions = data_of("operators.toml")["costs"]
 
 
 @cache
@@ -122,19 +112,19 @@ def _rule(func: OpOverload) -> _Rule | None:
     space, _, name = schema.name.partition("::")
     writes_result = any(_is_tensor(r.type) and r.alias_info is None for r in schema.returns)
     written = [a for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
-    if name in _exceptions()["without_kernel"] or not (writes_result or written):
+    if name in _EXCEPTIONS["without_kernel"] or not (writes_result or written):
         return None
     kind = _kind(space, name)
     return _Rule(
         name=name,
         kind=kind,
-        arguments=tuple(
-            _Argument(argument.name, _passes(name, argument))
+        arguments={
+            argument.name: _passes(name, argument)
             for argument in schema.arguments
             if _is_tensor(argument.type)
-        ),
+        },
         writes_result=writes_result,
-        gathers=name in _exceptions()["gathered"],
+        gathers=name in _EXCEPTIONS["gathered"],
         source={"_to_copy": "self", "copy_": "src"}.get(name),
         flops=flop_formula(func, name),
         unpacked=name in FOUR_BIT_PRODUCTS,
@@ -147,13 +137,12 @@ def _is_tensor(kind: object) -> bool:
 
 
 def _passes(name: str, argument: Argument) -> int:
-    exceptions = _exceptions()
-    if exceptions["gathered"].get(name) == argument.name:
+    if _EXCEPTIONS["gathered"].get(name) == argument.name:
         return 0
-    if name in exceptions["scattered"]:
+    if name in _EXCEPTIONS["scattered"]:
         # Values are read, and the places to which they go are read and written.
-        return {exceptions["scattered"][name]: 3, "self": 0}.get(argument.name, 1)
-    unread = argument.name == "self" and name in exceptions["unread"]
+        return {_EXCEPTIONS["scattered"][name]: 3, "self": 0}.get(argument.name, 1)
+    unread = argument.name == "self" and name in _EXCEPTIONS["unread"]
     reads = not unread and not argument.is_out
     writes = argument.alias_info is not None and argument.alias_info.is_write
     return int(reads) + int(writes and argument.name not in _GRADIENT_ARGUMENTS)
@@ -177,7 +166,7 @@ def _alike(rule: _Rule, call: OperatorCall) -> bool:
     Only then PyTorch's TensorIterator uses vector loads. Kernels for lists use them for each tensor
     of the list.
     """
-    tensors = [call.argument(argument.name) for argument in rule.arguments if argument.passes]
+    tensors = [call.argument(name) for name, passes in rule.arguments.items() if passes]
     tensors += call.result if isinstance(call.result, tuple) else [call.result]
     known = None
     for tensor in tensors:

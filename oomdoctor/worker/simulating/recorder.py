@@ -9,11 +9,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 import torch
-from torch._subclasses.fake_tensor import unset_fake_temporarily
-from torch.utils._python_dispatch import _disable_current_modes
 
 from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.analysis.simulator.orders.depth import IrregularError
@@ -42,21 +39,6 @@ from oomdoctor.worker.training.objectives.images import numbers_of
 from oomdoctor.worker.training.objectives.task import scored_share
 from oomdoctor.worker.training.step import training_step
 from oomdoctor.worker.training.techniques.scaler import forget_scale
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig
-
-
-def _know(batches: Sequence[Batch], config: TrainConfig, model: PretrainedConfig) -> None:
-    """Keep the numbers of batches with images, from which models compute shapes."""
-    for batch in batches:
-        texts: torch.Tensor = batch["input_ids"]
-        rows, length = texts.shape
-        with unset_fake_temporarily(), _disable_current_modes():
-            numbers = numbers_of(rows, length, config, model)
-        for name, tensor in numbers.items():
-            if isinstance(batch[name], torch.Tensor):
-                real_values.know(batch[name], tensor)
 
 
 class Recorder:
@@ -215,10 +197,8 @@ class Recorder:
         images = setup.task == "image-text-to-text" and config.images > 0
         known = images or self.with_values
         self._answers.values_known = known
-        if images:
-            _know(batches, config, setup.model_config)
-        elif known:
-            self._know_texts(batches, config)
+        if known:
+            self._know(batches, config, images=images)
         trace.adopt(tensors_of(batches), INPUTS)
         trace.vocabulary, trace.tokens = logits_shape(config, setup.task, setup.model_config)
 
@@ -250,13 +230,20 @@ class Recorder:
             config, setup.task, setup.model_config, cpu, count=1, seed=self.job.seed
         )
 
-    def _know_texts(self, batches: Sequence[Batch], config: TrainConfig) -> None:
-        with unset_fake_temporarily(), _disable_current_modes():
-            real = self._batches(config)
-        for batch, values in zip(batches, real, strict=True):
-            for name, tensor in batch.items():
+    def _know(self, batches: Sequence[Batch], config: TrainConfig, *, images: bool) -> None:
+        """Keep the numbers in batches, from which models compute shapes; with images, no texts."""
+        for batch in batches:
+            with real_values.computing():
+                if images:
+                    texts: torch.Tensor = batch["input_ids"]
+                    rows, length = texts.shape
+                    values = numbers_of(rows, length, config, self.setup.model_config)
+                else:
+                    (values,) = self._batches(config)
+            for name, value in values.items():
+                tensor = batch[name]
                 if isinstance(tensor, torch.Tensor):
-                    real_values.know(tensor, values[name])
+                    real_values.know(tensor, value)
 
     def _rewind(self) -> None:
         """Forget the step: drop states, gradients and the scale; cut the tape back to the load."""

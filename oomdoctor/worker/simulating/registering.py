@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 
 import torch
 from torch._ops import OpOverload
 
 
-def own_operator(name: str, schema: str, function: Callable[..., object]) -> OpOverload:
-    """An operator for every device, also for fake tensors; a process can define it only once."""
+@cache  # a process can define an operator only once
+def own_operator(
+    name: str, schema: str, function: Callable[..., object] | None = None
+) -> OpOverload:
+    """An operator for every device, also for fake tensors; without a `function` it does nothing."""
     torch.library.define(f"oomdoctor::{name}", schema)
-    torch.library.impl(f"oomdoctor::{name}", "CompositeExplicitAutograd", function)
+    kernel = function or (lambda *_: None)
+    torch.library.impl(f"oomdoctor::{name}", "CompositeExplicitAutograd", kernel)
     return getattr(torch.ops.oomdoctor, name).default
 
 

@@ -9,9 +9,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import wraps
 from types import ModuleType
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -28,9 +27,6 @@ from oomdoctor.worker.tracing.trace import AllocationTrace
 
 if TYPE_CHECKING:
     from accelerate.state import PartialState
-
-P = ParamSpec("P")
-Result = TypeVar("Result")
 
 
 @contextmanager
@@ -65,40 +61,30 @@ def fake_world(
         # FSDP takes a mesh of the accelerators that it finds, and there may be some.
         stack.enter_context(replaced(torch._C, "_get_accelerator", lambda *_: torch.device("cpu")))
         streams = Streams(trace)
-        if hasattr(torch, "accelerator"):
-            own = streams.current_stream
-            stack.enter_context(replaced(torch.accelerator, "current_stream", own))
+        stack.enter_context(replaced(torch.accelerator, "current_stream", streams.current_stream))
         for module in _users_of_handles(device_mesh):
             stack.enter_context(replaced(module, "_get_device_handle", lambda *_: streams))
+        # A mesh of ranks is a tensor whose values are read, so no mode may make it fake.
+        with_values: Callable[..., Callable[..., object]] = _disable_current_modes()
         for name in ("__init__", "__getitem__", "_flatten", "_unflatten"):
             if hasattr(device_mesh.DeviceMesh, name):
-                made = _with_values(getattr(device_mesh.DeviceMesh, name))
+                made = with_values(getattr(device_mesh.DeviceMesh, name))
                 stack.enter_context(replaced(device_mesh.DeviceMesh, name, made))
         make = device_mesh.init_device_mesh
-        for replacement in _everywhere(make, _with_values(make)):
+        for replacement in _everywhere(make, with_values(make)):
             stack.enter_context(replacement)
         # DTensor takes fake tensors for those of a compiler, for which it pads more.
         for replacement in _everywhere(_functional_collectives._are_we_tracing, lambda: False):
             stack.enter_context(replacement)
         # accelerate tells parameters apart by their address, and fake ones have none.
         stack.enter_context(replaced(FakeTensor, "data_ptr", memory_of))
-        # DTensor runs an operator on whole tensors without memory to know the shape of its result.
+        # DTensor runs an operator on whole tensors to know the shape of its result. These are not
+        # memory of the device.
         shapes = _sharding_prop.ShardingPropagator
-        name = "_propagate_tensor_meta_non_cached"
-        stack.enter_context(replaced(shapes, name, _unseen(getattr(shapes, name), trace)))
+        unseen = trace.paused()(shapes._propagate_tensor_meta_non_cached)
+        stack.enter_context(replaced(shapes, "_propagate_tensor_meta_non_cached", unseen))
         stack.enter_context(resized_storages(trace.note_resized))
         yield
-
-
-def _with_values(function: Callable[P, Result]) -> Callable[P, Result]:
-    """The function without fake tensors: a mesh of ranks is a tensor whose values are read."""
-
-    @wraps(function)
-    def real(*args: P.args, **kwargs: P.kwargs) -> Result:
-        with _disable_current_modes():
-            return function(*args, **kwargs)
-
-    return real
 
 
 def _everywhere(
@@ -109,17 +95,6 @@ def _everywhere(
     for module in list(sys.modules.values()):
         if getattr(module, "__dict__", {}).get(name) is function:
             yield replaced(module, name, instead)
-
-
-def _unseen(function: Callable[P, Result], trace: AllocationTrace) -> Callable[P, Result]:
-    """The function, whose tensors are not memory of the device."""
-
-    @wraps(function)
-    def unseen(*args: P.args, **kwargs: P.kwargs) -> Result:
-        with trace.paused():
-            return function(*args, **kwargs)
-
-    return unseen
 
 
 def _users_of_handles(device_mesh: ModuleType) -> Iterator[ModuleType]:

@@ -7,7 +7,7 @@ by value, then goes as on a GPU. Nothing is kept for a step without such tensors
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 
@@ -27,6 +27,36 @@ _MADE = ("arange", "zeros", "ones", "full", "scalar_tensor", "linspace", "eye")
 def know(tensor: torch.Tensor, values: torch.Tensor) -> None:
     """From now on `tensor` is known to hold `values`, of the same shape and dtype."""
     setattr(tensor, _NAME, values)
+
+
+@contextmanager
+def computing() -> Iterator[None]:
+    """A context in which operators compute, whatever modes there are."""
+    with unset_fake_temporarily(), _disable_current_modes():
+        yield
+
+
+def number_in(tensor: object) -> bool | int | float | None:
+    """What a tensor with one element holds; None if that is not known."""
+    values = values_of(tensor)
+    if values is None:
+        return None
+    with computing():
+        number: bool | int | float = values.item()
+    return number
+
+
+def mask_of(indices: object) -> torch.Tensor | None:
+    """The mask of `aten.index` or `aten.masked_select`; None if the elements are chosen else."""
+    mask, *others = indices if isinstance(indices, list | tuple) else (indices,)
+    return (
+        mask if not others and isinstance(mask, torch.Tensor) and mask.dtype == torch.bool else None
+    )
+
+
+def rows_chosen(tensor: torch.Tensor, mask: torch.Tensor, count: int) -> torch.Tensor:
+    """What a mask selects that is true for so many elements."""
+    return tensor.new_empty((count, *tensor.shape[mask.dim() :]))
 
 
 def values_of(tensor: object) -> torch.Tensor | None:
@@ -51,15 +81,12 @@ def lists_known() -> Iterator[None]:
         values = values_of(tensor)
         if values is None or values is tensor:
             return own_list(tensor)
-        with unset_fake_temporarily(), _disable_current_modes():
+        with computing():
             return own_list(values)
 
     def number(value: object) -> object:
-        return (
-            value
-            if not isinstance(value, FakeTensor) or values_of(value) is None
-            else tolist(value)
-        )
+        known = isinstance(value, FakeTensor) and values_of(value) is not None
+        return tolist(value) if known else value
 
     def tensor(data: object, **kwargs: object) -> torch.Tensor:
         made: torch.Tensor = own_tensor(tree_map(number, data), **kwargs)
@@ -106,22 +133,16 @@ def _is_small(tensor: torch.Tensor) -> bool:
 
 
 def _selected(args: Sequence[object]) -> torch.Tensor | None:
-    tensor, chosen = args[0], args[1]
-    masks = list(chosen) if isinstance(chosen, list | tuple) else [chosen]
-    if len(masks) != 1 or not isinstance(tensor, torch.Tensor):
-        return None
-    mask = masks[0]
-    if not isinstance(mask, torch.Tensor) or mask.dtype != torch.bool:
-        return None
+    tensor: torch.Tensor = args[0]
+    mask = mask_of(args[1])
     real = values_of(mask)
-    if real is None:
+    if mask is None or real is None:
         return None
-    with unset_fake_temporarily(), _disable_current_modes():
+    with computing():
         rows = int(real.sum())
-    result = tensor.new_empty((rows, *tensor.shape[mask.dim() :]))
-    own = values_of(tensor)
+    result, own = rows_chosen(tensor, mask, rows), values_of(tensor)
     if own is not None:
-        with unset_fake_temporarily(), _disable_current_modes():
+        with computing():
             know(result, own[real])
     return result
 
@@ -135,7 +156,7 @@ def _computed(
         return None
     if not tensors and not func._schema.name.removeprefix("aten::").startswith(_MADE):
         return None  # random numbers
-    with unset_fake_temporarily(), _disable_current_modes(), torch.no_grad():
+    with computing(), torch.no_grad():
         real_args, real_kwargs = tree_map(_real, (tuple(args), dict(kwargs)))
         return func(*real_args, **real_kwargs)  # type: ignore[no-any-return]
 
@@ -173,18 +194,17 @@ def _device_of(args: Iterable[object]) -> torch.device | None:
     return next((one.device for one in _tensors(list(args))), None)
 
 
+def overloads(*names: str) -> Iterator[OpOverload]:
+    """All overloads of these operators of torch."""
+    for packet in (getattr(torch.ops.aten, name) for name in names):
+        yield from (getattr(packet, name) for name in packet.overloads())
+
+
 @cache
 def _with_length_by_value() -> frozenset[OpOverload]:
-    aten = torch.ops.aten
-    packets: tuple[Callable[..., object], ...] = (
-        aten.nonzero, aten.repeat_interleave, aten.unique_consecutive, aten._unique2,
-        aten.unique_dim, aten._unique, aten.bincount, aten.argwhere,
-    )  # fmt: skip
-    return frozenset(
-        getattr(packet, name)
-        for packet in packets
-        for name in packet.overloads()  # type: ignore[attr-defined]
-    )
+    counted = ("nonzero", "repeat_interleave", "bincount", "argwhere")
+    unique = ("unique_consecutive", "_unique2", "unique_dim", "_unique")
+    return frozenset(overloads(*counted, *unique))
 
 
 class ShapesOnly(FakeTensorMode):  # type: ignore[misc]
@@ -206,13 +226,12 @@ class ShapesOnly(FakeTensorMode):  # type: ignore[misc]
         kwargs = kwargs or {}
         result = dynamic(func, args, kwargs)
         if result is None and func is torch.ops.aten._local_scalar_dense.default:
-            values = values_of(args[0])
-            if values is None:
-                return _unknown(args[0])
-            with unset_fake_temporarily(), _disable_current_modes():
-                return values.item()
+            number = number_in(args[0])
+            return _unknown(args[0]) if number is None else number
         if result is None and func is torch.ops.aten.index.Tensor:
-            result = _all_of(args[0], args[1])
+            mask, tensor = mask_of(args[1]), args[0]
+            if mask is not None and isinstance(tensor, torch.Tensor):
+                result = rows_chosen(tensor, mask, mask.numel())
         if result is None:
             result = super().__torch_dispatch__(func, types, args, kwargs)
         learn(func, args, kwargs, result)
@@ -224,13 +243,3 @@ def _unknown(tensor: object) -> bool | int | float:
     if tensor.dtype == torch.bool:
         return False
     return 1.0 if tensor.is_floating_point() else 1
-
-
-def _all_of(tensor: object, indices: object) -> torch.Tensor | None:
-    """What a mask selects that is true everywhere; None if there is no mask."""
-    mask = indices[0] if isinstance(indices, list | tuple) and len(indices) == 1 else None
-    if not isinstance(tensor, torch.Tensor) or not isinstance(mask, torch.Tensor):
-        return None
-    if mask.dtype != torch.bool:
-        return None
-    return tensor.new_empty((mask.numel(), *tensor.shape[mask.dim() :]))

@@ -66,15 +66,20 @@ def flash(call: OperatorCall, _: Card) -> tuple[Step, ...]:
     """
     batch, heads, length, dim = call.tensor("query").shape
     key = call.tensor("key")
-    rounded = _up(length, 128)
-    accumulators = [
-        FLOAT * batch * heads * rounded,
-        FLOAT * batch * heads * rounded * _up(dim, 32 if dim <= 128 else 64),
-    ]
-    if key.shape[1] != heads:
-        expanded = batch * key.shape[2] * heads * dim * key.element_size()
-        accumulators += [expanded, expanded]
-    return (*_copies(call.tensor("grad_out"), call.tensor("out")), *accumulators)
+    rows, of_keys = batch * _up(length, 128), batch * key.shape[2]
+    copies = _copies(call.tensor("grad_out"), call.tensor("out"))
+    return (*copies, *_flash_accumulators(rows, heads, dim, key, of_keys))
+
+
+def _flash_accumulators(
+    rows: int, heads: int, dim: int, key: torch.Tensor, rows_of_keys: int
+) -> tuple[int, ...]:
+    sums = FLOAT * heads * rows
+    of_queries = (sums, sums * _up(dim, 32 if dim <= 128 else 64))
+    if key.shape[1] == heads:
+        return of_queries
+    expanded = rows_of_keys * heads * dim * key.element_size()
+    return (*of_queries, expanded, expanded)
 
 
 def flash_of_documents(call: OperatorCall, _: Card) -> tuple[Step, ...]:
@@ -85,15 +90,9 @@ def flash_of_documents(call: OperatorCall, _: Card) -> tuple[Step, ...]:
     tokens, heads, dim = call.tensor("query").shape
     key = call.tensor("key")
     rows = tokens + 128 * (call.tensor("cum_seq_q").numel() - 1)
-    accumulators = [
-        FLOAT * heads * rows,
-        FLOAT * heads * rows * _up(dim, 32 if dim <= 128 else 64),
-    ]
-    if key.shape[1] != heads:
-        expanded = key.shape[0] * heads * dim * key.element_size()
-        accumulators += [expanded, expanded]
     grad = call.tensor("grad_out")
-    return (*(() if grad.is_contiguous() else (tensor_bytes(grad),)), *accumulators)
+    copies = () if grad.is_contiguous() else (tensor_bytes(grad),)
+    return (*copies, *_flash_accumulators(rows, heads, dim, key, key.shape[0]))
 
 
 def cudnn(call: OperatorCall, _: Card) -> tuple[Step, ...]:

@@ -48,14 +48,9 @@ def simulated_attention() -> Iterator[None]:
     """
     from transformers import modeling_utils
 
-    functions = modeling_utils.ALL_ATTENTION_FUNCTIONS
-    original = functions["sdpa"]
-    functions["sdpa"] = _forward
-    try:
-        with _masks_of_the_packages():
-            yield
-    finally:
-        functions["sdpa"] = original
+    functions = modeling_utils.ALL_ATTENTION_FUNCTIONS._global_mapping
+    with restored(functions, {"sdpa": _forward}), _masks_of_the_packages():
+        yield
 
 
 @contextlib.contextmanager

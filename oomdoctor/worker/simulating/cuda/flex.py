@@ -15,11 +15,10 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
-from torch._ops import OpOverload
 from torch.autograd.function import FunctionCtx
 
 from oomdoctor.analysis.allocator.sizes import round_size
@@ -34,15 +33,6 @@ if TYPE_CHECKING:
 
 _NAME = "flex_attention"
 _BLOCK = 128  # _DEFAULT_SPARSE_BLOCK_SIZE
-_OPERATORS = {
-    "flex_attention_forward": (
-        "(Tensor query, Tensor key, Tensor value, bool is_causal) -> (Tensor, Tensor, Tensor)"
-    ),
-    "flex_attention_backward": (
-        "(Tensor query, Tensor key, Tensor value, bool is_causal, int kind, int besides) "
-        "-> (Tensor, Tensor, Tensor)"
-    ),
-}
 
 
 @contextmanager
@@ -125,7 +115,7 @@ class _Flex(torch.autograd.Function):  # type: ignore[misc]
         ctx: FunctionCtx, call: tuple[bool, int], *tensors: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         query, key, value = tensors[:3]
-        sums, maxima, out = _operator("flex_attention_forward")(query, key, value, call[0])
+        sums, maxima, out = own_operator(*_FORWARD)(query, key, value, call[0])
         ctx.call, ctx.count = call, len(tensors) - 3
         ctx.save_for_backward(query, key, value, out, sums, *tensors[3:])
         ctx.mark_non_differentiable(maxima)
@@ -144,17 +134,11 @@ class _Flex(torch.autograd.Function):  # type: ignore[misc]
         zeros = torch.zeros_like(sums)
         delta = torch.empty_like(zeros)
         del out
-        operator, besides = _operator("flex_attention_backward"), _rounded(masks)
+        operator, besides = own_operator(*_BACKWARD), _rounded(masks)
         of_query, of_value, of_key = operator(query, key, value, *ctx.call, besides)
         del delta, sums, query, key, value, masks
         del zeros
         return None, of_query, of_key, of_value, *[None] * ctx.count
-
-
-@cache  # a process can define an operator only once
-def _operator(name: str) -> OpOverload:
-    result = _forward_results if name.endswith("forward") else _gradients
-    return own_operator(name, _OPERATORS[name], result)
 
 
 def _forward_results(
@@ -183,6 +167,19 @@ def _gradients(
     )
 
 
+_FORWARD = (
+    "flex_attention_forward",
+    "(Tensor query, Tensor key, Tensor value, bool is_causal) -> (Tensor, Tensor, Tensor)",
+    _forward_results,
+)
+_BACKWARD = (
+    "flex_attention_backward",
+    "(Tensor query, Tensor key, Tensor value, bool is_causal, int kind, int besides) "
+    "-> (Tensor, Tensor, Tensor)",
+    _gradients,
+)
+
+
 def kept_of(call: OperatorCall) -> tuple[Lasting, ...]:
     """What stays of the call that was compiled; none for other operators."""
     schema = getattr(call.func, "_schema", None)
@@ -204,10 +201,9 @@ def _rounded(tensors: Sequence[torch.Tensor]) -> int:
 def _code_of(function: object) -> tuple[int, ...]:
     """The code of a function and of those that it calls: another one is compiled too."""
     found = [id(getattr(function, "__code__", None))]
-    for cell in getattr(function, "__closure__", None) or ():
-        for value in _several(cell.cell_contents):
-            if callable(value) and hasattr(value, "__code__"):
-                found.extend(_code_of(value))
+    for value in _enclosed_by(function):
+        if callable(value) and hasattr(value, "__code__"):
+            found.extend(_code_of(value))
     return tuple(found)
 
 
@@ -271,16 +267,18 @@ def _tensors_of_mask(mask: BlockMask) -> list[torch.Tensor]:
 
 def _read_by(function: object, seen: set[int]) -> Iterator[torch.Tensor]:
     """The tensors in the closures of a function and of the functions that it calls."""
+    for value in _enclosed_by(function):
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif callable(value):
+            yield from _read_by(value, seen)
+
+
+def _enclosed_by(function: object) -> Iterator[object]:
+    """What the closure of a function holds, also in lists."""
     for cell in getattr(function, "__closure__", None) or ():
-        for value in _several(cell.cell_contents):
-            if id(value) in seen:
-                continue
-            seen.add(id(value))
-            if isinstance(value, torch.Tensor):
-                yield value
-            elif callable(value):
-                yield from _read_by(value, seen)
-
-
-def _several(value: object) -> Sequence[object]:
-    return value if isinstance(value, list | tuple) else (value,)
+        value = cell.cell_contents
+        yield from value if isinstance(value, list | tuple) else (value,)

@@ -81,13 +81,9 @@ def _left_out(
 
 def _is_named(device: object) -> bool:
     """Whether a caller who gives this device means the GPU."""
-    # The word "cpu" means the host; a device comes from a tensor of the model.
-    return _has_default_device() if device is None else device != "cpu"
-
-
-def _has_default_device() -> bool:
-    """Whether `with torch.device(...)` says where tensors are made."""
     from torch.overrides import _get_current_function_mode_stack
     from torch.utils._device import DeviceContext
 
-    return any(isinstance(mode, DeviceContext) for mode in _get_current_function_mode_stack())
+    if device is None:  # `with torch.device(...)` may say where tensors are made
+        return any(isinstance(mode, DeviceContext) for mode in _get_current_function_mode_stack())
+    return device != "cpu"  # the word means the host; a device comes from a tensor of the model

@@ -93,7 +93,8 @@ def index_put(call: OperatorCall, _: Card) -> tuple[Step, ...]:
     copies = () if dense else (rows * values.element_size(),)
     if not target.is_contiguous():
         copies = (*copies, tensor_bytes(target))
-    return (*copies, *_sorted(count))
+    # What the sort of linear indices holds, and its second buffers for keys and values.
+    return (*copies, *(8 * count,) * 4, 16 * count)
 
 
 def masked_scatter(call: OperatorCall, _: Card) -> tuple[Step, ...]:
@@ -130,8 +131,3 @@ def _put_by_mask(mask: torch.Tensor, values: torch.Tensor) -> tuple[Step, ...]:
     """
     count = values.shape[0] if values.dim() else 1
     return (*_places(mask, count), 8 * count, Freed(2), *(8 * count,) * 3)
-
-
-def _sorted(count: int) -> tuple[Step, ...]:
-    """What the sort of linear indices holds, and its second buffers for keys and values."""
-    return (*(8 * count,) * 4, 16 * count)

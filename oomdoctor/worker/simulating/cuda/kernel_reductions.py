@@ -18,11 +18,6 @@ _CHUNK = 65536  # kChunkSize
 _ALREADY_WIDE = ("torch.int64", "torch.complex64", "torch.complex128")
 
 
-def is_infinite(call: OperatorCall, _: Card) -> tuple[Step, ...]:
-    """TensorCompare.cpp `isinf`: the absolute values are compared."""
-    return (tensor_bytes(call.tensor("self")), Result(0))
-
-
 def foreach_norm(call: OperatorCall, _: Card) -> tuple[Step, ...]:
     """ForeachReduceOp.cu `_foreach_tensor_norm_cuda_impl`: partial sums.
 

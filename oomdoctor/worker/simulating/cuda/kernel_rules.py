@@ -81,11 +81,9 @@ def int8_quant(call: OperatorCall, _: Card) -> tuple[Step, ...]:
 
 Rule = Callable[[OperatorCall, Card], tuple[Step, ...]]
 # Only these rules differ by card.
-_OF_CARDS = frozenset(
-    (
-        "aten::_scaled_dot_product_efficient_attention_backward",
-        "aten::_scaled_dot_product_flash_attention",
-    )
+_OF_CARDS = (
+    "aten::_scaled_dot_product_efficient_attention_backward",
+    "aten::_scaled_dot_product_flash_attention",
 )
 
 
@@ -116,7 +114,8 @@ _RULES: dict[str, Rule] = {
     # BatchLinearAlgebraLib.cpp `svd_cusolver`: a number, and a copy that is destroyed. The memory
     # that cuSOLVER itself works in is left out, because only it knows how much that is.
     "aten::_linalg_svd": lambda call, _: (Result(OTHERS), 4, tensor_bytes(call.tensor("A"))),
-    "aten::isinf": reductions.is_infinite,
+    # TensorCompare.cpp `isinf`: the absolute values are compared.
+    "aten::isinf": lambda call, _: (tensor_bytes(call.tensor("self")), Result(0)),
     "aten::embedding_dense_backward": indexing.embedding_backward,
     "aten::index_put": indexing.index_put,
     "aten::index_put_": indexing.index_put,

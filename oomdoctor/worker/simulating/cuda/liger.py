@@ -13,11 +13,9 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Iterator
-from functools import cache
 from types import ModuleType, SimpleNamespace
 
 import torch
-from torch._ops import OpOverload
 
 from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.worker.replacing import replaced
@@ -56,7 +54,8 @@ def simulated_kernels(choices: Choices) -> Iterator[None]:
         # Liger selects the GPU of a tensor, and there is no GPU.
         enter(replaced(torch.cuda, "device", contextlib.nullcontext))
         # Liger asks for the number of multiprocessors.
-        enter(replaced(torch.cuda, "get_device_properties", _properties))
+        properties = SimpleNamespace(multi_processor_count=_MULTIPROCESSORS)
+        enter(replaced(torch.cuda, "get_device_properties", lambda *_: properties))
         # Liger's kernels differ by compute capability, so the simulated card answers.
         enter(replaced(torch.cuda, "get_device_capability", _capability_of(choices)))
         enter(_cpu_counts_as_cuda())
@@ -90,18 +89,9 @@ def launch(*args: object, **kwargs: object) -> None:
     """
     values = (*args, *kwargs.values())
     tensors = {memory_of(value): value for value in values if isinstance(value, torch.Tensor)}
-    with torch.no_grad():
-        _launched()(list(tensors.values()))
-
-
-@cache
-def _launched() -> OpOverload:
-    """An operator that stands for a kernel launch, so that the launch has a cost."""
-    return own_operator("triton_launch", "(Tensor(a!)[] tensors) -> ()", lambda tensors: None)
-
-
-def _properties(*_: object) -> SimpleNamespace:
-    return SimpleNamespace(multi_processor_count=_MULTIPROCESSORS)
+    with torch.no_grad():  # an operator stands for the launch, so that it has a cost
+        operator = own_operator("triton_launch", "(Tensor(a!)[] tensors) -> ()")
+        operator(list(tensors.values()))
 
 
 def _capability_of(choices: Choices) -> Callable[..., tuple[int, int]]:

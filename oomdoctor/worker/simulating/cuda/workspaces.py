@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import torch
-from torch._ops import OpOverload
 
 from oomdoctor.analysis.simulator.card import MIB, WORKSPACES, Card, workspace_bytes
 from oomdoctor.package_data import data_of
@@ -14,7 +11,7 @@ from oomdoctor.worker.tracing.calls import OperatorCall
 from oomdoctor.worker.tracing.steps import Lasting, Passing
 from oomdoctor.worker.training.inspection import torch_release
 
-_CUBLAS_OPERATORS = frozenset(data_of("operators.toml")["cublas"])
+_CUBLAS_OPERATORS: frozenset[str] = frozenset(data_of("operators.toml")["cublas"])
 _LT_BYTES = MIB  # CUBLASLT_WORKSPACE_SIZE by default
 _LT_WORKSPACES = ("cublasLt", "cublasLt of the autograd thread")
 
@@ -33,31 +30,22 @@ def workspaces_of(call: OperatorCall, card: Card) -> tuple[Lasting | Passing, ..
     workspace: up to 2.8 for each call, up to 2.10 for each thread, and from 2.15 on instead of
     that of cuBLAS. In between, the two libraries share one (`TORCH_CUBLASLT_UNIFIED_WORKSPACE`).
     """
-    if not _uses_cublas(call.func):
+    schema = getattr(call.func, "_schema", None)
+    if schema is None or schema.name not in _CUBLAS_OPERATORS:
         return ()
     release = torch_release()
-    with_bias = call.func._schema.name == "aten::addmm" and call.tensor("self").dim() == 1
+    with_bias = schema.name == "aten::addmm" and call.tensor("self").dim() == 1
+    size = workspace_bytes(card, release, workspace_setting())
     if release >= (2, 15) and not _are_kept():
         if with_bias:
             return (Passing(_LT_WORKSPACES[0], _LT_BYTES),)
-        return (Passing(WORKSPACES[0], workspace_size(card)),)
+        return (Passing(WORKSPACES[0], size),)
     thread = torch._C._current_graph_task_id() != -1
-    kept = Lasting(WORKSPACES[thread], workspace_size(card))
+    kept = Lasting(WORKSPACES[thread], size)
     if not with_bias or release >= (2, 11):
         return (kept,)
     kind = Passing if release < (2, 9) else Lasting
     return (kept, kind(_LT_WORKSPACES[thread], _LT_BYTES))
-
-
-def workspace_size(card: Card) -> int:
-    """Bytes of a cuBLAS workspace on a card."""
-    return workspace_bytes(card, torch_release(), workspace_setting())
-
-
-@cache
-def _uses_cublas(func: OpOverload) -> bool:
-    schema = getattr(func, "_schema", None)
-    return schema is not None and schema.name in _CUBLAS_OPERATORS
 
 
 def workspace_setting() -> str:

@@ -21,8 +21,6 @@ from typing import NamedTuple
 
 import torch
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import unset_fake_temporarily
-from torch.utils._python_dispatch import _disable_current_modes
 
 from oomdoctor.worker.replacing import replaced
 from oomdoctor.worker.simulating.device import known_values, sums
@@ -31,8 +29,7 @@ from oomdoctor.worker.tracing import real_values
 _TRUE = ("aten.all", "aten.eq", "aten._is_all_true")
 _FINDS_OVERFLOW = "aten._amp_foreach_non_finite_check_and_unscale_"
 _NAME = "_oomdoctor_answer"
-
-
+_PADDED = "_oomdoctor_padded"
 Note = Callable[[Sequence[object], object], None]  # of the arguments and the result
 
 
@@ -101,10 +98,8 @@ class Answers:
             return bool(known)
         if known is not None:
             return float(known)
-        values = real_values.values_of(tensor) if self.values_known else None
-        if values is not None:
-            with unset_fake_temporarily(), _disable_current_modes():
-                read: bool | int | float = values.item()
+        read = real_values.number_in(tensor) if self.values_known else None
+        if read is not None:
             return read
         return 1.0 if tensor.is_floating_point() else self._number
 
@@ -113,19 +108,12 @@ class Answers:
 
     def _selected(self, args: Sequence[object]) -> torch.Tensor | None:
         """`aten.index` with a mask whose share is known; None for any other."""
-        tensor: torch.Tensor = args[0]
-        indices = args[1]
-        if not isinstance(indices, list | tuple) or len(indices) != 1:
+        mask, share = real_values.mask_of(args[1]), self._share
+        if mask is None or share is None:
             return None
-        mask = indices[0]
-        if mask is None or mask.dtype != torch.bool:
+        if self.values_known and real_values.values_of(mask) is not None:
             return None
-        share = self._share
-        if share is None or (self.values_known and real_values.values_of(mask) is not None):
-            return None
-        rows = math.ceil(share * mask.numel())
-        result: torch.Tensor = tensor.new_empty((rows, *tensor.shape[mask.dim() :]))
-        return result
+        return real_values.rows_chosen(args[0], mask, math.ceil(share * mask.numel()))
 
     def reads_as(self, number: int) -> AbstractContextManager[None]:
         """Whole numbers that nobody knows are this one in this context, not 1."""
@@ -161,9 +149,6 @@ def _no_overflow(args: Sequence[object], _: object) -> None:
     setattr(args[1], _NAME, False)
 
 
-_PADDED = "_oomdoctor_padded"
-
-
 def know_padded(masks: Iterable[torch.Tensor]) -> None:
     """These masks have zeros for padding, and ones."""
     for mask in masks:
@@ -173,21 +158,13 @@ def know_padded(masks: Iterable[torch.Tensor]) -> None:
 @cache
 def _rules_of_masks() -> dict[OpOverload, Note]:
     aten = torch.ops.aten
-    kept = (aten._to_copy, aten.clone, aten.bitwise_not, aten.logical_not, aten.index)
-    rules: dict[OpOverload, Note] = {
-        overload: _keep_padded
-        for packet in kept
-        for overload in (getattr(packet, name) for name in packet.overloads() if "out" not in name)
-    }
-    for packet in (aten.eq, aten.ne):
-        rules[packet.Scalar] = _compared
-    for packet, answer in ((aten.all, False), (aten.any, True)):
-        rules |= {
-            getattr(packet, name): _answered(answer)
-            for name in packet.overloads()
-            if "out" not in name
-        }
-    return rules | {aten.sum.default: _keep_padded, aten.sum.dim_IntList: _keep_padded}
+    kept = real_values.overloads("_to_copy", "clone", "bitwise_not", "logical_not", "index")
+    rules: dict[OpOverload, Note] = dict.fromkeys(kept, _keep_padded)
+    rules |= dict.fromkeys(real_values.overloads("all"), _answered(False))
+    rules |= dict.fromkeys(real_values.overloads("any"), _answered(True))
+    rules = {func: note for func, note in rules.items() if "out" not in func._overloadname}
+    rules |= dict.fromkeys((aten.eq.Scalar, aten.ne.Scalar), _compared)
+    return rules | dict.fromkeys((aten.sum.default, aten.sum.dim_IntList), _keep_padded)
 
 
 def _is_padded(args: Sequence[object]) -> bool:

@@ -20,7 +20,6 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, NoReturn
 
 import torch
-from torch._ops import OpOverload
 from torch.nn import Module
 
 from oomdoctor.worker.protocol import UnsupportedError
@@ -91,7 +90,8 @@ def _refuse(*_: object, **__: object) -> NoReturn:
 
 def _update(function: Callable[..., None]) -> Callable[..., None]:
     """Turn the function into an operator without results; it computes nothing."""
-    operator = _operator(function.__name__)
+    name = function.__name__
+    operator = own_operator(name, f"({_UPDATES[name]}) -> ()")
     signature = inspect.signature(function)
     names = [argument.name for argument in operator._schema.arguments]
 
@@ -100,11 +100,6 @@ def _update(function: Callable[..., None]) -> Callable[..., None]:
         operator(*(given.get(name) for name in names))
 
     return update
-
-
-@cache  # a process can define an operator only once
-def _operator(name: str) -> OpOverload:
-    return own_operator(name, f"({_UPDATES[name]}) -> ()", lambda *_: None)
 
 
 def dora_replacements() -> Iterator[AbstractContextManager[None]]:

@@ -60,10 +60,11 @@ def _replacements(*, cuda: bool) -> Iterator[AbstractContextManager[None]]:
     experts = _module("transformers.integrations.moe")
     if experts is not None and hasattr(experts, "_can_use_grouped_mm"):
         # The fallback has the same results, and fake kernels for every type.
-        yield replaced(experts, "_can_use_grouped_mm", _is_bfloat16)
+        yield replaced(
+            experts, "_can_use_grouped_mm", lambda _, weight, __: weight.dtype == torch.bfloat16
+        )
     if experts is not None and hasattr(experts, "_grouped_mm"):
-        frozen = without_inputs(experts._grouped_mm)
-        yield replaced(experts, "_grouped_mm", frozen)
+        yield replaced(experts, "_grouped_mm", without_inputs(experts._grouped_mm))
     yield known_values.one_hot_masks_known()
     yield from bitsandbytes.replacements(cuda=cuda)
     yield from bitsandbytes.dora_replacements()
@@ -74,7 +75,8 @@ def _replacements(*, cuda: bool) -> Iterator[AbstractContextManager[None]]:
         yield replaced(place, "_foreach_supported_types", types)
         if cuda:
             # Fake tensors are on the CPU, where torch would not use foreach kernels.
-            yield replaced(place, "_get_foreach_kernels_supported_devices", _as_on_cuda)
+            devices = "_get_foreach_kernels_supported_devices"
+            yield replaced(place, devices, lambda: ["cuda", "cpu"])
 
 
 def _module(name: str) -> ModuleType | None:
@@ -83,14 +85,6 @@ def _module(name: str) -> ModuleType | None:
         return importlib.import_module(name)
     except ImportError:
         return None
-
-
-def _is_bfloat16(_: object, weight: torch.Tensor, __: object) -> bool:
-    return bool(weight.dtype == torch.bfloat16)
-
-
-def _as_on_cuda() -> list[str]:
-    return ["cuda", "cpu"]
 
 
 def _apply(

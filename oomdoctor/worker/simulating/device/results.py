@@ -11,14 +11,14 @@ tensors whose values are known, complex numbers, results that share memory with 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cache
 
 import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from oomdoctor.worker.tracing.tensors import memory_of
+from oomdoctor.worker.tracing.tensors import memory_of, tensors_in
 
 Arguments = Sequence[object]
 Again = Callable[["Maker", Arguments], object]
@@ -143,7 +143,7 @@ class Maker:
             for position, argument in enumerate(args)
             if type(argument) is self._fake and memory_of(argument) == memory
         ]
-        if not sharing and (offset or memory in _memories(args)):
+        if not sharing and (offset or memory in map(memory_of, tensors_in(tuple(args)))):
             return None
         base = sharing[0] if sharing else None
 
@@ -178,12 +178,3 @@ class Maker:
         self._guard_data(tensor)
         vars(tensor).update(self._state)
         return tensor
-
-
-def _memories(values: Iterable[object]) -> Iterator[int]:
-    """The memory of each tensor among arguments, also in lists."""
-    for value in values:
-        if isinstance(value, list | tuple):
-            yield from _memories(value)
-        elif isinstance(value, torch.Tensor):
-            yield memory_of(value)

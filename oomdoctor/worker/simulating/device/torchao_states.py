@@ -11,31 +11,19 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
-from functools import cache
 from types import ModuleType, SimpleNamespace
 from typing import TypeAlias
 
 import torch
-from torch._ops import OpOverload
 from torch.optim import Optimizer
 
 from oomdoctor.worker.replacing import replaced
 from oomdoctor.worker.simulating.registering import own_operator
 
-State: TypeAlias = (
-    dict[str, torch.Tensor] | torch.Tensor
-)  # codes, scales and a table, or a plain one
+# Codes, scales and a table, or a plain one.
+State: TypeAlias = dict[str, torch.Tensor] | torch.Tensor
 _PLACES = ("torchao.optim.adam", "torchao.prototype.low_bit_optim.adam")
 _LEAST_ELEMENTS = 4096  # smaller parameters keep states in their own type
-_OPERATORS = {
-    "low_bit_moments": (
-        "(Tensor g, Tensor codes1, Tensor codes2, int block) -> (Tensor, Tensor, Tensor, Tensor)"
-    ),
-    "low_bit_update": (
-        "(Tensor(a!) p, Tensor moment1, Tensor moment2, Tensor(b!) codes1, Tensor(c!) codes2) -> ()"
-    ),
-    "small_update": "(Tensor(a!) p, Tensor g, Tensor(b!) state1, Tensor(c!) state2) -> ()",
-}
 
 
 def classes() -> frozenset[type]:
@@ -144,12 +132,12 @@ def _update(optimizer: Optimizer, parameter: torch.Tensor) -> None:
     first, second = state["exp_avg"], state["exp_avg_sq"]
     plain, gradient = parameter.detach(), parameter.grad
     if not isinstance(first, dict):
-        _operator("small_update")(plain, gradient, first, second)
+        own_operator(*_SMALL_UPDATE)(plain, gradient, first, second)
         return
     one, other = first["codes"], second["codes"]
-    moments = _operator("low_bit_moments")(gradient, one, other, optimizer.block_size)
+    moments = own_operator(*_MOMENTS)(gradient, one, other, optimizer.block_size)
     scale, other_scale, moment, other_moment = moments
-    _operator("low_bit_update")(plain, moment, other_moment, one, other)
+    own_operator(*_UPDATE)(plain, moment, other_moment, one, other)
     del moments, moment, other_moment
     first["scale"].copy_(scale)
     del scale
@@ -164,7 +152,16 @@ def _moments(
     return tuple(gradient.new_empty(size, dtype=torch.float32) for size in sizes)
 
 
-@cache  # a process can define an operator only once
-def _operator(name: str) -> OpOverload:
-    result = _moments if name == "low_bit_moments" else lambda *_: None
-    return own_operator(name, _OPERATORS[name], result)
+_MOMENTS = (
+    "low_bit_moments",
+    "(Tensor g, Tensor codes1, Tensor codes2, int block) -> (Tensor, Tensor, Tensor, Tensor)",
+    _moments,
+)
+_UPDATE = (
+    "low_bit_update",
+    "(Tensor(a!) p, Tensor moment1, Tensor moment2, Tensor(b!) codes1, Tensor(c!) codes2) -> ()",
+)
+_SMALL_UPDATE = (
+    "small_update",
+    "(Tensor(a!) p, Tensor g, Tensor(b!) state1, Tensor(c!) state2) -> ()",
+)

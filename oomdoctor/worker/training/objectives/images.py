@@ -18,8 +18,6 @@ from inspect import Parameter, signature
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from torch._subclasses.fake_tensor import unset_fake_temporarily
-from torch.utils._python_dispatch import _disable_current_modes
 
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.worker.protocol import UnsupportedError
@@ -256,7 +254,7 @@ def _counted(asked: _Asked) -> int | ImagesUnknownError:
     reason = ""
     for built in (shallow, model):  # not every family can be built with a single layer
         try:
-            with unset_fake_temporarily(), _disable_current_modes(), torch.no_grad():
+            with real_values.computing(), torch.no_grad():
                 images = images_of(1, config, model)
                 stated = images.tokens
                 with ShapesOnly(), real_values.lists_known():
