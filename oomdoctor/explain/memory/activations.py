@@ -19,12 +19,9 @@ def activations(sizes: Sizes, training: Training) -> Term | None:
     tokens = training.tokens
     if tokens is None:
         return None
-    if training.checkpoints:
-        kept = _stream_bytes_per_token(sizes, training)
-        text = f"{tokens:,} tokens x {sizes.layers} layers x {kept:,} bytes (checkpoints)"
-        return Term("activations", tokens * sizes.layers * kept, text)
-    layer = layer_bytes_per_token(sizes, training)
-    text = f"{tokens:,} tokens x {sizes.layers} layers x {layer:,} bytes"
+    saved = _stream_bytes_per_token if training.checkpoints else layer_bytes_per_token
+    layer, note = saved(sizes, training), " (checkpoints)" if training.checkpoints else ""
+    text = f"{tokens:,} tokens x {sizes.layers} layers x {layer:,} bytes{note}"
     return Term("activations", tokens * sizes.layers * layer, text)
 
 
@@ -54,20 +51,13 @@ def weight_copies(sizes: Sizes, training: Training) -> Term | None:
     Without checkpointing the backward pass needs them too; with it they are dropped at its start,
     except for the output head.
     """
-    if training.config.method == "full":
-        if not training.autocast or training.config.weights_dtype != "float32":
-            return None
-        count = sizes.vocabulary * sizes.embedding
-        if not training.checkpoints:
-            count += sizes.layers * sizes.layer_parameters
-    elif (
-        training.quantized_in_4_bits
-        and training.config.kbit_prepare == "peft"
-        and training.autocast
-    ):
-        count = sizes.vocabulary * sizes.embedding
-    else:
+    full = training.config.method == "full" and training.config.weights_dtype == "float32"
+    peft = training.quantized_in_4_bits and training.config.kbit_prepare == "peft"
+    if not training.autocast or not (full or peft):
         return None
+    count = sizes.vocabulary * sizes.embedding
+    if full and not training.checkpoints:
+        count += sizes.layers * sizes.layer_parameters
     return Term("16-bit copies of weights", 2 * count, f"{count:,} x 2 bytes (autocast)")
 
 
@@ -161,9 +151,6 @@ def logits(sizes: Sizes, training: Training) -> Term | None:
     if training.config.loss != "default":  # the full logits are never held
         return Term("logits", 0, "computed in chunks by the fused loss")
     width = training.compute_bytes
-    each = 12 + (width if width < 4 else 0) + (width if sizes.capped_logits else 0)
-    parts = [str(width)] * (each - 12 > 0) + ["4", "4", "4"]
-    if each - 12 > width:
-        parts.insert(0, str(width))
-    text = f"{tokens:,} tokens x {sizes.vocabulary:,} x ({' + '.join(parts)}) bytes"
-    return Term("logits", tokens * sizes.vocabulary * each, text)
+    parts = [width] * ((width < 4) + sizes.capped_logits) + [4, 4, 4]
+    text = f"{tokens:,} tokens x {sizes.vocabulary:,} x ({' + '.join(map(str, parts))}) bytes"
+    return Term("logits", tokens * sizes.vocabulary * sum(parts), text)

@@ -7,9 +7,9 @@ is a median of 3.4% off for 98 configurations of nine models, and at most 17% to
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from oomdoctor.analysis.memory.closed_form import Term, product, trained_bytes_of
+from oomdoctor.analysis.memory.closed_form import Term
 from oomdoctor.explain.memory.activations import (
     activations,
     first_layer,
@@ -22,6 +22,7 @@ from oomdoctor.explain.memory.states import (
     adapters,
     gathered,
     gradients,
+    gradients_of,
     optimizer_states,
     temporaries,
     weights,
@@ -41,10 +42,6 @@ class Moment:
     @property
     def size_bytes(self) -> int:
         return sum(term.size_bytes for term in self.terms)
-
-    def term(self, name: str) -> Term | None:
-        """One part by its name."""
-        return next((term for term in self.terms if term.name == name), None)
 
 
 def moments(sizes: Sizes, training: Training) -> tuple[Moment, ...]:
@@ -77,12 +74,7 @@ def moments(sizes: Sizes, training: Training) -> tuple[Moment, ...]:
 
 def standing(sizes: Sizes, training: Training) -> tuple[Term, ...]:
     """What is on the device all the time, from the second step on."""
-    parts = (
-        weights(sizes, training),
-        adapters(sizes, training),
-        gathered(sizes, training),
-        optimizer_states(sizes, training),
-    )
+    parts = (part(sizes, training) for part in (weights, adapters, gathered, optimizer_states))
     return tuple(part for part in parts if part is not None)
 
 
@@ -94,8 +86,7 @@ def peak(sizes: Sizes, training: Training) -> Moment:
 def at_phase(sizes: Sizes, training: Training, phase: str) -> Moment:
     """The moment of this phase of a log that needs the most; of the whole step if unknown."""
     if phase in ("load", "init"):
-        parts = (weights(sizes, training), adapters(sizes, training))
-        return _moment("while the model is loaded", phase, *parts)
+        return replace(serving(sizes, training), when="while the model is loaded", phases=(phase,))
     if phase in ("eval", "generate", "save"):
         return _moment("outside the training step", phase, *standing(sizes, training))
     found = moments(sizes, training)
@@ -117,15 +108,11 @@ def _head_gradient(sizes: Sizes, training: Training) -> Term | None:
     """The first gradient of the backward pass: that of the output head."""
     if training.config.method != "full":
         return None
-    each = trained_bytes_of(training.config)
-    shards = training.config.world_size * (training.stage >= 2)
-    return product("gradients", sizes.vocabulary * sizes.embedding, each, shards)
+    return gradients_of(sizes.vocabulary * sizes.embedding, training)
 
 
 def _without_embedding(learned: Term, sizes: Sizes, training: Training) -> Term:
     """All gradients except the last one, that of an input embedding that is not tied."""
     if training.config.method != "full" or sizes.tied or steps_in_backward(training.config):
         return learned
-    each = trained_bytes_of(training.config)
-    shards = training.config.world_size * (training.stage >= 2)
-    return product("gradients", sizes.parameters - sizes.vocabulary * sizes.embedding, each, shards)
+    return gradients_of(sizes.parameters - sizes.vocabulary * sizes.embedding, training)

@@ -33,19 +33,15 @@ def weights(sizes: Sizes, training: Training) -> Term:
         text = f"{linear:,} x {packed / max(1, linear):.3g} byte + {others.arithmetic}"
         return Term("quantized weights", packed + others.size_bytes, text)
     each = dtype_bytes(training.config.weights_dtype)
-    return product(
-        "weights", sizes.parameters, each, training.config.world_size * (training.stage >= 3)
-    )
+    return product("weights", sizes.parameters, each, training.shards(3))
 
 
 def adapters(sizes: Sizes, training: Training) -> Term | None:
     """The weights of the adapters; None in full training."""
     if training.config.method == "full":
         return None
-    shards = training.config.world_size * (training.stage >= 3)
-    return product(
-        "adapters", trainable(sizes, training), trained_bytes_of(training.config), shards
-    )
+    each = trained_bytes_of(training.config)
+    return product("adapters", trainable(sizes, training), each, training.shards(3))
 
 
 def gathered(sizes: Sizes, training: Training) -> Term | None:
@@ -98,11 +94,14 @@ def gradients(sizes: Sizes, training: Training) -> Term:
 
     If the optimizer steps in the backward pass, only that of one tensor is held.
     """
-    each = trained_bytes_of(training.config)
     if steps_in_backward(training.config):
-        return product("gradients", largest_parameter(sizes), each)
-    shards = training.config.world_size * (training.stage >= 2)
-    return product("gradients", trainable(sizes, training), each, shards)
+        return product("gradients", largest_parameter(sizes), trained_bytes_of(training.config))
+    return gradients_of(trainable(sizes, training), training)
+
+
+def gradients_of(count: int, training: Training) -> Term:
+    """The gradients of so many parameters, on one device."""
+    return product("gradients", count, trained_bytes_of(training.config), training.shards(2))
 
 
 def largest_parameter(sizes: Sizes) -> int:
@@ -120,5 +119,4 @@ def optimizer_states(sizes: Sizes, training: Training) -> Term:
         each = _MASTER_STATE_BYTES
     elif each is None:
         each = _UNKNOWN_STATE_BYTES
-    shards = training.config.world_size * (training.stage >= 1)
-    return product("optimizer states", trainable(sizes, training), each, shards)
+    return product("optimizer states", trainable(sizes, training), each, training.shards(1))

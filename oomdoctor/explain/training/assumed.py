@@ -22,6 +22,7 @@ _AS_SAID = (
     "lora_rank", "lora_targets", "loss", "sequence_length", "offload", "sharding", "world_size",
     "allocator", "double_quant",
 )  # fmt: skip
+_STAGES = {"fsdp_grad_op": 2, "fsdp": 3, "hybrid": 3, "zero1": 1, "zero2": 2, "zero3": 3}
 NO_CHECKPOINTING = "no activation checkpointing"
 
 
@@ -81,6 +82,10 @@ class Training:
         """The stage of ZeRO that shards as much; 0 if nothing is sharded."""
         return stage_of(self.config.sharding)
 
+    def shards(self, stage: int) -> int:
+        """Over how many GPUs is split what this stage of ZeRO shards; 0 if it is not."""
+        return self.config.world_size * (self.stage >= stage)
+
     @property
     def master_weights(self) -> bool:
         """Whether DeepSpeed keeps 32-bit weights and states beside 16-bit weights."""
@@ -131,9 +136,7 @@ class Training:
 
 def stage_of(sharding: str | None) -> int:
     """The stage of ZeRO that a `sharding` of a rung corresponds to; 0 if nothing is sharded."""
-    return {"fsdp_grad_op": 2, "fsdp": 3, "hybrid": 3, "zero1": 1, "zero2": 2, "zero3": 3}.get(
-        sharding or "none", 0
-    )
+    return _STAGES.get(sharding or "none", 0)
 
 
 def _of_program(setup: Setup, given: Given) -> list[str]:

@@ -40,15 +40,17 @@ def _told(settings: Mapping[str, object], program: FormatName | None) -> Partial
     values = partial.values
     method = _method(values)
     found: dict[str, object] = {key: values.get(key) for key in _AS_READ}
-    found |= {key: _size(values.get(key) or partial.beside.get(key)) for key in _SIZES}
+    found |= {key: _count(values.get(key) or partial.beside.get(key)) or None for key in _SIZES}
+    targets, quantization = values.get("lora_targets"), values.get("quantization")
+    # An optimizer that no rung has: not knowing its states is better than assuming AdamW's.
+    unknown = str(partial.not_taken.get("optimizer") or "").strip().rpartition(".")[2].lower()
     found |= {
         "model": _named(values.get("model")),
         "method": method.get("method"),
-        "quantization": _quantization(values, method),
-        "lora_targets": values.get("lora_targets")
-        if roles_of(values.get("lora_targets"))
-        else None,
-        "optimizer": values.get("optimizer") or _unknown_optimizer(partial),
+        "quantization": method.get("quantization")
+        or (None if quantization == "none" else quantization),
+        "lora_targets": targets if roles_of(targets) else None,
+        "optimizer": values.get("optimizer") or unknown or None,
         "activation_checkpointing": _checkpointing(values),
         "packing": _packing(values),
         "workers": _count(partial.beside.get("workers")),
@@ -75,11 +77,6 @@ def _method(values: PartialConfig) -> RungKeys:
     return found
 
 
-def _quantization(values: PartialConfig, method: RungKeys) -> str | None:
-    said = values.get("quantization")
-    return method.get("quantization") or (None if said == "none" else said)
-
-
 def _precision(partial: Partial, method: RungKeys, program: FormatName | None) -> dict[str, object]:
     """The dtypes of the weights and of autocast. A launcher may turn on what a switch leaves off,
     so only its own word means that there is no autocast.
@@ -104,8 +101,10 @@ def _engine(partial: Partial) -> dict[str, object]:
     stage = values.get("zero_stage")
     if stage is None and sharding.startswith("zero"):
         stage = int(sharding[-1])
-    if stage is None:
-        stage = _stage_in_name(values.get("deepspeed_file"))
+    if stage is None:  # in the name of a file such as `ds_z3_config.json`
+        name = str(values.get("deepspeed_file") or "").lower()
+        named = re.search(r"z(?:ero)?[-_]?(?:stage)?[-_]?([0123])", name)
+        stage = int(named[1]) if named else None
     if not sharding and (values.get("fsdp") or "fsdp_strategy" in values or "fsdp" in left):
         sharding = fsdp_sharding(values)
     optimizer, parameters = (
@@ -125,12 +124,6 @@ def _engine(partial: Partial) -> dict[str, object]:
     }
 
 
-def _stage_in_name(name: str | None) -> int | None:
-    """The ZeRO stage in the name of a DeepSpeed file such as `ds_z3_config.json`."""
-    found = re.search(r"z(?:ero)?[-_]?(?:stage)?[-_]?([0123])", str(name or "").lower())
-    return int(found[1]) if found else None
-
-
 def _checkpointing(values: PartialConfig) -> str | None:
     if values.get("activation_checkpointing") is not None:
         return values["activation_checkpointing"]
@@ -143,17 +136,6 @@ def _packing(values: PartialConfig) -> str | None:
         return values["packing"]
     found = values.get("trl_packing")
     return None if found is None else "packed" if found else "none"
-
-
-def _unknown_optimizer(partial: Partial) -> str | None:
-    """An optimizer that no rung has: not knowing its states is better than assuming AdamW's."""
-    word = str(partial.not_taken.get("optimizer") or "").strip()
-    return word.rpartition(".")[2].lower() or None
-
-
-def _size(value: object) -> int | None:
-    number = _count(value)
-    return number if number else None
 
 
 def _count(value: object) -> int | None:
