@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -139,12 +139,9 @@ def _base_folder(name: str, usual: str) -> Path:
 def simulations_limit() -> int:
     """The most bytes that kept simulations may take; 0 keeps none. A wrong value is ignored."""
     given = (variable("OOMDOCTOR_CACHE_SIZE") or "").strip()
-    if given == "0":
-        return 0
-    try:
-        return parse_size(given) if given else _SIMULATIONS_BYTES
-    except ValueError:
-        return _SIMULATIONS_BYTES
+    with suppress(ValueError):
+        return 0 if given == "0" else parse_size(given)
+    return _SIMULATIONS_BYTES
 
 
 def runs_limit() -> str | None:
@@ -246,16 +243,13 @@ def worker_environment(gpu_uuid: str | None) -> dict[str, str]:
 
 
 def _setting(name: str, default: str | None = None) -> Setting:
+    from oomdoctor.redaction import HIDDEN, is_secret, text_without_secrets
+
     value = variable(name)
     if value is None:
         return Setting(name, default, "default")
-    return Setting(name, _masked(name, value), "environment")
-
-
-def _masked(name: str, value: str) -> str:
-    from oomdoctor.redaction import HIDDEN, is_secret, text_without_secrets
-
-    return HIDDEN if is_secret(name, value) else text_without_secrets(value)
+    shown = HIDDEN if is_secret(name, value) else text_without_secrets(value)
+    return Setting(name, shown, "environment")
 
 
 def _token() -> Setting:

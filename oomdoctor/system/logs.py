@@ -33,25 +33,18 @@ def read_chunks(path: str | None) -> Iterator[bytes]:
     try:
         with _opened(path) as stream:
             yield from _decompressed(stream, path or "-")
-    except IsADirectoryError:
-        raise usage_error(
-            "log_unreadable",
-            f"{path} is a folder",
-            f"name the files in it: oomdoctor explain {shlex.quote(str(path))}/*.out",
-        ) from None
-    except PermissionError:
-        raise usage_error(
-            "log_unreadable",
-            f"cannot read {path}: Permission denied",
-            f"ask its owner for a copy (ls -l {shlex.quote(str(path))}), or pipe the text: "
-            "oomdoctor explain -",
-        ) from None
     except OSError as error:
-        raise usage_error(
-            "log_unreadable",
-            f"cannot read {path or 'standard input'}: {error.strerror or error}",
-            "pass a text file, or pipe the text: oomdoctor explain - < FILE",
-        ) from None
+        what = f"cannot read {path or 'standard input'}: {error.strerror or error}"
+        hint = "pass a text file, or pipe the text: oomdoctor explain - < FILE"
+        typed = shlex.quote(str(path))
+        if isinstance(error, IsADirectoryError):
+            what = f"{path} is a folder"
+            hint = f"name the files in it: oomdoctor explain {typed}/*.out"
+        elif isinstance(error, PermissionError):
+            hint = (
+                f"ask its owner for a copy (ls -l {typed}), or pipe the text: oomdoctor explain -"
+            )
+        raise usage_error("log_unreadable", what, hint) from None
 
 
 def looks_binary(head: bytes) -> bool:
@@ -94,8 +87,7 @@ def _rest(head: bytes, stream: BufferedReader) -> Iterator[bytes]:
 def _gunzipped(chunks: Iterator[bytes], name: str) -> Iterator[bytes]:
     """All members of a gzip file, as log rotation writes them; raises at the end if it was cut."""
     unzip, fresh = zlib.decompressobj(wbits=31), True
-    for chunk in chunks:
-        data = chunk
+    for data in chunks:
         while data:
             try:
                 piece = unzip.decompress(data, _CHUNK)

@@ -108,21 +108,16 @@ def documents_of(text: str) -> list[Document]:
     if path.is_file():
         command = command_in(read_text(path, OPTION))
         if command is None:
-            raise usage_error(
-                "bad_config",
-                f"--from: {path}: no line of it starts a training",
-                "pass the command itself: --from 'train.py --max_length 1024 ...'",
-            )
+            hint = "pass the command itself: --from 'train.py --max_length 1024 ...'"
+            raise _unfit("bad_config", path, "no line of it starts a training", hint)
         return _of_command(command, text, path.parent)
     command = command_in(text)
     if command is None:
         return [read_document(text)]
     if command.file is not None and not Path(command.file).expanduser().is_file():
-        raise usage_error(
-            "config_missing",
-            f"--from: {command.file}: No such file; the command is {text!r}",
-            f"check the path, from {Path.cwd()}",
-        )
+        why = f"No such file; the command is {text!r}"
+        hint = f"check the path, from {Path.cwd()}"
+        raise _unfit("config_missing", command.file, why, hint)
     started = command.file or f"trl {command.trainer}"
     return _of_command(command, f"{started}{COMMAND_LINE}", Path())
 
@@ -204,11 +199,8 @@ def _file(path: Path, program: FormatName | None, shown: str | None = None) -> D
 def _folder(path: Path) -> Document:
     """A folder that the Trainer saved into: its arguments, and those of an adapter."""
     if not (path / SAVED_ARGUMENTS).is_file():
-        raise usage_error(
-            "config_missing",
-            f"--from: {path}: a folder without {SAVED_ARGUMENTS}",
-            "pass the configuration file itself",
-        )
+        why = f"a folder without {SAVED_ARGUMENTS}"
+        raise _unfit("config_missing", path, why, "pass the configuration file itself")
     return _saved(path / SAVED_ARGUMENTS)
 
 
@@ -238,11 +230,13 @@ def _named_file(document: Document, name: str) -> Path | None:
         for place in places:
             if place.is_file():
                 return place
-    raise usage_error(
-        "config_missing",
-        f"--from: {document.path}: {name} names {value[:200]}, and there is no such file",
-        f"pass it as well: --from {document.path} --from deepspeed:FILE",
-    )
+    why = f"{name} names {value[:200]}, and there is no such file"
+    hint = f"pass it as well: --from {document.path} --from deepspeed:FILE"
+    raise _unfit("config_missing", document.path, why, hint)
+
+
+def _unfit(code: str, path: object, why: str, hint: str) -> OomDoctorError:
+    return usage_error(code, f"{OPTION}: {path}: {why}", hint)
 
 
 def lines_of(text: str) -> dict[str, int]:
@@ -272,6 +266,12 @@ def _walk(node: Any, head: str) -> Iterator[tuple[str, int]]:
 
 
 _LIMIT = 1 << 20  # bytes of the pickle; real ones have some kilobytes
+_INSTEAD = "pass the file with the arguments instead"
+# What reading a damaged archive or pickle may raise.
+_DAMAGED = (
+    *(OSError, ValueError, LookupError, AttributeError, TypeError, EOFError, RecursionError),
+    *(zipfile.BadZipFile, pickle.UnpicklingError),
+)
 
 
 class _StandIn:
@@ -307,30 +307,12 @@ def read_saved_arguments(path: Path) -> dict[str, Any]:
             if entry.file_size > _LIMIT:
                 raise ValueError("is too large")
             saved = _Reader(io.BytesIO(archive.read(entry))).load()
-    except (
-        OSError,
-        zipfile.BadZipFile,
-        ValueError,
-        pickle.UnpicklingError,
-        EOFError,
-        IndexError,
-        KeyError,
-        AttributeError,
-        TypeError,
-        RecursionError,
-    ) as error:
-        raise usage_error(
-            "bad_config",
-            f"--from: {path}: not a training_args.bin of the Trainer ({error})",
-            "pass the file with the arguments instead",
-        ) from None  # fmt: skip
+    except _DAMAGED as error:
+        why = f"not a training_args.bin of the Trainer ({error})"
+        raise _unfit("bad_config", path, why, _INSTEAD) from None
     state = getattr(saved, "state", None)
     if not isinstance(state, dict):
-        raise usage_error(
-            "bad_config",
-            f"--from: {path}: holds no arguments",
-            "pass the file with the arguments instead",
-        )
+        raise _unfit("bad_config", path, "holds no arguments", _INSTEAD)
     plain = {str(key): _plain(value) for key, value in state.items()}
     return {
         key: value for key, value in plain.items() if not key.startswith("_") and value is not None

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
@@ -79,12 +79,13 @@ def _of_tasks(proc: Path, cgroups: Path, get_limit: GetLimit) -> Iterator[HostLi
         left = max(0, soft - _tasks_of(user, proc))
         words = f"`ulimit -u` allows {soft} processes and threads, of which {left} are left"
         yield HostLimit("tasks", words, left, hard == resource.RLIM_INFINITY)
-    for group in task_groups(proc, cgroups):
-        words = (
-            f"the cgroup {group.name} allows {group.limit} processes and threads, of which "
-            f"{group.left} are left"
-        )
-        yield HostLimit("tasks", words, group.left)
+    for _, folders in groups_of("pids", proc, cgroups):
+        for _, group in _limited(folders, "pids.max", "pids.current"):
+            words = (
+                f"the cgroup {group.name} allows {group.limit} processes and threads, of which "
+                f"{group.left} are left"
+            )
+            yield HostLimit("tasks", words, group.left)
 
 
 def _tasks_of(user: int, proc: Path) -> int:
@@ -125,20 +126,16 @@ def memory_groups(proc: Path = PROC, cgroups: Path = CGROUPS) -> Iterator[Group]
             if version == 2
             else ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
         )
-        for folder in folders:
-            ceiling, used = _integer(folder / limit), _integer(folder / usage)
-            if ceiling is not None and used is not None:
-                idle = statistic(folder / "memory.stat", cache)
-                yield Group(folder.name, ceiling, max(0, used - idle))
+        for folder, group in _limited(folders, limit, usage):
+            idle = statistic(folder / "memory.stat", cache) or 0
+            yield replace(group, used=max(0, group.used - idle))
 
 
-def task_groups(proc: Path = PROC, cgroups: Path = CGROUPS) -> Iterator[Group]:
-    """Each cgroup above this process that limits processes and threads."""
-    for _, folders in groups_of("pids", proc, cgroups):
-        for folder in folders:
-            ceiling, used = _integer(folder / "pids.max"), _integer(folder / "pids.current")
-            if ceiling is not None and used is not None:
-                yield Group(folder.name, ceiling, used)
+def _limited(folders: Iterable[Path], limit: str, usage: str) -> Iterator[tuple[Path, Group]]:
+    for folder in folders:
+        ceiling, used = _integer(folder / limit), _integer(folder / usage)
+        if ceiling is not None and used is not None:
+            yield folder, Group(folder.name, ceiling, used)
 
 
 def groups_of(
@@ -157,13 +154,13 @@ def groups_of(
             yield 1, list(_folders(cgroups / controller, path))
 
 
-def statistic(path: Path, name: str) -> int:
-    """A number of a file of names and numbers; 0 if it is not there."""
+def statistic(path: Path, name: str) -> int | None:
+    """A number of a file of names and numbers; None if it is not there."""
     try:
-        text = path.read_text()
+        rows = [line.split() for line in path.read_text().splitlines()]
     except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in text.splitlines() if line.split()[0] == name), 0)
+        return None
+    return next((int(row[1]) for row in rows if row[0] == name), None)
 
 
 def _folders(root: Path, path: str) -> Iterator[Path]:

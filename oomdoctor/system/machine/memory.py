@@ -6,6 +6,8 @@ psutil would read the same two fields of /proc/meminfo, but the light install do
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from oomdoctor.errors import machine_error
@@ -44,11 +46,10 @@ def _meminfo(proc: Path, field: str) -> int:
             f"cannot read the host memory from {proc / 'meminfo'}: {error.strerror}",
             "run oomdoctor on Linux with /proc mounted",
         ) from None
-    for line in text.splitlines():
-        name, _, rest = line.partition(":")
-        if name == field:
-            return int(rest.split()[0]) * 1024
-    raise machine_error("no_memory_facts", f"{proc / 'meminfo'} has no {field}")
+    found = re.search(rf"^{field}:\s*(\d+)", text, re.MULTILINE)
+    if found is None:
+        raise machine_error("no_memory_facts", f"{proc / 'meminfo'} has no {field}")
+    return int(found[1]) * 1024
 
 
 def oom_kills(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
@@ -57,10 +58,8 @@ def oom_kills(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
     If it grew during a child's life, the child's SIGKILL came from the kernel. Sources:
     `memory.events` and `memory.oom_control` (cgroup v2 and v1), `/proc/vmstat`.
     """
-    count = statistic(proc / "vmstat", "oom_kill")
-    for files in _kill_counters(proc, cgroups):
-        count += max((statistic(file, "oom_kill") for file in files), default=0)
-    return count
+    count = statistic(proc / "vmstat", "oom_kill") or 0
+    return count + sum(max(counts, default=0) for counts in _kill_counts(proc, cgroups))
 
 
 def oom_kills_here(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
@@ -69,23 +68,13 @@ def oom_kills_here(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
     That counts kills for lack of the machine's memory too. Where no cgroup counts, the number is
     that of the machine.
     """
-    for files in _kill_counters(proc, cgroups):
-        counted = next((file for file in files if _counts_kills(file)), None)
-        if counted is not None:
-            return statistic(counted, "oom_kill")
-    return statistic(proc / "vmstat", "oom_kill")
+    innermost = (counts[0] for counts in _kill_counts(proc, cgroups) if counts)
+    return next(innermost, statistic(proc / "vmstat", "oom_kill") or 0)
 
 
-def _kill_counters(proc: Path, cgroups: Path) -> list[list[Path]]:
-    """The files that count kills, from the innermost cgroup outwards, for each hierarchy."""
-    return [
-        [folder / ("memory.events" if version == 2 else "memory.oom_control") for folder in folders]
-        for version, folders in groups_of("memory", proc, cgroups)
-    ]
-
-
-def _counts_kills(file: Path) -> bool:
-    try:
-        return "oom_kill " in file.read_text()
-    except OSError:
-        return False
+def _kill_counts(proc: Path, cgroups: Path) -> Iterator[list[int]]:
+    """The kills that cgroups count, from the innermost outwards, for each hierarchy."""
+    for version, folders in groups_of("memory", proc, cgroups):
+        file = "memory.events" if version == 2 else "memory.oom_control"
+        counts = (statistic(folder / file, "oom_kill") for folder in folders)
+        yield [count for count in counts if count is not None]

@@ -113,14 +113,14 @@ def _find(ref: ModelRef) -> _Found:
     if ref.source == "local" or (ref.source == "auto" and _is_path(ref.name)):
         return _from_folder(ref)
     if ref.source == "hub":
-        return _from_hub(ref)
+        return _snapshot(ref, "hub", fetch.hub_config(ref))
     try:
-        return _from_cache(ref)
+        return _snapshot(ref, "cache", fetch.cached_config(ref))
     except OomDoctorError as error:
         if ref.source == "cache" or error.code not in _STAND_IN:
             raise
     try:
-        return _from_hub(ref)
+        return _snapshot(ref, "hub", fetch.hub_config(ref))
     except OomDoctorError as error:
         if error.code not in _STAND_IN or find_model(ref.name) is None:
             raise
@@ -167,14 +167,6 @@ def _from_catalogue(ref: ModelRef, reason: str | None = None) -> _Found:
     if ref.revision:
         notes.append(f"--revision {ref.revision} is ignored for built-in facts")
     return _Found(name, "catalogue", known.config, known=known, notes=tuple(notes))
-
-
-def _from_cache(ref: ModelRef) -> _Found:
-    return _snapshot(ref, "cache", fetch.cached_config(ref))
-
-
-def _from_hub(ref: ModelRef) -> _Found:
-    return _snapshot(ref, "hub", fetch.hub_config(ref))
 
 
 def _snapshot(ref: ModelRef, source: ModelSource, path: Path) -> _Found:

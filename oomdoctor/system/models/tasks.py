@@ -33,21 +33,11 @@ _WRITES_TEXT = (
 )
 # Keys that only models with other inputs than text have. Images alone are a supported task.
 _SOUND_KEYS = (
-    "audio_config",
-    "audio_encoder",
-    "num_mel_bins",
-    "input_feat_per_channel",
-    "feat_extract_norm",
-    "sampling_rate",
-    "codebook_size",
+    *("audio_config", "audio_encoder", "num_mel_bins", "input_feat_per_channel"),
+    *("feat_extract_norm", "sampling_rate", "codebook_size"),
 )
 _VISION_KEYS = (
-    "vision_config",
-    "vision_tower",
-    "mm_vision_tower",
-    "visual",
-    "image_token_id",
-    "vq_config",
+    *("vision_config", "vision_tower", "mm_vision_tower", "visual", "image_token_id", "vq_config"),
 )
 
 
@@ -97,10 +87,9 @@ def _takes_images_beside_text(config: Mapping[str, Any]) -> bool:
 
     The worker finds out how it takes images; with `images=0` a training is on text alone.
     """
-    has_encoder = any(config.get(key) is not None for key in _VISION_KEYS)
     named = config.get("architectures")
     writes = architecture_of(config).endswith(_WRITES_TEXT) if named else "text_config" in config
-    return has_encoder and writes
+    return _has(config, _VISION_KEYS) and writes
 
 
 def is_without_head(config: Mapping[str, Any]) -> bool:
@@ -112,11 +101,13 @@ def is_without_head(config: Mapping[str, Any]) -> bool:
 
 def other_input(config: Mapping[str, Any]) -> str | None:
     """ "sound" or "images beside text" if the model takes them; None for text or images alone."""
-    if any(config.get(key) is not None for key in _SOUND_KEYS):
+    if _has(config, _SOUND_KEYS):
         return "sound"
-    if any(config.get(key) is not None for key in _VISION_KEYS):
-        return "images beside text"
-    return None
+    return "images beside text" if _has(config, _VISION_KEYS) else None
+
+
+def _has(config: Mapping[str, Any], keys: tuple[str, ...]) -> bool:
+    return any(config.get(key) is not None for key in keys)
 
 
 def text_part(config: Mapping[str, Any]) -> Mapping[str, Any] | None:

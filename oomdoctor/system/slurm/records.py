@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from signal import SIGKILL
+from typing import Any
 
 from oomdoctor.units import GIB, KIB, MIB
 
@@ -35,6 +36,15 @@ _ENDINGS = {
     "NODE_FAIL": "",
     "BOOT_FAIL": "",
 }
+# A fact of a record, and what sacct and scontrol call it.
+_FACTS = (
+    ("user", ("User", "UserId")),
+    ("exit_code", ("ExitCode",)),
+    ("nodes", ("NodeList",)),
+    ("elapsed", ("Elapsed", "RunTime")),
+    ("time_limit", ("Timelimit", "TimeLimit")),
+    ("work_dir", ("WorkDir",)),
+)
 _ALIVE = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING")
 
 
@@ -109,29 +119,20 @@ class JobRecord:
 
 def from_sacct(text: str) -> list[JobRecord]:
     """The rows of `sacct --parsable2 --noheader` with FIELDS, and OUTPUT_FIELDS or not."""
-    records = []
-    for line in text.splitlines():
-        cells = line.split("|")
-        if len(cells) not in (len(FIELDS), len(FIELDS) + len(OUTPUT_FIELDS)):
-            continue
-        row = dict(zip((*FIELDS, *OUTPUT_FIELDS), cells, strict=False))
-        records.append(
-            JobRecord(
-                teller="sacct",
-                id=row["JobID"],
-                state=row["State"],
-                user=_known(row["User"]),
-                exit_code=_known(row["ExitCode"]),
-                peak_bytes=_size(row["MaxRSS"]),
-                requested_bytes=_size(row["ReqMem"], row["NNodes"], row["AllocCPUS"]),
-                nodes=_known(row["NodeList"]),
-                elapsed=_known(row["Elapsed"]),
-                time_limit=_known(row["Timelimit"]),
-                work_dir=_known(row["WorkDir"]),
-                outputs=_paths(row.get("StdOut"), row.get("StdErr")),
-            )
+    rows = (line.split("|") for line in text.splitlines())
+    named = (
+        dict(zip((*FIELDS, *OUTPUT_FIELDS), cells, strict=False))
+        for cells in rows
+        if len(cells) in (len(FIELDS), len(FIELDS) + len(OUTPUT_FIELDS))
+    )
+    return [
+        replace(
+            _record("sacct", row["JobID"], row["State"], row),
+            peak_bytes=_size(row["MaxRSS"]),
+            requested_bytes=_size(row["ReqMem"], row["NNodes"], row["AllocCPUS"]),
         )
-    return records
+        for row in named
+    ]
 
 
 def from_scontrol(text: str) -> list[JobRecord]:
@@ -145,29 +146,20 @@ def from_scontrol(text: str) -> list[JobRecord]:
         if "JobId" not in row:
             continue
         task = row.get("ArrayTaskId")
-        records.append(
-            JobRecord(
-                teller="scontrol",
-                id=f"{row.get('ArrayJobId')}_{task}" if task else row["JobId"],
-                state=row.get("JobState", ""),
-                user=_known(row.get("UserId", "").partition("(")[0]),
-                exit_code=_known(row.get("ExitCode")),
-                nodes=_known(row.get("NodeList")),
-                elapsed=_known(row.get("RunTime")),
-                time_limit=_known(row.get("TimeLimit")),
-                work_dir=_known(row.get("WorkDir")),
-                outputs=_paths(row.get("StdOut"), row.get("StdErr")),
-            )
-        )
+        name = f"{row.get('ArrayJobId')}_{task}" if task else row["JobId"]
+        records.append(_record("scontrol", name, row.get("JobState", ""), row))
     return records
 
 
-def _known(value: str | None) -> str | None:
-    return None if value is None or value in _NOTHING else value
-
-
-def _paths(*values: str | None) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(path for path in map(_known, values) if path))
+def _record(teller: str, name: str, state: str, row: Mapping[str, str]) -> JobRecord:
+    """A record with what both commands tell."""
+    known = {key: value for key, value in row.items() if value not in _NOTHING}
+    facts: dict[str, Any] = {
+        fact: next((known[n] for n in names if n in known), None) for fact, names in _FACTS
+    }
+    user = (facts.pop("user") or "").partition("(")[0] or None
+    outputs = tuple(dict.fromkeys(known[name] for name in OUTPUT_FIELDS if name in known))
+    return JobRecord(teller, name, state, user, outputs=outputs, **facts)
 
 
 def _size(text: str, nodes: str = "", cpus: str = "") -> int | None:
