@@ -9,11 +9,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import NamedTuple
 
 from oomdoctor.records.job.measurement import BlockCategory, CategoryBytes
-from oomdoctor.records.report.diagnosis import Confidence
 from oomdoctor.records.report.run import Place
 from oomdoctor.records.report.snapshot import (
     HeldBlocks,
@@ -24,15 +23,15 @@ from oomdoctor.records.report.snapshot import (
     SnapshotPeak,
     SnapshotRetries,
 )
+from oomdoctor.records.report.timeline import CONFIDENCES
 from oomdoctor.snapshot.blocks import BEFORE, Lives
 from oomdoctor.snapshot.growth.growth_answer import growth_of
 from oomdoctor.snapshot.history import History, place
-from oomdoctor.snapshot.reading.events import ALLOC, NO_STACK, OOM, Events
+from oomdoctor.snapshot.reading.events import ALLOC, NO_STACK, Events
 from oomdoctor.snapshot.reading.snapshot import HeldSegment
 from oomdoctor.snapshot.replays import Runs, order_of, releases_of
 
 SHOWN_BLOCKS = 50
-_CONFIDENCES: tuple[Confidence, ...] = ("low", "medium", "high")
 
 
 def device_of(history: History) -> SnapshotDevice:
@@ -74,9 +73,10 @@ def _peak(lives: Lives) -> int:
 
 def _oom(history: History) -> SnapshotOom | None:
     events, lives, meanings = history.device.events, history.lives, history.meanings
-    at = next((n for n in range(len(events) - 1, -1, -1) if events.action[n] == OOM), None)
-    if at is None:
+    failures = events.failures()
+    if not failures:
         return None
+    at = failures[-1]
     meaning = meanings.of(events.stack[at])
     return SnapshotOom(
         requested_bytes=events.size[at],
@@ -137,13 +137,6 @@ class _Group(NamedTuple):
     library_where: Place | None
 
 
-@dataclass(slots=True)
-class _Sum:
-    bytes: int = 0
-    count: int = 0
-    confidence: int = len(_CONFIDENCES) - 1
-
-
 def composition(history: History, event: int, shown: int | None = SHOWN_BLOCKS) -> SnapshotPeak:
     """What was allocated after an event; `BEFORE` for the time before the first one.
 
@@ -152,17 +145,26 @@ def composition(history: History, event: int, shown: int | None = SHOWN_BLOCKS) 
     blocks, meanings, events = history.lives.blocks, history.meanings, history.device.events
     steps = history.steps
     totals: dict[str, int] = defaultdict(int)
-    groups: dict[_Group, _Sum] = defaultdict(_Sum)
+    groups: dict[_Group, list[tuple[int, int]]] = defaultdict(list)
     for block in blocks.alive(event):
         category, confidence = history.categories.of(block)
         size = blocks.size[block]
         totals[f"{category}_bytes"] += size
         meaning = meanings.of(blocks.stack[block])
-        held = groups[_Group(category, place(meaning.where), place(meaning.line))]
-        held.bytes += size
-        held.count += 1
-        held.confidence = min(held.confidence, _CONFIDENCES.index(confidence))
-    ordered = sorted(groups.items(), key=lambda item: -item[1].bytes)
+        group = _Group(category, place(meaning.where), place(meaning.line))
+        groups[group].append((size, CONFIDENCES.index(confidence)))
+    held = [
+        HeldBlocks(
+            sum(size for size, _ in found),
+            len(found),
+            group.category,
+            CONFIDENCES[max(doubt for _, doubt in found)],
+            group.where,
+            group.library_where,
+        )
+        for group, found in groups.items()
+    ]
+    held.sort(key=lambda one: -one.bytes)
     stack = events.stack[event] if event != BEFORE else NO_STACK
     at_us = events.at_us[event] if event != BEFORE else -1
     return SnapshotPeak(
@@ -172,18 +174,8 @@ def composition(history: History, event: int, shown: int | None = SHOWN_BLOCKS) 
         phase=meanings.phase(stack) if event != BEFORE else "unknown",
         where=place(meanings.of(stack).where),
         categories=CategoryBytes(**{name: totals[name] for name in CategoryBytes.__slots__}),
-        blocks=tuple(
-            HeldBlocks(
-                held.bytes,
-                held.count,
-                group.category,
-                _CONFIDENCES[held.confidence],
-                group.where,
-                group.library_where,
-            )
-            for group, held in ordered[:shown]
-        ),
-        other_blocks_bytes=sum(held.bytes for _, held in ordered[len(ordered[:shown]) :]),
+        blocks=tuple(held[:shown]),
+        other_blocks_bytes=sum(one.bytes for one in held[len(held[:shown]) :]),
     )
 
 

@@ -19,7 +19,7 @@ from oomdoctor.records.job.measurement import BlockCategory
 from oomdoctor.records.report.diagnosis import Confidence, ReadPhase
 from oomdoctor.records.report.run import Place
 from oomdoctor.snapshot.blocks import BEFORE, Lives, lives_of
-from oomdoctor.snapshot.phases import Meanings, optimizer_steps
+from oomdoctor.snapshot.phases import Meaning, Meanings, optimizer_steps
 from oomdoctor.snapshot.reading.events import Frame
 from oomdoctor.snapshot.reading.snapshot import DeviceSnapshot, Snapshot
 
@@ -96,35 +96,18 @@ class Named(NamedTuple):
     confidence: Confidence
 
 
-class _Training:
-    """What is known of the whole trace: its end, its first pass, and the optimizer's steps."""
-
-    def __init__(self, end: int, first_pass: int, steps: list[tuple[int, int]]) -> None:
-        self.end = end
-        self.first_pass = first_pass
-        self._starts = [start for start, _ in steps]
-        self._ends = [after for _, after in steps]
-
-    def step_after(self, event: int) -> tuple[int, int] | None:
-        """The optimizer's step that ends after an event."""
-        at = bisect_right(self._ends, event)
-        return (self._starts[at], self._ends[at]) if at < len(self._ends) else None
-
-    def steps_after(self, event: int) -> int:
-        """How many of the optimizer's steps begin after an event."""
-        return len(self._starts) - bisect_right(self._starts, event)
-
-
 class Categories:
     """Names the blocks of one device."""
 
     def __init__(self, lives: Lives, meanings: Meanings, steps: list[tuple[int, int]]) -> None:
         self._blocks, self._meanings = lives.blocks, meanings
+        self._steps = steps
+        self._starts, self._ends = [start for start, _ in steps], [after for _, after in steps]
         phases = [meanings.phase(stack) for stack in lives.blocks.stack]
-        end = len(lives.allocated)
+        self._end = end = len(lives.allocated)
         born = zip(lives.blocks.born, phases, strict=True)
-        first_pass = min((at for at, phase in born if phase in FORWARD and at >= 0), default=end)
-        self._training = _Training(end, first_pass, steps)
+        passes = (at for at, phase in born if phase in FORWARD and at >= 0)
+        self._first_pass = min(passes, default=end)
         self._phases = phases
         self._shallow = 0
         self._logits = self._sizes_of_logits()
@@ -144,16 +127,16 @@ class Categories:
         """The category of a block."""
         if block in self._before:
             return self._before[block]
-        told = self._meanings.of(self._blocks.stack[block]).category
+        told = self._meaning(block).category
         if told is not None:
             return Named(told, "high")
         born, died = self._blocks.born[block], self._blocks.died[block]
         phase = self._phases[block]
-        lasts = died >= self._training.end
+        lasts = died >= self._end
         if phase in _SETTING_UP:
             return Named("weights", "high")
         if phase == "optimizer":
-            step = self._training.step_after(born)
+            step = self._step_after(born)
             outlives = lasts or (step is not None and died >= step[1])
             return Named("optimizer" if outlives else "temporary", "high")
         if self._blocks.size[block] in self._logits and (
@@ -163,12 +146,11 @@ class Categories:
         if phase == "backward":
             return self._of_backward(block)
         if phase in FORWARD:
-            if self._is_kept(block):
-                return Named("other", "medium")
-            return Named("activations", "high")
+            kept = self._is_kept(block)
+            return Named("other", "medium") if kept else Named("activations", "high")
         if phase != "unknown":
             return Named("temporary", "medium")
-        is_weight = lasts and born < self._training.first_pass
+        is_weight = lasts and born < self._first_pass
         return Named("weights", "medium") if is_weight else Named("other", "low")
 
     def _is_kept(self, block: int) -> bool:
@@ -180,18 +162,24 @@ class Categories:
 
     def _lasts(self, block: int) -> bool:
         born, died = self._blocks.born[block], self._blocks.died[block]
-        return died >= self._training.end and self._training.steps_after(born) > 1
+        # At least two of the optimizer's steps begin after its birth.
+        return died >= self._end and len(self._starts) - bisect_right(self._starts, born) > 1
+
+    def _step_after(self, event: int) -> tuple[int, int] | None:
+        """The optimizer's step that ends after an event."""
+        at = bisect_right(self._ends, event)
+        return self._steps[at] if at < len(self._steps) else None
 
     def _of_backward(self, block: int) -> Named:
         born, died = self._blocks.born[block], self._blocks.died[block]
-        step = self._training.step_after(born)
-        lasts = died >= self._training.end
+        step = self._step_after(born)
+        lasts = died >= self._end
         if step is not None and died >= step[0]:
             # cuBLAS has a workspace of one size for each thread; gradients may be kept and zeroed.
             if self._is_kept(block) and self._blocks.size[block] in self._workspaces:
                 return Named("other", "medium")
             return Named("gradients", "high")
-        if lasts and step is None and self._training.step_after(BEFORE) is None:
+        if lasts and step is None and not self._steps:
             return Named("gradients", "medium")
         recomputed = self._line(block) is not None
         return Named("activations" if recomputed else "temporary", "medium")
@@ -210,27 +198,21 @@ class Categories:
         largest = max(made, default=0)
         if largest < _LEAST_LOGITS:
             return frozenset()
-        depths = [
-            self._meanings.of(self._blocks.stack[block]).depth
-            for block, phase in enumerate(self._phases)
-            if phase == "forward"
-        ]
-        self._shallow = min(depths, default=0) + 1
-        others = {
-            size
-            for block, (size, phase) in enumerate(zip(self._blocks.size, self._phases, strict=True))
-            if phase == "forward"
-            and size in (largest // 2, largest * 2)
-            and self._is_shallow(block)
-        }
-        return frozenset((largest, *others))
+        passed = [block for block, phase in enumerate(self._phases) if phase == "forward"]
+        self._shallow = min((self._meaning(block).depth for block in passed), default=0) + 1
+        alike = (largest // 2, largest * 2)
+        others = (b for b in passed if self._blocks.size[b] in alike and self._is_shallow(b))
+        return frozenset((largest, *(self._blocks.size[block] for block in others)))
 
     def _is_shallow(self, block: int) -> bool:
         """Whether a block is made by the model itself or its last layer, not deep inside."""
-        return self._meanings.of(self._blocks.stack[block]).depth <= self._shallow
+        return self._meaning(block).depth <= self._shallow
+
+    def _meaning(self, block: int) -> Meaning:
+        return self._meanings.of(self._blocks.stack[block])
 
     def _line(self, block: int) -> str | None:
-        line = self._meanings.of(self._blocks.stack[block]).line
+        line = self._meaning(block).line
         return None if line is None else line.function
 
     def _named_before(self) -> dict[int, Named]:
@@ -257,7 +239,7 @@ class Categories:
 
         None if that step makes the states itself.
         """
-        first = self._training.step_after(BEFORE)
+        first = self._steps[0] if self._steps else None
         if first is None or self._makes_states(first):
             return Counter()
         return Counter(

@@ -16,7 +16,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, get_args
+from typing import get_args
 
 from oomdoctor.analysis.frames import phase_of
 from oomdoctor.records.job.measurement import BlockCategory
@@ -88,7 +88,8 @@ class Meanings:
 def _meaning(frames: tuple[Frame, ...]) -> Meaning:
     told = told_by(frames)
     if told is not None:
-        return Meaning(told.phase, None, frames[0], 0, told.category)
+        phase, category = told
+        return Meaning(phase, None, frames[0], 0, category)
     python = [frame for frame in frames if frame.is_python]
     if not python:
         return _NOTHING
@@ -142,13 +143,6 @@ def _runs(events: Events, meanings: Meanings) -> Iterator[tuple[int, int]]:
 _OF_A_STEP = ("forward", "loss", "backward", "data")
 
 
-class Told(NamedTuple):
-    """What the frames of an own snapshot say of a block."""
-
-    phase: ReadPhase
-    category: BlockCategory
-
-
 def own_frames(module: str, operator: str, phase: str, category: str) -> tuple[Frame, ...]:
     """The frames of an event, innermost first."""
     return Frame(f"<{module or 'model'}>", 0, operator or category), Frame(
@@ -156,10 +150,10 @@ def own_frames(module: str, operator: str, phase: str, category: str) -> tuple[F
     )
 
 
-def told_by(frames: tuple[Frame, ...]) -> Told | None:
-    """What the frames say; None if they are those of a program."""
+def told_by(frames: tuple[Frame, ...]) -> tuple[ReadPhase, BlockCategory] | None:
+    """The phase and category of a block in an own snapshot; None in that of a program."""
     if not frames or frames[-1].file != FILE:
         return None
     phase, _, category = frames[-1].function.partition(" ")
     known: ReadPhase = next((name for name in PHASES if name == phase), "unknown")
-    return Told(known, _CATEGORIES.get(category, "other"))
+    return known, _CATEGORIES.get(category, "other")

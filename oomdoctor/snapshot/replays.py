@@ -66,7 +66,9 @@ class Runs:
         settings = self.settings
         if expandable is not None:
             settings = replace(settings, expandable_segments=expandable)
-        changed = self._sizes(sizes, without)
+        changed = list(sizes or self.order.sizes)
+        for block in without:
+            changed[block] = 0
         key = (settings.expandable_segments, hash(tuple(changed)))
         needed = self._needed.get(key)
         if needed is None:
@@ -83,12 +85,6 @@ class Runs:
     def needed(self, *, expandable: bool | None = None) -> int:
         """The reserved peak of the trace without a limit, in bytes."""
         return self.run(_UNLIMITED, expandable=expandable).needed_bytes
-
-    def _sizes(self, sizes: Sequence[int] | None, without: Collection[int]) -> Sequence[int]:
-        changed = list(sizes or self.order.sizes)
-        for block in without:
-            changed[block] = 0
-        return changed
 
     def _replay(
         self, capacity_bytes: int | None, settings: AllocatorSettings, sizes: Sequence[int]
@@ -167,7 +163,7 @@ class Order:
 def order_of(history: History) -> Order:
     """The order of a trace, up to the last request that failed."""
     blocks, events = history.lives.blocks, history.device.events
-    failures = [at for at, action in enumerate(events.action) if action == OOM]
+    failures = events.failures()
     failed = failures[-1] if failures else None
     end = len(events) if failed is None else failed
     moments = []

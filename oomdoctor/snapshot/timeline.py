@@ -64,7 +64,7 @@ def _device(
 ) -> TimelineDevice:
     lives, events = history.lives, history.device.events
     changes = _changes(events, lives)
-    kept = _thinned(changes, lives, most_moments, _failures(events))
+    kept = _thinned(changes, lives, most_moments, events.failures())
     allocated = _after(lives.allocated, lives.began_allocated, kept)
     reserved = _after(lives.reserved, lives.began_reserved, kept)
     blocks, rest, unseen, small = _blocks(history, kept, stacks, most_blocks)
@@ -75,7 +75,7 @@ def _device(
             events.address[at],
             stacks.index(history, events.stack[at]),
         )
-        for at in _failures(events)
+        for at in events.failures()
     )
     limits = [reserved[one.moment] + one.free_bytes for one in failures]
     first_us = next((at for at in events.at_us if at >= 0), UNKNOWN)
@@ -111,10 +111,6 @@ def _changes(events: Events, lives: Lives) -> array[int]:
             found.append(at)
             before = now
     return found
-
-
-def _failures(events: Events) -> list[int]:
-    return [at for at, action in enumerate(events.action) if action == OOM]
 
 
 def _thinned(changes: array[int], lives: Lives, most: int, wanted: list[int]) -> array[int]:

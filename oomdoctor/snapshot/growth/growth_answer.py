@@ -79,15 +79,14 @@ def growth_of(history: History, capacity_bytes: int | None = None) -> tuple[Snap
 
 
 def _grown(history: History, moments: Moments, levels: Levels) -> Iterator[_Grown]:
-    start = 0 if moments.unit == "step" else 1  # the first pass sets up
     for meaning, line in levels.lines.items():
         if len(line.bytes) < LEAST_RISES or line.ends_with() <= 0:
             continue
         sizes, counts = levels.of(line)
-        rise = rise_of(sizes[start:])
+        rise = rise_of(sizes[moments.start :])
         if rise is None:
             continue
-        accumulates = rise_of(counts[start:]) is not None
+        accumulates = rise_of(counts[moments.start :]) is not None
         if not accumulates:
             blocks = history.blocks_born(moments.events[0], moments.events[-1])
             if is_larger_input(history, moments, levels, line, blocks):
@@ -112,8 +111,7 @@ def _groups(grown: list[_Grown]) -> list[list[_Grown]]:
 def _answer(history: History, moments: Moments, group: list[_Grown]) -> SnapshotGrowth | None:
     total = sum(one.rise.total for one in group)
     first = min(one.rise.first for one in group)
-    start = 0 if moments.unit == "step" else 1
-    units = (len(moments.events) - start - 1 - first) * moments.every
+    units = (len(moments.events) - moments.start - 1 - first) * moments.every
     if total < _LEAST_BYTES * units:
         return None
     if all(_is_state(history, one) for one in group):
@@ -130,7 +128,7 @@ def _answer(history: History, moments: Moments, group: list[_Grown]) -> Snapshot
         kind=kind,
         confidence=_confidence(group, kind == "unknown"),
         unit=moments.unit,
-        since_step=(first + start) * moments.every + 2 - start,
+        since_step=(first + moments.start) * moments.every + 2 - moments.start,
         total_bytes=sum(one.line.ends_with() for one in group),
         called_from=calls(history, (stack for one in passed for stack in one.line.staying())),
         lines=tuple(_held(history, one) for one in group[:_SHOWN]),
@@ -234,7 +232,7 @@ def failures_of(history: History) -> SnapshotGrowth | None:
     ends = [after for _, after in history.steps]
     left: dict[int, int] = {}  # bytes that stayed, by the event of the failure
     since = events_later = 0
-    for failed in (at for at, action in enumerate(events.action) if action == OOM):
+    for failed in events.failures():
         step = bisect_right(ends, failed)
         if step + _LATER >= len(ends):
             break

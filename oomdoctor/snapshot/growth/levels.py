@@ -140,6 +140,11 @@ class Moments:
     unit: GrowthUnit
     every: int = 1
 
+    @property
+    def start(self) -> int:
+        """The first that counts: the first pass sets up."""
+        return 0 if self.unit == "step" else 1
+
 
 def moments_of(history: History) -> Iterator[Moments]:
     """The steps, then each long part without any."""

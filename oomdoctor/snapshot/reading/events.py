@@ -10,32 +10,20 @@ from array import array
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-ACTIONS = (
-    "alloc",
-    "free_requested",
-    "free_completed",
-    "segment_alloc",
-    "segment_free",
-    "segment_map",
-    "segment_unmap",
-    "snapshot",
-    "oom",
-    "other",
-)
-(
-    ALLOC,
-    FREE_REQUESTED,
-    FREE_COMPLETED,
-    SEGMENT_ALLOC,
-    SEGMENT_FREE,
-    SEGMENT_MAP,
-    SEGMENT_UNMAP,
-    SNAPSHOT,
-    OOM,
-    OTHER,
-) = range(len(ACTIONS))
-# torch 2.0 wrote one event for a free.
-_CODES = {name: code for code, name in enumerate(ACTIONS)} | {"free": FREE_COMPLETED}
+# What torch calls an event; torch 2.0 wrote one event for a free.
+_CODES = {
+    "alloc": (ALLOC := 0),
+    "free_requested": (FREE_REQUESTED := 1),
+    "free_completed": (FREE_COMPLETED := 2),
+    "free": FREE_COMPLETED,
+    "segment_alloc": (SEGMENT_ALLOC := 3),
+    "segment_free": (SEGMENT_FREE := 4),
+    "segment_map": (SEGMENT_MAP := 5),
+    "segment_unmap": (SEGMENT_UNMAP := 6),
+    "snapshot": 7,
+    "oom": (OOM := 8),
+}
+_OTHER = 9
 NO_STACK = -1
 
 
@@ -70,13 +58,17 @@ class Events:
     def __len__(self) -> int:
         return len(self.action)
 
+    def failures(self) -> list[int]:
+        """The indices of the requests that failed."""
+        return [at for at, action in enumerate(self.action) if action == OOM]
+
     def add(self, entry: dict[Any, Any], stack: int) -> None:
         """Add an event as torch describes it.
 
         Raises:
             TypeError, ValueError, OverflowError: it is none.
         """
-        action = _CODES.get(str(entry.get("action")), OTHER)
+        action = _CODES.get(str(entry.get("action")), _OTHER)
         address = entry.get("addr", entry.get("device_free", 0))
         self.action.append(action)
         self.address.append(address)

@@ -65,21 +65,11 @@ def _text(size: int) -> Callable[[Machine], None]:
 
 
 def _bytes(size: int) -> Callable[[Machine], None]:
-    def push(machine: Machine) -> None:
-        machine.stack.append(machine.take(machine.number(size)))
-
-    return push
+    return lambda machine: machine.stack.append(machine.take(machine.number(size)))
 
 
 def _constant(value: Any) -> Callable[[Machine], None]:
     return lambda machine: machine.stack.append(value)
-
-
-def _skip(size: int) -> Callable[[Machine], None]:
-    def skip(machine: Machine) -> None:
-        machine.take(size)
-
-    return skip
 
 
 def _tuple(size: int) -> Callable[[Machine], None]:
@@ -90,10 +80,6 @@ def _tuple(size: int) -> Callable[[Machine], None]:
         machine.stack[at:] = [tuple(machine.stack[at:])]
 
     return push
-
-
-def _get(size: int) -> Callable[[Machine], None]:
-    return lambda machine: machine.stack.append(machine.memo[machine.number(size)])
 
 
 def _put(machine: Machine, index: int) -> None:
@@ -142,23 +128,24 @@ def _dict(machine: Machine) -> None:
 
 
 def _global(machine: Machine) -> None:
-    raise _calls(f"{_shown(machine.line())}.{_shown(machine.line())}")
+    _import(machine.line(), machine.line())
 
 
 def _stack_global(machine: Machine) -> None:
     module, name = machine.stack[-2:]
-    raise _calls(f"{_shown(module)}.{_shown(name)}")
+    _import(module, name)
+
+
+def _import(module: object, name: object) -> None:
+    _refuse(f"wants to import {_shown(module)}.{_shown(name)}")
 
 
 def _foreign(what: str) -> Callable[[Machine], None]:
-    def refuse(_: Machine) -> None:
-        raise PickleError(f"it is no snapshot: it {what}; nothing of it was run")
-
-    return refuse
+    return lambda _: _refuse(what)
 
 
-def _calls(name: str) -> PickleError:
-    return PickleError(f"it is no snapshot: it wants to import {name}; nothing of it was run")
+def _refuse(what: str) -> None:
+    raise PickleError(f"it is no snapshot: it {what}; nothing of it was run")
 
 
 def _shown(text: object) -> str:
@@ -167,8 +154,8 @@ def _shown(text: object) -> str:
 
 
 INSTRUCTIONS: dict[int, Callable[[Machine], object]] = {
-    0x80: _skip(1),  # PROTO
-    0x95: _skip(8),  # FRAME
+    0x80: lambda machine: machine.take(1),  # PROTO
+    0x95: lambda machine: machine.take(8),  # FRAME
     0x4E: _constant(None),
     0x88: _constant(True),
     0x89: _constant(False),
