@@ -59,11 +59,7 @@ class Alerts:
     ) -> None:
         self.total_steps = total_steps
         self._warn_at, self._collect = warn_at, collect
-        self._trends: dict[AlertKind, Trend] = {
-            "growth": Trend(),
-            "larger_steps": Trend(),
-            "fragmentation": Trend(),
-        }
+        self._trends = {kind: Trend() for kind in _CAUSES}
         self._said: dict[AlertKind, float] = {}  # what was left then: steps, or a share of memory
         self._collect_from, self._patience = 0, 32
 

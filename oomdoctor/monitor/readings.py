@@ -123,13 +123,26 @@ def gpus() -> tuple[LiveGpu, ...]:
     """The devices that torch sees. CUDA must be initialized."""
     import torch
 
-    found = []
-    for index in range(torch.cuda.device_count()):
-        facts = torch.cuda.get_device_properties(index)
-        uuid = getattr(facts, "uuid", None)
-        name = None if uuid is None else f"GPU-{uuid}"
-        found.append(LiveGpu(index, facts.name, name, int(facts.total_memory)))
-    return tuple(found)
+    return tuple(live_gpu(n, device_facts(n)) for n in range(torch.cuda.device_count()))
+
+
+def live_gpu(index: int, facts: dict[str, Any]) -> LiveGpu:
+    """A device as the live log describes it."""
+    return LiveGpu(index, facts["name"], facts["uuid"], facts["total_bytes"])
+
+
+def device_facts(device: int) -> dict[str, Any]:
+    """What the device is. `uuid` is spelled as the driver does; None before torch 2.4."""
+    import torch
+
+    found = torch.cuda.get_device_properties(device)
+    uuid = getattr(found, "uuid", None)
+    return {
+        "name": found.name,
+        "uuid": None if uuid is None else f"GPU-{uuid}",
+        "total_bytes": int(found.total_memory),
+        "capability": f"{found.major}.{found.minor}",
+    }
 
 
 def current_first(found: tuple[LiveGpu, ...]) -> tuple[LiveGpu, ...]:

@@ -10,7 +10,7 @@ from types import FrameType, TracebackType
 from typing import Any, Literal, ParamSpec, TypeVar
 
 from oomdoctor.monitor.guarding.diagnosed import bound_names, diagnosed, is_out_of_memory, release
-from oomdoctor.monitor.guarding.ranks import Agreement, Alone, Replicated, Unknown
+from oomdoctor.monitor.guarding.ranks import Alone, Replicated, Unknown, agreement
 from oomdoctor.monitor.guarding.sharded import Sharded, is_sharded
 
 _LOG = logging.getLogger("oomdoctor.monitor")
@@ -234,7 +234,7 @@ def _ranks_of(model: Any) -> Alone | Replicated | Sharded:
         (m for m in model.modules() if isinstance(m, DistributedDataParallel)), None
     )
     if wrapped is not None:
-        return Replicated(wrapped, Agreement())
+        return Replicated(wrapped, agreement())
     if is_sharded(model):
-        return Sharded(model, Agreement())
+        return Sharded(model, agreement())
     return Unknown()

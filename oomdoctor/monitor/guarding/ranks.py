@@ -13,8 +13,11 @@ the next step.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
+
+Agree = Callable[[bool], list[int]]
 
 
 class Alone:
@@ -50,30 +53,30 @@ class Unknown(Alone):
         return []
 
 
-class Agreement:
-    """A group on the CPU, in which each rank tells the others whether its block failed."""
+def agreement() -> Agree:
+    """A group on the CPU, in which each rank tells the others whether its block failed.
 
-    def __init__(self) -> None:
-        import torch.distributed as dist
+    All ranks make it at the same time. The answer is the ranks that failed.
+    """
+    import torch
+    import torch.distributed as dist
 
-        self._group: Any = dist.new_group(backend="gloo")
+    group: Any = dist.new_group(backend="gloo")
 
-    def agree(self, failed: bool) -> list[int]:
-        """The ranks that failed."""
-        import torch
-        import torch.distributed as dist
-
+    def agree(failed: bool) -> list[int]:
         flags = torch.zeros(dist.get_world_size(), dtype=torch.int32)
         flags[dist.get_rank()] = int(failed)
-        dist.all_reduce(flags, group=self._group)
+        dist.all_reduce(flags, group=group)
         return [rank for rank, flag in enumerate(flags.tolist()) if flag]
+
+    return agree
 
 
 class Replicated:
     """The steps of one DistributedDataParallel."""
 
-    def __init__(self, model: Any, agreement: Agreement) -> None:
-        self._model, self._agreement = model, agreement
+    def __init__(self, model: Any, agree: Agree) -> None:
+        self._model, self._agree = model, agree
         self._entered = self._left = 0  # forward passes in this block
         self._usual: int | None = None  # forward passes in a block that did not fail
         self._ready: set[int] = set()  # parameters whose gradients are there
@@ -115,7 +118,7 @@ class Replicated:
 
     def agree(self, failed: bool) -> list[int]:
         """The ranks whose block failed."""
-        found = self._agreement.agree(failed)
+        found = self._agree(failed)
         if not found:
             self._usual = self._entered
         return found

@@ -12,7 +12,7 @@ from __future__ import annotations
 from functools import wraps
 from typing import Any
 
-from oomdoctor.monitor.guarding.ranks import Agreement
+from oomdoctor.monitor.guarding.ranks import Agree
 
 _MOVES = ("pre_forward", "post_forward", "pre_backward", "post_backward")
 _FINAL = "_root_post_backward_final_callback"
@@ -33,8 +33,8 @@ def is_sharded(model: Any) -> bool:
 class Sharded:
     """The steps of one model that fully_shard was applied to."""
 
-    def __init__(self, model: Any, agreement: Agreement) -> None:
-        self._model, self._agreement = model, agreement
+    def __init__(self, model: Any, agree: Agree) -> None:
+        self._model, self._agree = model, agree
         self._is_known = _listen(self)
         self._begun: list[Move] = []  # the moves of this block, in the order of their starts
         self._ended: list[Move] = []
@@ -87,7 +87,7 @@ class Sharded:
 
     def agree(self, failed: bool) -> list[int]:
         """The ranks whose block failed."""
-        found = self._agreement.agree(failed)
+        found = self._agree(failed)
         if not found:
             self._usual = list(self._ended)
         return found

@@ -14,7 +14,8 @@ from typing import Any
 from oomdoctor.monitor.inside import history, memory
 from oomdoctor.monitor.inside.ending import StepMemory, frames_here
 from oomdoctor.monitor.inside.memory import Live, keep_step
-from oomdoctor.monitor.inside.process import device_facts, outside_bytes
+from oomdoctor.monitor.inside.process import outside_bytes
+from oomdoctor.monitor.readings import device_facts
 
 # The last allocations and frees: some steps of a large model, and about 100 MiB of host memory.
 RING_ENTRIES = 100_000
@@ -40,7 +41,7 @@ class CountedMemory:
         self._outside: dict[int, int] = {}
         self._facts: dict[int, dict[str, Any]] = {}
         self._asked_at = 0.0
-        self.live: Live | None = Live()
+        self.live = Live()
 
     def begin(self) -> None:
         """Let torch record the ring, unless the script already records its history."""
@@ -69,8 +70,7 @@ class CountedMemory:
             at_end = StepMemory(step=step, **memory.counters_of(device, stats))
             keep_step(self._steps.setdefault(device, []), at_end)
             ended[device] = at_end
-        if self.live is not None:
-            self.live.write({device: self._facts_of(device) for device in ended}, ended)
+        self.live.write({device: self._facts_of(device) for device in ended}, ended)
 
     def forget(self) -> None:
         """Nothing is remembered of a step but its memory."""
@@ -96,20 +96,15 @@ class CountedMemory:
 
     def devices(self) -> list[dict[str, Any]]:
         """The devices on which this process has reserved memory."""
-        return [self._device(device, stats) for device, stats in _used().items()]
-
-    def _device(self, device: int, stats: dict[str, Any]) -> dict[str, Any]:
-        return {
-            "device": device,
-            **self._facts_of(device),
-            **memory.counters_of(device, stats),
-            "retries": stats["num_alloc_retries"],
-            "outside_bytes": self._outside.get(device, 0),
-            "peak": None,
-            "steps": [vars(step) for step in self._steps.get(device, [])],
-            "curve": [],
-            "events_are_whole": False,
-        }
+        return [
+            memory.record_of(
+                device,
+                self._facts_of(device),
+                self._outside.get(device, 0),
+                self._steps.get(device, []),
+            )
+            for device in _used()
+        ]
 
     def _facts_of(self, device: int) -> dict[str, Any]:
         if device not in self._facts:

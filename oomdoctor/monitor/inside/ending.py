@@ -17,7 +17,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +41,7 @@ class StepMemory:
 
     def repeats(self, before: StepMemory) -> bool:
         """Whether this step needed what the one before needed, and left what that left."""
-        return (
-            self.peak_allocated_bytes == before.peak_allocated_bytes
-            and self.peak_reserved_bytes == before.peak_reserved_bytes
-            and self.allocated_bytes == before.allocated_bytes
-            and self.reserved_bytes == before.reserved_bytes
-        )
+        return replace(before, step=self.step) == self
 
 
 def wants_to_stop(

@@ -69,6 +69,27 @@ def counters_of(device: int, stats: Any = None) -> dict[str, int]:
     }
 
 
+def record_of(
+    device: int, facts: dict[str, Any], outside_bytes: int, steps: list[StepMemory], **more: Any
+) -> dict[str, Any]:
+    """What the record says of a device, without a trace; `more` is what a trace knows."""
+    import torch
+
+    stats = torch.cuda.memory_stats_as_nested_dict(device)
+    return {
+        "device": device,
+        **facts,
+        **counters_of(device, stats),
+        "retries": stats["num_alloc_retries"],
+        "outside_bytes": outside_bytes,
+        "peak": None,
+        "steps": list(map(vars, steps)),
+        "curve": [],
+        "events_are_whole": False,
+        **more,
+    }
+
+
 def _keeping(reset: Any) -> Any:
     @wraps(reset)
     def kept(device: int, *args: Any) -> Any:
@@ -89,28 +110,15 @@ class Live:
     def write(self, devices: dict[int, dict[str, Any]], steps: dict[int, StepMemory]) -> None:
         """Write the memory after a step; `devices` are facts, both by the index of the device."""
         from oomdoctor.monitor.log import LiveLog
-        from oomdoctor.records.report.watch import LiveGpu, LiveStep
+        from oomdoctor.monitor.readings import live_gpu
+        from oomdoctor.records.report.watch import LiveStep
 
         if self._log is None:
-            gpus = (
-                LiveGpu(n, facts.get("name"), facts.get("uuid"), facts.get("total_bytes"))
-                for n, facts in sorted(devices.items())
-            )
-            self._log = LiveLog(tuple(gpus))
+            self._log = LiveLog(tuple(live_gpu(*one) for one in sorted(devices.items())))
             if self._log.path is not None:
                 self._inode = self._log.path.stat().st_ino
         for device, step in steps.items():
-            self._log.write(
-                LiveStep(
-                    step=step.step,
-                    time_s=self._log.elapsed_s(),
-                    allocated_bytes=step.allocated_bytes,
-                    reserved_bytes=step.reserved_bytes,
-                    peak_allocated_bytes=step.peak_allocated_bytes,
-                    peak_reserved_bytes=step.peak_reserved_bytes,
-                    device=device,
-                )
-            )
+            self._log.write(LiveStep(time_s=self._log.elapsed_s(), device=device, **vars(step)))
 
     def note_failure(self, step: int, requested: int) -> None:
         """Write that a request failed."""

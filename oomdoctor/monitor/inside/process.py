@@ -16,6 +16,7 @@ from typing import Any
 from oomdoctor.analysis.own_code import is_own, known_packages
 from oomdoctor.monitor.inside.ending import script_file
 from oomdoctor.system.environment import variable
+from oomdoctor.system.machine import libraries
 
 _LIBRARIES = (
     *("torch", "transformers", "accelerate", "peft", "trl", "bitsandbytes", "deepspeed"),
@@ -40,13 +41,7 @@ _KINDS = ("stdlib", "platstdlib", "purelib", "platlib")
 
 def versions() -> dict[str, str | None]:
     """The versions of the libraries that decide how much memory a training needs."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    found: dict[str, str | None] = {}
-    for name in _LIBRARIES:
-        with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
+    return {name: found for name, found in libraries.versions(_LIBRARIES).items() if found}
 
 
 def torch_release() -> list[int]:
@@ -120,20 +115,6 @@ def outside_bytes(device: int) -> int:
 
     free, total = torch.cuda.mem_get_info(device)
     return int(total - free - torch.cuda.memory_reserved(device))
-
-
-def device_facts(device: int) -> dict[str, Any]:
-    """What the device is. `uuid` is spelled as the driver does; None before torch 2.4."""
-    import torch
-
-    found = torch.cuda.get_device_properties(device)
-    uuid = getattr(found, "uuid", None)
-    return {
-        "name": found.name,
-        "uuid": None if uuid is None else f"GPU-{uuid}",
-        "total_bytes": int(found.total_memory),
-        "capability": f"{found.major}.{found.minor}",
-    }
 
 
 def resident_bytes() -> int | None:

@@ -75,10 +75,7 @@ class Watch:
         self._stopped_in: list[dict[str, Any]] = []
         self._passes = passes.Passes(self._end_pass)
         self._ooms: list[dict[str, Any]] = []
-        self._pictured: tuple[int, int] = (
-            0,
-            0,
-        )  # the peaks in the snapshot of a run past the limit
+        self._pictured = (0, 0)  # the peaks in the snapshot of a run past the limit
         self._past_step: int | None = None
         self._notes: list[str] = []
         self._read_at = time.monotonic()
@@ -242,8 +239,7 @@ class Watch:
             del self._ooms[1:-1]
             # The parent asks the driver once it sees this, while the memory is still held.
             (self._folder / f"oom-{self.pid}").write_text(str(failed["at"]))
-            if self._memory.live is not None:
-                self._memory.live.note_failure(self._step + 1, requested)
+            self._memory.live.note_failure(self._step + 1, requested)
             self._write()
             with self._quietly():  # the record is worth more
                 failed["snapshot"] = self._snapshots.write(device)
@@ -263,8 +259,7 @@ class Watch:
         with suppress(Exception):
             self._write(ended=True)
         with suppress(Exception):
-            if self._memory.live is not None:
-                self._memory.live.close(self._step)
+            self._memory.live.close(self._step)
 
     @contextmanager
     def _quietly(self) -> Iterator[None]:
@@ -277,7 +272,7 @@ class Watch:
 
     def _write(self, *, ended: bool = False) -> None:
         rank, world = rank_and_world()
-        live_log = None if self._memory.live is None else self._memory.live.path()
+        live_log = self._memory.live.path()
         record = {
             "pid": self.pid,
             "rank": rank,

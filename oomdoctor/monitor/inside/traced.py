@@ -25,7 +25,8 @@ from oomdoctor.monitor.inside import history, memory, past
 from oomdoctor.monitor.inside.ending import StepMemory, frames_here
 from oomdoctor.monitor.inside.history import History, Request, read_all
 from oomdoctor.monitor.inside.memory import Live, keep_step
-from oomdoctor.monitor.inside.process import device_facts, outside_bytes
+from oomdoctor.monitor.inside.process import outside_bytes
+from oomdoctor.monitor.readings import device_facts
 
 _MOST_FRAMES = 60
 _MOST = 200_000
@@ -39,9 +40,6 @@ class TracedMemory:
 
     stops_to_look = True
     """Whether reading it takes the time of the training, so that a record follows at once."""
-    live: Live | None = None
-    """The log for `oomdoctor watch`, if there is one."""
-
     past: dict[str, Any] | None = None
     """The first request that a real card would not have met, as the record has those."""
 
@@ -56,6 +54,7 @@ class TracedMemory:
         self._steps: dict[int, list[StepMemory]] = {}
         self._outside: dict[int, int] = {}
         self._written: dict[int, int] = {}
+        self.live = Live()  # in which nothing is written
 
     def begin(self) -> None:
         """Record allocations, and add hooks to modules."""
@@ -73,13 +72,10 @@ class TracedMemory:
             self.past = self._request(first)
         for device, one in self._histories.items():
             if one.peak.at_us != before.get(device):
-                phase, module = self._position.at(one.peak.at_us)
                 self._places[device] = {
-                    "phase": phase,
-                    "module": module or None,
+                    **self._position.at(one.peak.at_us),
                     "step": step,
                     "frames": one.peak.frames[:_MOST_FRAMES],
-                    "backward_frames": self._position.backward_frames,
                 }
             self._outside[device] = max(self._outside.get(device, 0), outside_bytes(device))
 
@@ -89,7 +85,6 @@ class TracedMemory:
         found = None if one is None else one.request
         if found is None:  # its entry is lost: what the device knows
             found = Request(first["size"], 0, 0, first["at_us"], [])
-        phase, module = self._position.at(found.at_us)
         return {
             "device": first["device"],
             "at": first["at_us"] / 1e6,
@@ -99,9 +94,7 @@ class TracedMemory:
             "allocated_bytes": found.allocated_bytes,
             "reserved_bytes": found.reserved_bytes,
             "frames": found.frames[:_MOST_FRAMES],
-            "phase": phase,
-            "module": module or None,
-            "backward_frames": self._position.backward_frames,
+            **self._position.at(found.at_us),
             "snapshot": None,
         }
 
@@ -137,33 +130,24 @@ class TracedMemory:
 
     def place(self) -> dict[str, Any]:
         """Where the training is, by the hooks."""
-        return {
-            "phase": self._position.phase,
-            "module": self._position.module or None,
-            "backward_frames": self._position.backward_frames,
-        }
+        return self._position.place(self._position.phase, self._position.module)
 
     def devices(self) -> list[dict[str, Any]]:
         """The devices with a trace; the events since the last call are written to a file."""
         return [self._device(one) for one in self._histories.values()]
 
     def _device(self, one: History) -> dict[str, Any]:
-        import torch
-
         device = one.device
-        stats = torch.cuda.memory_stats_as_nested_dict(device)
         self._write_events(one)
-        return {
-            "device": device,
-            **device_facts(device),
-            **memory.counters_of(device, stats),
-            "retries": stats["num_alloc_retries"],
-            "outside_bytes": self._outside.get(device, 0),
-            "peak": self._places.get(device),
-            "steps": [vars(step) for step in self._steps.get(device, [])],
-            "curve": one.curve.points,
-            "events_are_whole": one.is_whole,
-        }
+        return memory.record_of(
+            device,
+            device_facts(device),
+            self._outside.get(device, 0),
+            self._steps.get(device, []),
+            peak=self._places.get(device),
+            curve=one.curve.points,
+            events_are_whole=one.is_whole,
+        )
 
     def _write_events(self, one: History) -> None:
         """Append what is new: three numbers an event (block, size or minus its size, stream)."""
@@ -224,10 +208,15 @@ class Position:
             self._times.append(time.time_ns() // 1000)
             self._places.append((phase, module))
 
-    def at(self, time_us: int) -> tuple[str, str]:
-        """The phase and the module at a time of this step."""
+    def at(self, time_us: int) -> dict[str, Any]:
+        """Where the training was at a time of this step."""
         index = bisect_right(self._times, time_us) - 1
-        return self._places[index] if index >= 0 else ("load", "")
+        return self.place(*(self._places[index] if index >= 0 else ("load", "")))
+
+    def place(self, phase: str, module: str) -> dict[str, Any]:
+        """A phase and a module as the record says them, and the line that called backward."""
+        frames = self.backward_frames
+        return {"phase": phase, "module": module or None, "backward_frames": frames}
 
     def forget(self) -> None:
         """Forget all but the present place, which may have begun earlier."""

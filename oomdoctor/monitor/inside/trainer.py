@@ -27,34 +27,26 @@ def add_callback() -> None:
     from transformers import trainer
     from transformers.trainer_callback import TrainerCallback
 
-    from oomdoctor.monitor.inside.process_watch import current
+    from oomdoctor.monitor.inside import process_watch
 
     class StopWatched(TrainerCallback):  # type: ignore[misc]
         """Ends the training once the watch says so."""
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            _set_trainer(True)
-            _note_micro_batch(args, state)
+            process_watch.trainers += 1
+            watch = process_watch.current()
+            if watch is not None:
+                whole = getattr(state, "train_batch_size", None) or args.train_batch_size
+                watch.micro_batch_size = whole // max(1, args.n_gpu)
 
         def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            _set_trainer(False)
+            process_watch.trainers = max(0, process_watch.trainers - 1)
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
-            watch = current()
+            watch = process_watch.current()
             if watch is not None and watch.stopped is not None:
                 control.should_training_stop = True
             return control
-
-    def _note_micro_batch(args: Any, state: Any) -> None:
-        watch = current()
-        if watch is not None:
-            whole = getattr(state, "train_batch_size", None) or args.train_batch_size
-            watch.micro_batch_size = whole // max(1, args.n_gpu)
-
-    def _set_trainer(running: bool) -> None:
-        from oomdoctor.monitor.inside import process_watch
-
-        process_watch.trainers = max(0, process_watch.trainers + (1 if running else -1))
 
     trainer.DEFAULT_CALLBACKS.append(StopWatched)
 
@@ -79,7 +71,6 @@ def change_settings() -> None:
 def mark_steps(module: str, name: str, method: str) -> None:
     """Let our step end where the `method` of the engine in an imported module ends."""
     from oomdoctor.monitor.inside import process_watch
-    from oomdoctor.monitor.inside.process_watch import current
 
     engine = getattr(sys.modules[module], name)
     take = getattr(engine, method)
@@ -92,7 +83,7 @@ def mark_steps(module: str, name: str, method: str) -> None:
             result = take(self, *args, **kwargs)
         finally:
             process_watch.engines -= 1
-        here = current()
+        here = process_watch.current()
         if here is not None and self.global_steps > before:
             here.end_step()
         return result
