@@ -41,6 +41,7 @@ def read_chunks(path: str | None) -> Iterator[bytes]:
             what = f"{path} is a folder"
             hint = f"name the files in it: oomdoctor explain {typed}/*.out"
         elif isinstance(error, PermissionError):
+            what = f"cannot read {path}: Permission denied"
             hint = (
                 f"ask its owner for a copy (ls -l {typed}), or pipe the text: oomdoctor explain -"
             )
