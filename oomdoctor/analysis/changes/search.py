@@ -9,7 +9,7 @@ that is not supported where the judge works rules out only the sets that have it
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, get_args
 
 from oomdoctor.analysis.changes.sets import ChangeSet, Lattice, listed
@@ -117,62 +117,46 @@ def why_nothing_fits(answer: Answer, usable_bytes: int) -> str:
     return "there is nothing left to change"
 
 
-def search(
-    base: TrainConfig,
-    own: Verdict | None,
-    judge: Judge,
-    *,
-    offers: Callable[[Change], bool] = lambda change: True,
-    adapt: Callable[[TrainConfig], TrainConfig] = lambda config: config,
-    wanted: int = 1,
-    tiers: Sequence[Tier] = tuple(Tier),
-) -> Answer:
-    """Search the table for sets with which `base` fits, until `wanted` are known.
-
-    `own` is the verdict about `base` itself. Only changes that `offers` are used. `adapt` completes
-    a changed configuration, such as with the defaults of the user's program. Only sets of `tiers`
-    are searched.
-    """
-    return _Search(base, own, judge, offers, adapt, wanted, tiers).answer()
-
-
 def _recorded(config: TrainConfig) -> TrainConfig:
     """What one model serves: micro-batch size and length are cheap to vary."""
     return replace(config, micro_batch_size=AUTO, sequence_length=1)
 
 
-class _Search:
-    """A running search. Invariant: every set of a finished tier was judged or ruled out."""
+@dataclass(slots=True)
+class Search:
+    """A search of the table for sets with which `base` fits, until `wanted` are known.
 
-    def __init__(
-        self,
-        base: TrainConfig,
-        own: Verdict | None,
-        judge: Judge,
-        offers: Callable[[Change], bool],
-        adapt: Callable[[TrainConfig], TrainConfig],
-        wanted: int,
-        tiers: Sequence[Tier],
-    ) -> None:
-        self._base, self._judge, self._wanted, self._tiers = base, judge, wanted, tiers
-        self._offers, self._adapt = offers, adapt
-        self._judged: dict[TrainConfig, Judged] = {}
-        if own is not None:
-            self._judged[base] = ChangeSet((), (), base), own
-        self._unsupported: dict[str, str] = {}
-        self._least: int | None = None
-        self._stopped = False
+    `own` is the verdict about `base` itself. Only changes that `offers` are used. `adapt` completes
+    a changed configuration, such as with the defaults of the user's program. Only sets of `tiers`
+    are searched. Invariant: every set of a finished tier was judged or ruled out.
+    """
+
+    base: TrainConfig
+    own: Verdict | None
+    judge: Judge
+    offers: Callable[[Change], bool] = lambda change: True
+    adapt: Callable[[TrainConfig], TrainConfig] = lambda config: config
+    wanted: int = 1
+    tiers: Sequence[Tier] = tuple(Tier)
+    _judged: dict[TrainConfig, Judged] = field(init=False)
+    _unsupported: dict[str, str] = field(default_factory=dict)
+    _least: int | None = None
+    _stopped: bool = False
+
+    def __post_init__(self) -> None:
+        own = {} if self.own is None else {self.base: (ChangeSet((), (), self.base), self.own)}
+        self._judged = own
 
     def answer(self) -> Answer:
         """Search tier by tier."""
         found: list[Judged] = []
-        for tier in self._tiers:
-            found = self._of_tier(Lattice(self._base, tier, self._offers, self._adapt))
+        for tier in self.tiers:
+            found = self._of_tier(Lattice(self.base, tier, self.offers, self.adapt))
             if found or self._stopped:
                 break
-            if tier == Tier.SAME and tier != self._tiers[-1]:
+            if tier == Tier.SAME and tier != self.tiers[-1]:
                 # If not even these fit, they rule out most sets of all tiers at once.
-                last = Lattice(self._base, self._tiers[-1], self._offers, self._adapt)
+                last = Lattice(self.base, self.tiers[-1], self.offers, self.adapt)
                 self._fronts(last)
         judged = tuple(pair for pair in self._judged.values() if pair[0].changes)
         if not found:
@@ -180,7 +164,7 @@ class _Search:
                 pair
                 for pair in judged
                 if pair[1].outcome == "borderline"
-                and (pair[1].needs_bytes or 0) <= self._judge.usable_bytes
+                and (pair[1].needs_bytes or 0) <= self.judge.usable_bytes
             ][:1]
         sized = [pair for pair in judged if pair[1].needs_bytes is not None]
         nearest = min(sized, key=lambda pair: pair[1].needs_bytes or 0, default=None)
@@ -203,13 +187,13 @@ class _Search:
         found: list[Judged] = []
         waiting = [self._open(steps) for steps in lattice.singles()]
         waiting = [steps for steps in waiting if steps]
-        while waiting and len(found) < self._wanted and not self._stopped:
+        while waiting and len(found) < self.wanted and not self._stopped:
             now, waiting = waiting[:_AT_ONCE], waiting[_AT_ONCE:]
             self._ask([one for steps in now for one in steps])
             for steps in now:
                 fitting = [self._judged[one.config] for one in steps if self._fits(one)]
                 found += fitting[:1]
-        return found[: self._wanted]
+        return found[: self.wanted]
 
     def _any(self, lattice: Lattice) -> ChangeSet | None:
         """A set of the tier that fits: everything together, otherwise any that is not ruled out."""
@@ -278,7 +262,7 @@ class _Search:
         asked = list({one.config: one for one in sets}.values())
         if not asked or self._stopped:
             return
-        for one, verdict in zip(asked, self._judge.judge(asked), strict=True):
+        for one, verdict in zip(asked, self.judge.judge(asked), strict=True):
             if verdict is None:
                 self._stopped = True
             else:
@@ -302,25 +286,25 @@ class _Search:
         for change in refused.changes:
             if change.key in known or change.key in self._unsupported:
                 continue
-            lattice = Lattice(self._base, change.tier, self._offers, self._adapt)
+            lattice = Lattice(self.base, change.tier, self.offers, self.adapt)
             alone = [steps[-1] for steps in lattice.singles() if steps[-1].changes == (change,)]
             self._ask([one for one in alone if one.config not in self._judged])
 
     def _ruled_out(self, found: ChangeSet) -> bool:
         """Whether a set certainly needs more than there is."""
-        usable = self._judge.usable_bytes
-        least = self._judge.least_bytes(found.config)
+        usable = self.judge.usable_bytes
+        least = self.judge.least_bytes(found.config)
         if least > usable:
             self._least = least if self._least is None else min(least, self._least)
             return True
         for other, verdict in self._judged.values():
             same = found.config.allocator == other.config.allocator
             near = verdict.outcome == "borderline" and same
-            if near and self._judge.needs_more(found.config, other.config):
+            if near and self.judge.needs_more(found.config, other.config):
                 return True  # it is borderline at best
             if verdict.outcome != "short":
                 continue
-            if (verdict.tensors_bytes or 0) > usable and self._judge.needs_more(
+            if (verdict.tensors_bytes or 0) > usable and self.judge.needs_more(
                 replace(found.config, allocator=other.config.allocator), other.config
             ):
                 return True

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 
-from oomdoctor.analysis.changes.search import search, verdict_of
+from oomdoctor.analysis.changes.search import Search, verdict_of
 from oomdoctor.analysis.changes.sets import ChangeSet
 from oomdoctor.analysis.changes.table import Change
 from oomdoctor.analysis.command_line import size_text
@@ -156,7 +156,7 @@ class _Search:
             return
         judge = simulation_on(known, simulators, card, _AS_IT_WAS)
         adapt = partial(with_autocast, config)
-        found = search(config, verdict_of(row), judge, offers=self._offers, adapt=adapt)
+        found = Search(config, verdict_of(row), judge, offers=self._offers, adapt=adapt).answer()
         if found.fitting:
             best, _ = found.fitting[0]
             self.answer = best, judge.row(best)

@@ -13,8 +13,8 @@ from oomdoctor.analysis.changes.faster import to_run, to_speed_up
 from oomdoctor.analysis.changes.search import (
     Answer,
     Judge,
+    Search,
     Verdict,
-    search,
     verdict_of,
     why_nothing_fits,
 )
@@ -164,7 +164,7 @@ def search_yours(training: UserTraining, row: ProbeResult, judge: Judge) -> Answ
     """Search for changes with which the rung fits."""
     offers, adapt = offered(training, row.config)
     own = verdict_of(row)
-    return search(row.config, own, judge, offers=offers, adapt=adapt, wanted=MOST_SHOWN)
+    return Search(row.config, own, judge, offers=offers, adapt=adapt, wanted=MOST_SHOWN).answer()
 
 
 def other_changes(training: UserTraining, row: ProbeResult) -> tuple[ChangeSet, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from oomdoctor.analysis.changes.search import Answer, search, verdict_of, why_nothing_fits
+from oomdoctor.analysis.changes.search import Answer, Search, verdict_of, why_nothing_fits
 from oomdoctor.analysis.changes.table import BY_KEY
 from oomdoctor.analysis.command_line import rung_text
 from oomdoctor.commands.devices.cards import Card, room_for
@@ -63,9 +63,9 @@ def _of_card(known: Findings, simulators: Simulators, card: Card) -> tuple[PlanR
         row = None if any(r.surely_fits for r in own) else nearest(simulated, method)
         if row is not None and row.micro_batch_size is not None:
             judge = simulation_on(known, simulators, card, row.label)
-            answer = search(
+            answer = Search(
                 row.config, verdict_of(row), judge, offers=lambda change: change.group != "method"
-            )
+            ).answer()
             found += _remedies(known, card, row, answer)
     return tuple(found)
 

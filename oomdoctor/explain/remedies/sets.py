@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from oomdoctor.analysis.changes.search import Verdict, search
+from oomdoctor.analysis.changes.search import Search, Verdict
 from oomdoctor.analysis.changes.sets import ChangeSet, Lattice
 from oomdoctor.analysis.changes.table import TABLE, Change, Tier
 from oomdoctor.explain.diagnosis.case import Case
@@ -158,14 +158,14 @@ def _cheapest(form: ClosedForm, tiers: Sequence[Tier]) -> Choice | None:
     case = form.case
     for own_line in (True, False) if case.scores_line is not None else (False,):
         for surely in (True, False):
-            answer = search(
+            answer = Search(
                 base_of(case.trained),
                 None,
                 replace(form, surely=surely, own_line=own_line),
                 offers=lambda change: offered(case, change),
                 adapt=lambda config: completed(case, config),
                 tiers=tiers,
-            )
+            ).answer()
             fitting = [one for one, verdict in answer.fitting if verdict.outcome == "fits"]
             if fitting:
                 return _choice(form, fitting[0])

@@ -10,9 +10,9 @@ import pytest
 from analysis_make import GIB, measurement, result
 
 from oomdoctor.analysis.changes.search import (
+    Search,
     Verdict,
     at_least,
-    search,
     verdict_of,
     why_nothing_fits,
 )
@@ -83,7 +83,7 @@ def test_nothing_is_said_only_if_no_set_of_the_table_fits(base: TrainConfig, see
     refused = frozenset(change.key for change in TABLE if chance.random() < 0.2)
     fitting = {chance.choice(sets).config} if seed % 4 else set()
     judge = Fake(lambda config: 90 if config in fitting else 200, refused=refused)
-    answer = search(base, Verdict("short", 200), judge)
+    answer = Search(base, Verdict("short", 200), judge).answer()
     exists = any(one.config in fitting and not one.keys & refused for one in sets)
     assert bool(answer.fitting) == exists
     assert answer.complete
@@ -126,7 +126,7 @@ def _total(config: TrainConfig) -> int:
 def found(base: TrainConfig, usable: int, **values: object) -> tuple[list[str], Fake]:
     judge = Fake(_total, usable, parts=_size, **values)  # type: ignore[arg-type]
     own = Verdict("short", _total(base), _total(base), _size(base), 1)
-    answer = search(base, own, judge)
+    answer = Search(base, own, judge).answer()
     return [one.words for one, _ in answer.fitting], judge
 
 
@@ -175,7 +175,7 @@ def test_an_unsupported_change_never_ends_the_search() -> None:
     for _ in range(4):
         judge = Fake(_total, 40, refused, parts=_size)
         own = Verdict("short", _total(FULL), _total(FULL), _size(FULL), 1)
-        answer = search(FULL, own, judge)
+        answer = Search(FULL, own, judge).answer()
         assert answer.fitting
         ((one, _),) = answer.fitting
         assert not one.keys & refused
@@ -185,7 +185,9 @@ def test_an_unsupported_change_never_ends_the_search() -> None:
 
 def test_what_is_not_supported_is_named_with_the_reason() -> None:
     judge = Fake(_total, 12, frozenset({"liger", "chunked"}), parts=_size)
-    answer = search(LORA, Verdict("short", _total(LORA), _total(LORA), _size(LORA), 1), judge)
+    answer = Search(
+        LORA, Verdict("short", _total(LORA), _total(LORA), _size(LORA), 1), judge
+    ).answer()
     assert set(answer.unsupported) <= {"liger", "chunked"}
     assert set(answer.unsupported.values()) == {"not installed"}
 
@@ -213,16 +215,16 @@ class Exact(Fake):
 def test_what_is_below_a_hopeless_set_is_not_looked_at(base: TrainConfig) -> None:
     sets = every(base)
     least = min(_total(one.config) for one in sets)
-    assert search(base, None, Exact(_total, least)).fitting
+    assert Search(base, None, Exact(_total, least)).answer().fitting
     judge = Exact(_total, least - 1)
-    answer = search(base, None, judge)
+    answer = Search(base, None, judge).answer()
     assert answer.complete and not answer.fitting and not judge.asked
     assert judge.bounds < 60 + len(sets) / 2
 
 
 def test_a_judge_that_stops_proves_nothing() -> None:
     judge = Fake(lambda config: 200, most=2)
-    answer = search(FULL, None, judge)
+    answer = Search(FULL, None, judge).answer()
     assert not answer.fitting and not answer.complete
 
 
@@ -243,16 +245,16 @@ def test_the_bound_of_a_set_is_never_above_what_it_needs() -> None:
 
 def test_where_nothing_fits_the_answer_says_what_came_nearest() -> None:
     judge = Fake(_total, 3, parts=_size)
-    answer = search(DONE, Verdict("short", _total(DONE)), judge)
+    answer = Search(DONE, Verdict("short", _total(DONE)), judge).answer()
     one, verdict = answer.nearest or (None, None)
     assert one is not None and verdict is not None
     text = why_nothing_fits(answer, 3)
     assert text.startswith(f"{one.words} needs the least, ") and "short by" in text
-    late = search(FULL, None, Fake(lambda config: 200, most=2))
+    late = Search(FULL, None, Fake(lambda config: 200, most=2)).answer()
     assert why_nothing_fits(late, 100) == "the search was interrupted"
     judge = Fake(_total, 3)
     judge.least_bytes = lambda config: 10  # type: ignore[method-assign]
-    assert "needs at least" in why_nothing_fits(search(FULL, None, judge), 3)
+    assert "needs at least" in why_nothing_fits(Search(FULL, None, judge).answer(), 3)
 
 
 def test_a_row_of_a_report_is_a_verdict() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from explain_make import answer, gib, llama
 
-from oomdoctor.analysis.changes.search import Verdict, search
+from oomdoctor.analysis.changes.search import Search, Verdict
 from oomdoctor.analysis.changes.sets import ChangeSet
 from oomdoctor.explain import diagnose
 from oomdoctor.explain.diagnosis.case import Case
@@ -80,13 +80,13 @@ def test_the_first_remedy_is_the_one_that_plan_names(
 ) -> None:
     case, remedies = _asked(monkeypatch, card, batch, length, **settings)
     assert case.training is not None and case.total is not None
-    plan = search(
+    plan = Search(
         base_of(case.training),
         None,
         Simulated(case.total - (case.needed or 0), sets.ClosedForm(case)),
         offers=lambda change: offered(case, change),
         adapt=lambda config: completed(case, config),
-    )
+    ).answer()
     first = remedies[0]
     assert plan.fitting and "borderline" not in (first.note or "")
     (named, _), *_ = plan.fitting
