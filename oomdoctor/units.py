@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Sequence
 
 KIB = 1024
 MIB = 1024**2
@@ -179,11 +178,6 @@ def format_seconds(seconds: float | None) -> str:
         return f"{minutes // 60} h {minutes % 60:02d} min"
     hours = round(seconds / 3600)
     return f"{hours // 24} d {hours % 24} h"
-
-
-def names_or_count(names: Sequence[str], kind: str) -> str:
-    """Up to three names, or how many there are: `24 cards`."""
-    return ", ".join(names) if len(names) <= 3 else f"{len(names)} {kind}"
 
 
 def timestamp() -> str:

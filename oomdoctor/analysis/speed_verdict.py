@@ -16,13 +16,13 @@ from oomdoctor.analysis.speed.throughput import (
     tokens_per_s_spread,
 )
 from oomdoctor.analysis.speed.training_time import training_time
-from oomdoctor.analysis.speed.trust import disturbance, disturbed, settled, timing_notes
+from oomdoctor.analysis.speed.trust import disturbed, disturbing, settled, timing_notes
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.job.dataset import TrainingTime
 from oomdoctor.records.job.measurement import Measurement, Timing
 from oomdoctor.records.job.result import Attempt, ProbeResult, SpeedState
 from oomdoctor.records.report.report import SurveyRequest, Warn
-from oomdoctor.records.report.warnings import foreign_load, time_not_believable, warning
+from oomdoctor.records.report.warnings import foreign_load, warning
 from oomdoctor.units import format_percent
 
 
@@ -55,37 +55,38 @@ def speed_of(
     measured: Measurement | None, config: TrainConfig, context: Context, request: SurveyRequest
 ) -> Speed:
     """The speed of a rung that fits, at its micro-batch size; nothing for other rungs."""
-    timing = measured.timing if measured is not None else None
-    if measured is None or timing is None:
-        return Speed(_NO_SPEED, None, (), None if measured is None else _own(None, config, context))
-    state = speed_state(timing, config, context, measured)
-    return Speed(
-        _figures(timing, measured, config, context, request, state),
-        state,
-        _notes(timing, measured, config, context, state),
-        _own(None if state == "not_believable" else timing, config, context),
-    )
-
-
-def _own(timing: Timing | None, config: TrainConfig, context: Context) -> TrainingTime | None:
-    """The time for the user's own data; None if there is none."""
-    return None if context.data is None else training_time(context.data, config, timing)
+    if measured is None:
+        return Speed(_NO_SPEED, None, ())
+    timing, state = measured.timing, speed_state(measured, config, context)
+    believable = None if state == "not_believable" else timing
+    own = None if context.data is None else training_time(context.data, config, believable)
+    if timing is None:
+        return Speed(_NO_SPEED, None, (), own)
+    figures: Figures = {
+        **(_NO_SPEED if believable is None else _rates(timing, measured, config, context, request)),
+        "micro_step_s": timing.micro_step_s,
+        "optimizer_step_s": timing.optimizer_step_s,
+    }
+    return Speed(figures, state, _notes(timing, measured, config, context, state), own)
 
 
 def speed_state(
-    timing: Timing, config: TrainConfig, context: Context, measured: Measurement | None
-) -> SpeedState:
+    measured: Measurement | None, config: TrainConfig, context: Context
+) -> SpeedState | None:
     """How far the times of a rung can be trusted, by what the card can do and how they varied."""
+    timing = measured.timing if measured is not None else None
+    if timing is None or measured is None:
+        return None
     if timing.stopped_by == "estimated":
         return "estimated"
-    shares = _shares(timing, config, context, measured)
+    shares = _shares(timing, measured, config, context)
     if context.emulated or (shares is not None and not shares.believable()):
         return "not_believable"
     return "settled" if settled(timing, config) else "not_settled"
 
 
 def _shares(
-    timing: Timing, config: TrainConfig, context: Context, measured: Measurement | None
+    timing: Timing, measured: Measurement, config: TrainConfig, context: Context
 ) -> PeakShares | None:
     """The shares of the card's peaks that the times imply; None if the card is unknown."""
     if context.gpu is None or context.counts is None:
@@ -95,7 +96,7 @@ def _shares(
         config,
         context.gpu,
         counts=context.counts,
-        trainable=measured.trainable_parameters if measured is not None else None,
+        trainable=measured.trainable_parameters,
         model_config=context.model_config,
         task=context.task,
     )
@@ -104,58 +105,42 @@ def _shares(
 def may_teach(attempt: Attempt, context: Context) -> bool:
     """Whether the times of an attempt may correct the estimates of other rungs."""
     measured = attempt.measurement
-    timing = measured.timing if measured is not None else None
-    if timing is None or disturbed(timing.load):
+    if measured is None or measured.timing is None or disturbed(measured.timing.load):
         return False
-    return speed_state(timing, attempt.config, context, measured) == "settled"
+    return speed_state(measured, attempt.config, context) == "settled"
 
 
 def speed_warnings(results: Iterable[ProbeResult], context: Context) -> list[Warn]:
     """Warnings about the times of a survey: others used the device, or nobody can be that fast."""
-    fitting = [result for result in results if result.outcome == "fits"]
-    found = []
-    others = disturbance(fitting)
     if context.emulated:
         return [warning("emulated_device")]
+    fitting = [result for result in results if result.outcome == "fits"]
     shares = [
         share.highest()
         for result in fitting
         if result.speed_state == "not_believable"
-        and result.measurement is not None
-        and result.measurement.timing is not None
-        and (
-            share := _shares(result.measurement.timing, result.config, context, result.measurement)
-        )
+        and (measured := result.measurement) is not None
+        and measured.timing is not None
+        and (share := _shares(measured.timing, measured, result.config, context))
     ]
+    found = []
     if shares:
-        found.append(time_not_believable(len(shares), *max(shares)))
-    if others is not None:
-        found.append(
-            foreign_load(
-                others.rungs,
-                cpus=others.cpus,
-                foreign_cpus=others.foreign_cpus,
-                foreign_gpu=others.foreign_gpu,
-            )
-        )
+        highest, what = max(shares)
+        most = format_percent(highest)
+        found.append(warning("time_not_believable", rungs=len(shares), share=most, what=what))
+    if loads := disturbing(fitting):
+        found.append(foreign_load(loads))
     return found
 
 
-def _figures(
+def _rates(
     timing: Timing,
     measured: Measurement,
     config: TrainConfig,
     context: Context,
     request: SurveyRequest,
-    state: SpeedState | None,
 ) -> Figures:
-    """The times, and the speeds that follow from them if they are believable."""
-    if state == "not_believable":
-        return {
-            **_NO_SPEED,
-            "micro_step_s": timing.micro_step_s,
-            "optimizer_step_s": timing.optimizer_step_s,
-        }
+    """The speeds that follow from the times."""
     rate = tokens_per_s(timing, config)
     utilization = mfu(
         rate,
@@ -167,8 +152,7 @@ def _figures(
         peak=peak_flops(config, context.gpu),
     )
     return {
-        "micro_step_s": timing.micro_step_s,
-        "optimizer_step_s": timing.optimizer_step_s,
+        **_NO_SPEED,
         "tokens_per_s": rate,
         "tokens_per_s_spread": tokens_per_s_spread(timing, config),
         "samples_per_s": config.effective_batch_size / step_seconds(timing, config),
@@ -191,7 +175,7 @@ def _notes(
     if context.emulated:
         return ("no speed: the GPU is emulated",)
     if state == "not_believable":
-        shares = _shares(timing, config, context, measured)
+        shares = _shares(timing, measured, config, context)
         share, name = shares.highest() if shares is not None else (0.0, "")
         return (f"its times are not believable: {format_percent(share)} of the {name}",)
     return timing_notes(timing, config)

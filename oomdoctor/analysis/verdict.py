@@ -149,18 +149,12 @@ def missed_by(attempt: Attempt, usable_bytes: int) -> int | None:
 
 def _try(sample: Sample, attempt: Attempt, context: Context) -> Try:
     """A try for the report; a speed that is not believable is left out."""
-    measured = attempt.measurement
-    timing = measured.timing if measured is not None else None
-    rate = sample.tokens_per_s
-    if timing is not None and speed_state(timing, attempt.config, context, measured) == (
-        "not_believable"
-    ):
-        rate = None
+    state = speed_state(attempt.measurement, attempt.config, context)
     return Try(
         sample.micro_batch_size,
         sample.outcome,
         sample.peak_bytes,
-        rate,
+        None if state == "not_believable" else sample.tokens_per_s,
         _reason(attempt),
         _is_lower_bound(attempt),
         sample.borderline,

@@ -29,7 +29,7 @@ from oomdoctor.records.report.plan import (
 )
 from oomdoctor.records.report.report import Budget, Picks, Report, SurveyRequest
 from oomdoctor.records.report.searched import SolveAnswer, SolveLine
-from oomdoctor.records.report.warnings import not_a_card, prices_unknown
+from oomdoctor.records.report.warnings import warning
 from oomdoctor.units import GIB, KIB, MIB
 
 _MODEL = "meta-llama/Llama-3.1-8B"
@@ -236,7 +236,7 @@ def cards_report() -> Report:
             card("Tesla T4", 16, 0, CardPicks(pick(full), bound, None)),
             card("12.0 GiB", 12, 0, CardPicks(pick(full), bound, None)),
         ),
-        warnings=(not_a_card(["12.0 GiB"], ranked_by_speed=False),),
+        warnings=(warning("no_card", sizes=["12.0 GiB"], by_peak=False),),
     )
 
 
@@ -265,7 +265,7 @@ def prices_report() -> Report:
             )
             for target in report.cards
         ),
-        warnings=(prices_unknown(prices.source, prices.unknown),),
+        warnings=(warning("prices", "unknown", source=prices.source, names=prices.unknown),),
     )
 
 

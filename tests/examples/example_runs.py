@@ -28,7 +28,7 @@ from oomdoctor.records.report.run import (
     UnknownSize,
     UnknownSizes,
 )
-from oomdoctor.records.report.warnings import smallest_variant
+from oomdoctor.records.report.warnings import warning
 from oomdoctor.units import GIB, MIB
 
 _PEAK = 61 * GIB + 300 * MIB
@@ -77,7 +77,14 @@ def fits() -> Report:
         next_commands=(
             "oomdoctor run --emulate '4xNVIDIA L40S' -- torchrun --nproc-per-node 4 train.py",
         ),
-        warnings=(smallest_variant("H100", "NVIDIA H100 80GB HBM3", ["NVIDIA H100 NVL"]),),
+        warnings=(
+            warning(
+                "gpu_variant",
+                asked="H100",
+                taken="NVIDIA H100 80GB HBM3",
+                others=["NVIDIA H100 NVL"],
+            ),
+        ),
         device=H100,
         command_line=("torchrun", "--nproc-per-node", "4", "train.py"),
         exit_code_of_command=0,

@@ -6,7 +6,6 @@ A speed that did not settle is shown, but rungs are not ranked by it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from oomdoctor.analysis.speed.throughput import tokens_per_s_spread
 from oomdoctor.records.configuration.config import TrainConfig
@@ -60,26 +59,8 @@ def timing_notes(timing: Timing, config: TrainConfig) -> tuple[str, ...]:
     return tuple(notes)
 
 
-@dataclass(frozen=True, slots=True)
-class Disturbance:
-    """The most that other processes took while `rungs` of the rungs were timed."""
-
-    rungs: int
-    cpus: int
-    foreign_cpus: float | None
-    foreign_gpu: float | None
-
-
-def disturbance(results: Iterable[ProbeResult]) -> Disturbance | None:
-    """What other processes took from the rungs that fit; None if they were not in the way."""
+def disturbing(results: Iterable[ProbeResult]) -> list[Load]:
+    """What other processes took from the rungs that fit, where they were in the way."""
     timings = [r.measurement.timing for r in results if r.measurement and r.outcome == "fits"]
     loads = [timing.load for timing in timings if timing is not None and timing.load is not None]
-    found = [load for load in loads if disturbed(load)]
-    if not found:
-        return None
-    return Disturbance(
-        rungs=len(found),
-        cpus=found[0].cpus,
-        foreign_cpus=max((one.foreign_cpus or 0.0 for one in found), default=None),
-        foreign_gpu=max((one.foreign_gpu or 0.0 for one in found), default=None) or None,
-    )
+    return [load for load in loads if disturbed(load)]

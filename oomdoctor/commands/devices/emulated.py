@@ -23,7 +23,7 @@ from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.package_data import data_of
 from oomdoctor.records.job.machine import EMULATED, Gpu
 from oomdoctor.records.report.report import Warn
-from oomdoctor.records.report.warnings import smallest_variant, warning
+from oomdoctor.records.report.warnings import warning
 from oomdoctor.system.environment import cache_dir, is_emulating, variable
 from oomdoctor.system.machine.devices import Device
 
@@ -126,7 +126,8 @@ def warnings(gpus: EmulatedGpus) -> list[Warn]:
     card = gpus.card
     if not card.variants or card.asked_as is None:
         return []
-    return [smallest_variant(card.asked_as, card.name, card.variants)]
+    variant = warning("gpu_variant", asked=card.asked_as, taken=card.name, others=card.variants)
+    return [variant]
 
 
 def why_not(python: str) -> OomDoctorError | None:

@@ -20,7 +20,7 @@ from oomdoctor.records.job.result import Inspection, ProbeResult
 from oomdoctor.records.report.plan import PlanRequest
 from oomdoctor.records.report.report import Fault, Report, RungFile, SurveyRequest, Warn
 from oomdoctor.records.report.user_training import YOURS, YourRung
-from oomdoctor.records.report.warnings import bfloat16_emulated, float16_rungs, warning
+from oomdoctor.records.report.warnings import warning
 from oomdoctor.system.catalogue import model_types
 from oomdoctor.units import format_bytes
 
@@ -61,10 +61,11 @@ class Ledger:
         changed = [name for name, ladder in ladders.items() if ladder != self.rungs]
         slow = {name: emulated(ladders[name], has) for name, has in capabilities.items()}
         if changed:
-            self.warn([float16_rungs(changed)])
+            self.warn([warning("float16_rungs", cards=changed)])
         if any(slow.values()):
             labels = tuple(dict.fromkeys(label for found in slow.values() for label in found))
-            self.warn([bfloat16_emulated([name for name in slow if slow[name]], labels)])
+            cards = [name for name in slow if slow[name]]
+            self.warn([warning("bfloat16_emulated", cards=cards, labels=labels)])
         if len(changed) == len(ladders) and len(set(ladders.values())) == 1:
             (self.rungs,) = set(ladders.values())
             recipe = replace(self.request.recipe, rungs=self.rungs)

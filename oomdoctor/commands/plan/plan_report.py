@@ -31,7 +31,7 @@ from oomdoctor.records.report.plan import (
     Why,
 )
 from oomdoctor.records.report.report import Budget, Report, Simulations, Warn
-from oomdoctor.records.report.warnings import host_memory_short, speed_unknown
+from oomdoctor.records.report.warnings import host_memory_short, warning
 from oomdoctor.system.machine.capabilities import installed_versions
 from oomdoctor.system.machine.devices import Device, describe
 from oomdoctor.system.store.run_folders import RunFolder
@@ -93,8 +93,8 @@ def _speeds_unknown(
     if not found or known.plan.all_gpus:
         return ()
     by_speed = known.request.rank_by == "throughput" and known.plan.ranks
-    types = sorted({name for types in found.values() for name in types})
-    return (speed_unknown(list(found), types, ranked_by_speed=by_speed),)
+    types = " and ".join(sorted({name for types in found.values() for name in types}))
+    return (warning("speed_unknown", cards=list(found), types=types, by_peak=by_speed),)
 
 
 def _short_of_host(

@@ -42,15 +42,7 @@ from oomdoctor.commands.plan.verify import Checker, verify
 from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.records.job.result import Attempt, Inspection, ProbeJob
 from oomdoctor.records.report.report import Report, SurveyRequest, Warn
-from oomdoctor.records.report.warnings import (
-    calibration_ignored,
-    not_a_card,
-    prices_unknown,
-    quoted,
-    smallest_variant,
-    unusual_sizes,
-    warning,
-)
+from oomdoctor.records.report.warnings import calibration_ignored, quoted, unusual_sizes, warning
 from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.system.environment import worker_environment
 from oomdoctor.system.models import hub
@@ -314,9 +306,9 @@ def _card_warnings(cards: tuple[Card, ...], request: SurveyRequest) -> list[Warn
     if sizes:
         ranks = request.plan is None or request.plan.ranks
         by_speed = request.rank_by == "throughput" and ranks
-        found.append(not_a_card(sizes, ranked_by_speed=by_speed))
+        found.append(warning("no_card", sizes=sizes, by_peak=by_speed))
     found += [
-        smallest_variant(card.asked_as, card.name, card.variants)
+        warning("gpu_variant", asked=card.asked_as, taken=card.name, others=card.variants)
         for card in cards
         if card.variants and card.asked_as is not None
     ]
@@ -334,12 +326,12 @@ def _price_warnings(cards: tuple[Card, ...], request: SurveyRequest) -> list[War
         return []
     planned, source = {card.name for card in cards}, prices.source
     found = [
-        smallest_variant(price.name, price.card, variants)
+        warning("gpu_variant", asked=price.name, taken=price.card, others=variants)
         for price in prices.prices
         if price.card in planned and (variants := card_named(price.name, 0.0).variants)
     ]
     if prices.unknown:
-        found.append(prices_unknown(source, prices.unknown))
+        found.append(warning("prices", "unknown", source=source, names=prices.unknown))
     if prices.repeated:
         found.append(warning("prices", "repeated", source=source, cards=prices.repeated))
     if request.plan is not None and request.plan.all_gpus:

@@ -1,4 +1,4 @@
-"""Every warning of a report, worded in `data/warnings.toml`; a function each where words vary.
+"""Every warning of a report, worded in `data/warnings.toml`; a function where values are texts.
 
 Warn only where the reader should do or know something.
 """
@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from string import Formatter
 from typing import Any, Literal
 
 from oomdoctor.package_data import data_of
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.choices import SIZES
 from oomdoctor.records.job.machine import GpuProcess
+from oomdoctor.records.job.measurement import Load
 from oomdoctor.records.report.report import Warn
-from oomdoctor.units import format_bytes, format_percent, names_or_count
+from oomdoctor.units import format_bytes, format_percent
 
 NoteCode = Literal["model_source", "model", "slurm", "log"]
 
@@ -28,10 +30,25 @@ def codes() -> dict[str, dict[str, str]]:
     return texts
 
 
+class _Wording(Formatter):
+    """Fills in values: names are listed, or with `few` counted if they are more than three.
+
+    `{cards:has|have}` is the first word for one card or a count of one, else the second.
+    """
+
+    def format_field(self, value: Any, spec: str) -> str:
+        names = value if isinstance(value, tuple | list) else None
+        if "|" in spec:
+            one, several = spec.split("|")
+            return one if (value if names is None else len(names)) == 1 else several
+        if names is None:
+            return str(super().format_field(value, spec))
+        return f"{len(names)} cards" if spec == "few" and len(names) > 3 else ", ".join(names)
+
+
 def warning(code: str, wording: str = "text", /, **values: Any) -> Warn:
-    """The warning of a code, in one of its wordings; several names are listed."""
-    listed = {k: ", ".join(v) if isinstance(v, tuple | list) else v for k, v in values.items()}
-    return Warn(code, codes()[code][wording].format(**listed))
+    """The warning of a code, in one of its wordings."""
+    return Warn(code, _Wording().format(codes()[code][wording], **values))
 
 
 def unusual_sizes(configs: Iterable[TrainConfig]) -> list[Warn]:
@@ -57,43 +74,6 @@ def host_memory_short(needed_bytes: Mapping[str, int], has_bytes: int, *, here: 
     return warning("host_memory", has=format_bytes(has_bytes), whose=whose, named=named)
 
 
-def not_a_card(sizes: Sequence[str], *, ranked_by_speed: bool) -> Warn:
-    """Sizes were given instead of cards."""
-    are = "is a size, not a card" if len(sizes) == 1 else "are sizes, not cards"
-    ranked = ", so rungs are ranked by peak memory" if ranked_by_speed else ""
-    return warning("no_card", sizes=", ".join(sizes), are=are, ranked=ranked)
-
-
-def speed_unknown(cards: Sequence[str], types: Sequence[str], *, ranked_by_speed: bool) -> Warn:
-    """Some rungs have no estimate on these cards, so the speeds of rungs do not compare."""
-    ranked = "rungs are ranked by peak memory; " if ranked_by_speed else ""
-    named = names_or_count(cards, "cards")
-    return warning("speed_unknown", cards=named, types=" and ".join(types), ranked=ranked)
-
-
-def smallest_variant(asked: str, taken: str, others: Iterable[str]) -> Warn:
-    """A name stands for several cards."""
-    return warning("gpu_variant", asked=asked, taken=taken, others=", ".join(others))
-
-
-def prices_unknown(source: str, names: Sequence[str]) -> Warn:
-    """Names of a price list that are no cards."""
-    are = "is not a known card" if len(names) == 1 else "are not known cards"
-    return warning("prices", "unknown", source=source, names=", ".join(names), are=are)
-
-
-def float16_rungs(cards: Sequence[str]) -> Warn:
-    """The 16-bit type of the rungs followed the card."""
-    have, these = ("has", "it") if len(cards) == 1 else ("have", "them")
-    return warning("float16_rungs", cards=names_or_count(cards, "cards"), have=have, these=these)
-
-
-def bfloat16_emulated(cards: Sequence[str], labels: Sequence[str]) -> Warn:
-    """Rungs ask for bfloat16 on cards that emulate it."""
-    named, emulate = names_or_count(cards, "cards"), "emulates" if len(cards) == 1 else "emulate"
-    return warning("bfloat16_emulated", cards=named, emulate=emulate, labels=", ".join(labels))
-
-
 def other_processes(processes: Iterable[GpuProcess]) -> Warn:
     """Other processes use memory of the GPU."""
     held = "; ".join(
@@ -104,28 +84,20 @@ def other_processes(processes: Iterable[GpuProcess]) -> Warn:
     return warning("other_processes", held=held)
 
 
-def foreign_load(
-    rungs: int, *, cpus: int, foreign_cpus: float | None, foreign_gpu: float | None
-) -> Warn:
-    """Other processes used what the timed steps needed; the figures are the highest seen."""
-    used = []
-    if foreign_gpu:
-        used.append(f"the GPU for up to {format_percent(foreign_gpu)} of the time")
+def foreign_load(loads: Sequence[Load]) -> Warn:
+    """Other processes used what timed steps needed; `loads` are those of the rungs."""
+    cpus = loads[0].cpus
+    foreign_cpus = max(load.foreign_cpus or 0.0 for load in loads)
+    foreign_gpu = max(load.foreign_gpu or 0.0 for load in loads)
+    used = [f"the GPU for up to {format_percent(foreign_gpu)} of the time"] if foreign_gpu else []
     if foreign_cpus and (not foreign_gpu or foreign_cpus > cpus / 2):
         used.append(f"up to {foreign_cpus:.1f} of {cpus} CPU cores")
-    were = "1 rung was" if rungs == 1 else f"{rungs} rungs were"
-    return warning("foreign_load", used=" and ".join(used), were=were)
+    return warning("foreign_load", used=" and ".join(used), rungs=len(loads))
 
 
 def calibration_ignored(card: str, run: str | None) -> Warn:
     """Speeds that an earlier probe stored cannot be true."""
     return warning("calibration_ignored", by=f"run {run}" if run else "an earlier probe", card=card)
-
-
-def time_not_believable(rungs: int, share: float, what: str) -> Warn:
-    """Measured times imply more than the card can do; `share` is the highest, of `what`."""
-    were = "1 rung has" if rungs == 1 else f"{rungs} rungs have"
-    return warning("time_not_believable", were=were, share=format_percent(share), what=what)
 
 
 def quoted(code: NoteCode, texts: Iterable[str]) -> list[Warn]:

@@ -12,6 +12,7 @@ import pytest
 import oomdoctor
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.job.machine import GpuProcess
+from oomdoctor.records.job.measurement import Load
 from oomdoctor.records.job.result import OUTCOME_WORDS, Outcome
 from oomdoctor.records.report import warnings
 from oomdoctor.records.report.diagnosis import RESOURCE_WORDS, Resource
@@ -30,34 +31,14 @@ CALLS: dict[str, tuple[Callable[[], Warn], str]] = {
         "more host memory than the 4.00 GiB of this machine, so the kernel may kill them: zero2x8 "
         "(9.00 GiB)",
     ),
-    "not_a_card": (lambda: warnings.not_a_card(["24 GiB"], ranked_by_speed=True), "24 GiB is"),
-    "speed_unknown": (
-        lambda: warnings.speed_unknown(["NVIDIA A10G"], ["bfloat16"], ranked_by_speed=True),
-        "NVIDIA A10G: too few figures are published to estimate the speed of bfloat16 rungs; rungs "
-        "are ranked by peak memory;",
-    ),
-    "smallest_variant": (
-        lambda: warnings.smallest_variant("A100", "A100 40GB", ["A100 80GB"]),
-        "using the smallest, A100 40GB",
-    ),
-    "prices_unknown": (lambda: warnings.prices_unknown("p.csv", ["X1"]), "X1 is not a known card"),
-    "float16_rungs": (lambda: warnings.float16_rungs(["Tesla T4"]), "Tesla T4 has no bfloat16"),
-    "bfloat16_emulated": (
-        lambda: warnings.bfloat16_emulated(["A", "B", "C", "D"], ["full-bf16"]),
-        "4 cards emulate bfloat16, which is slower than float32: full-bf16;",
-    ),
     "other_processes": (lambda: warnings.other_processes([GpuProcess(7, None, None)]), "pid 7"),
     "foreign_load": (
-        lambda: warnings.foreign_load(2, cpus=8, foreign_cpus=6.26, foreign_gpu=0.4),
+        lambda: warnings.foreign_load([Load(8, 8, 2.0, 6.26, 0.1), Load(8, 8, 2.0, None, 0.4)]),
         "the GPU for up to 40% of the time and up to 6.3 of 8 CPU cores while 2 rungs were",
     ),
     "calibration_ignored": (
         lambda: warnings.calibration_ignored("NVIDIA L4", "run-7"),
         "run run-7 stored about NVIDIA L4",
-    ),
-    "time_not_believable": (
-        lambda: warnings.time_not_believable(1, 4.73, "arithmetic peak"),
-        "1 rung has times that imply up to 473% of the card's arithmetic peak",
     ),
     "quoted": (lambda: warnings.quoted("slurm", ["job 1 failed"])[0], "job 1 failed"),
     "not_read": (lambda: warnings.not_read("log_unreadable", "a is a folder"), "a is a folder"),
@@ -79,6 +60,29 @@ WORDED: dict[tuple[str, str], tuple[dict[str, object], str]] = {
     ("snapshot_unused", "none_failed"): (
         {"name": "s.pickle"},
         "s.pickle was not used: no request failed in it",
+    ),
+    ("no_card", "text"): (
+        {"sizes": ["24 GiB"], "by_peak": True},
+        "24 GiB is a size, not a card: speed cannot be estimated, so rungs are ranked by peak",
+    ),
+    ("speed_unknown", "text"): (
+        {"cards": ["NVIDIA A10G"], "types": "bfloat16", "by_peak": True},
+        "NVIDIA A10G: too few figures are published to estimate the speed of bfloat16 rungs; rungs "
+        "are ranked by peak memory; run `oomdoctor probe`",
+    ),
+    ("gpu_variant", "text"): (
+        {"asked": "A100", "taken": "A100 40GB", "others": ["A100 80GB"]},
+        "using the smallest, A100 40GB",
+    ),
+    ("prices", "unknown"): ({"source": "p.csv", "names": ["X1"]}, "X1 is not a known card;"),
+    ("float16_rungs", "text"): ({"cards": ["Tesla T4"]}, "Tesla T4 has no bfloat16"),
+    ("bfloat16_emulated", "text"): (
+        {"cards": ["A", "B", "C", "D"], "labels": ["full-bf16"]},
+        "4 cards emulate bfloat16, which is slower than float32: full-bf16;",
+    ),
+    ("time_not_believable", "text"): (
+        {"rungs": 1, "share": "473%", "what": "arithmetic peak"},
+        "1 rung has times that imply up to 473% of the card's arithmetic peak",
     ),
     ("prices", "repeated"): ({"source": "p.csv", "cards": ["L4"]}, "L4 more than once"),
     ("prices", "not_compared"): (
@@ -124,7 +128,7 @@ def test_every_wording_is_here() -> None:
         name
         for name, value in vars(warnings).items()
         if callable(value) and getattr(value, "__module__", None) == warnings.__name__
-        if name not in ("codes", "warning")
+        if name not in ("codes", "warning", "_Wording")
     }
     assert made == set(CALLS)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from analysis_make import fit, result, timing
 
-from oomdoctor.analysis.speed.trust import disturbance, disturbed, settled
+from oomdoctor.analysis.speed.trust import disturbed, disturbing, settled
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.job.measurement import Load
 
@@ -51,13 +51,13 @@ def test_what_others_take_matters_if_the_worker_needs_it(cpus, threads, foreign,
 
 def test_without_figures_nothing_is_said():
     assert not disturbed(None)
-    assert disturbance([result("a"), result("b", "oom")]) is None
+    assert disturbing([result("a"), result("b", "oom")]) == []
 
 
-def test_the_highest_load_is_reported():
+def test_loads_that_disturb_are_reported():
     def row(foreign):
         times = replace(timing(), load=Load(4, 4, 1.0, foreign))
         return result("row", measurement=fit(CONFIG, 1, times=times).measurement)
 
-    found = disturbance([row(0.1), row(1.5), row(2.5)])
-    assert (found.rungs, found.cpus, found.foreign_cpus, found.foreign_gpu) == (2, 4, 2.5, None)
+    found = disturbing([row(0.1), row(1.5), row(2.5)])
+    assert [load.foreign_cpus for load in found] == [1.5, 2.5]
