@@ -18,13 +18,13 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import typer
 from build_schema import SUFFIXES, build, field_docs
 
+from oomdoctor.analysis.speed.links import interconnects as known_interconnects
 from oomdoctor.cli.main import app
 from oomdoctor.errors import ExitCode
 from oomdoctor.package_data import data_of
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.configuration.keys import KEYS, Group
 from oomdoctor.records.configuration.unsupported import unsupported_rows
-from oomdoctor.records.facts.interconnects import interconnects as known_interconnects
 from oomdoctor.records.facts.optimizers import OPTIMIZERS, Optimizer
 from oomdoctor.records.report.warnings import codes
 from oomdoctor.stacks.programs import PROGRAMS

@@ -66,17 +66,14 @@ def next_commands(
     ran on the CPU. `pages`: this machine can make pages for a browser. `yours` is the answer about
     the rung of --from, and `remedies` are the changes that a plan simulated for its methods.
     """
+    show = shlex.join(["oomdoctor", "show", *filter(None, [run_name])])
     if yours is not None and yours.aim == "fits" and not interrupted:
-        show = shlex.join(["oomdoctor", "show", *filter(None, [run_name]), "--verbose"])
-        return (*_with_change(request, yours), show)
+        return (*_with_change(request, yours), f"{show} --verbose")
     if request.plan is not None:
         changed = [remedy.rung for remedy in remedies if remedy.basis == "simulated"]
-        return _plan_commands(
-            results, request, run_name, changed, interrupted=interrupted, pages=pages
-        )
+        return _plan_commands(results, request, show, changed, interrupted=interrupted, pages=pages)
     unfinished = interrupted or any(_not_reached(result) for result in results)
     lines = [f"oomdoctor probe --resume {shlex.quote(run_name or 'latest')}"] if unfinished else []
-    show = shlex.join(["oomdoctor", "show", *filter(None, [run_name])])
     if any(result.surely_fits for result in results):
         return (*lines, f"{show} --verbose", f"{show} {_page(pages)}")
     outcomes = {result.outcome for result in results}
@@ -105,28 +102,24 @@ def measuring_commands(
     A rung of --from that fits only with a change is measured with it.
     """
     plan = request.plan
-    if plan is None and request.emulate is None:
-        return ()
-    if yours is not None and yours.changes and not interrupted:
-        alone = replace(request, plan=None, device="auto", emulate=None)
-        alone = alone if plan is None else replace(alone, rung_limit_s=600.0, predict=True)
-        return (command_line(alone, {"--recipe": "none", "--rung": yours.changes[0].rung}),)
-    if interrupted or not any(result.surely_fits for result in results):
-        return ()
     fitting = [result for result in results if result.surely_fits]
+    changed = yours.changes[:1] if yours is not None else ()
+    if interrupted or (plan is None and request.emulate is None) or not (fitting or changed):
+        return ()
     asked = request
-    if plan is not None:
+    if plan is not None and not changed:
         asked = request if plan.solve is None else _best_alone(fitting, request)
         asked = asked if plan.fewest is None else _on_fewest(fitting, request)
-        asked = replace(asked, rung_limit_s=600.0, predict=True)
     probe = replace(asked, plan=None, device="auto", emulate=None)
-    return (command_line(probe),)
+    probe = probe if plan is None else replace(probe, rung_limit_s=600.0, predict=True)
+    alone = {"--recipe": "none", "--rung": changed[0].rung} if changed else None
+    return (command_line(probe, alone),)
 
 
 def _plan_commands(
     results: Sequence[ProbeResult],
     request: SurveyRequest,
-    run_name: str | None,
+    show: str,
     changed: Sequence[str | None],
     *,
     interrupted: bool,
@@ -134,33 +127,28 @@ def _plan_commands(
 ) -> tuple[str, ...]:
     plan = request.plan
     assert plan is not None
-    run = shlex.join(["oomdoctor", "show", *filter(None, [run_name])])
-    show = f"{run} --verbose"
     if interrupted:
-        return (command_line(request), show)
+        return (command_line(request), f"{show} --verbose")
     lines = []
     fitting = [result for result in results if result.surely_fits]
     if fitting and plan.fewest is not None:
         lines.append(command_line(_on_fewest(fitting, request)))
     elif fitting and plan.solve is not None:
-        lines.append(
-            command_line(_best_alone(fitting, replace(request, plan=replace(plan, solve=None))))
-        )
-    elif fitting:
-        whole = _is_ladder(plan) and request.lengths is None
-        if len(plan.gpus) == 1 and whole:
-            first = best(tuple(fitting), request.rank_by)
-            alone = replace(request, plan=replace(plan, verify=False))
-            lines.append(command_line(alone, {"--why": first.label}))
-    else:
+        unsolved = replace(request, plan=replace(plan, solve=None))
+        lines.append(command_line(_best_alone(fitting, unsolved)))
+    elif fitting and len(plan.gpus) == 1 and _is_ladder(plan) and request.lengths is None:
+        first = best(tuple(fitting), request.rank_by)
+        alone = replace(request, plan=replace(plan, verify=False))
+        lines.append(command_line(alone, {"--why": first.label}))
+    elif not fitting:
         if not plan.all_gpus and _is_ladder(plan):
             lines.append(command_line(replace(request, plan=PlanRequest((), all_gpus=True))))
         ask = replace(request, plan=replace(plan, why=None))
         lines += [command_line(ask, {"--recipe": "none", "--rung": rung}) for rung in changed]
         lines += _leaner(results, ask) if not changed else []
     if fitting and pages:
-        return (*lines[:2], show, f"{run} {_page(pages)}")
-    return (*lines[:3], show)
+        return (*lines[:2], f"{show} --verbose", f"{show} {_page(pages)}")
+    return (*lines[:3], f"{show} --verbose")
 
 
 def _with_change(request: SurveyRequest, yours: YourRung) -> tuple[str, ...]:
@@ -235,9 +223,7 @@ def _leaner(results: Sequence[ProbeResult], request: SurveyRequest) -> list[str]
 def _answered(result: ProbeResult) -> bool:
     if result.outcome == "unsupported" and result.evidence == "predicted":
         return False  # the simulation does not support it; the device may
-    if result.borderline:
-        return False
-    return result.outcome in _ANSWERED and not _not_reached(result)
+    return result.outcome in _ANSWERED and not result.borderline and not _not_reached(result)
 
 
 def _not_reached(result: ProbeResult) -> bool:

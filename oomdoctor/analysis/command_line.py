@@ -9,41 +9,63 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 
 from oomdoctor.analysis.fit import USUAL_HEADROOM
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.configuration.keys import usual_autocast
 from oomdoctor.records.facts.choices import AUTO
-from oomdoctor.records.job.dataset import LengthsRequest, TrainingRequest
-from oomdoctor.records.report.plan import PlanRequest, Sweep
+from oomdoctor.records.report.plan import PlanRequest
 from oomdoctor.records.report.report import SurveyRequest
 from oomdoctor.records.report.user_training import YOURS
 from oomdoctor.units import GIB, MIB
 
 _USUAL_TOKENS, _USUAL_EVAL_BATCH = 10**6, 8
 _USUAL_RUNG_LIMIT_S = 600.0
-_OPTIONS = {
+_SETTINGS = {
     "sequence_length": "seq-len",
     "micro_batch_size": "micro-batch",
     "lora_rank": "lora-rank",
 }
+# What only one of the commands has; the other one's requests have a value there as well.
+_OF_PROBE = frozenset(
+    {
+        *("--device", "--emulate", "--ranks", "--nodes", "--weights", "--eval-batch", "--seed"),
+        *("--rung-timeout", "--eval", "--no-predict"),
+    }
+)
+_OF_PLAN = frozenset({"--with", "--verify"})
+_NAMED = ("built-in", "command line")  # the sources of recipes that their names tell
+Options = Mapping[str, str | bool | Sequence[str] | None]
+"""Options with a value, with several, or switches. None and False stand for those not needed."""
 
 
 def command_line(request: SurveyRequest, changed: Mapping[str, str | None] | None = None) -> str:
     """The command line of a request; `changed` sets options, or drops them with None."""
-    plan = request.plan
+    plan, changed = request.plan, changed or {}
     words = ["oomdoctor", "probe" if plan is None else "plan", request.model.name]
-    words += [word for text in request.from_files for word in ("--from", text)]
-    words += _questions(plan) if plan is not None else []
-    options = {**_options(request), **(changed or {})}
-    words += [
-        word for name, value in options.items() if value is not None for word in (name, value)
-    ]
-    if not changed or "--recipe" not in changed:
-        words += [word for text in _typed_rungs(request) for word in ("--rung", text)]
-    return shlex.join([*words, *_flags(request)])
+    words += _said({"--from": request.from_files})
+    words += _said(_questions(plan) if plan is not None else {})
+    others = _OF_PLAN if plan is None else _OF_PROBE
+    words += _said({**_options(request), **changed}, others)
+    words += _said({"--rung": _typed_rungs(request) if "--recipe" not in changed else ()})
+    return shlex.join([*words, *_said(_switches(request), others)])
+
+
+def _said(options: Options, without: Collection[str] = ()) -> list[str]:
+    """The words of options."""
+    words: list[str] = []
+    for name, value in options.items():
+        if value and name not in without:
+            values = [value] if isinstance(value, str | bool) else value
+            words += [word for one in values for word in (name, one) if isinstance(word, str)]
+    return words
+
+
+def _unless(usual: object, value: object) -> str | None:
+    """A value as text, if it is not the usual one."""
+    return None if value is None or value == usual else str(value)
 
 
 def size_text(size: int) -> str:
@@ -63,117 +85,72 @@ def sweeps_length(request: SurveyRequest) -> bool:
     return "sequence_length" in (swept, plan.solve)
 
 
-def _questions(plan: PlanRequest) -> list[str]:
-    words = ["--all-gpus"] if plan.all_gpus else []
-    words += ["--min"] if plan.fewest is not None else []
-    words += [word for name in plan.gpus for word in ("--gpu", name)]
-    least, usual = plan.min_memory_bytes, "speed" if plan.prices is None else "cost"
-    options = {
+def _questions(plan: PlanRequest) -> Options:
+    least, host, sweep = plan.min_memory_bytes, plan.host_memory_bytes, plan.sweep
+    values = "" if sweep is None else ",".join(map(str, sweep.values))
+    return {
+        "--all-gpus": plan.all_gpus,
+        "--min": plan.fewest is not None,
+        "--gpu": plan.gpus,
         "--min-vram": size_text(least) if least is not None else None,
-        "--sort": plan.sort if plan.sort != usual else None,
+        "--sort": _unless("speed" if plan.prices is None else "cost", plan.sort),
         "--price": plan.prices.source if plan.prices is not None else None,
-        "--sweep": _sweep_text(plan.sweep) if plan.sweep is not None else None,
+        "--sweep": f"{_SETTINGS[sweep.key]}={values}" if sweep is not None else None,
         "--why": plan.why,
-        "--solve": _OPTIONS[plan.solve] if plan.solve is not None else None,
-        "--interconnect": plan.interconnect if plan.interconnect != "auto" else None,
-        "--host-memory": size_text(plan.host_memory_bytes) if plan.host_memory_bytes else None,
+        "--solve": _SETTINGS[plan.solve] if plan.solve is not None else None,
+        "--interconnect": _unless("auto", plan.interconnect),
+        "--host-memory": size_text(host) if host else None,
     }
-    return words + [
-        w for name, value in options.items() if value is not None for w in (name, value)
-    ]
 
 
 def _options(request: SurveyRequest) -> dict[str, str | None]:
     """The options with a value, and None for those at their default."""
-    model, recipe, lengths = request.model, request.recipe, request.lengths
-    probes = request.plan is None
-    built = recipe.source in ("built-in", "command line")
-    length: str | None = str(request.sequence_length)
-    if lengths is not None:
-        length = str(lengths.packed_tokens) if lengths.packed_tokens is not None else None
-    elif sweeps_length(request):
-        length = None
-    micro, limit_s = request.micro_batch_size, request.rung_limit_s
+    model, recipe = request.model, request.recipe
+    length: int | None = request.sequence_length
+    lengths, training = request.lengths, request.training
+    if lengths is not None or sweeps_length(request):
+        length = lengths.packed_tokens if lengths is not None else None
+    fewest = request.plan.fewest if request.plan is not None else None
+    epochs = training.epochs if training is not None else 1
     return {
-        "--recipe": recipe.name if built else recipe.source,
+        "--recipe": recipe.name if recipe.source in _NAMED else recipe.source,
         "--revision": model.revision,
-        "--source": model.source if model.source != "auto" else None,
-        "--task": model.task if model.task != "auto" else None,
-        "--device": request.device
-        if probes and request.device != "auto" and request.emulate is None
-        else None,
-        "--gpus": _gpus(request),
-        "--emulate": request.emulate if probes else None,
-        "--ranks": "all" if probes and request.all_ranks else None,
-        "--nodes": str(request.nodes) if probes and request.nodes > 1 else None,
+        "--source": _unless("auto", model.source),
+        "--task": _unless("auto", model.task),
+        "--device": _unless("auto", request.device) if request.emulate is None else None,
+        "--gpus": _unless(1, request.gpus) if fewest is None else f"{fewest.low}..{fewest.high}",
+        "--emulate": request.emulate,
+        "--ranks": "all" if request.all_ranks else None,
+        "--nodes": _unless(1, request.nodes),
         "--vram": size_text(request.vram_bytes) if request.vram_bytes is not None else None,
-        **_data_options(lengths),
-        **_training_options(request.training),
-        "--seq-len": length,
+        "--lengths": lengths.file if lengths is not None else None,
+        "--tokenizer": lengths.tokenizer if lengths is not None else None,
+        "--text-field": lengths.text_field if lengths is not None else None,
+        "--rows": _unless(None, training.rows if training is not None else None),
+        "--epochs": f"{epochs:g}" if epochs != 1 else None,
+        "--seq-len": _unless(None, length),
         "--effective-batch": str(request.effective_batch_size),
-        "--micro-batch": str(micro) if micro is not None else None,
-        "--headroom": _percent(request.headroom),
-        "--rank-by": request.rank_by if request.rank_by != "throughput" else None,
-        "--tokens": str(request.tokens) if request.tokens != _USUAL_TOKENS else None,
-        "--weights": "pretrained" if probes and request.weights == "pretrained" else None,
-        "--eval-batch": str(request.eval_batch_size)
-        if probes and request.eval_batch_size != _USUAL_EVAL_BATCH
-        else None,
-        "--seed": str(request.seed) if probes and request.seed else None,
-        "--rung-timeout": f"{limit_s:g}s" if probes and limit_s != _USUAL_RUNG_LIMIT_S else None,
-        **_interpreter_options(request),
+        "--micro-batch": _unless(None, request.micro_batch_size),
+        "--headroom": _unless(f"{USUAL_HEADROOM * 100:.10g}%", f"{request.headroom * 100:.10g}%"),
+        "--rank-by": _unless("throughput", request.rank_by),
+        "--tokens": _unless(_USUAL_TOKENS, request.tokens),
+        "--weights": _unless("synthetic", request.weights),
+        "--eval-batch": _unless(_USUAL_EVAL_BATCH, request.eval_batch_size),
+        "--seed": _unless(0, request.seed),
+        "--rung-timeout": _unless(f"{_USUAL_RUNG_LIMIT_S:g}s", f"{request.rung_limit_s:g}s"),
+        "--with": ",".join(request.versions) or None,  # a probe measures what is installed
+        "--python": None if request.versions else _unless(sys.executable, request.python),
     }
 
 
-def _gpus(request: SurveyRequest) -> str | None:
-    fewest = request.plan.fewest if request.plan is not None else None
-    if fewest is not None:
-        return f"{fewest.low}..{fewest.high}"
-    return str(request.gpus) if request.gpus > 1 else None
-
-
-def _interpreter_options(request: SurveyRequest) -> dict[str, str | None]:
-    if request.versions:  # a probe measures what is installed
-        return {"--with": ",".join(request.versions) if request.plan is not None else None}
-    return {"--python": request.python if request.python != sys.executable else None}
-
-
-def _flags(request: SurveyRequest) -> list[str]:
-    flags = {
+def _switches(request: SurveyRequest) -> Options:
+    return {
         "--trust-remote-code": request.model.trust_remote_code,
         "--fresh": request.fresh,
-        "--eval": request.plan is None and request.evaluate,
-        "--no-predict": request.plan is None and not request.predict,
+        "--eval": request.evaluate,
+        "--no-predict": not request.predict,
         "--verify": request.plan is not None and request.plan.verify,
     }
-    return [flag for flag, is_set in flags.items() if is_set]
-
-
-def _percent(share: float) -> str | None:
-    return f"{share * 100:.10g}%" if share != USUAL_HEADROOM else None
-
-
-def _training_options(training: TrainingRequest | None) -> dict[str, str | None]:
-    if training is None:
-        return {}
-    return {
-        "--rows": None if training.rows is None else str(training.rows),
-        "--epochs": None if training.epochs == 1 else f"{training.epochs:g}",
-    }
-
-
-def _data_options(lengths: LengthsRequest | None) -> dict[str, str | None]:
-    if lengths is None:
-        return {}
-    return {
-        "--lengths": lengths.file,
-        "--tokenizer": lengths.tokenizer,
-        "--text-field": lengths.text_field,
-    }
-
-
-def _sweep_text(sweep: Sweep) -> str:
-    return f"{_OPTIONS[sweep.key]}={','.join(map(str, sweep.values))}"
 
 
 def _typed_rungs(request: SurveyRequest) -> tuple[str, ...]:

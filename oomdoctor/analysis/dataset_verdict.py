@@ -33,18 +33,20 @@ def verdict(
     sizes.
     """
     if shape.name == "packed":
-        return _packed(lengths, shape, _outcome(shape, taken))
+        fit = "do not fit with any rung" if taken is None else f"fit with {_with(taken)}"
+        return _packed(lengths, shape, fit)
     row = _longest(lengths, shape.tokens)
     short = [limit for limit in limits if limit.above.rows]
     if not short:
-        return (_fits(row, taken) if taken is not None else f"{row} does not fit with any rung",)
+        fits = "does not fit with any rung" if taken is None else f"fits with {_with(taken)}"
+        return (f"{row} {fits}",)
     first, *others = short
     if taken is None:
         sentences = [f"{row} does not fit: {first.label} {_up_to(first)}"]
     else:  # another rung can handle the row; this sentence is about the one that cannot
         sentences = [f"{row} does not fit with {first.label}, which {_up_to(first)}"]
     sentences += [f"{limit.label} {_up_to(limit)}" for limit in others]
-    sentences += [_fits("that row", taken)] if taken is not None else []
+    sentences += [f"that row fits with {_with(taken)}"] if taken is not None else []
     return tuple(sentences)
 
 
@@ -54,30 +56,16 @@ def cards_verdict(
     """On how many cards the rows of `shape` fit; `shape` as in `verdict`."""
     where = f"on {fitting} of {cards} cards"
     if shape.name == "packed":
-        return _packed(lengths, shape, f"{_rows_of(shape)} fit {where}")
+        return _packed(lengths, shape, f"fit {where}")
     return (f"{_longest(lengths, shape.tokens)} fits {where}",)
 
 
-def _packed(lengths: LengthDistribution, shape: LengthShape, outcome: str) -> tuple[str, ...]:
-    """The outcome for packed rows, and what packing does to rows that are longer."""
-    if lengths.longest.tokens <= shape.tokens:
-        return (outcome,)
-    return (
-        outcome,
-        f"packing cuts or splits longer rows; the longest, row {lengths.longest.row:,}, has "
-        f"{lengths.longest.tokens:,} tokens",
-    )
-
-
-def _outcome(shape: LengthShape, taken: ProbeResult | None) -> str:
-    rows = _rows_of(shape)
-    if taken is None:
-        return f"{rows} do not fit with any rung"
-    return f"{rows} fit with {_with(taken)}"
-
-
-def _rows_of(shape: LengthShape) -> str:
-    return f"rows packed to {shape.tokens:,} tokens"
+def _packed(lengths: LengthDistribution, shape: LengthShape, fit: str) -> tuple[str, ...]:
+    """Whether packed rows fit, and what packing does to rows that are longer."""
+    outcome, longest = f"rows packed to {shape.tokens:,} tokens {fit}", lengths.longest
+    cuts = "packing cuts or splits longer rows; the longest,"
+    cut = f"{cuts} row {longest.row:,}, has {longest.tokens:,} tokens"
+    return (outcome, cut) if longest.tokens > shape.tokens else (outcome,)
 
 
 def _longest(lengths: LengthDistribution, longest: int) -> str:
@@ -87,23 +75,14 @@ def _longest(lengths: LengthDistribution, longest: int) -> str:
     return f"row {lengths.longest.row:,} ({size})"
 
 
-def _fits(row: str, taken: ProbeResult) -> str:
-    return f"{row} fits with {_with(taken)}"
-
-
 def _with(taken: ProbeResult) -> str:
     size = f" at micro-batch {taken.micro_batch_size}" if taken.micro_batch_size else ""
     return f"{taken.label}{size}, peak {format_bytes(taken.deciding_peak_bytes())}"
 
 
 def _up_to(limit: LengthLimit) -> str:
-    size = f"at micro-batch {limit.micro_batch_size}"
-    what = (
-        f"handles rows up to {limit.tokens:,} tokens {size}"
-        if limit.tokens
-        else f"handles no row {size}"
-    )
-    return f"{what}; {_longer(limit.above)}"
+    rows = f"rows up to {limit.tokens:,} tokens" if limit.tokens else "no row"
+    return f"handles {rows} at micro-batch {limit.micro_batch_size}; {_longer(limit.above)}"
 
 
 def _longer(above: RowsAbove) -> str:

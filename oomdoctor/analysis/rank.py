@@ -63,7 +63,7 @@ def ties(order: Sequence[ProbeResult]) -> list[list[ProbeResult]]:
 
 def _overlap(leader: ProbeResult, other: ProbeResult) -> bool:
     """Whether two estimates differ by less than their errors."""
-    if leader.speed_state != "estimated" or other.speed_state != "estimated":
+    if not leader.speed_state == other.speed_state == "estimated":
         return False
     if leader.tokens_per_s is None or other.tokens_per_s is None:
         return False
@@ -89,26 +89,14 @@ def ranked_by(results: Iterable[ProbeResult], by: RankBy) -> RankBy:
     measured = any(r.evidence == "measured" and r.tokens_per_s is not None for r in fitting)
     if by != "throughput" or measured:
         return by
-    return "memory" if without_speed(fitting) or _only_emulated(fitting) else by
+    only_emulated = all(r.evidence == "emulated" and r.tokens_per_s is None for r in fitting)
+    return "memory" if without_speed(fitting) or (fitting and only_emulated) else by
 
 
 def without_speed(results: Iterable[ProbeResult]) -> list[ProbeResult]:
     """The rungs that fit, but were not measured and have no estimate of their speed."""
-    return [
-        result
-        for result in results
-        if result.surely_fits
-        and result.evidence != "measured"
-        and result.tokens_per_s is None
-        and not uses_host(result.config)
-    ]
-
-
-def _only_emulated(fitting: list[ProbeResult]) -> bool:
-    """Whether an emulated GPU gave all the rows, without an estimate for any."""
-    return bool(fitting) and all(
-        result.evidence == "emulated" and result.tokens_per_s is None for result in fitting
-    )
+    fitting = (r for r in results if r.surely_fits and r.evidence != "measured")
+    return [r for r in fitting if r.tokens_per_s is None and not uses_host(r.config)]
 
 
 def best(results: tuple[ProbeResult, ...], by: RankBy) -> ProbeResult:
@@ -143,29 +131,26 @@ def _tie(result: ProbeResult) -> tuple[bool, float, float]:
 
 
 def _reason(result: ProbeResult, best: ProbeResult, by: RankBy, *, first: bool, of: int) -> str:
+    peak, other = result.deciding_peak_bytes(), best.deciding_peak_bytes()
     if by == "memory":
-        peak, least = result.deciding_peak_bytes(), best.deciding_peak_bytes()
-        if peak is None or least is None:
+        if peak is None or other is None:
             return "its peak is unknown"
         if first:
             return f"the lowest peak of {of}: {format_bytes(peak)}"
-        return f"{format_bytes(peak - least)} more than the lowest peak"
+        return f"{format_bytes(peak - other)} more than the lowest peak"
     if by == "micro-batch":
         size, largest = result.max_micro_batch_size, best.max_micro_batch_size
         if size is None:
             return "its largest micro-batch size is unknown"
         if first:
             return f"the largest micro-batch size of {of}: {size}"
-        tied = (
-            f"the same micro-batch size at a peak of {format_bytes(result.deciding_peak_bytes())}"
-        )
+        tied = f"the same micro-batch size at a peak of {format_bytes(peak)}"
         return tied if size == largest else f"micro-batch size {size}"
     rate, fastest = result.tokens_per_s, best.tokens_per_s
     if rate is None or fastest is None:
         return "its throughput was not measured"
     if result is best:
         return f"the fastest of {of}: {format_rate(rate)} tokens/s"
-    peak, other = result.deciding_peak_bytes(), best.deciding_peak_bytes()
     equal = ", which is within the error of the estimate" if _overlap(best, result) else ""
     text = f"{rate / fastest:.2f}x the speed of the fastest{equal}"
     if peak is None or other is None or peak == other:

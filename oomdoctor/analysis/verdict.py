@@ -32,12 +32,12 @@ NOT_REACHED = Failure("not_reached", "the survey ended before this rung was trie
 
 def fits(measurement: Measurement, usable_bytes: int) -> tuple[Outcome, str | None]:
     """Whether a rung that ran also leaves the headroom; the reason if it does not."""
-    excess = measurement.deciding_peak_bytes() - usable_bytes
-    if excess <= 0:
+    peak = measurement.deciding_peak_bytes()
+    if peak <= usable_bytes:
         return "fits", None
     return "oom", (
-        f"it ran, but its peak of {format_bytes(measurement.deciding_peak_bytes())} exceeds the "
-        f"usable {format_bytes(usable_bytes)} by {format_bytes(excess)}"
+        f"it ran, but its peak of {format_bytes(peak)} exceeds the usable "
+        f"{format_bytes(usable_bytes)} by {format_bytes(peak - usable_bytes)}"
     )
 
 
@@ -62,10 +62,10 @@ def conclude(
     config = rung.config if size is None else rung.config.with_micro_batch(size)
     measured = shown.measurement if shown is not None else None
     oom = shown.oom if shown is not None else None
-    missed = skip.missed_by_bytes if skip is not None and shown is None else None
-    if shown is not None and shown.outcome == "oom":
-        least = skip.missed_by_bytes if skip is not None else None
-        missed = missed_by(shown, context.usable_bytes) or least
+    missed = skip.missed_by_bytes if skip is not None else None
+    if shown is not None:
+        exactly = missed_by(shown, context.usable_bytes) or missed
+        missed = exactly if shown.outcome == "oom" else None
     speed = speed_of(measured if fitting else None, config, context, request)
     host = _host(config, measured, context, evidence)
     return ProbeResult(
@@ -86,10 +86,7 @@ def conclude(
         fastest_micro_batch_size=size if fitting else None,
         missed_by_bytes=missed,
         measurement=measured,
-        tries=tuple(
-            _try(sample, attempt, context)
-            for sample, attempt in zip(samples, attempts, strict=True)
-        ),
+        tries=tuple(_try(*one, context) for one in zip(samples, attempts, strict=True)),
         predicted=None,
         oom=oom,
         failure=shown.failure if shown is not None else None if skip is not None else NOT_REACHED,
@@ -163,10 +160,10 @@ def _try(sample: Sample, attempt: Attempt, context: Context) -> Try:
 
 def _is_lower_bound(attempt: Attempt) -> bool:
     """Whether only the tensors were counted, because the step was simulated without a replay."""
-    measured = attempt.measurement
-    if measured is None:
+    found = attempt.measurement
+    if found is None or found.overhead_bytes is None:
         return False
-    return measured.overhead_bytes is not None and measured.peak_reserved_bytes is None
+    return found.peak_reserved_bytes is None
 
 
 def _why(shown: Attempt | None, skip: SkipRung | None) -> str | None:
@@ -207,16 +204,13 @@ def _notes(
     ]
     if fixed_size(rung.config, context) is not None:
         return tuple(notes)
-    effective, prediction = (
-        rung.config.rank_batch_size(),
-        context.predictions.get(rung.config.key()),
-    )
+    effective, usable = rung.config.rank_batch_size(), context.usable_bytes
+    prediction = context.predictions.get(rung.config.key())
+    unknown = untried(effective, samples, usable)
     if prediction is not None and prediction.peaks:
-        unknown = open_sizes(effective, samples, context.usable_bytes, prediction)
-    else:
-        unknown = untried(effective, samples, context.usable_bytes)
+        unknown = open_sizes(effective, samples, usable, prediction)
     if unknown and not notes:
         spent = f" after {MAX_TRIES} tries" if len(samples) >= MAX_TRIES else ""
-        sizes = ", ".join(str(size) for size in unknown)
+        sizes = ", ".join(map(str, unknown))
         notes.append(f"the search ended{spent}; untried larger sizes that may fit: {sizes}")
     return tuple(notes)

@@ -42,11 +42,8 @@ class CachingAllocator:
         limit_bytes: int | None = None,
         device: Device | None = None,
     ) -> None:
-        self.settings = settings
-        self.limit_bytes = limit_bytes
-        self.allocated_bytes = 0
-        self.peak_allocated_bytes = 0
-        self.retries = 0
+        self.settings, self.limit_bytes = settings, limit_bytes
+        self.allocated_bytes = self.peak_allocated_bytes = self.retries = 0
         expandable = settings.expandable_segments
         self._divisions = settings.roundup_power2_divisions
         self._max_split = settings.max_split_size_bytes or _NO_LIMIT
@@ -54,9 +51,8 @@ class CachingAllocator:
         rounding = settings.max_non_split_rounding_bytes
         self._max_excess = settings.large_segment_bytes if rounding is None else rounding
         threshold = settings.garbage_collection_threshold
-        self._gc_bytes = None
-        if threshold is not None and limit_bytes is not None:
-            self._gc_bytes = int(threshold * limit_bytes)
+        collects = threshold is not None and limit_bytes is not None
+        self._gc_bytes = int((threshold or 0) * (limit_bytes or 0)) if collects else None
         # Whether the best fit is always used, because no other rule applies.
         self.is_plain = self._gc_bytes is None and self._max_split == _NO_LIMIT and not expandable
         self._device = device or Device(capacity_bytes)
@@ -215,14 +211,14 @@ class CachingAllocator:
             return map_for(pool, size, self._device)
         if not self._device.take(segment):
             return None
-        return pool.new_segment(self._device.place(segment), segment)
+        return pool.new_segment(self._device.addresses.place(segment), segment)
 
     def _release(self, block: Block) -> None:
         """Release a whole segment to the device (`release_block`)."""
         block.pool.remove(block)
         del block.pool.segments[block.address]
         self._device.give_back(block.size)
-        self._device.remove(block.address, block.size)
+        self._device.addresses.remove(block.address, block.size)
 
     def _collect_garbage(self, gc_bytes: int) -> None:
         if not self.settings.expandable_segments:

@@ -119,16 +119,15 @@ _UNBOUNDED = 2**42
 class Device:
     """Bytes taken from the device (cudaMalloc, cuMemMap) and their peak.
 
-    `addresses` is a model of where the driver places segments to use instead of the usual one.
+    `addresses` is a model of where the driver places segments.
     """
 
-    __slots__ = ("_addresses", "capacity_bytes", "peak_bytes", "taken_bytes")
+    __slots__ = ("addresses", "capacity_bytes", "peak_bytes", "taken_bytes")
 
     def __init__(self, capacity_bytes: int | None, addresses: AddressSpace | None = None) -> None:
         self.capacity_bytes = capacity_bytes
-        self.taken_bytes = 0
-        self.peak_bytes = 0
-        self._addresses = addresses or AddressSpace()
+        self.taken_bytes = self.peak_bytes = 0
+        self.addresses = addresses or AddressSpace()
 
     @property
     def free_bytes(self) -> int | None:
@@ -145,14 +144,6 @@ class Device:
 
     def give_back(self, size: int) -> None:
         self.taken_bytes -= size
-
-    def place(self, size: int) -> int:
-        """The address of a new segment."""
-        return self._addresses.place(size)
-
-    def remove(self, address: int, size: int) -> None:
-        """Give back the address space of a segment."""
-        self._addresses.remove(address, size)
 
     def expandable_space(self, page: int) -> int:
         """Bytes of address space of an expandable segment: 9/8 of the device, in whole pages."""

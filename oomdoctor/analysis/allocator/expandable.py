@@ -98,7 +98,7 @@ def _room_for(pool: Pool, size: int) -> Block | None:
 def _new_segment(pool: Pool, device: Device) -> Block:
     space = device.expandable_space(pool.page)
     # Pages are counted from the start of the segment, so they can be counted from address 0.
-    start = -(-device.place(space + pool.page) // pool.page) * pool.page
+    start = -(-device.addresses.place(space + pool.page) // pool.page) * pool.page
     block = pool.new_segment(start, space)
     block.mapped = False
     insort(pool.unmapped, block, key=_ADDRESS)

@@ -27,13 +27,9 @@ class PlainBlocks:
     """
 
     def __init__(
-        self,
-        allocator: CachingAllocator,
-        sizes: Sequence[int],
-        streams: Sequence[int] | None = None,
+        self, allocator: CachingAllocator, sizes: Sequence[int], streams: Sequence[int] | None
     ) -> None:
-        self._allocator, self._asked = allocator, sizes
-        self._streams = streams
+        self._allocator, self._asked, self._streams = allocator, sizes, streams
         self._kinds = self._kinds_of_blocks(sizes)
         self._live: list[Block | None] = [None] * (len(sizes) + 1)
         self._spare: list[Block] = []  # objects of blocks that were merged into others

@@ -24,24 +24,11 @@ class Block:
     were reserved before, if that decides between equal blocks.
     """
 
-    __slots__ = (
-        "address",
-        "born",
-        "key",
-        "mapped",
-        "next",
-        "number",
-        "pool",
-        "previous",
-        "shift",
-        "size",
-    )
+    __slots__ = ("address", "born", "key", "mapped", "next", "number", "pool", "previous", "shift",
+                 "size")  # fmt: skip
 
     def __init__(self, address: int, size: int, pool: Pool, previous: Block | None = None) -> None:
-        self.address = address
-        self.size = size
-        self.pool = pool
-        self.previous = previous
+        self.address, self.size, self.pool, self.previous = address, size, pool, previous
         self.next: Block | None = None
         self.key = 0
         self.mapped = True
@@ -87,24 +74,11 @@ class Pool:
     its address space without memory.
     """
 
-    __slots__ = (
-        "_reserved",
-        "blocks",
-        "keep",
-        "keys",
-        "lookups",
-        "page",
-        "rule",
-        "segments",
-        "small",
-        "unmapped",
-    )
+    __slots__ = ("_reserved", "blocks", "keep", "keys", "lookups", "page", "rule", "segments",
+                 "small", "unmapped")  # fmt: skip
 
     def __init__(self, *, small: bool, keep: int, page: int, rule: EqualBlocks = "lowest") -> None:
-        self.small = small
-        self.rule = rule
-        self.keep = keep
-        self.page = page
+        self.small, self.rule, self.keep, self.page = small, rule, keep, page
         self.keys: list[int] = []
         self.blocks: list[Block] = []
         self.segments: dict[int, Block] = {}

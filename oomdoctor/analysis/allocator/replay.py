@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice, starmap
 from operator import length_hint
 
@@ -18,8 +19,6 @@ from oomdoctor.analysis.allocator.records import (
 from oomdoctor.analysis.allocator.settings import AllocatorSettings
 
 _DEFAULTS = AllocatorSettings()
-
-
 Event = tuple[int, int]
 """A block and its bytes: it is born if they are above zero, and dies if below."""
 
@@ -59,11 +58,10 @@ def replay_order(
         ValueError: the marks are not in order.
     """
     allocator = CachingAllocator(None, settings, limit_bytes=limit_bytes)
+    run: _Run | _PlainRun = _Run(allocator, _with_sizes(events, sizes), streams)
     if allocator.is_plain:
-        plain = _PlainRun(allocator, events, sizes, streams)
-        return _replayed(plain, allocator, marks)
-    called = _Run(allocator, _with_sizes(events, sizes), streams)
-    return _replayed(called, allocator, marks)
+        run = _PlainRun(events, PlainBlocks(allocator, sizes, streams))
+    return _replayed(run, allocator, marks)
 
 
 def _replayed(
@@ -79,9 +77,8 @@ def _replayed(
         peak_allocated = max(peak_allocated, allocator.peak_allocated_bytes)
         peak_reserved = max(peak_reserved, allocator.peak_reserved_bytes)
         if name is not None:
-            windows.append(
-                Window(name, allocator.peak_allocated_bytes, allocator.peak_reserved_bytes)
-            )
+            peaks = allocator.peak_allocated_bytes, allocator.peak_reserved_bytes
+            windows.append(Window(name, *peaks))
         if run.out_of_memory is not None:
             break
     return Replay(
@@ -99,27 +96,23 @@ def _with_sizes(events: Iterable[int], sizes: Sequence[int]) -> Iterator[Event]:
         yield (event, sizes[event - 1]) if event > 0 else (-event, -sizes[-event - 1])
 
 
+@dataclass(slots=True)
 class _Run:
     """A replay across its windows, with a call for each event: how far it came, why it ended."""
 
-    def __init__(
-        self,
-        allocator: CachingAllocator,
-        events: Iterator[Event],
-        streams: Sequence[int] | None = None,
-    ) -> None:
-        self._allocator, self._events = allocator, events
-        self._streams = streams
-        self.played = 0
-        self.out_of_memory: OutOfMemory | None = None
+    allocator: CachingAllocator
+    events: Iterator[Event]
+    streams: Sequence[int] | None = None
+    played: int = 0
+    out_of_memory: OutOfMemory | None = None
 
     def play(self, count: int | None) -> None:
         """Play the next `count` events, or all."""
-        allocate, free, streams = self._allocator.allocate, self._allocator.free, self._streams
+        allocate, free, streams = self.allocator.allocate, self.allocator.free, self.streams
         index = self.played - 1
         try:
             for index, (block, size) in enumerate(  # noqa: B007 - where it ends
-                islice(self._events, count), self.played
+                islice(self.events, count), self.played
             ):
                 if size > 0:
                     allocate(block, size, 0 if streams is None else streams[block - 1])
@@ -132,26 +125,21 @@ class _Run:
             self.played = index + 1
 
 
+@dataclass(slots=True)
 class _PlainRun:
     """The same without calls, for an allocator that is plain."""
 
-    def __init__(
-        self,
-        allocator: CachingAllocator,
-        events: Sequence[int],
-        sizes: Sequence[int],
-        streams: Sequence[int] | None,
-    ) -> None:
-        self._events, self._blocks = events, PlainBlocks(allocator, sizes, streams)
-        self.played = 0
-        self.out_of_memory: OutOfMemory | None = None
+    events: Sequence[int]
+    blocks: PlainBlocks
+    played: int = 0
+    out_of_memory: OutOfMemory | None = None
 
     def play(self, count: int | None) -> None:
         """Play the next `count` events, or all."""
-        end = len(self._events) if count is None else self.played + count
-        remaining = iter(self._events[self.played : end])
+        end = len(self.events) if count is None else self.played + count
+        remaining = iter(self.events[self.played : end])
         try:
-            self._blocks.play(remaining)
+            self.blocks.play(remaining)
         except OutOfDeviceMemory as failure:
             self.out_of_memory = failure.record
             self.played = end - length_hint(remaining) - 1
@@ -170,8 +158,7 @@ def stretches(
         ValueError: the marks are not in order.
     """
     name: str | None = None
-    start = 0
-    empties = False
+    start, empties = 0, False
     for mark in starmap(Mark, marks):
         if mark.event < start:
             raise ValueError(f"the mark {mark.name!r} at {mark.event} is before {start}")

@@ -7,8 +7,9 @@ Only the rung of the user's file goes by its label, because the file may have ch
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from oomdoctor.analysis.differences.judging import Sides, importance, judged, most_important
 from oomdoctor.analysis.differences.rows import Row, rows_of
@@ -24,8 +25,6 @@ from oomdoctor.records.report.user_training import YOURS
 
 # What a command line sets for every rung at once, so that all rungs of two runs may differ in it.
 _RUN_WIDE = frozenset({"sequence_length", "effective_batch_size", "world_size", "gpus_per_node"})
-# A rung takes the 16-bit type of its card.
-_SIXTEEN = {"float16": "16 bits", "bfloat16": "16 bits"}
 
 
 def compared(before: Report, after: Report, names: tuple[str, str], sides: Sides) -> DiffAnswer:
@@ -62,11 +61,8 @@ def _side(report: Report, name: str, rows: Sequence[Row]) -> DiffSide:
 
 
 def _notes(before: DiffSide, after: DiffSide) -> list[str]:
-    notes = []
-    if before.model != after.model:
-        notes.append(f"the models differ: {before.model} and {after.model}")
-    if before.device != after.device:
-        notes.append(f"the devices differ: {before.device} and {after.device}")
+    pairs = (("models", before.model, after.model), ("devices", before.device, after.device))
+    notes = [f"the {what} differ: {one} and {other}" for what, one, other in pairs if one != other]
     if before.evidence != after.evidence:
         notes.append(f"before is {before.evidence}, after is {after.evidence}")
     return notes
@@ -78,17 +74,18 @@ def matched(
     """The pairs, and the rows that only one side has.
 
     The same configurations first; then those that differ only in what the command line sets for the
-    whole run; then those that also differ in the 16-bit type; and the rungs of the user's file.
+    whole run; then those that also differ in the 16-bit type, which a rung takes from its card; and
+    the rungs of the user's file.
     """
     pairs: list[tuple[Row, Row]] = []
     left, right = list(before), list(after)
-    for kind in (_exact, _without_sizes, _without_types, _of_the_user):
+    for kind in (_settings, _without_sizes, _without_types, _of_the_user):
         mine, theirs = Counter(map(kind, left)), Counter(map(kind, right))
         for row in list(left):
             same = kind(row)
             other = next((one for one in right if same and kind(one) == same), None)
             # A sweep has a rung at several sizes, so another size is another row.
-            alone = kind is _exact or mine[same] == theirs[same] == 1
+            alone = kind is _settings or mine[same] == theirs[same] == 1
             if other is not None and alone:
                 pairs.append((row, other))
                 left.remove(row)
@@ -98,22 +95,17 @@ def matched(
     return pairs, left, right
 
 
-def _exact(row: Row) -> str:
-    return json.dumps(dict(row.settings), sort_keys=True)
+def _settings(row: Row, without: Collection[str] = ()) -> str:
+    kept = {name: value for name, value in row.settings.items() if name not in without}
+    return json.dumps(kept, sort_keys=True)
 
 
 def _without_sizes(row: Row) -> str:
-    kept = {name: value for name, value in row.settings.items() if name not in _RUN_WIDE}
-    return json.dumps(kept, sort_keys=True)
+    return _settings(row, _RUN_WIDE)
 
 
 def _without_types(row: Row) -> str:
-    kept = {
-        name: _SIXTEEN.get(value, value) if isinstance(value, str) else value
-        for name, value in row.settings.items()
-        if name not in _RUN_WIDE
-    }
-    return json.dumps(kept, sort_keys=True)
+    return re.sub(r'"b?float16"', '"16 bits"', _settings(row, _RUN_WIDE))
 
 
 def _of_the_user(row: Row) -> str:

@@ -84,6 +84,7 @@ def speed_uncertainty(before: Row, after: Row) -> float | None:
 
 
 _NOT_TRIED = "skipped"
+_LESS_IS_BETTER: tuple[Quantity, ...] = (*PEAKS, "fewest_gpus")
 _BY_IMPORTANCE: tuple[DiffVerdict, ...] = ("worse", "better", "different", "within", "same")
 
 
@@ -135,24 +136,24 @@ def _verdict(before: Row, after: Row, quantities: tuple[QuantityChange, ...]) ->
 
 def _quantities(before: Row, after: Row, sides: Sides) -> Iterator[QuantityChange]:
     yield from _peaks(before, after, sides)
-    if before.largest_value is not None and after.largest_value is not None:
-        values = before.largest_value, after.largest_value
-        yield _change("largest_value", *values, 0.0, less_is_better=False)
-    if before.fewest_gpus is not None and after.fewest_gpus is not None:
-        gpus = before.fewest_gpus, after.fewest_gpus
-        yield _change("fewest_gpus", *gpus, 0.0, less_is_better=True)
-    if before.tokens_per_s is not None or after.tokens_per_s is not None:
-        both = before.tokens_per_s, after.tokens_per_s
-        yield _change("tokens_per_s", *both, speed_uncertainty(before, after), less_is_better=False)
+    found = (before.largest_value, after.largest_value)
+    if None not in found:
+        yield _change("largest_value", *found, 0.0)
+    gpus = (before.fewest_gpus, after.fewest_gpus)
+    if None not in gpus:
+        yield _change("fewest_gpus", *gpus, 0.0)
+    both = (before.tokens_per_s, after.tokens_per_s)
+    if both != (None, None):
+        yield _change("tokens_per_s", *both, speed_uncertainty(before, after))
     if not before.outcome == after.outcome == "fits":
         return  # the size of a rung that does not fit says nothing
-    most = before.max_micro_batch_size, after.max_micro_batch_size
+    most = (before.max_micro_batch_size, after.max_micro_batch_size)
     if None not in most and most[0] != most[1]:
-        yield _change("max_micro_batch_size", *most, 0.0, less_is_better=False)
-    chosen = before.micro_batch_size, after.micro_batch_size
+        yield _change("max_micro_batch_size", *most, 0.0)
+    chosen = (before.micro_batch_size, after.micro_batch_size)
     if None not in chosen and chosen[0] != chosen[1]:
         # It is the fastest size, so neither a larger nor a smaller one is better.
-        yield _change("micro_batch_size", *chosen, None, less_is_better=False)
+        yield _change("micro_batch_size", *chosen, None)
 
 
 def _peaks(before: Row, after: Row, sides: Sides) -> Iterator[QuantityChange]:
@@ -161,18 +162,14 @@ def _peaks(before: Row, after: Row, sides: Sides) -> Iterator[QuantityChange]:
             both = before.peaks.get(name), after.peaks.get(name)
             if both != (None, None):
                 uncertainty = peak_uncertainty(before, after, name, sides)
-                yield _change(name, *both, uncertainty, less_is_better=True)
+                yield _change(name, *both, uncertainty)
         return
-    size, deciding = _common_size(before, after), before.deciding()
+    size = max(set(before.tries) & set(after.tries), default=None)  # the largest that fits in both
+    deciding = before.deciding()
     if size is not None and deciding is not None and deciding == after.deciding():
         uncertainty = peak_uncertainty(before, after, deciding, sides)
         both = before.tries[size], after.tries[size]
-        yield _change(deciding, *both, uncertainty, less_is_better=True, at=size)
-
-
-def _common_size(before: Row, after: Row) -> int | None:
-    """The largest micro-batch size that fits in both."""
-    return max(set(before.tries) & set(after.tries), default=None)
+        yield _change(deciding, *both, uncertainty, at=size)
 
 
 def _change(
@@ -180,8 +177,6 @@ def _change(
     before: float | None,
     after: float | None,
     uncertainty: float | None,
-    *,
-    less_is_better: bool,
     at: int | None = None,
 ) -> QuantityChange:
     if before is None or after is None:
@@ -195,7 +190,7 @@ def _change(
     elif abs(difference) <= max(uncertainty, NOTHING * abs(before)):
         verdict = "within"
     else:
-        verdict = "better" if (difference < 0) == less_is_better else "worse"
+        verdict = "better" if (difference < 0) == (quantity in _LESS_IS_BETTER) else "worse"
     return QuantityChange(quantity, before, after, difference, relative, uncertainty, verdict, at)
 
 

@@ -80,16 +80,11 @@ def answered_rows(report: Report) -> tuple[Row, ...]:
     The rungs of `--solve` are at other values in another run, so their peaks say nothing.
     """
     if report.solve is not None:
-        key = report.solve.key
-        return tuple(
-            _of_solve(report, key, line, config)
-            for line, config in rungs_of(report, report.solve.lines)
-        )
+        solved, key = rungs_of(report, report.solve.lines), report.solve.key
+        return tuple(_of_solve(report, key, line, config) for line, config in solved)
     if report.fewest is not None:
-        return tuple(
-            _of_fewest(report, line, config)
-            for line, config in rungs_of(report, report.fewest.lines)
-        )
+        searched = rungs_of(report, report.fewest.lines)
+        return tuple(_of_fewest(report, line, config) for line, config in searched)
     if report.sweep is None or report.results:
         return ()
     return tuple(
@@ -108,10 +103,8 @@ def rungs_of(report: Report, lines: Sequence[L]) -> Iterator[tuple[L, TrainConfi
     recipe = report.request.recipe if report.request is not None else None
     rungs = recipe.rungs if recipe is not None else ()
     capabilities = {card.name: card.compute_capability for card in report.cards}
-    ladders = {
-        card: list(ladder_for(rungs, capabilities.get(card)))
-        for card in {line.card for line in lines}
-    }
+    named = {line.card for line in lines}
+    ladders = {card: list(ladder_for(rungs, capabilities.get(card))) for card in named}
     for line in lines:
         ladder = ladders[line.card]
         rung = next((one for one in ladder if one.label == line.label), None)
@@ -177,7 +170,6 @@ def _failed(missed_by_bytes: int | None) -> str:
 def _of_result(result: ProbeResult) -> Row:
     settings = asdict(result.config)
     del settings["micro_batch_size"]
-    parts = {} if result.breakdown is None else asdict(result.breakdown)
     return Row(
         key=result.config.rung_key(),
         label=result.label,
@@ -197,7 +189,7 @@ def _of_result(result: ProbeResult) -> Row:
             for one in result.tries
             if one.outcome == "fits" and one.peak_bytes is not None and not one.peak_is_lower_bound
         },
-        categories={name.removesuffix("_bytes"): size for name, size in parts.items()},
+        categories={} if result.breakdown is None else result.breakdown.sizes(),
     )
 
 

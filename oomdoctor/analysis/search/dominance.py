@@ -10,7 +10,7 @@ gradients yet while it computes activations.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from oomdoctor.analysis.memory.bounds import keeps_all_gradients, state_bytes, weights_bytes
@@ -19,6 +19,7 @@ from oomdoctor.analysis.memory.shape import shape_of
 from oomdoctor.records.configuration.adapters import compute_dtype
 from oomdoctor.records.configuration.config import (
     TrainConfig,
+    changed_keys,
     has_reference_model,
     masks_pairs,
     trains_with_trl,
@@ -33,7 +34,7 @@ from oomdoctor.records.job.model import ParameterCounts
 _FOLLOW = ("weights_dtype", "autocast_dtype")
 _CHECKPOINTING = ("activation_checkpointing", "checkpoint_every")
 _TILE_TOKENS, _TILE_WORDS = 4096, 32768  # of TRL 1.16 kernels/chunked_logprob.py
-_HANDLED = {*_FOLLOW, *_CHECKPOINTING, "micro_batch_size", "effective_batch_size"}
+_BATCH = ("micro_batch_size", "effective_batch_size")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,23 +58,17 @@ def needs_more(more: TrainConfig, less: TrainConfig, setting: Setting) -> tuple[
         return None
     if more.accumulation_steps() == 1 and less.accumulation_steps() > 1:
         return None
+    differing = changed_keys(less, more)
+    if differing.keys() & set(_FOLLOW) and not _precision_at_least(more, less, setting):
+        return None
+    if differing.keys() & set(_CHECKPOINTING) and not _keeps_at_least(more, less):
+        return None
+    judged = [name for name in (*_FOLLOW, *_CHECKPOINTING) if name in differing]
+    others = [name for name in differing if name not in (*judged, *_BATCH)]
+    if not all(_at_least(name, more, less, setting) for name in others):
+        return None
     raised = ["micro_batch_size"] if micro_more > micro_less else []
-    if any(getattr(more, name) != getattr(less, name) for name in _FOLLOW):
-        if not _precision_at_least(more, less, setting):
-            return None
-        raised += [name for name in _FOLLOW if getattr(more, name) != getattr(less, name)]
-    if any(getattr(more, name) != getattr(less, name) for name in _CHECKPOINTING):
-        if not _keeps_at_least(more, less):
-            return None
-        raised += [name for name in _CHECKPOINTING if getattr(more, name) != getattr(less, name)]
-    for field in fields(TrainConfig):
-        name = field.name
-        if name in _HANDLED or getattr(more, name) == getattr(less, name):
-            continue
-        if not _at_least(name, more, less, setting):
-            return None
-        raised.append(name)
-    return tuple(raised) or None
+    return (*raised, *judged, *others) or None
 
 
 def _relevant(config: TrainConfig) -> TrainConfig:
@@ -106,8 +101,9 @@ def _at_least(name: str, more: TrainConfig, less: TrainConfig, setting: Setting)
     if name == "loss":
         outweighs = {"liger": _logits_outweigh, "chunked": _logits_outweigh_tiles}.get(b)
         return a == "default" and outweighs is not None and outweighs(less, setting)
-    if name == "optimizer_in_backward":
-        return bool(b) and _steps_without_copies(less)
+    if name == "optimizer_in_backward":  # the update takes no memory beside the activations
+        row = OPTIMIZERS.get(less.optimizer)
+        return bool(b) and row is not None and (row.kernel == "fused" or row.gradient_copies == 0)
     if name == "optimizer" and less.offload == "optimizer":
         return keeps_all_gradients(more)
     if name == "optimizer":
@@ -142,12 +138,6 @@ def _keeps_at_least(more: TrainConfig, less: TrainConfig) -> bool:
     return _every(more) % _every(less) == 0
 
 
-def _steps_without_copies(config: TrainConfig) -> bool:
-    """Whether the update of a parameter takes no temporary memory beside its activations."""
-    row = OPTIMIZERS.get(config.optimizer)
-    return row is not None and (row.kernel == "fused" or row.gradient_copies == 0)
-
-
 def _every(config: TrainConfig) -> int:
     return config.checkpoint_every if config.activation_checkpointing == "every_n" else 1
 
@@ -157,12 +147,8 @@ def _states_at_least(more: TrainConfig, less: TrainConfig, setting: Setting) -> 
     if counts is None or more.method != "full" or more.offload != "none":
         return False
     least = state_bytes(more, counts)
-    most = state_ceiling(
-        less.optimizer,
-        dtype_bytes(less.weights_dtype),
-        counts.linear,
-        counts.total - counts.linear,
-    )
+    linear, others = counts.linear, counts.total - counts.linear
+    most = state_ceiling(less.optimizer, dtype_bytes(less.weights_dtype), linear, others)
     return least is not None and most is not None and least >= most
 
 
@@ -184,11 +170,8 @@ def _precision_at_least(more: TrainConfig, less: TrainConfig, setting: Setting) 
         return False  # TRL's head makes other copies
     if not wider or setting.counts is None or vocabulary is None:
         return False
-    scores = any(
-        ATTENTIONS[rung.attention].stores_scores is True or masks_pairs(rung)
-        for rung in (more, less)
-    )
-    if scores or not _fast_attention(computed, setting):
+    scores = any(ATTENTIONS[one.attention].stores_scores is True for one in (more, less))
+    if scores or masks_pairs(more) or masks_pairs(less) or not _fast_attention(computed, setting):
         return False
     gained = weights_bytes(more, setting.counts) - weights_bytes(less, setting.counts)
     return gained >= 8 * _micro(less) * less.sequence_length * vocabulary

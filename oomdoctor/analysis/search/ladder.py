@@ -147,17 +147,14 @@ def _next_size(rung: Rung, samples: tuple[Sample, ...], context: Context) -> Nex
 def _predicted_to_miss(rung: Rung, context: Context) -> SkipRung | None:
     """A skip if even the smallest size is predicted to be far above the usable memory."""
     prediction = context.predictions.get(rung.config.key())
-    if rung.config.compile:
-        return None  # the prediction is for eager mode, which may need more
-    missed = None if prediction is None else out_of_reach(prediction, context.usable_bytes)
-    if prediction is None or missed is None:
+    if prediction is None or rung.config.compile:  # it is for eager mode, which may need more
         return None
-    least = min(prediction.peaks.values())
-    reason = (
-        f"predicted to need at least {format_bytes(least)}, short by {format_bytes(missed)}; "
-        "to measure it anyway, pass --no-predict"
-    )
-    return SkipRung(rung, reason, missed)
+    missed = out_of_reach(prediction, context.usable_bytes)
+    if missed is None:
+        return None
+    least = format_bytes(min(prediction.peaks.values()))
+    needs = f"predicted to need at least {least}, short by {format_bytes(missed)}"
+    return SkipRung(rung, f"{needs}; to measure it anyway, pass --no-predict", missed)
 
 
 def attempts_of(rung: Rung, attempts: Mapping[str, tuple[Attempt, ...]]) -> tuple[Attempt, ...]:
@@ -214,11 +211,8 @@ def too_big(rung: Rung, context: Context) -> SkipRung | None:
     missed = bound.size_bytes - context.usable_bytes
     if missed <= 0:
         return None
-    reason = (
-        f"needs at least {format_bytes(bound.size_bytes)}, short by {format_bytes(missed)}: "
-        f"{bound.arithmetic}"
-    )
-    return SkipRung(rung, reason, missed)
+    needs = f"needs at least {format_bytes(bound.size_bytes)}, short by {format_bytes(missed)}"
+    return SkipRung(rung, f"{needs}: {bound.arithmetic}", missed)
 
 
 def _ruled_out(

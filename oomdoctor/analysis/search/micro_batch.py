@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from oomdoctor.analysis.memory.closed_form import trained_bytes_of
 from oomdoctor.analysis.speed.throughput import tokens_per_s
@@ -72,8 +73,7 @@ def sample_of(attempt: Attempt) -> Sample:
         return Sample(size, attempt.outcome, borderline=near)
     timing = measured.timing
     rate = None if timing is None else tokens_per_s(timing, attempt.config)
-    each = trained_bytes_of(attempt.config)
-    gradients = each * measured.trainable_parameters
+    gradients = trained_bytes_of(attempt.config) * measured.trainable_parameters
     estimated = timing is not None and timing.stopped_by == "estimated"
     peak = measured.deciding_peak_bytes()
     return Sample(size, attempt.outcome, peak, rate, gradients, estimated, near)
@@ -87,25 +87,22 @@ def chosen(samples: Sequence[Sample]) -> Sample | None:
     timed, the largest. If none surely fits, the smallest borderline one that fits, or else the
     smallest.
     """
+    size = attrgetter("micro_batch_size")
     fitting = [sample for sample in samples if sample.surely_fits]
     timed = [sample for sample in fitting if sample.tokens_per_s]
     if not timed:
-        largest = max(fitting, key=_size, default=None)
+        largest = max(fitting, key=size, default=None)
         near = [sample for sample in samples if sample.outcome == "fits"]
-        return largest or min(near or samples, key=_size, default=None)
+        return largest or min(near or samples, key=size, default=None)
     best = max(timed, key=lambda one: (one.tokens_per_s or 0.0, one.micro_batch_size))
     if not best.is_estimate:
         return best
-    return min((one for one in timed if is_worth(one.tokens_per_s, best.tokens_per_s)), key=_size)
+    return min((one for one in timed if is_worth(one.tokens_per_s, best.tokens_per_s)), key=size)
 
 
 def is_worth(rate: float | None, best: float | None) -> bool:
     """Whether a size of this estimated speed may be chosen before the fastest, for its memory."""
     return bool(rate) and (rate or 0.0) >= (best or 0.0) * (1 - WORTH_MEMORY)
-
-
-def _size(sample: Sample) -> int:
-    return sample.micro_batch_size
 
 
 def next_size(
@@ -185,8 +182,7 @@ def _not_ruled_out(
 
 def _line(fits: Mapping[int, Sample]) -> tuple[int, int, float] | None:
     """The last fitting size, its peak, and the bytes for each further sequence."""
-    points = [(size, fits[size].peak_bytes) for size in sorted(fits)]
-    known = [(size, peak) for size, peak in points if peak is not None]
+    known = [(n, peak) for n in sorted(fits) if (peak := fits[n].peak_bytes) is not None]
     if len(known) < 2:
         return None
     (small, low), (large, high) = known[-2:]
@@ -205,10 +201,8 @@ def _predicted_peak(fits: Mapping[int, Sample], size: int) -> float:
 def faster(fits: Mapping[int, Sample], sizes: tuple[int, ...]) -> NextSize | None:
     """A size next to the fastest that may be faster still, if the largest is not the fastest."""
     rates = {size: s.tokens_per_s for size, s in fits.items() if s.tokens_per_s is not None}
-    if len(rates) < 2:
-        return None
-    best = max(rates, key=lambda size: rates[size])
-    if rates[max(rates)] >= rates[best] * (1 - FASTER_BY):
+    best = max(rates, key=rates.__getitem__, default=0)
+    if len(rates) < 2 or rates[max(rates)] >= rates[best] * (1 - FASTER_BY):
         return None
     upper = min(size for size in rates if size > best)
     lower = max((size for size in rates if size < best), default=best)

@@ -14,10 +14,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from oomdoctor.analysis.memory.bounds import shards_of
-from oomdoctor.analysis.speed.links import Links, links_of
+from oomdoctor.analysis.speed.links import AUTO_LINK, HOST_ADAM_PER_S, Links, links_of
 from oomdoctor.analysis.speed.traffic import Transfer, host_updates, traffic_of
 from oomdoctor.records.configuration.config import TrainConfig
-from oomdoctor.records.facts.interconnects import AUTO_LINK, HOST_ADAM_PER_S
 from oomdoctor.records.job.machine import GpuFacts
 from oomdoctor.records.job.measurement import Timing
 from oomdoctor.records.job.model import ParameterCounts

@@ -24,8 +24,8 @@ from oomdoctor.analysis.memory.overhead import (
     with_nccl,
 )
 from oomdoctor.analysis.speed.limits import can_be_true
+from oomdoctor.analysis.speed.links import AUTO_LINK
 from oomdoctor.commands.ladder.assemble import SIZE_SOURCE
-from oomdoctor.records.facts.interconnects import AUTO_LINK
 from oomdoctor.records.job.costs import CalibratedBy, Calibration
 from oomdoctor.records.job.machine import ByteRange, GpuFacts
 from oomdoctor.records.job.result import ProbeResult

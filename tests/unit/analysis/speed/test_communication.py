@@ -14,11 +14,10 @@ from oomdoctor.analysis.speed.communication import (
     has_estimate,
     with_communication,
 )
-from oomdoctor.analysis.speed.links import Link, Links, host_link, links_of
+from oomdoctor.analysis.speed.links import Link, Links, host_link, interconnects, links_of
 from oomdoctor.analysis.speed.throughput import mfu, tokens_per_s
 from oomdoctor.analysis.speed.traffic import gathered_bytes, host_updates, traffic_of
 from oomdoctor.records.configuration.config import TrainConfig
-from oomdoctor.records.facts.interconnects import interconnects
 from oomdoctor.records.report.plan import Interconnect
 from oomdoctor.system import catalogue
 
