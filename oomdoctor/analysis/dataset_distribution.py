@@ -7,9 +7,10 @@ Its shape is (micro-batch size, longest row), however short the other rows are.
 from __future__ import annotations
 
 import heapq
-import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
+from itertools import accumulate
 
 from oomdoctor.records.job.dataset import (
     CountedRows,
@@ -20,6 +21,7 @@ from oomdoctor.records.job.dataset import (
     LengthsRequest,
     RowLength,
     RowsAbove,
+    ShapeName,
     UnreadRow,
 )
 
@@ -73,7 +75,6 @@ class Tally:
     ) -> CountedRows:
         """The result; at least one row must have a length."""
         longest = [RowLength(-row, tokens) for tokens, row in sorted(self._longest, reverse=True)]
-        p50, p90, p95, p99 = (percentile(self._counts, n) for n in (50, 90, 95, 99))
         buckets = self._buckets()
         return CountedRows(
             LengthDistribution(
@@ -84,10 +85,7 @@ class Tally:
                 tokens=sum(tokens * rows for tokens, rows in self._counts.items()),
                 longest=longest[0],
                 longest_rows=tuple(longest),
-                p50=p50,
-                p90=p90,
-                p95=p95,
-                p99=p99,
+                **{f"p{n}": percentile(self._counts, n) for n in (50, 90, 95, 99)},
                 histogram=histogram(buckets),
                 sources=dict(self._sources),
                 unread_rows=self._unread_rows,
@@ -110,13 +108,11 @@ def percentile(counts: Counter[int], percent: int) -> int:
     Raises:
         ValueError: there are no rows.
     """
-    rank = -(-percent * counts.total() // 100)
-    seen = 0
-    for tokens in sorted(counts):
-        seen += counts[tokens]
-        if seen >= rank:
-            return tokens
-    raise ValueError("there are no rows")
+    rank, known = -(-percent * counts.total() // 100), sorted(counts)
+    if not known:
+        raise ValueError("there are no rows")
+    seen = list(accumulate(counts[tokens] for tokens in known))
+    return known[bisect_left(seen, rank)]
 
 
 def histogram(buckets: Sequence[LengthBucket]) -> tuple[LengthBin, ...]:
@@ -145,13 +141,12 @@ def shapes_of(
 ) -> tuple[LengthShape, ...]:
     """The row lengths of the batches; `limit` is the number of positions of the model."""
     packed = asked.packed_tokens or rounded_up(counted.p99)
-    shapes = (
-        LengthShape("longest", counted.longest.tokens),
-        LengthShape("p95", counted.p95),
-        LengthShape("packed", packed),
+    longest = counted.longest.tokens
+    most = max(longest, counted.p95, packed) if limit is None else limit
+    shapes: tuple[tuple[ShapeName, int], ...] = (
+        *(("longest", longest), ("p95", counted.p95), ("packed", packed)),
     )
-    most = math.inf if limit is None else limit
-    return tuple(LengthShape(shape.name, int(min(shape.tokens, most))) for shape in shapes)
+    return tuple(LengthShape(name, min(tokens, most)) for name, tokens in shapes)
 
 
 def rounded_up(tokens: int) -> int:

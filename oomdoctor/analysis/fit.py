@@ -53,15 +53,11 @@ class PeakErrors:
         known = [r for r in self.records if (r.reference, r.metric) == ("emulated", metric)]
         kinds = (
             (method, self.compute_capability, release),
-            (method, None, release),
-            (None, None, release),
-            (method, None, None),
+            *((method, None, release), (None, None, release), (method, None, None)),
         )
-        for kind in kinds:
-            for r in known:
-                if (r.method, r.compute_capability, r.torch) == kind and r.count >= _ENOUGH:
-                    return r.p95
-        return max((r.p95 for r in known), default=None)
+        enough = {(r.method, r.compute_capability, r.torch): r for r in known if r.count >= _ENOUGH}
+        found = next((enough[kind] for kind in kinds if kind in enough), None)
+        return found.p95 if found else max((r.p95 for r in known), default=None)
 
     def of_emulation(self) -> float | None:
         """The share by which a peak on the emulated GPU differs from that on a real one."""
@@ -142,7 +138,7 @@ def capability(text: str | None) -> tuple[int, int]:
     """A compute capability such as 8.6 as numbers that compare; unknown counts as the lowest."""
     if text is None:
         return ANY
-    major, minor = (int(part) for part in text.split("."))
+    major, minor = map(int, text.split("."))
     return major, minor
 
 
@@ -165,9 +161,8 @@ def smallest_card(
     was observed, as it is for a prediction that is not borderline.
     """
     for gpu in sorted(gpus, key=lambda one: (one.memory_bytes, device_total_bytes(one)[0])):
-        if gpu.vendor != vendor or shares_host_memory(gpu):
-            continue
-        if least > ANY and capability(gpu.compute_capability) < least:
+        too_old = least > ANY and capability(gpu.compute_capability) < least
+        if gpu.vendor != vendor or shares_host_memory(gpu) or too_old:
             continue
         outside = with_nccl(context(gpu), ranks)
         if holds(usable_bytes(gpu, headroom) - (outside.high if surely else outside.likely)):

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from itertools import dropwhile
 
 from oomdoctor.analysis.own_code import is_own
 from oomdoctor.package_data import data_of
@@ -125,16 +126,12 @@ def phase_of(frames: tuple[Frame, ...]) -> tuple[ReadPhase, Frame | None]:
         else:
             around = meaning(frame, quoted=False, weak=weak)
             telling = _TELLING.get(around)
+            inside = around in _AROUND.get(phase, ())
             outside = trained and around in ("eval", "generate")
-            if (
-                around in _AROUND.get(phase, ())
-                and not outside
-                and (telling is None or telling.fullmatch(frame.function))
-            ):
+            if inside and not outside and (not telling or telling.fullmatch(frame.function)):
                 phase = around
-        trained = trained or (
-            phase in _PASSES and bool(_named("training").fullmatch(frame.function))
-        )
+        steps = _named("training").fullmatch(frame.function)
+        trained = trained or (phase in _PASSES and steps is not None)
     return phase, where
 
 
@@ -143,19 +140,15 @@ def _runs_a_loss(frame: Frame) -> bool:
     code = frame.code or ""
     if _LOGITS.search(f"{frame.file} {code}") or _named("loss_call").search(code):
         return True
-    inside = _named("loss_file").search(frame.file) is not None and frame.function in (
-        "forward",
-        "__call__",
-    )
+    runs = frame.function in ("forward", "__call__")
+    inside = runs and _named("loss_file").search(frame.file) is not None
     return inside and bool(code) and _MODEL_CALL.search(code) is None
 
 
 def recomputes(frames: tuple[Frame, ...]) -> bool:
     """Whether a backward pass was recomputing a checkpointed part of the model."""
-    backward = [i for i, frame in enumerate(frames) if meaning(frame) == "backward"]
-    return bool(backward) and any(
-        _RECOMPUTING.search(frame.file) for frame in frames[min(backward) :]
-    )
+    inside = dropwhile(lambda frame: meaning(frame) != "backward", frames)
+    return any(_RECOMPUTING.search(frame.file) for frame in inside)
 
 
 def moment_of(lines: Iterable[str], context: str) -> ReadPhase:
@@ -185,9 +178,7 @@ def meaning(frame: Frame, quoted: bool = True, weak: bool = True) -> ReadPhase:
     # IPython writes the class before the method.
     names = {frame.function[:_LONGEST_NAME], frame.function.rpartition(".")[2][:_LONGEST_NAME]}
     for row in table().rows:
-        if row.weak and not weak:
-            continue
-        if not quoted and not row.file and not row.function:
+        if (row.weak and not weak) or not (quoted or row.file or row.function):
             continue
         if row.file and not _compiled(row.file).search(frame.file):
             continue

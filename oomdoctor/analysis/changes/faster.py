@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -19,10 +19,9 @@ def to_run(config: TrainConfig) -> tuple[ChangeSet, ...]:
     loss = _of(config, "the usual loss", loss="default")
     attention = _of(config, "SDPA attention", attention="sdpa")
     found = [loss] if config.loss != "default" else []
-    if config.attention not in ("sdpa", "eager"):
-        found.append(attention)
+    found += [attention] if config.attention not in ("sdpa", "eager") else []
+    both = replace(config, loss="default", attention="sdpa")
     if len(found) == 2:
-        both = replace(config, loss="default", attention="sdpa")
         found.append(ChangeSet((*loss.changes, *attention.changes), (0, 0), both))
     return _possible(found, config)
 
@@ -70,9 +69,7 @@ def _of(config: TrainConfig, words: str, **settings: Any) -> ChangeSet:
     return ChangeSet((change,), (0,), replace(config, **settings))
 
 
-def _possible(
-    found: Iterator[ChangeSet] | list[ChangeSet], config: TrainConfig
-) -> tuple[ChangeSet, ...]:
+def _possible(found: Iterable[ChangeSet], config: TrainConfig) -> tuple[ChangeSet, ...]:
     """Those that change something and do not contradict themselves, each once."""
     kept: dict[str, ChangeSet] = {}
     for one in found:

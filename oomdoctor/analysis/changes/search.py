@@ -8,8 +8,9 @@ that is not supported where the judge works rules out only the sets that have it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Literal, Protocol, get_args
 
 from oomdoctor.analysis.changes.sets import ChangeSet, Lattice, listed
@@ -83,14 +84,12 @@ class Answer:
 def verdict_of(row: ProbeResult) -> Verdict:
     """What the row of a rung says about it."""
     measured = row.measurement
-    outcome: Outcome = "short"
     if measured is None:
-        outcome = "short" if row.missed_by_bytes is not None else "unsupported"
-        return Verdict(outcome, reason=row.reason)
-    outcome = "borderline" if row.borderline else "fits" if row.outcome == "fits" else "short"
+        short = row.missed_by_bytes is not None
+        return Verdict("short" if short else "unsupported", reason=row.reason)
     overhead = measured.overhead_bytes or 0
     return Verdict(
-        outcome,
+        "borderline" if row.borderline else "fits" if row.outcome == "fits" else "short",
         measured.deciding_peak_bytes(),
         measured.peak_allocated_bytes + overhead,
         row.breakdown,
@@ -159,15 +158,12 @@ class Search:
                 last = Lattice(self.base, self.tiers[-1], self.offers, self.adapt)
                 self._fronts(last)
         judged = tuple(pair for pair in self._judged.values() if pair[0].changes)
-        if not found:
-            found = [
-                pair
-                for pair in judged
-                if pair[1].outcome == "borderline"
-                and (pair[1].needs_bytes or 0) <= self.judge.usable_bytes
-            ][:1]
         sized = [pair for pair in judged if pair[1].needs_bytes is not None]
         nearest = min(sized, key=lambda pair: pair[1].needs_bytes or 0, default=None)
+        if not found:
+            near = (pair for pair in judged if pair[1].outcome == "borderline")
+            usable = self.judge.usable_bytes
+            found = [pair for pair in near if (pair[1].needs_bytes or 0) <= usable][:1]
         return Answer(
             tuple(found), judged, nearest, self._unsupported, self._least, not self._stopped
         )
@@ -175,47 +171,32 @@ class Search:
     def _of_tier(self, lattice: Lattice) -> list[Judged]:
         """Sets of the tier that fit, the cheapest first."""
         alone = self._alone(lattice)
-        if alone or self._stopped:
+        if alone or self._stopped or (start := self._any(lattice)) is None:
             return alone
-        start = self._any(lattice)
-        if start is None:
-            return []
         return [self._cheapest(lattice, start)]
 
     def _alone(self, lattice: Lattice) -> list[Judged]:
         """Single changes that fit, the cheapest first, until as many are known as wanted."""
         found: list[Judged] = []
-        waiting = [self._open(steps) for steps in lattice.singles()]
-        waiting = [steps for steps in waiting if steps]
+        waiting = list(filter(None, map(self._open, lattice.singles())))
         while waiting and len(found) < self.wanted and not self._stopped:
             now, waiting = waiting[:_AT_ONCE], waiting[_AT_ONCE:]
             self._ask([one for steps in now for one in steps])
             for steps in now:
-                fitting = [self._judged[one.config] for one in steps if self._fits(one)]
-                found += fitting[:1]
+                found += [self._judged[one.config] for one in filter(self._fits, steps)][:1]
         return found[: self.wanted]
 
     def _any(self, lattice: Lattice) -> ChangeSet | None:
         """A set of the tier that fits: everything together, otherwise any that is not ruled out."""
-        for front in self._fronts(lattice):
-            if self._fits(front):
-                return front
+        now = self._fronts(lattice)
         everything = lattice.without(frozenset(self._unsupported)).all(self._ruled_out)
-        while not self._stopped and (now := self._next_open(everything)):
+        waiting = (one for found in everything for one in self._open([found]))
+        while True:
+            fitting = next(filter(self._fits, now), None)
+            now = [] if fitting or self._stopped else list(islice(waiting, _AT_ONCE))
+            if not now:
+                return fitting
             self._ask(now)
-            for one in now:
-                if self._fits(one):
-                    return one
-        return None
-
-    def _next_open(self, sets: Iterator[ChangeSet]) -> list[ChangeSet]:
-        """The next sets that may fit, as many as are judged at once."""
-        found: list[ChangeSet] = []
-        for one in sets:
-            found += self._open([one])
-            if len(found) == _AT_ONCE:
-                break
-        return found
 
     def _fronts(self, lattice: Lattice) -> list[ChangeSet]:
         """Judge everything together for each method, without what turns out to be unsupported."""
@@ -237,13 +218,12 @@ class Search:
             alike = all(_recorded(one.config) == _recorded(found.config) for one in tries)
             for batch in [tries] if alike else [[one] for one in tries]:
                 self._ask(self._open(batch))
-                fitting = [one for one in batch if self._fits(one)]
-                if fitting:
-                    found = fitting[0]
+                if (fitting := next(filter(self._fits, batch), None)) is not None:
+                    found = fitting
                     break
         return self._judged[found.config]
 
-    def _open(self, sets: Iterator[ChangeSet] | Sequence[ChangeSet]) -> list[ChangeSet]:
+    def _open(self, sets: Sequence[ChangeSet]) -> list[ChangeSet]:
         """Those that were not judged and are not ruled out."""
         return [
             one
@@ -304,9 +284,8 @@ class Search:
                 return True  # it is borderline at best
             if verdict.outcome != "short":
                 continue
-            if (verdict.tensors_bytes or 0) > usable and self.judge.needs_more(
-                replace(found.config, allocator=other.config.allocator), other.config
-            ):
+            alike = replace(found.config, allocator=other.config.allocator)
+            if (verdict.tensors_bytes or 0) > usable and self.judge.needs_more(alike, other.config):
                 return True
             if at_least(found, other, verdict) > usable:
                 return True
@@ -326,7 +305,9 @@ def at_least(found: ChangeSet, other: ChangeSet, verdict: Verdict) -> int:
     grows = 1.0
     for change in found.changes:
         if change.group == "batch" and change.tier == Tier.SAME:
-            grows *= _share(found.config.micro_batch_size, other.config.micro_batch_size)
+            now, before = found.config.micro_batch_size, other.config.micro_batch_size
+            known = isinstance(now, int) and isinstance(before, int)
+            grows *= min(1.0, int(now) / int(before)) if known else 0.0
         elif change.group == "length":
             shorter = found.config.sequence_length / other.config.sequence_length
             grows *= min(1.0, shorter * shorter)
@@ -336,13 +317,5 @@ def at_least(found: ChangeSet, other: ChangeSet, verdict: Verdict) -> int:
                 left["activations"] = 0  # some engines count logits there
     if found.config.accumulation_steps() == 1 and other.config.accumulation_steps() > 1:
         left["gradients"] = 0  # none are held while it computes activations
-    left["activations"], left["logits"] = (
-        int(left[name] * grows) for name in ("activations", "logits")
-    )
+    left |= {name: int(left[name] * grows) for name in ("activations", "logits")}
     return sum(left.values()) + verdict.overhead_bytes
-
-
-def _share(now: int | str, before: int | str) -> float:
-    if not isinstance(now, int) or not isinstance(before, int):
-        return 0.0
-    return min(1.0, now / before)

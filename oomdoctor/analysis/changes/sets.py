@@ -76,33 +76,25 @@ class Lattice:
 
     def without(self, keys: frozenset[str]) -> Lattice:
         """The sets without some changes."""
-        return Lattice(
-            self.base,
-            self.tier,
-            lambda change: any(change is row for row in self._rows) and change.key not in keys,
-            self._adapt,
-        )
+        kept = {row.key for row in self._rows} - keys
+        return Lattice(self.base, self.tier, lambda change: change.key in kept, self._adapt)
 
     def singles(self) -> Iterator[list[ChangeSet]]:
         """Each change alone, with all its steps, the mildest first."""
         for change in self._rows:
             if change.tier == self.tier:
-                steps = [
-                    self.made({change.group: (change, n)}) for n in range(_count(change, self.base))
-                ]
-                found = [one for one in steps if one is not None]
-                if found:
+                steps = [{change.group: (change, n)} for n in range(_count(change, self.base))]
+                if found := list(filter(None, map(self.made, steps))):
                     yield found
 
     def methods(self) -> Iterator[dict[str, Option]]:
         """The methods of the tier: as it is, and each other one."""
         others = [row for row in self._rows if row.group == "method" and _count(row, self.base)]
-        if self.tier not in (Tier.LORA, Tier.QLORA):
+        changes_it = self.tier in (Tier.LORA, Tier.QLORA)
+        if not changes_it:
             yield {}
         yield from (
-            {"method": (row, 0)}
-            for row in others
-            if self.tier not in (Tier.LORA, Tier.QLORA) or row.tier == self.tier
+            {"method": (row, 0)} for row in others if not changes_it or row.tier == self.tier
         )
 
     def groups(self, method: Chosen) -> dict[str, list[Option]]:
@@ -110,10 +102,9 @@ class Lattice:
         start = self._applied(method) or self.base
         found: dict[str, list[Option]] = {}
         for row in self._rows:
-            if row.group != "method":
-                options = [(row, number) for number in range(_count(row, start))]
-                if options:
-                    found.setdefault(row.group, []).extend(options)
+            options = [(row, number) for number in range(_count(row, start))]
+            if options and row.group != "method":
+                found.setdefault(row.group, []).extend(options)
         return found
 
     def fronts(self) -> Iterator[ChangeSet]:
@@ -125,8 +116,7 @@ class Lattice:
                     if self._applied({**chosen, group: option}) is not None:
                         chosen[group] = option
                         break
-            made = self.made(chosen)
-            if made is not None:
+            if (made := self.made(chosen)) is not None:
                 yield made
 
     def all(
@@ -145,11 +135,9 @@ class Lattice:
                 going_on: list[dict[str, Option]] = []
                 for chosen in sets:
                     made = self.made({**method, **chosen})
-                    if made is not None and is_too_large(made):
-                        continue
-                    if made is not None:
-                        yield made
-                    going_on.append(chosen)
+                    if made is None or not is_too_large(made):
+                        going_on.append(chosen)
+                        yield from () if made is None else (made,)
                 sets = self._without_one_more(going_on, method)
 
     def _without_one_more(
@@ -181,9 +169,8 @@ class Lattice:
         now = chosen.pop(group)
         offered = self.groups(method).get(group, [])
         milder = offered[: offered.index(now)] if now in offered else []
-        tries: list[dict[str, Option]] = [dict(chosen)]
-        tries += [{**chosen, group: option} for option in milder]
-        return [made for one in tries if (made := self.made(one)) is not None]
+        tries = [chosen, *({**chosen, group: option} for option in milder)]
+        return list(filter(None, map(self.made, tries)))
 
     def made(self, chosen: Chosen) -> ChangeSet | None:
         """The set of these changes; None if it is empty, contradictory or of another tier."""

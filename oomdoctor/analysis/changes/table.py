@@ -85,10 +85,8 @@ def smaller_batches(batch: int) -> tuple[int, ...]:
 def _smaller_batch(config: TrainConfig) -> Steps:
     """Smaller micro-batches that divide this one; the effective batch stays the same."""
     size = config.micro_batch_size
-    if size == AUTO or steps_in_backward(config):
-        return
-    for smaller in smaller_batches(size):
-        yield {"micro_batch_size": smaller}
+    if size != AUTO and not steps_in_backward(config):
+        yield from ({"micro_batch_size": smaller} for smaller in smaller_batches(size))
 
 
 def _loss(kind: str) -> Callable[[TrainConfig], Steps]:
@@ -110,10 +108,8 @@ def _has_moments(config: TrainConfig) -> bool:
 
 
 def _fused(config: TrainConfig) -> Steps:
-    row = OPTIMIZERS.get(config.optimizer)
-    return _if(
-        _has_moments(config) and row is not None and row.kernel == "foreach", optimizer=_ADAMW
-    )
+    by_lists = _has_moments(config) and OPTIMIZERS[config.optimizer].kernel == "foreach"
+    return _if(by_lists, optimizer=_ADAMW)
 
 
 def _eight_bit(config: TrainConfig) -> Steps:
@@ -122,9 +118,8 @@ def _eight_bit(config: TrainConfig) -> Steps:
 
 
 def _paged(config: TrainConfig) -> Steps:
-    return _if(
-        _has_moments(config) and not is_paged(config.optimizer), optimizer="paged_adamw_8bit"
-    )
+    stays = _has_moments(config) and not is_paged(config.optimizer)
+    return _if(stays, optimizer="paged_adamw_8bit")
 
 
 def _offloaded(config: TrainConfig) -> Steps:
@@ -141,13 +136,9 @@ def _half_weights(config: TrainConfig) -> Steps:
 
 
 def _in_backward(config: TrainConfig) -> Steps:
-    alone = config.method == "full" and config.sharding == "none" and config.offload == "none"
-    return _if(
-        alone and not steps_in_backward(config),
-        optimizer_in_backward=True,
-        micro_batch_size=1,
-        effective_batch_size=1,
-    )
+    alone = (config.method, config.sharding, config.offload) == ("full", "none", "none")
+    batch = {"micro_batch_size": 1, "effective_batch_size": 1}
+    return _if(alone and not steps_in_backward(config), optimizer_in_backward=True, **batch)
 
 
 def _trained_whole(config: TrainConfig) -> dict[str, Any]:

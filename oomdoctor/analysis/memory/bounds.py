@@ -54,9 +54,7 @@ def lower_bound(
     terms = [shared(term, weight_shards) for term in _weights(config, counts)]
     if config.method == "full" and all_learn and not (config.frozen_layers and trainable is None):
         terms += [shared(term, shards) for term in _training(config, counts, trainable)]
-    total = sum(term.size_bytes for term in terms)
-    text = ", ".join(term.text() for term in terms)
-    return Bound(total, text)
+    return Bound(sum(term.size_bytes for term in terms), ", ".join(term.text() for term in terms))
 
 
 def built_counts(config: TrainConfig, counts: ParameterCounts) -> ParameterCounts:
@@ -80,9 +78,8 @@ def shards_of(config: TrainConfig) -> int:
 
 def _is_copied(config: TrainConfig) -> bool:
     """Whether each GPU holds all of the quantized weights: engines shard floating types only."""
-    return config.quantization == "int8" or (
-        config.quantization == "nf4" and config.quant_storage == "uint8"
-    )
+    packed = config.quantization == "nf4" and config.quant_storage == "uint8"
+    return packed or config.quantization == "int8"
 
 
 def weights_bytes(config: TrainConfig, counts: ParameterCounts) -> int:
@@ -105,21 +102,16 @@ def keeps_all_gradients(config: TrainConfig) -> bool:
 
 
 def _state_width(config: TrainConfig) -> int | None:
-    return state_width(
-        config.optimizer,
-        dtype_bytes(config.weights_dtype),
-        offloaded=config.offload == "optimizer",
-    )
+    each = dtype_bytes(config.weights_dtype)
+    return state_width(config.optimizer, each, offloaded=config.offload == "optimizer")
 
 
 def _weights(config: TrainConfig, counts: ParameterCounts) -> list[Term]:
     each = dtype_bytes(config.weights_dtype)
-    if config.quantization == "none":
-        own = product("weights", counts.total, each)
-        if not has_reference_model(config):
-            return [own]
-        return [own, product("reference model", counts.total, each)]
-    return quantized_terms(config, counts.linear, counts.total - counts.linear)
+    if config.quantization != "none":
+        return quantized_terms(config, counts.linear, counts.total - counts.linear)
+    names = ("weights", "reference model") if has_reference_model(config) else ("weights",)
+    return [product(name, counts.total, each) for name in names]
 
 
 def _training(config: TrainConfig, counts: ParameterCounts, trainable: int | None) -> list[Term]:
@@ -129,12 +121,9 @@ def _training(config: TrainConfig, counts: ParameterCounts, trainable: int | Non
     learning = _learning(counts)
     if trainable is not None:
         learning = max(0, learning - (counts.total - min(trainable, counts.total)))
-    terms = []
-    if keeps_all_gradients(config):
-        terms.append(product("gradients", learning, dtype_bytes(config.weights_dtype)))
-    if each:
-        terms.append(product("optimizer states", learning, each))
-    return terms
+    gradient = dtype_bytes(config.weights_dtype) if keeps_all_gradients(config) else 0
+    sizes = {"gradients": gradient, "optimizer states": each}
+    return [product(name, learning, size) for name, size in sizes.items() if size]
 
 
 def _learning(counts: ParameterCounts) -> int:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, groupby, pairwise
 
 from oomdoctor.records.job.measurement import CurvePhase, MemoryCurve
 
@@ -42,9 +42,8 @@ def stretches(windows: Sequence[Window], events: int, moments: int = MOMENTS) ->
     for first, end, step, phase in spans(windows, events):
         length = end - first
         count = min(length, max(_LEAST, round(moments * length / max(1, events))))
-        for number in range(count):
-            begins, stops = (first + length * place // count for place in (number, number + 1))
-            found.append(Stretch(begins, stops, step, phase))
+        edges = [first + length * place // count for place in range(count + 1)] if count else []
+        found += [Stretch(begins, stops, step, phase) for begins, stops in pairwise(edges)]
     return found
 
 
@@ -80,20 +79,16 @@ def memory_curve(
         event=tuple(top - before for top in tops),
         allocated_bytes=allocated,
         by_category={name: tuple(sizes) for name, sizes in by_category.items() if any(sizes)},
-        phases=_phases(parts),
+        phases=phases_of((part.step, part.phase) for part in parts),
         peak=allocated.index(max(allocated)),
     )
     return thinned(whole)
 
 
-def _phases(parts: Sequence[Stretch]) -> tuple[CurvePhase, ...]:
-    """Where each phase begins; micro-steps of a step follow each other."""
-    found: list[CurvePhase] = []
-    for moment, part in enumerate(parts):
-        before = found[-1] if found else None
-        if before is None or (before.step, before.phase) != (part.step, part.phase):
-            found.append(CurvePhase(part.step, part.phase, moment))
-    return tuple(found)
+def phases_of(moments: Iterable[tuple[str, str]]) -> tuple[CurvePhase, ...]:
+    """Where each phase begins, of moments by step and phase; micro-steps follow each other."""
+    whole = (next(group) for _, group in groupby(enumerate(moments), key=lambda one: one[1]))
+    return tuple(CurvePhase(*phase, moment) for moment, phase in whole)
 
 
 def thinned(curve: MemoryCurve, tolerance: float = TOLERANCE) -> MemoryCurve:
@@ -113,18 +108,17 @@ def thinned(curve: MemoryCurve, tolerance: float = TOLERANCE) -> MemoryCurve:
         for low, high in pairwise(corners):
             kept.update(_between(low, high, curve.event, series, most))
     places = sorted(kept)
+
+    def at_places(values: Sequence[int]) -> tuple[int, ...]:
+        return tuple(values[place] for place in places)
+
+    phases = (replace(phase, moment=places.index(phase.moment)) for phase in curve.phases)
     return MemoryCurve(
         events=curve.events,
-        event=tuple(curve.event[place] for place in places),
-        allocated_bytes=tuple(curve.allocated_bytes[place] for place in places),
-        by_category={
-            name: tuple(sizes[place] for place in places)
-            for name, sizes in curve.by_category.items()
-        },
-        phases=tuple(
-            CurvePhase(phase.step, phase.phase, places.index(phase.moment))
-            for phase in curve.phases
-        ),
+        event=at_places(curve.event),
+        allocated_bytes=at_places(curve.allocated_bytes),
+        by_category={name: at_places(sizes) for name, sizes in curve.by_category.items()},
+        phases=tuple(phases),
         peak=places.index(curve.peak),
     )
 

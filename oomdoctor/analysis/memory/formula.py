@@ -34,11 +34,8 @@ def formula_view(
     simulated = peak.by_category
     trainable = measured.trainable_parameters
     weights = weights_bytes(config, counts)
-    terms = [
-        FormulaTerm(
-            "weights", weights / counts.total, counts.total, weights, simulated.get("weights")
-        )
-    ]
+    each, held = weights / counts.total, simulated.get("weights")
+    terms = [FormulaTerm("weights", each, counts.total, weights, held)]
     width: int | None = trained_bytes_of(config)
     if config.modules_to_save and width != dtype_bytes(saved_dtype(config)):
         width = None  # modules that are trained whole are in another type than the adapters
@@ -51,15 +48,13 @@ def formula_view(
     terms.append(_term("optimizer states", states, trainable, simulated.get("optimizer")))
     for name in (ACTIVATIONS, LOGITS, INPUTS, TEMPORARY):
         terms.append(FormulaTerm(name, None, None, None, simulated.get(name)))
-    total = sum(term.formula_bytes or 0 for term in terms)
     rule = RULE_BYTES * counts.total
-    error = rule / measured.deciding_peak_bytes() - 1
     return FormulaView(
         terms=tuple(terms),
-        formula_bytes=total,
+        formula_bytes=sum(term.formula_bytes or 0 for term in terms),
         rule_bytes=rule,
-        rule_error=error,
-        remarks=tuple(_remarks(config, counts, measured, peak, total)),
+        rule_error=rule / measured.deciding_peak_bytes() - 1,
+        remarks=tuple(_remarks(config, counts, measured, peak)),
     )
 
 
@@ -69,11 +64,7 @@ def _term(name: str, each: float | None, count: int, simulated: int | None) -> F
 
 
 def _remarks(
-    config: TrainConfig,
-    counts: ParameterCounts,
-    measured: Measurement,
-    peak: PhasePeak,
-    formula_bytes: int,
+    config: TrainConfig, counts: ParameterCounts, measured: Measurement, peak: PhasePeak
 ) -> list[str]:
     """Where the rule and the formula are wrong for this rung."""
     found = []
@@ -90,7 +81,7 @@ def _remarks(
         )
     grown = {name: peak.by_category.get(name, 0) for name in (ACTIVATIONS, LOGITS, TEMPORARY)}
     unseen = sum(grown.values())
-    largest = max(grown, key=lambda name: grown[name])
+    largest = max(grown, key=grown.__getitem__)
     if unseen:
         found.append(
             f"{format_bytes(unseen)} grows with the batch or is temporary, and is invisible to "

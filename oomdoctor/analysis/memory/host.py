@@ -28,11 +28,11 @@ PROCESS_BYTES = 424 << 20
 
 @dataclass(frozen=True, slots=True)
 class HostPart:
-    """One kind of host memory of a node, and when it is there."""
+    """One kind of host memory of a node, while `loading` or not; None is always."""
 
     name: str
     size_bytes: int
-    only_while_loading: bool = False
+    loading: bool | None = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +60,8 @@ class HostMemory:
         return sum(part.size_bytes for part in self._at(loading=loading))
 
     def _at(self, *, loading: bool) -> list[HostPart]:
-        kept = [part for part in self.parts if part.name == _PROCESSES]
-        return kept + [
-            part
-            for part in self.parts
-            if part.name != _PROCESSES and part.only_while_loading == loading and part.size_bytes
-        ]
-
-
-_PROCESSES = "processes"
+        then = (part for part in self.parts if part.loading in (None, loading))
+        return [part for part in then if part.size_bytes]
 
 
 def is_known(config: TrainConfig) -> bool:
@@ -81,11 +74,7 @@ def is_known(config: TrainConfig) -> bool:
     return config.sharding != "none" or uses_host(config)
 
 
-def host_memory(
-    config: TrainConfig,
-    counts: ParameterCounts,
-    trainable: int | None,
-) -> HostMemory:
+def host_memory(config: TrainConfig, counts: ParameterCounts, trainable: int | None) -> HostMemory:
     """The host memory of a node of this training.
 
     `trainable` is the number of parameters with gradients; for full training all, if unknown.
@@ -94,8 +83,7 @@ def host_memory(
     """
     ranks = min(config.world_size, config.gpus_per_node)
     trained = counts.total if trainable is None else trainable
-    parts = [HostPart(_PROCESSES, ranks * PROCESS_BYTES)]
-    parts += _loading(config, counts, ranks)
+    parts = [HostPart("processes", ranks * PROCESS_BYTES, None), *_loading(config, counts, ranks)]
     each = _states(config, counts, trained)
     parts += [HostPart(name, ranks * size) for name, size in each.items()]
     return HostMemory(ranks, tuple(parts))
@@ -109,16 +97,12 @@ def _loading(config: TrainConfig, counts: ParameterCounts, ranks: int) -> list[H
     (transformers 5, `_load_pretrained_model`), and DeepSpeed moves each rank's shard through host
     memory (`defragment`).
     """
+    if not is_fsdp(config) and config.sharding != "zero3":
+        return []
     whole = weights_bytes(config, counts)
-    if is_fsdp(config):
-        return [HostPart("the checkpoint on one rank", whole, only_while_loading=True)]
-    if config.sharding == "zero3":
-        moved = whole // shards_of(config) * ranks
-        return [
-            HostPart("the checkpoint on one rank", whole, only_while_loading=True),
-            HostPart("shards on their way", moved, only_while_loading=True),
-        ]
-    return []
+    moved = whole // shards_of(config) * ranks if config.sharding == "zero3" else 0
+    sizes = {"the checkpoint on one rank": whole, "shards on their way": moved}
+    return [HostPart(name, size, loading=True) for name, size in sizes.items()]
 
 
 def _states(config: TrainConfig, counts: ParameterCounts, trained: int) -> dict[str, int]:

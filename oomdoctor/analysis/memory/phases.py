@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar, cast
 
 from oomdoctor.records.facts.categories import BREAKDOWN, OTHER, TABLE
 from oomdoctor.records.job.measurement import Breakdown, PhaseMemory, PhaseName
@@ -18,13 +18,11 @@ Course = list[tuple[str, Parts]]
 
 def peak_phase(phases: dict[str, PhaseMemory]) -> PhaseName:
     """The phase with the highest peak."""
-    name: Any = max(phases, key=lambda name: _decisive(phases[name]))
-    highest: PhaseName = name
-    return highest
-
-
-def _decisive(memory: PhaseMemory) -> tuple[int, int]:
-    return memory.peak_allocated_bytes, memory.peak_reserved_bytes or 0
+    peaks = {
+        name: (memory.peak_allocated_bytes, memory.peak_reserved_bytes or 0)
+        for name, memory in phases.items()
+    }
+    return cast(PhaseName, max(peaks, key=peaks.__getitem__))
 
 
 def worst_of(peaks: Iterable[tuple[Key, PhaseMemory]]) -> dict[Key, PhaseMemory]:

@@ -57,11 +57,10 @@ def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _head_width(text: Mapping[str, Any], hidden: int | None, heads: int | None) -> float | None:
     # Latent attention (DeepSeek) computes scores from two query-key parts and sums a third width.
-    latent = [
-        _integer(text.get(name)) for name in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-    ]
-    if None not in latent:
-        return sum(size for size in latent if size is not None) / 2
+    names = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    latent = [size for name in names if (size := _integer(text.get(name))) is not None]
+    if len(latent) == len(names):
+        return sum(latent) / 2
     width = size_in(text, "head_width")
     if width is None and hidden is not None and heads:
         width = hidden // heads
@@ -70,11 +69,8 @@ def _head_width(text: Mapping[str, Any], hidden: int | None, heads: int | None) 
 
 def size_in(text: Mapping[str, Any], kind: str) -> int | None:
     """The size under one of its names in SIZE_NAMES; None if no name is there."""
-    for name in SIZE_NAMES[kind]:
-        value = _integer(text.get(name))
-        if value is not None:
-            return value
-    return None
+    sizes = (_integer(text.get(name)) for name in SIZE_NAMES[kind])
+    return next((size for size in sizes if size is not None), None)
 
 
 def _integer(value: Any) -> int | None:

@@ -96,10 +96,9 @@ class Trend:
         blocks, count = self._levels[level], self._counts[level]
         windows = (*_SHORT_WINDOWS, _BLOCKS) if level == 0 else (_BLOCKS,)
         for size in reversed(windows):
-            if len(blocks) >= size and count % (size // _PARTS) == 0:
-                found = _growth(list(blocks)[-size:])
-                if found is not None:
-                    return found
+            full = len(blocks) >= size and count % (size // _PARTS) == 0
+            if full and (found := _growth(list(blocks)[-size:])):
+                return found
         return None
 
 

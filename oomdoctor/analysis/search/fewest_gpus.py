@@ -42,7 +42,7 @@ class FewestGpus:
         high = self.fewest
         low = max((n for n, one in self.tries.items() if not one.fits), default=0)
         left = [n for n in self.numbers if low < n and (high is None or n < high)]
-        left = [n for n in left if self._may_fit(n)]
+        left = [n for n in left if self.bound(n) <= self.usable_bytes]
         if not left or (not self.split and self.tries):
             return None
         if not self.tries:
@@ -56,9 +56,6 @@ class FewestGpus:
     def take(self, tried: GpuTry) -> None:
         """Keep what was found on a number of GPUs."""
         self.tries[tried.gpus] = tried
-
-    def _may_fit(self, number: int) -> bool:
-        return self.bound(number) <= self.usable_bytes
 
     def _met(self) -> int | None:
         """The number from which on the peak is within the usable memory; None if there is none."""

@@ -9,9 +9,11 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 from oomdoctor.analysis.dataset_distribution import STEP_TOKENS
 from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.facts.choices import AUTO
 from oomdoctor.records.report.searched import SolvedKey
 
 _MOST_TOKENS = 1 << 20
@@ -38,13 +40,11 @@ def values_of(key: SolvedKey, positions: int | None, width: int | None) -> Value
         return Values(range(1, _MOST_ROWS + 1), f"the largest size tried, {_MOST_ROWS:,}")
     if key == "lora_rank":
         most = min(width or _MOST_RANK, _MOST_RANK)
-        steps = [rank for rank in (1, 2, 4) if rank <= most] + list(range(8, most + 1, 8))
+        steps = [rank for rank in (1, 2, 4, *range(8, most + 1, 8)) if rank <= most]
         why = f"the model's width of {most:,}" if width else f"the largest rank tried, {most:,}"
         return Values(steps, why)
     most = min(positions or _MOST_TOKENS, _MOST_TOKENS)
-    steps = list(range(STEP_TOKENS, most + 1, STEP_TOKENS))
-    if not steps or steps[-1] < most:
-        steps.append(most)
+    steps = [*range(STEP_TOKENS, most, STEP_TOKENS), most]
     if positions is None or positions > most:
         return Values(steps, f"the longest sequence tried, {most:,} tokens")
     return Values(steps, f"the model's {most:,} positions")
@@ -60,8 +60,7 @@ def at_value(config: TrainConfig, key: SolvedKey, value: int) -> TrainConfig:
         whole = value * config.world_size
         effective = -(-config.effective_batch_size // whole) * whole
         return replace(config, micro_batch_size=value, effective_batch_size=effective)
-    fixed = config.micro_batch_size
-    size = fixed if isinstance(fixed, int) else 1
+    size = 1 if config.micro_batch_size == AUTO else config.micro_batch_size
     if key == "sequence_length":
         return replace(config, sequence_length=value, micro_batch_size=size)
     return replace(config, lora_rank=value, micro_batch_size=size)
@@ -92,9 +91,8 @@ class LargestValue:
     def __init__(
         self, values: Sequence[int], usable_bytes: int, start: int, single_step: int | None = None
     ) -> None:
-        self.values, self.usable_bytes = values, usable_bytes
+        self.values, self.usable_bytes, self.single_step = values, usable_bytes, single_step
         self.start = max((value for value in values if value <= start), default=values[0])
-        self.single_step = single_step
         self.tried: dict[int, Tried] = {}
         self._end = values[-1] + 1
         self._bracket = Bracket(0, None, self._end, None)
@@ -184,9 +182,7 @@ class LargestValue:
     def _without_accumulation(self) -> int | None:
         """The size that needs no accumulation, if a smaller one misses by less than is saved."""
         size, miss = self.single_step, self.smallest_miss
-        if size is None or miss is None or not miss < size <= self.values[-1]:
-            return None
-        if size in self.tried:
+        if size is None or miss is None or size in self.tried or not miss < size <= self.values[-1]:
             return None
         saved = max((t.gradient_bytes or 0 for t in self.tried.values()), default=0)
         expected = self._expected(size)
@@ -199,10 +195,7 @@ def _crossing(points: Sequence[tuple[int, int]], bracket: Bracket, limit: int) -
     def height(x: float) -> float:
         total = 0.0
         for own, peak in points:
-            share = 1.0
-            for other, _ in points:
-                share *= 1.0 if other == own else (x - other) / (own - other)
-            total += peak * share
+            total += peak * prod((x - at) / (own - at) for at, _ in points if at != own)
         return total
 
     low, high = float(bracket.low), float(bracket.high)

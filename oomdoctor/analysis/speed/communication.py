@@ -77,8 +77,7 @@ def communication(
     last = [t for t in transfers if t.when in ("micro_step", "last_micro_step")]
     exposed = [exposed_seconds(group, links, micro_step_s) for group in (usual, last)]
     whole = [_seconds(group, links) for group in (usual, last)]
-    mean = ((steps - 1) * exposed[0] + exposed[1]) / steps
-    mean_whole = ((steps - 1) * whole[0] + whole[1]) / steps
+    mean, mean_whole = (((steps - 1) * one + end) / steps for one, end in (exposed, whole))
     update = _seconds((t for t in transfers if t.when == "optimizer_step"), links)
     trained = counts.total if trainable is None else trainable
     return Communication(
@@ -94,11 +93,10 @@ def exposed_seconds(transfers: Sequence[Transfer], links: Links, micro_step_s: f
     Transfers to the host and between GPUs use different links, so they run side by side.
     """
     waits = _seconds((t for t in transfers if t.hidden_by == "nothing"), links)
-    backward = micro_step_s * _BACKWARD
-    behind_backward = _longest((t for t in transfers if t.hidden_by == "backward"), links)
-    behind_both = _longest((t for t in transfers if t.hidden_by == "micro_step"), links)
-    waits += max(0.0, behind_backward - backward)
-    return waits + max(0.0, behind_both - micro_step_s)
+    for hides, seconds in (("backward", micro_step_s * _BACKWARD), ("micro_step", micro_step_s)):
+        behind = _longest((t for t in transfers if t.hidden_by == hides), links)
+        waits += max(0.0, behind - seconds)
+    return waits
 
 
 def with_communication(
@@ -127,22 +125,16 @@ def with_communication(
     update = 0.0 if on_host else timing.optimizer_step_s
     if updates_all:
         update /= shards_of(config)
+    micro, waits, late = timing.micro_step_s, found.micro_step_exposed_s, found.update_exposed_s
     return replace(
         timing,
-        micro_step_s=timing.micro_step_s + found.micro_step_exposed_s,
+        micro_step_s=micro + waits,
         micro_step_spread=_spread(
-            timing.micro_step_s,
-            timing.micro_step_spread,
-            found.micro_step_exposed_s,
-            found.micro_step_hidden_s,
+            micro, timing.micro_step_spread, waits, found.micro_step_hidden_s
         ),
-        optimizer_step_s=update + found.update_exposed_s,
-        optimizer_step_spread=_spread(
-            update, timing.optimizer_step_spread, found.update_exposed_s, 0.0
-        ),
-        first_untraced_step_s=timing.first_untraced_step_s
-        + found.micro_step_exposed_s
-        + found.update_exposed_s,
+        optimizer_step_s=update + late,
+        optimizer_step_spread=_spread(update, timing.optimizer_step_spread, late, 0.0),
+        first_untraced_step_s=timing.first_untraced_step_s + waits + late,
     )
 
 
@@ -155,7 +147,13 @@ def _spread(seconds: float, spread: float | None, exposed: float, hidden: float)
 
 
 def _seconds(transfers: Iterable[Transfer], links: Links) -> float:
-    return sum(t.size_bytes / _rate(t, links) for t in transfers)
+    reached = {
+        "ring": links.ring,
+        "within": links.within,
+        "between": links.between or links.ring,
+        "host": links.host,
+    }
+    return sum(t.size_bytes / reached[t.reach].bytes_per_s for t in transfers)
 
 
 def _longest(transfers: Iterable[Transfer], links: Links) -> float:
@@ -163,13 +161,3 @@ def _longest(transfers: Iterable[Transfer], links: Links) -> float:
     found = list(transfers)
     to_host = _seconds((t for t in found if t.reach == "host"), links)
     return max(to_host, _seconds((t for t in found if t.reach != "host"), links))
-
-
-def _rate(transfer: Transfer, links: Links) -> float:
-    link = {
-        "ring": links.ring,
-        "within": links.within,
-        "between": links.between or links.ring,
-        "host": links.host,
-    }[transfer.reach]
-    return link.bytes_per_s

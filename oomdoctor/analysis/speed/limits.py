@@ -11,14 +11,14 @@ The figures are lower bounds of the work, so a true time is never called wrong:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from oomdoctor.analysis.memory.bounds import shards_of
 from oomdoctor.analysis.memory.closed_form import packed_bytes, state_width, trained_bytes_of
 from oomdoctor.analysis.speed.roofline import efficiency_of
 from oomdoctor.analysis.speed.throughput import (
-    flops_per_token,
+    mfu,
     multiplied_parameters,
     peaks_by_dtype,
     step_seconds,
@@ -64,21 +64,19 @@ def peak_shares(
     task: Task | None,
 ) -> PeakShares:
     """The shares of the card's peaks that the times of a rung imply at least."""
-    flops = flops_per_token(
+    peak, rate = _highest_peak(config, gpu), tokens_per_s(timing, config)
+    compute = mfu(
+        rate,
         config,
         counts=counts,
         trainable=trainable,
         model_config=model_config,
         task=task,
+        peak=peak,
         attention=6,
     )
-    peak = _highest_peak(config, gpu)
-    compute = None
-    if flops is not None and peak:
-        compute = flops * tokens_per_s(timing, config) / (peak * config.world_size)
-    moved = _least_bytes(
-        config, counts, trainable, multiplied_parameters(counts, model_config, task, config)
-    )
+    multiplied = multiplied_parameters(counts, model_config, task, config)
+    moved = _least_bytes(config, counts, trainable, multiplied)
     bandwidth = None
     if moved is not None and gpu.bandwidth_bytes_per_s:
         bandwidth = moved / step_seconds(timing, config) / gpu.bandwidth_bytes_per_s
@@ -87,12 +85,9 @@ def peak_shares(
 
 def bounded(factors: Calibration, gpu: GpuFacts) -> Calibration:
     """The factors, raised where an estimate with them would exceed what the card can do."""
-    least = _least_factors(gpu)
-    return Calibration(
-        compute=max(factors.compute, least.compute),
-        bandwidth=max(factors.bandwidth, least.bandwidth),
-        launch=factors.launch,
-    )
+    least = [min(1.0, share / MOST_OF_PEAK) if share else 1.0 for share in _shares(gpu)]
+    compute, bandwidth = max(factors.compute, least[0]), max(factors.bandwidth, least[1])
+    return replace(factors, compute=compute, bandwidth=bandwidth)
 
 
 def can_be_true(factors: Calibration, gpu: GpuFacts) -> bool:
@@ -103,24 +98,14 @@ def can_be_true(factors: Calibration, gpu: GpuFacts) -> bool:
 
 def calibration_share(factors: Calibration, gpu: GpuFacts) -> float:
     """The share of a peak that large operators reach in an estimate with these factors."""
-    efficiency = efficiency_of(gpu)
-    if efficiency is None:
-        return 0.0
-    excess = max(1.0, efficiency.tensor)
-    return max(
-        efficiency.tensor / excess / factors.compute, efficiency.bandwidth / factors.bandwidth
-    )
+    tensor, bandwidth = _shares(gpu)
+    return max(tensor / factors.compute, bandwidth / factors.bandwidth)
 
 
-def _least_factors(gpu: GpuFacts) -> Calibration:
+def _shares(gpu: GpuFacts) -> tuple[float, float]:
+    """What large operators reach of the peaks of arithmetic and bandwidth; 0 if it is not known."""
     efficiency = efficiency_of(gpu)
-    if efficiency is None:
-        return Calibration()
-    excess = max(1.0, efficiency.tensor)
-    return Calibration(
-        compute=min(1.0, efficiency.tensor / excess / MOST_OF_PEAK),
-        bandwidth=min(1.0, efficiency.bandwidth / MOST_OF_PEAK),
-    )
+    return (0.0, 0.0) if efficiency is None else (min(1.0, efficiency.tensor), efficiency.bandwidth)
 
 
 def _highest_peak(config: TrainConfig, gpu: GpuFacts) -> float | None:

@@ -7,6 +7,7 @@ measured with oomdoctor.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
@@ -96,9 +97,8 @@ def links_of(
         return None
     if world_size <= gpus_per_node:
         return Links(within, None, within, host)
-    network = (
-        named if named is not None and named.reach == "network" else interconnects()[USUAL_NETWORK]
-    )
+    joins_nodes = named is not None and named.reach == "network"
+    network = named if named is not None and joins_nodes else interconnects()[USUAL_NETWORK]
     assert network.bytes_per_s is not None  # a network has a rate
     adapters = together if network.adapters == "gpu" else 1
     whole = network.bytes_per_s * network.share * adapters
@@ -109,11 +109,7 @@ def links_of(
 
 def host_link(gpu: GpuFacts) -> Link | None:
     """Copies between the card and pinned host memory; None if its slot is not known."""
-    generation = _generation(gpu)
-    if generation is None:
-        return None
-    rate = PINNED_COPIES[generation] * (gpu.pcie_lanes or _LANES) / _LANES
-    return Link(rate, f"PCIe {generation}.0")
+    return _of_slot(gpu, PINNED_COPIES)
 
 
 def _within(gpu: GpuFacts, together: int, named: Interconnect | None) -> Link | None:
@@ -124,14 +120,14 @@ def _within(gpu: GpuFacts, together: int, named: Interconnect | None) -> Link | 
     if wanted and gpu.nvlink_bytes_per_s is not None:
         share = BRIDGE_SHARE if bridged else nvlink.share
         return Link(gpu.nvlink_bytes_per_s * share, nvlink.name)
-    generation = _generation(gpu)
+    return _of_slot(gpu, PCIE_X16, pcie.share)
+
+
+def _of_slot(gpu: GpuFacts, rates: Mapping[int, float], share: float = 1.0) -> Link | None:
+    """What a card reaches of the rate of its slot, by generation; None if that is not known."""
+    major = (gpu.compute_capability or "").partition(".")[0]
+    generation = gpu.pcie_generation or _GENERATIONS.get(major)
     if generation is None:
         return None
-    rate = PCIE_X16[generation] * (gpu.pcie_lanes or _LANES) / _LANES
-    return Link(rate * pcie.share, f"PCIe {generation}.0")
-
-
-def _generation(gpu: GpuFacts) -> int | None:
-    if gpu.pcie_generation is not None:
-        return gpu.pcie_generation
-    return _GENERATIONS.get((gpu.compute_capability or "").partition(".")[0])
+    rate = rates[generation] * (gpu.pcie_lanes or _LANES) / _LANES
+    return Link(rate * share, f"PCIe {generation}.0")

@@ -50,9 +50,7 @@ SLOWEST_LINK = 12e9
 
 
 def estimate(
-    costs: Iterable[tuple[OpCost, int]],
-    gpu: GpuFacts,
-    calibration: Calibration | None = None,
+    costs: Iterable[tuple[OpCost, int]], gpu: GpuFacts, calibration: Calibration | None = None
 ) -> EstimatedTime | None:
     """Seconds of the operators in eager mode, for one micro-step or one optimizer step.
 
@@ -63,7 +61,8 @@ def estimate(
     efficiency = efficiency_of(gpu)
     if efficiency is None or not gpu.bandwidth_bytes_per_s:
         return None
-    bandwidth = efficiency.bandwidth * gpu.bandwidth_bytes_per_s
+    bandwidth, link = efficiency.bandwidth * gpu.bandwidth_bytes_per_s, host_link(gpu)
+    copied = SLOWEST_LINK if link is None else link.bytes_per_s
     spent: dict[Bound, float] = {"compute": 0.0, "bandwidth": 0.0, "launch": 0.0}
     rates: dict[tuple[str, str], float | None] = {}
     # Many operators of a model are the same objects.
@@ -72,7 +71,7 @@ def estimate(
     for cost, count in costs:
         operators += count
         if id(cost) not in known:
-            rate = _link(gpu) if cost.kind == "copy" else bandwidth * _share(cost)
+            rate = copied if cost.kind == "copy" else bandwidth * _share(cost)
             moving = cost.bytes_moved / rate * factors.bandwidth
             computing = 0.0
             if cost.flops:
@@ -110,12 +109,14 @@ def _share(cost: OpCost) -> float:
 
 def _rate(cost: OpCost, gpu: GpuFacts, efficiency: Efficiency) -> float | None:
     """FLOP/s that this kind of arithmetic reaches; None if its peak is unknown."""
-    if cost.dtype == "bfloat16" and not efficiency.native_bfloat16:
+    if cost.dtype == "bfloat16" and efficiency.emulated_bfloat16:
         plain = gpu.fp32_flops
         return None if plain is None else plain * efficiency.emulated_bfloat16
+    # Pascal has no tensor cores: float16 products are as fast as float32.
+    pascal = (gpu.compute_capability or "").startswith("6.")
     peak, share = {
         "bfloat16": (gpu.bf16_flops, efficiency.tensor),
-        "float16": (_float16_peak(gpu), efficiency.tensor),
+        "float16": (gpu.fp32_flops if pascal else gpu.fp16_flops, efficiency.tensor),
         "float32": (gpu.fp32_flops, efficiency.float32),
         # On paper twice the rate, but bitsandbytes loses the gain to scaling; int8 peaks are not
         # among the facts.
@@ -123,22 +124,9 @@ def _rate(cost: OpCost, gpu: GpuFacts, efficiency: Efficiency) -> float | None:
         "float8_e4m3fn": (gpu.fp8_flops, efficiency.tensor),
         "float8_e5m2": (gpu.fp8_flops, efficiency.tensor),
     }.get(cost.dtype, (None, 0.0))
-    if peak is None:
-        return None
     if cost.kind == "attention" and cost.dtype != "float32":
-        return peak * efficiency.attention
-    return peak * share
-
-
-def _float16_peak(gpu: GpuFacts) -> float | None:
-    """Pascal has no tensor cores: float16 products are as fast as float32."""
-    pascal = (gpu.compute_capability or "").startswith("6.")
-    return gpu.fp32_flops if pascal else gpu.fp16_flops
-
-
-def _link(gpu: GpuFacts) -> float:
-    link = host_link(gpu)
-    return SLOWEST_LINK if link is None else link.bytes_per_s
+        share = efficiency.attention
+    return None if peak is None else peak * share
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +144,6 @@ class Efficiency:
     emulated_bfloat16: float = 0.0
     measured: bool = True
 
-    @property
-    def native_bfloat16(self) -> bool:
-        return not self.emulated_bfloat16
-
 
 @cache
 def _table() -> tuple[tuple[list[str], str, Efficiency], ...]:
@@ -169,8 +153,6 @@ def _table() -> tuple[tuple[list[str], str, Efficiency], ...]:
 
 def efficiency_of(gpu: GpuFacts) -> Efficiency | None:
     """The first row for the card's compute capability whose word is in its name."""
-    words = gpu.name.split()
-    for capabilities, word, efficiency in _table():
-        if gpu.compute_capability in capabilities and (not word or word in words):
-            return efficiency
-    return None
+    words = ("", *gpu.name.split())
+    rows = (row for row in _table() if gpu.compute_capability in row[0] and row[1] in words)
+    return next((efficiency for _, _, efficiency in rows), None)

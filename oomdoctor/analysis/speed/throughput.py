@@ -76,6 +76,7 @@ def mfu(
     model_config: Mapping[str, Any],
     task: Task | None,
     peak: float | None,
+    attention: int = 12,
 ) -> float | None:
     """Model FLOPs utilization at `rate` tokens per second against `peak` FLOP/s of each GPU.
 
@@ -84,7 +85,12 @@ def mfu(
     if counts is None or not peak:
         return None
     flops = flops_per_token(
-        config, counts=counts, trainable=trainable, model_config=model_config, task=task
+        config,
+        counts=counts,
+        trainable=trainable,
+        model_config=model_config,
+        task=task,
+        attention=attention,
     )
     return None if flops is None else flops * rate / (peak * config.world_size)
 
@@ -112,8 +118,9 @@ def flops_per_token(
     size = multiplied_parameters(counts, model_config, task, config)
     if size is None:
         return None
-    shape = shape_of(model_config)
-    scores = attention * _attention_products(shape, model_config, _document(config))
+    document = config.document_length if config.packing == "packed" else config.sequence_length
+    length = min(document, config.sequence_length)  # of the tokens that attend to each other
+    scores = attention * _attention_products(shape_of(model_config), model_config, length)
     # GRPO's reference is asked once, when completions are generated.
     passes = config.objective == "dpo" and has_reference_pass(config)
     reference = 2 * size + scores / 3 if passes else 0.0
@@ -124,13 +131,6 @@ def flops_per_token(
     if config.method == "full":
         return 6 * size + scores + reference
     return None if trainable is None else 4 * size + 6 * trainable + scores + reference
-
-
-def _document(config: TrainConfig) -> int:
-    """Tokens that attend to each other."""
-    if config.packing == "packed":
-        return min(config.document_length, config.sequence_length)
-    return config.sequence_length
 
 
 def _after_frozen(size: float, counts: ParameterCounts, trainable: int) -> float:
@@ -176,11 +176,8 @@ def _attention_products(shape: Shape, config: Mapping[str, Any], length: int) ->
     window = named if isinstance(named, int) else length
     kinds = text.get("layer_types")
     if isinstance(kinds, list | tuple) and len(kinds) == shape.layers:
-        reach = 0
-        for kind in kinds:
-            if kind in _WITHOUT_SCORES:
-                continue
-            reach += min(length, window) if kind in _WITH_WINDOW else length
+        scored = (kind for kind in kinds if kind not in _WITHOUT_SCORES)
+        reach = sum(min(length, window) if kind in _WITH_WINDOW else length for kind in scored)
     elif length <= window or text.get("use_sliding_window") is False:
         reach = shape.layers * length
     else:

@@ -81,9 +81,7 @@ def gathered_bytes(config: TrainConfig, counts: ParameterCounts, trained: int) -
 
 def at_most_packed(parameters: int) -> ParameterCounts:
     """Counts for a model of which only the total is known: all of it may be quantized."""
-    return ParameterCounts(
-        total=parameters, linear=parameters, embedding=0, rest=0, buffers_bytes=0
-    )
+    return ParameterCounts(parameters, parameters, embedding=0, rest=0, buffers_bytes=0)
 
 
 def reduced_bytes(config: TrainConfig) -> int:
@@ -153,9 +151,8 @@ def _to_host(
         found.append(Transfer("gradients to the host", size, when, "micro_step", "host"))
     if config.offload == "optimizer":
         size = trained * dtype_bytes(compute_dtype(config)) / shards
-        found.append(
-            Transfer("updated weights to the GPU", size, "optimizer_step", "nothing", "host")
-        )
+        updated = Transfer("updated weights to the GPU", size, "optimizer_step", "nothing", "host")
+        found.append(updated)
     return tuple(found)
 
 

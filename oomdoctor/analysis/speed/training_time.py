@@ -70,7 +70,7 @@ def training_time(data: TrainingData, config: TrainConfig, timing: Timing | None
         steps=steps,
         tokens=tokens,
         total_s=seconds,
-        total_s_spread=tokens_per_s_spread(timing, config) if timing is not None else None,
+        total_s_spread=None if timing is None else tokens_per_s_spread(timing, config),
     )
 
 

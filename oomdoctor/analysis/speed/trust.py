@@ -38,10 +38,8 @@ def disturbed(load: Load | None) -> bool:
         return False
     if load.foreign_gpu is not None and load.foreign_gpu > _DISTURBING:
         return True
-    spare = load.cpus - load.threads
-    return load.foreign_cpus is not None and (
-        load.foreign_cpus - spare > _DISTURBING * load.threads
-    )
+    harmless = load.cpus - load.threads + _DISTURBING * load.threads
+    return load.foreign_cpus is not None and load.foreign_cpus > harmless
 
 
 def timing_notes(timing: Timing, config: TrainConfig) -> tuple[str, ...]:
@@ -50,10 +48,8 @@ def timing_notes(timing: Timing, config: TrainConfig) -> tuple[str, ...]:
     if not settled(timing, config):
         steps = "1 timed step" if timing.timed_steps == 1 else f"{timing.timed_steps} timed steps"
         spread = tokens_per_s_spread(timing, config)
-        why = (
-            f"only {steps}" if spread is None else f"{steps} varied by {format_percent(spread, 1)}"
-        )
-        notes.append(f"speed not settled: {why}")
+        varied = "" if spread is None else f"{steps} varied by {format_percent(spread, 1)}"
+        notes.append(f"speed not settled: {varied or f'only {steps}'}")
     if disturbed(timing.load):
         notes.append("other processes used the device while it was timed")
     return tuple(notes)

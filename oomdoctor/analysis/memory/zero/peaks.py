@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
-from oomdoctor.analysis.memory.curve import thinned
+from oomdoctor.analysis.memory.curve import phases_of, thinned
 from oomdoctor.analysis.memory.phases import Course, Parts, size_of
 from oomdoctor.analysis.memory.zero.setting import Beside, Parameter, Setting, deciding_ranks
 from oomdoctor.analysis.memory.zero.stage_three import course_of_stage_three
 from oomdoctor.analysis.memory.zero.stages_one_two import course_of_stages_one_two
 from oomdoctor.records.facts.categories import CATEGORIES
-from oomdoctor.records.job.measurement import CurvePhase, MemoryCurve
+from oomdoctor.records.job.measurement import MemoryCurve
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ def peaks_of(
     all_ranks = (0,) if setting.stage == 3 else deciding_ranks(setting.ranks)
     ranks = all_ranks if rank is None else (rank,)
     found = [_highest(one, course_of(setting, parameters, beside, one)) for one in ranks]
-    return max(found, key=lambda peaks: peaks.peak_bytes)
+    return max(found, key=attrgetter("peak_bytes"))
 
 
 def course_of(
@@ -68,17 +69,14 @@ def curve_of(course: Course) -> MemoryCurve:
     """The curve over the load and a step; each moment of the course counts as one event."""
     totals = tuple(size_of(parts) for _, parts in course)
     sizes = {name: tuple(parts.get(name, 0) for _, parts in course) for name in CATEGORIES}
-    phases: list[CurvePhase] = []
-    for moment, (phase, _) in enumerate(course):
-        if not phases or phases[-1].phase != phase:
-            phases.append(CurvePhase("load" if phase == "load" else "steady", phase, moment))
+    phases = phases_of(("load" if name == "load" else "steady", name) for name, _ in course)
     return thinned(
         MemoryCurve(
             events=len(course),
             event=tuple(range(len(course))),
             allocated_bytes=totals,
             by_category={name: own for name, own in sizes.items() if any(own)},
-            phases=tuple(phases),
+            phases=phases,
             peak=totals.index(max(totals)),
         )
     )

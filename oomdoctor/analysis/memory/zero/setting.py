@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from typing import Literal
 
 from oomdoctor.analysis.memory.closed_form import state_width
@@ -154,13 +155,8 @@ def owned(parameters: Sequence[Parameter], ranks: int, rank: int) -> frozenset[i
     """
     size = shard_elements(sum(p.elements for p in parameters), ranks)
     low, high = rank * size, (rank + 1) * size
-    found, start = [], 0
-    for number, parameter in enumerate(parameters):
-        end = start + parameter.elements
-        if start < high and end > low:
-            found.append(number)
-        start = end
-    return frozenset(found)
+    edges = pairwise(accumulate((p.elements for p in parameters), initial=0))
+    return frozenset(n for n, (start, end) in enumerate(edges) if start < high and end > low)
 
 
 def deciding_ranks(ranks: int) -> tuple[int, ...]:

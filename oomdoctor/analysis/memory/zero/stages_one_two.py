@@ -33,11 +33,12 @@ def course_of_stages_one_two(
     shard = shard_elements(learning, setting.ranks)
     mine = owned(trained, setting.ranks, rank)
     kept = sum(trained[number].elements for number in mine) * setting.short
+    largest = max((p.elements for p in trained), default=0)
     frozen = 0 if setting.reference == "none" else total * setting.short
     base = {
         WEIGHTS: total * setting.short + frozen,
         OPTIMIZER: 0 if setting.optimizer_on_host else shard * (FLOAT32_BYTES + setting.states),
-        TEMPORARY: _for_one_gradient(setting, trained),
+        TEMPORARY: largest * setting.short if setting.optimizer_on_host else 0,
     }
     if setting.stage == 1:
         backward = _backward_of_one(setting, trained, beside, kept)
@@ -49,13 +50,8 @@ def course_of_stages_one_two(
         ("forward", together(before, beside.kept)),
         ("forward", together(before, beside.forward)),
         *(("backward", together(base, moment)) for moment in backward),
-        ("optimizer", together(base, _optimizer(setting, trained, shard, kept, beside))),
+        ("optimizer", together(base, _optimizer(setting, largest, shard, kept, beside))),
     ]
-
-
-def _for_one_gradient(setting: Setting, trained: Sequence[Parameter]) -> int:
-    largest = max((p.elements for p in trained), default=0)
-    return largest * setting.short if setting.optimizer_on_host else 0
 
 
 def _load(setting: Setting, learning: int, shard: int, base: Parts) -> Parts:
@@ -68,7 +64,7 @@ def _load(setting: Setting, learning: int, shard: int, base: Parts) -> Parts:
     states = shard * FLOAT32_BYTES
     if flattening > 2 * states:
         return {WEIGHTS: weights, TEMPORARY: flattening}
-    return {WEIGHTS: weights, OPTIMIZER: states, TEMPORARY: shard * FLOAT32_BYTES}
+    return {WEIGHTS: weights, OPTIMIZER: states, TEMPORARY: states}
 
 
 def _before_forward(setting: Setting, learning: int, kept: int) -> Parts:
@@ -76,10 +72,7 @@ def _before_forward(setting: Setting, learning: int, kept: int) -> Parts:
     if not setting.accumulates:
         return {}
     if setting.stage == 1:
-        return {
-            GRADIENTS: learning * setting.short,
-            TEMPORARY: setting.bucket * setting.short,
-        }
+        return {GRADIENTS: learning * setting.short, TEMPORARY: setting.bucket * setting.short}
     return {} if setting.optimizer_on_host else {GRADIENTS: kept}
 
 
@@ -108,11 +101,7 @@ def _backward_of_one(
 
 
 def _backward_of_two(
-    setting: Setting,
-    trained: Sequence[Parameter],
-    beside: Beside,
-    mine: frozenset[int],
-    kept: int,
+    setting: Setting, trained: Sequence[Parameter], beside: Beside, mine: frozenset[int], kept: int
 ) -> list[Parts]:
     """Gradients come from the last parameter to the first; a full bucket is reduced at once."""
     on_host = setting.optimizer_on_host
@@ -146,9 +135,7 @@ def _backward_of_two(
     return moments
 
 
-def _optimizer(
-    setting: Setting, trained: Sequence[Parameter], shard: int, kept: int, beside: Beside
-) -> Parts:
+def _optimizer(setting: Setting, largest: int, shard: int, kept: int, beside: Beside) -> Parts:
     if setting.optimizer_on_host:
         return beside.kept
     copy = shard * FLOAT32_BYTES
@@ -157,5 +144,5 @@ def _optimizer(
     converting = flat + copy if setting.short != FLOAT32_BYTES else flat
     stepping = copy * (1 + setting.copies)
     # The norm is computed in double precision, gradient by gradient.
-    norm = 8 * min(shard, max((p.elements for p in trained), default=0))
+    norm = 8 * min(shard, largest)
     return together({GRADIENTS: kept, TEMPORARY: max(converting, stepping, norm)}, beside.kept)

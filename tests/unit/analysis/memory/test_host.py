@@ -84,8 +84,8 @@ def test_loading_and_training_do_not_add_up():
     found = HostMemory(
         2,
         (
-            HostPart("processes", GIB),
-            HostPart("the checkpoint on one rank", 8 * GIB, only_while_loading=True),
+            HostPart("processes", GIB, None),
+            HostPart("the checkpoint on one rank", 8 * GIB, loading=True),
             HostPart("optimizer states", 4 * GIB),
         ),
     )
