@@ -20,6 +20,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from oomdoctor.emulator import generate, values
@@ -151,20 +152,18 @@ def _build(
     compiler, cpp = names
     libraries = generate.libraries(torch, interpreter.packages)
     (work / "versions.h").write_text(_versions(interpreter, torch))
-    (work / "audit.h").write_text(_audit(libraries, final))
+    files = {library.file: library.file for library in libraries} | {"libcuda.so": "libcuda.so.1"}
+    rows = ", ".join(f'{{"{name}", "{final}/{file}"}}' for name, file in files.items())
+    (work / "audit.h").write_text(f"#define STAND_INS {rows}\n")
     compile_ = [compiler, *_FLAGS, f"-I{work}", f"-I{NATIVE}"]
     shared = [*compile_, "-shared"]
     device = [str(NATIVE / name) for name in generate.stand_ins()["sources"]["device"]]
-    _run(
-        compilers,
-        [*shared, "-o", str(out / _DEVICE), *device, f"-Wl,-soname,{_DEVICE}", "-lpthread"],
-    )
+    device += [f"-Wl,-soname,{_DEVICE}", "-lpthread"]
+    _run(compilers, [*shared, "-o", str(out / _DEVICE), *device])
     plain = ["-nostdlib", "-fno-stack-protector", "-fno-builtin"]
     _run(compilers, [*shared, *plain, "-o", str(out / AUDIT), str(NATIVE / "audit.c")])
 
-    def make(library: generate.Library) -> None:
-        _make_library(library, compilers, compile_, work, out)
-
+    make = partial(_make_library, compilers=compilers, compile_=compile_, work=work, out=out)
     # Inside of the pool, which waits for its threads when it is left.
     with ThreadPoolExecutor(2) as pool, compilers.ending():
         computing = pool.submit(values.build, torch, NATIVE, cpp, compilers, work, out)
@@ -205,12 +204,6 @@ def _make_library(
     )
 
 
-def _audit(libraries: Iterable[generate.Library], folder: Path) -> str:
-    names = {library.file: library.file for library in libraries} | {"libcuda.so": "libcuda.so.1"}
-    rows = ", ".join(f'{{"{name}", "{folder}/{file}"}}' for name, file in names.items())
-    return f"#define STAND_INS {rows}\n"
-
-
 def _versions(interpreter: Interpreter, torch: Path) -> str:
     major, minor = (int(part) for part in (interpreter.cuda or "13.0").split(".")[:2])
     cudnn, nccl, cublas = _library_versions(torch, major)
@@ -232,17 +225,17 @@ def _library_versions(torch: Path, major: int) -> tuple[int, int, int]:
         path.read_text(encoding="utf-8", errors="replace")
         for path in torch.parent.glob("torch-*.dist-info/METADATA")
     )
+
+    def of(package: str, usual: int) -> int:
+        found = re.search(rf"nvidia-{package}[ (]*[=<]=(\d+)\.(\d+)\.(\d+)", text)
+        if found is None:
+            return usual
+        first, second, third = map(int, found.groups())
+        scale = 1000 if package.startswith("cudnn") and first < 9 else 10000
+        return first * scale + second * 100 + third
+
     cudnn, nccl, cublas = _USUAL.get(major, _USUAL[max(_USUAL)])
-    if found := re.search(r"nvidia-cudnn-cu\d+[ (]*==(\d+)\.(\d+)\.(\d+)", text):
-        first, second, third = map(int, found.groups())
-        cudnn = first * (10000 if first >= 9 else 1000) + second * 100 + third
-    if found := re.search(r"nvidia-nccl-cu\d+[ (]*==(\d+)\.(\d+)\.(\d+)", text):
-        first, second, third = map(int, found.groups())
-        nccl = first * 10000 + second * 100 + third
-    if found := re.search(r"nvidia-cublas(?:-cu\d+)?[ (]*[=<]=(\d+)\.(\d+)\.(\d+)", text):
-        first, second, third = map(int, found.groups())
-        cublas = first * 10000 + second * 100 + third
-    return cudnn, nccl, cublas
+    return of(r"cudnn-cu\d+", cudnn), of(r"nccl-cu\d+", nccl), of(r"cublas(?:-cu\d+)?", cublas)
 
 
 def _key(interpreter: Interpreter, torch: Path, cache: Path, cpp: str | None) -> str:

@@ -97,10 +97,8 @@ def _known() -> dict[tuple[int, int], dict[str, int]]:
             "shared_per_multiprocessor": shared * KIB,
             "shared_per_block_optin": most * KIB,
         }
-        for capability, (threads, blocks, shared, most, *_) in data_of(
-            "multiprocessors.toml"
-        ).items()
-        for major, _, minor in (capability.partition("."),)
+        for named, (threads, blocks, shared, most, *_) in data_of("multiprocessors.toml").items()
+        for major, _, minor in (named.partition("."),)
     }
 
 

@@ -48,7 +48,9 @@ class _Image:
 
 def needed(path: Path) -> tuple[str, ...]:
     """The names of the libraries that a library loads; empty if the file is no such ELF library."""
-    return tuple(_needed(image)) if (image := _read(path)) else ()
+    image = _read(path)
+    found = image.dynamic if image else ()
+    return tuple(image.text(value) for tag, value in found if image and tag == _NEEDED)
 
 
 def wanted(path: Path) -> tuple[Wanted, ...]:
@@ -100,16 +102,11 @@ def _read(path: Path) -> _Image | None:
         return None
 
 
-def _needed(image: _Image) -> list[str]:
-    return [image.text(value) for tag, value in image.dynamic if tag == _NEEDED]
-
-
 def _count_open(image: _Image) -> int:
     """An index after the last open symbol: those that the GNU hash table leaves out come first."""
-    if (table := image.first(_GNU_HASH)) is not None:
-        return int(struct.unpack_from("<I", image.data, image.offset(table) + 4)[0])
-    if (table := image.first(_HASH)) is not None:
-        return int(struct.unpack_from("<I", image.data, image.offset(table) + 4)[0])
+    for tag in (_GNU_HASH, _HASH):
+        if (table := image.first(tag)) is not None:
+            return int(struct.unpack_from("<I", image.data, image.offset(table) + 4)[0])
     return 0
 
 

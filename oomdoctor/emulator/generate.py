@@ -80,7 +80,9 @@ def libraries(torch: Path, packages: Iterable[Path]) -> list[Library]:
             elif symbol.version is None:
                 unversioned.add(symbol.name)
     # The library need not be one that the binary lists: Python may have loaded it before.
-    _add_unversioned(unversioned, found.values())
+    for library in found.values():
+        if prefix := stand_ins()["prefixes"].get(library.name):
+            library.symbols[None] |= {name for name in unversioned if re.match(prefix, name)}
     driver, nvml = found[_ALWAYS["cuda"]], found[_ALWAYS["nvidia-ml"]]
     for name in _named(looking_up, packages):
         (nvml if name.startswith("nvml") else driver).symbols[None].add(name)
@@ -117,10 +119,10 @@ def version_script(library: Library) -> str | None:
     main = library.version
     if main is None:
         return None
-    others = {v: s for v, s in library.symbols.items() if v not in (None, main)}
     nodes = [
         f"{version} {{ global: {' '.join(f'{name};' for name in sorted(names))} }};"
-        for version, names in sorted(others.items(), key=lambda item: str(item[0]))
+        for version, names in sorted(library.symbols.items(), key=str)
+        if version not in (None, main)
     ]
     return "\n".join([*nodes, f"{main} {{ global: *; }};", ""])
 
@@ -157,13 +159,6 @@ def _binaries(torch: Path, packages: Iterable[Path]) -> Iterator[Path]:
             inside = path.relative_to(folder).parts
             if inside[0] not in ("nvidia", "torch") and path.is_file():
                 yield path
-
-
-def _add_unversioned(symbols: set[str], libraries: Iterable[Library]) -> None:
-    for library in libraries:
-        prefix = stand_ins()["prefixes"].get(library.name)
-        if prefix:
-            library.symbols[None] |= {name for name in symbols if re.match(prefix, name)}
 
 
 def _named(binaries: Iterable[Path], packages: Iterable[Path]) -> set[str]:

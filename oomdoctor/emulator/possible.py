@@ -59,12 +59,9 @@ def _packages(prefix: Path) -> Iterator[Path]:
     for own in prefix.glob("lib/python3*/site-packages"):
         yield own
         for file in sorted(own.glob("*.pth")):
-            lines = file.read_text(errors="replace").splitlines()
-            yield from (own / line for line in map(str.strip, lines) if _is_folder(own, line))
-
-
-def _is_folder(own: Path, line: str) -> bool:
-    return bool(line) and not line.startswith(("#", "import ")) and (own / line).is_dir()
+            lines = map(str.strip, file.read_text(errors="replace").splitlines())
+            named = (line for line in lines if line and not line.startswith(("#", "import ")))
+            yield from (own / line for line in named if (own / line).is_dir())
 
 
 def _against_torch(interpreter: Interpreter) -> OomDoctorError | None:
@@ -86,9 +83,8 @@ def _against_torch(interpreter: Interpreter) -> OomDoctorError | None:
 def _against_system(interpreter: Interpreter, compiler: str | None) -> OomDoctorError | None:
     if interpreter.system != "Linux" or interpreter.libc != "glibc":
         kind = interpreter.system if interpreter.system != "Linux" else "Linux without glibc"
-        return _no(
-            f"emulation needs Linux with glibc, and this is {kind}", "use WSL or a container"
-        )
+        why = f"emulation needs Linux with glibc, and this is {kind}"
+        return _no(why, "use WSL or a container")
     if find_compiler(compiler) is None or shutil.which("nm") is None:
         return _no(
             "there is no C compiler to build its libraries with",

@@ -15,13 +15,7 @@ from oomdoctor.emulator.compilers import Compilers
 
 LIBRARY = "libemuvalues.so"
 _REASON = "values-reason"
-_SOURCES = (
-    "values.cpp",
-    "values_tensors.cpp",
-    "values_compute.cpp",
-    "values_rules.cpp",
-    "values_memory.cpp",
-)
+_SOURCES = ("values", "values_tensors", "values_compute", "values_rules", "values_memory")
 # torch 2.12 needs C++20; older compilers have only C++17, which is enough for older torch.
 _STANDARDS = ("c++20", "c++17")
 # torch's classes have more fields without NDEBUG.
@@ -67,7 +61,7 @@ def _compile(
     torch: Path, native: Path, compiler: str, compilers: Compilers, work: Path, out: Path
 ) -> str | None:
     source = work / "all_values.cpp"  # one compilation: torch's headers take most of the time
-    source.write_text("".join(f'#include "{native / name}"\n' for name in _SOURCES))
+    source.write_text("".join(f'#include "{native / name}.cpp"\n' for name in _SOURCES))
     command = [
         *(compiler, *_FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={int(_new_strings(torch))}"),
         *(f"-I{native}", f"-I{native / 'cuda_names'}", "-isystem", str(torch / "include")),

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from oomdoctor.records.codec import dumps, loads
 from oomdoctor.records.job.result import ProbeJob
+from oomdoctor.system.store.record_files import whole_or_not
 from oomdoctor.worker.answer import answer
 from oomdoctor.worker.protocol import PhaseFile, phase_file
 
@@ -20,9 +21,8 @@ def run_job(job_path: Path, reply_path: Path) -> None:
     """Answer one job. The reply appears as a whole or not at all (atomic rename)."""
     job = loads(ProbeJob, job_path.read_text())
     reply = answer(job, PhaseFile(phase_file(reply_path)), reply_path.parent)
-    unfinished = reply_path.with_suffix(".tmp")
-    unfinished.write_text(dumps(reply))
-    unfinished.replace(reply_path)
+    with whole_or_not(reply_path) as unfinished:
+        unfinished.write_text(dumps(reply))
 
 
 def main(arguments: list[str]) -> int:

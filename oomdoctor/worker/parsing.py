@@ -48,7 +48,13 @@ def of_pydantic(error: Exception, head: str) -> ParserError:
     return ParserError(f"{head}{name}" if name else None, message.splitlines()[0])
 
 
-def named(message: str, values: Mapping[str, object]) -> str | None:
+def _refusal(message: str, values: Mapping[str, object]) -> ParserError:
+    """What a library refuses in the first line of its message."""
+    first = message.strip().splitlines()[0]
+    return ParserError(_named(first, values), first)
+
+
+def _named(message: str, values: Mapping[str, object]) -> str | None:
     """The setting that a message is about: one in quotes, or one whose name or value it has."""
     for word in _IN_QUOTES.findall(message):
         if word in values:
@@ -168,8 +174,7 @@ def torchtune(values: Mapping[str, object]) -> dict[str, object]:
         config.validate(OmegaConf.create(settings))
     except (ConfigError, InstantiationError, ValueError, TypeError) as error:
         faults = getattr(error, "errors", None) or [error]
-        message = str(faults[0]).strip().splitlines()[0]
-        raise ParserError(named(message, values), message) from None
+        raise _refusal(str(faults[0]), values) from None
     model = settings.get("model")
     builder = model.get("_component_") if isinstance(model, Mapping) else None
     if builder is None:
@@ -202,8 +207,7 @@ def _parsed(
         try:
             objects = HfArgumentParser(kinds).parse_dict(known, allow_extra_keys=True)
         except (ValueError, TypeError) as error:
-            message = str(error).strip().splitlines()[0]
-            raise ParserError(named(message, values), message) from None
+            raise _refusal(str(error), values) from None
     found: dict[str, object] = {}
     for one in objects:
         fields = dataclasses.fields(one)
@@ -223,7 +227,7 @@ def accelerate(values: Mapping[str, object]) -> dict[str, object]:
             found = load_config_from_file(str(file)).to_dict()
         except (ValueError, TypeError, KeyError) as error:
             message = str(error).replace(f" at {file}", "").partition(", please try")[0]
-            raise ParserError(named(message, values), message) from None
+            raise ParserError(_named(message, values), message) from None
     return plain(found)
 
 
@@ -231,17 +235,15 @@ def deepspeed(values: Mapping[str, object]) -> dict[str, object]:
     """DeepSpeed's own configuration, as for one GPU; "auto" is filled in by the Trainer."""
     from deepspeed.runtime.config import DeepSpeedConfig
 
-    known = _without_auto(values)
-    known = {
-        name: value for name, value in known.items() if name not in _facts()["deepspeed_of_world"]
-    }
+    of_world = _facts()["deepspeed_of_world"]
+    known = _without_auto({name: one for name, one in values.items() if name not in of_world})
     known.setdefault("train_micro_batch_size_per_gpu", 1)
     try:
         DeepSpeedConfig(known)
     except (ValueError, TypeError, AssertionError, KeyError) as error:
         head = _facts()["deepspeed_parts"].get(str(getattr(error, "title", "")), "")
         found = of_pydantic(error, head)
-        raise ParserError(found.setting or named(str(found), values), str(found)) from None
+        raise ParserError(found.setting or _named(str(found), values), str(found)) from None
     return {}
 
 

@@ -115,10 +115,6 @@ def _json_lines(file: BufferedIOBase) -> Rows:
     return _by_line(file, json.loads)
 
 
-def _text_lines(file: BufferedIOBase) -> Rows:
-    return _by_line(file, lambda line: line.decode().rstrip("\r\n"))
-
-
 def _csv(file: BufferedIOBase) -> Rows:
     csv.field_size_limit(LONGEST_LINE_BYTES)
     pieces = iter(lambda: file.readline(LONGEST_LINE_BYTES), b"")
@@ -202,6 +198,6 @@ _READERS: dict[str, Callable[[BufferedIOBase], Rows]] = {
     "jsonl": _json_lines,
     "ndjson": _json_lines,
     "json": _json,
-    "txt": _text_lines,
+    "txt": lambda file: _by_line(file, lambda line: line.decode().rstrip("\r\n")),
     "csv": _csv,
 }

@@ -51,7 +51,6 @@ def measure(job: ProbeJob, progress: PhaseFile) -> Measurement:
         torch.OutOfMemoryError: the device's memory, or the budget on the CPU, is too small.
         UnsupportedError: the rung cannot run here.
     """
-
     progress.enter("init")
     device = own_device(job.device_type)
     meter = meters.for_job(job)
@@ -69,7 +68,10 @@ def measure(job: ProbeJob, progress: PhaseFile) -> Measurement:
             losses.append(_memory_step(setup, batches, marks, meter, progress, step, trace))
         if job.evaluate:
             enter(meter, progress, "eval", "eval")
-            _evaluate(setup, job, device)
+            config = job.config.with_micro_batch(job.eval_batch_size)
+            task, of_model = setup.task, setup.model_config
+            (batch,) = micro_batches(config, task, of_model, device, count=1, seed=job.seed)
+            evaluation_step(setup, batch)
         enter(meter, progress, "end", "timing")
     totals = meter.totals(optimizers.managed_bytes(setup.trainer.optimizer))
     kernels = None
@@ -210,12 +212,6 @@ def _naming(model: torch.nn.Module, trace: AllocationTrace) -> Iterator[None]:
             hook.remove()
 
 
-def _evaluate(setup: Setup, job: ProbeJob, device: torch.device) -> None:
-    config = job.config.with_micro_batch(job.eval_batch_size)
-    batch = micro_batches(config, setup.task, setup.model_config, device, count=1, seed=job.seed)[0]
-    evaluation_step(setup, batch)
-
-
 def gradients(setup: Setup) -> list[torch.Tensor]:
     """The gradients that there are now."""
     return [p.grad for p in setup.model.parameters() if p.grad is not None]
@@ -232,19 +228,18 @@ class KernelPeaks:
 
     def __init__(self, trace: AllocationTrace) -> None:
         self._tape = trace.tape
-        self._cuda = torch.cuda
         self._ends: list[int] = []
         self._peaks: list[int] = []
         self._last = 0
-        self._cuda.reset_peak_memory_stats()
+        torch.cuda.reset_peak_memory_stats()
 
     def note(self, *_: object) -> None:
         """An operator has ended."""
-        allocated = self._cuda.memory_stats_as_nested_dict()["allocated_bytes"]["all"]
+        allocated = torch.cuda.memory_stats_as_nested_dict()["allocated_bytes"]["all"]
         self._ends.append(len(self._tape.events))
         self._peaks.append(allocated["peak"])
         self._last = allocated["current"]
-        self._cuda.reset_peak_memory_stats()
+        torch.cuda.reset_peak_memory_stats()
 
     def of(self, parts: Sequence[Stretch]) -> list[int]:
         """The peak of each part; after the last operator, memory is only freed."""

@@ -100,17 +100,6 @@ class CudaMeter:
         allowed = budget - self._vllm - (self._outside_the_allocator() or 0)
         torch.cuda.set_per_process_memory_fraction(min(1.0, max(0.0, allowed / total)))
 
-    def _overhead(self, managed_bytes: int) -> int | None:
-        """Bytes of the context and the libraries, with vLLM's, without paged states.
-
-        Paged states are on the device only while there is room for them, so the rung does not need
-        them there. They are reported separately (`managed_bytes`).
-        """
-        outside, start = self._outside_the_allocator(), self._outside_at_start
-        if outside is None or start is None:
-            return None
-        return max(start, outside - managed_bytes) + self._vllm
-
     def _outside_the_allocator(self) -> int | None:
         used = nvml.used_bytes(self._uuid)
         if used is None or self._used_before is None:
@@ -138,8 +127,13 @@ class CudaMeter:
 
     def totals(self, managed_bytes: int) -> DeviceTotals:
         stats = torch.cuda.memory_stats()
+        outside, start, overhead = self._outside_the_allocator(), self._outside_at_start, None
+        if outside is not None and start is not None:
+            # Paged states are on the device only while there is room for them, so the rung does not
+            # need them there. They are reported separately (`managed_bytes`).
+            overhead = max(start, outside - managed_bytes) + self._vllm
         return DeviceTotals(
-            overhead_bytes=self._overhead(managed_bytes),
+            overhead_bytes=overhead,
             allocation_retries=int(stats.get("num_alloc_retries", 0)),
             memory_stats={
                 name: int(value)

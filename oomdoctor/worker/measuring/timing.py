@@ -41,8 +41,6 @@ MANY = 8  # samples for which quartiles mean something
 STEADY = 0.05  # two successive steps that are this close end the warm-up
 FEW = 3  # fewer steps do not show how much they vary, so slow ones get up to OVERTIME
 OVERTIME = 3.0
-
-
 # The kernel counts in hundredths of a second, so less than this says little.
 _LEAST_S = 0.2
 # Of a line of /proc/stat: user, nice, system, irq, softirq, steal (man 5 proc). The rest is idle,
@@ -108,17 +106,10 @@ def time_steps(
             warmup_steps=len(warmup),
             timed_steps=len(used),
             stopped_by=stopped_by,
-            load=_load(clocks, setup),
+            load=since(clocks, setup.device),
         ),
         skipped,
     )
-
-
-def _load(clocks: Start, setup: Setup) -> Load | None:
-    """Who else used the device while this rung was timed; on CUDA one thread issues the work."""
-    if setup.device.type == "cuda":
-        return since(clocks, threads=1, gpu_uuid=own_uuid())
-    return since(clocks, threads=torch.get_num_threads())
 
 
 def relative_spread(samples: list[float]) -> float | None:
@@ -208,7 +199,7 @@ def begin() -> Start:
     return Start(time.perf_counter(), time.process_time(), _busy_seconds(), int(time.time() * 1e6))
 
 
-def since(start: Start, *, threads: int, gpu_uuid: str | None = None) -> Load | None:
+def since(start: Start, device: torch.device) -> Load | None:
     """Who used the device since `start`; None if that was too short to tell."""
     passed = time.perf_counter() - start.wall_s
     if passed < _LEAST_S:
@@ -217,12 +208,13 @@ def since(start: Start, *, threads: int, gpu_uuid: str | None = None) -> Load | 
     busy, foreign = _busy_seconds(), None
     if start.busy_s is not None and busy is not None:
         foreign = max(0.0, busy - start.busy_s - own) / passed
+    on_gpu = device.type == "cuda"
     return Load(
         cpus=len(os.sched_getaffinity(0)),
-        threads=threads,
+        threads=1 if on_gpu else torch.get_num_threads(),  # one thread issues the work of a GPU
         own_cpus=own / passed,
         foreign_cpus=foreign,
-        foreign_gpu=nvml.foreign_utilization(gpu_uuid, start.unix_us),
+        foreign_gpu=nvml.foreign_utilization(own_uuid() if on_gpu else None, start.unix_us),
     )
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from oomdoctor.records.codec import dumps
 from oomdoctor.records.job.result import ProbeJob, Reply
 from oomdoctor.system.environment import launched_number
+from oomdoctor.system.store.record_files import whole_or_not
 from oomdoctor.worker.protocol import PhaseFile, phase_file
 
 AnswerOne = Callable[[ProbeJob, PhaseFile], Reply]
@@ -83,15 +84,17 @@ def _run_rank(job: ProbeJob, folder: Path, answer: AnswerOne) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     rank = launched_number("RANK") or 0
     if job.device_type == "cpu":
-        _share_cores(launched_number("LOCAL_WORLD_SIZE") or 1)
+        import torch
+
+        ranks = launched_number("LOCAL_WORLD_SIZE") or 1
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // ranks))
     if job.recording is not None and rank > 0:  # the file that was asked for is of the first
         own_file = str(folder / f"recording-{rank}")
         job = replace(job, recording=replace(job.recording, file=own_file))
     own = reply_file(folder, rank)
     reply = answer(job, PhaseFile(phase_file(own)))
-    unfinished = own.with_suffix(".tmp")
-    unfinished.write_text(dumps(reply))
-    unfinished.replace(own)
+    with whole_or_not(own) as unfinished:
+        unfinished.write_text(dumps(reply))
     sys.stdout.flush()
     sys.stderr.flush()
     if reply.status not in ("measured", "recorded"):
@@ -103,9 +106,3 @@ def _run_rank(job: ProbeJob, folder: Path, answer: AnswerOne) -> None:
             dist.destroy_process_group()
     except Exception:  # noqa: BLE001  (the answer is written)
         traceback.print_exc()
-
-
-def _share_cores(ranks: int) -> None:
-    import torch
-
-    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // ranks))

@@ -81,7 +81,7 @@ def idle_host() -> AbstractContextManager[object]:
         reads_large = any(is_large(one) for one in tensors)
         if not (reads_large or _fills(func)) or _is_view(func):
             return func(*args, **kwargs)
-        if _name(func) in ("_pin_memory", "pin_memory"):
+        if func._opname in ("_pin_memory", "pin_memory"):
             return torch.empty_like(args[0], pin_memory=True)
         targets = _targets(func, args, kwargs)
         if targets:  # in place: returns what it would have written, if it returns anything
@@ -103,19 +103,14 @@ def _is_large(size_bytes: int) -> bool:
     return size_bytes >= _LARGE_BYTES
 
 
-def _name(func: OpOverload) -> str:
-    name: str = func._opname
-    return name
-
-
 def _fills(func: OpOverload) -> bool:
     """Whether an operator makes a tensor and writes it."""
-    return func.namespace == "aten" and _name(func) in ("zeros", "ones", "full", "zeros_like")
+    return func.namespace == "aten" and func._opname in ("zeros", "ones", "full", "zeros_like")
 
 
 def _is_view(func: OpOverload) -> bool:
     """Whether an operator writes nothing: its result is a view, or is not filled."""
-    return _name(func) in ("empty", "empty_like", "empty_strided", "new_empty") or any(
+    return func._opname in ("empty", "empty_like", "empty_strided", "new_empty") or any(
         result.alias_info is not None and not result.alias_info.is_write
         for result in func._schema.returns
     )

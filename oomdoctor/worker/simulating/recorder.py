@@ -280,8 +280,8 @@ class Recorder:
         """Tell the trace when the optimizer begins to update parameters and when it ends."""
         optimizer = self.setup.trainer.optimizer
         plain = getattr(optimizer, "optimizer", optimizer)
-        plain.register_step_pre_hook(lambda *_: self._trace.step_begins(True))
-        plain.register_step_post_hook(lambda *_: self._trace.step_begins(False))
+        plain.register_step_pre_hook(lambda *_: self._trace.optimizer.step_begins(True))
+        plain.register_step_post_hook(lambda *_: self._trace.optimizer.step_begins(False))
 
     def _loaded_bytes(self) -> dict[Region | None, int]:
         """Bytes that are alive after the load, by unit."""

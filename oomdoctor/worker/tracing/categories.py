@@ -14,18 +14,16 @@ from oomdoctor.records.facts.categories import ACTIVATIONS, LOGITS, TEMPORARY
 from oomdoctor.worker.tracing.calls import OperatorCall
 from oomdoctor.worker.tracing.whereabouts import NOWHERE, Place
 
-_GATHERS = frozenset(
-    f"c10d::{name}"
+_GATHERS = tuple(
+    f"c10d::{name}_"
     for name in (
-        "allgather_",
-        "_allgather_base_",
-        "allgather_coalesced_",
-        "allgather_into_tensor_coalesced_",
+        "allgather",
+        "_allgather_base",
+        "allgather_coalesced",
+        "allgather_into_tensor_coalesced",
     )
 )
 _SPLITS_GATHERED = "fsdp::split_with_sizes_copy"  # into the weights of a unit
-
-
 BlockOf = Callable[[object], TapeBlock | None]
 
 

@@ -26,17 +26,13 @@ def plain_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     yield from inner_tensors(local_part(tensor))
     if hasattr(tensor, "ds_tensor"):
         yield tensor.ds_tensor
+    parts = []
     state = getattr(tensor, "quant_state", None)
     while state is not None:
-        for name in ("absmax", "code", "offset"):
-            part = getattr(state, name, None)
-            if hasattr(part, "untyped_storage"):
-                yield part
+        parts += [getattr(state, name, None) for name in ("absmax", "code", "offset")]
         state = getattr(state, "state2", None)
-    for name in ("CB", "SCB"):
-        part = getattr(tensor, name, None)
-        if hasattr(part, "untyped_storage"):
-            yield part
+    parts += [getattr(tensor, name, None) for name in ("CB", "SCB")]
+    yield from (part for part in parts if hasattr(part, "untyped_storage"))
 
 
 def inner_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:

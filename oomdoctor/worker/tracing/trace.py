@@ -23,7 +23,16 @@ from oomdoctor.records.facts.categories import CATEGORIES, TEMPORARY, WEIGHTS
 from oomdoctor.records.job.measurement import MemoryCurve
 from oomdoctor.worker.tracing.calls import OperatorCall, Recording, resized_storages
 from oomdoctor.worker.tracing.categories import OptimizerWalk, category_of, gathered
-from oomdoctor.worker.tracing.steps import OTHERS, Freed, Lasting, OnHost, Passing, Result, Step
+from oomdoctor.worker.tracing.steps import (
+    OTHERS,
+    Freed,
+    Lasting,
+    OnHost,
+    Passing,
+    Result,
+    Scratch,
+    Step,
+)
 from oomdoctor.worker.tracing.tensors import local_part, plain_tensors, tensors_in
 from oomdoctor.worker.tracing.whereabouts import NOWHERE, Place, Whereabouts
 
@@ -41,7 +50,8 @@ class AllocationTrace:
     Invariant: `live` is the sum of the sizes of all blocks on the tape that have not died. If an
     allocation crosses `limit` bytes, it raises `torch.OutOfMemoryError` in PyTorch's words.
     `vocabulary` and `tokens` (of one micro-batch) distinguish logits from activations. `where` says
-    which module a birth belongs to. `watcher` is called after every operator.
+    which module a birth belongs to. `watcher` is called after every operator, and `optimizer` is
+    told when the optimizer's update of parameters begins and ends.
     """
 
     def __init__(
@@ -52,14 +62,13 @@ class AllocationTrace:
         vocabulary: int = 0,
         tokens: int = 0,
         where: Whereabouts | None = None,
-        watcher: Watcher | None = None,
     ) -> None:
         self.device_type = device_type
         self.limit = limit
         self.vocabulary = vocabulary
         self.tokens = tokens
         self.where = where
-        self.watcher = watcher
+        self.watcher: Watcher | None = None
         self.steps_of: StepsOf | None = None
         self.taken: list[int] = []  # the blocks that the last kernel took internally
         self.phase = "init"
@@ -72,11 +81,9 @@ class AllocationTrace:
         self.region_of_operator: Region | None = None
         self.stream = 0  # the one that allocates now
         self.lasting: set[int] = set()  # blocks that stay until the process ends
-        self._optimizer = OptimizerWalk()
+        self.optimizer = OptimizerWalk()
         self._peak_event = 0
-        self._known: dict[
-            int, tuple[int, object]
-        ] = {}  # storage address -> (block, weak reference)
+        self._known: dict[int, tuple[int, object]] = {}  # storage -> (block, weak reference)
         self._paused = False
         self._outside: dict[int, object] = {}  # storages that are not memory of the device
         # Storages that gave up their memory: what they were born as, and a weak reference.
@@ -160,11 +167,7 @@ class AllocationTrace:
     def works_on(self, parameter: torch.Tensor) -> None:
         """The optimizer comes to a parameter, with operators that are not recorded."""
         if self.phase == "optimizer":
-            self._optimizer.owners((parameter,), self._known_block)
-
-    def step_begins(self, begins: bool) -> None:
-        """The optimizer begins to update its parameters, or has finished."""
-        self._optimizer.step_begins(begins)
+            self.optimizer.owners((parameter,), self._known_block)
 
     def finish(self) -> Tape:
         """Return the tape; later deaths are not recorded."""
@@ -230,7 +233,8 @@ class AllocationTrace:
                 freed.add(step.taken)
                 self.free_hidden([held[step.taken]])
             elif isinstance(step, Lasting):
-                self.note_lasting(step.name, step.size)
+                block = TapeBlock(step.size, TEMPORARY, step.name)
+                self.lasting.add(self.note_hidden(block))
             elif isinstance(step, Passing):
                 self.free_hidden([self._take(step.name, step.size)])
             elif not isinstance(step, OnHost):
@@ -241,20 +245,10 @@ class AllocationTrace:
 
     def _take(self, name: str, size: int) -> int:
         """Record the birth of a block that a kernel takes internally; returns the block."""
-        module, region = self._place()
-        block = TapeBlock(
-            int(size),
-            TEMPORARY,
-            name,
-            module,
-            region,
-            getattr(size, "rows", 0),
-            getattr(size, "row_sum", None),
-            getattr(size, "segments", 0),
-            self.stream,
-        )
-        self._count(block.allocated)
-        return self.tape.born(block, region)
+        block = TapeBlock(int(size), TEMPORARY, name, *self._place(), stream=self.stream)
+        if isinstance(size, Scratch):
+            block.rows, block.row_sum, block.segments = size.rows, size.row_sum, size.segments
+        return self.note_hidden(block)
 
     def free_hidden(self, blocks: Sequence[int]) -> None:
         """Record the deaths of such blocks, the last first, as C++ does."""
@@ -262,14 +256,11 @@ class AllocationTrace:
             self.tape.died(block, self.tape.blocks[block].region)
             self._count(-self.tape.blocks[block].allocated)
 
-    def note_lasting(self, name: str, size: int) -> None:
-        """Record a block that stays until the process ends, such as a workspace."""
-        self.lasting.add(self.note_hidden(TapeBlock(size, TEMPORARY, name)))
-
     def note_hidden(self, block: TapeBlock) -> int:
-        """Record the birth of a block outside the layers that no operator shows."""
-        self._count(block.size)
-        return self.tape.born(block, None)
+        """Record the birth of a block, also of one that no operator shows."""
+        number = self.tape.born(block, block.region)
+        self._count(block.allocated)
+        return number
 
     def note_resized(self, storage: torch.UntypedStorage) -> None:
         """Record that a storage was resized without an operator, as FSDP does with weights."""
@@ -277,20 +268,14 @@ class AllocationTrace:
             return
         address, size = storage._cdata, storage.nbytes()
         known, emptied = self._known.get(address), self._emptied.pop(address, None)
-        before = None if known is None else self.tape.blocks[known[0]]
-        if before is None and emptied is not None:
-            before = emptied[0]
+        before = self.tape.blocks[known[0]] if known else emptied and emptied[0]
         if before is None or address in self._outside or (known and before.size == size):
             return
-        if known is not None:
-            del self._known[address]
+        self._known.pop(address, None)
         if size:
-            self._check(size)
             module, region = self._place()
             made = replace(before, size=size, module=module, region=region, stream=self.stream)
-            number = self.tape.born(made, region)
-            self._known[address] = (number, weakref.ref(storage, self._death(address)))
-            self._count(size)
+            self._hold(storage, made)
         else:
             forget = weakref.ref(storage, lambda _: self._emptied.pop(address, None))
             self._emptied[address] = (before, forget)
@@ -316,7 +301,7 @@ class AllocationTrace:
         """Where results belong if no module runs: in the optimizer step, to its parameters."""
         if self.where is None or self.where.region is not None or self.phase != "optimizer":
             return [NOWHERE]
-        return self._optimizer.owners(args, self._known_block)
+        return self.optimizer.owners(args, self._known_block)
 
     def _note_source(self, made: int, args: Sequence[object]) -> None:
         for tensor in args:
@@ -340,23 +325,24 @@ class AllocationTrace:
             size == 0 or address in self._outside or tensor.device.type != self.device_type
         ):
             return None
-        self._check(size)
         module, region = owner
         if self.where is not None:
             module, region = self.where.module or module, self.where.region or region
         if category is None:
             category = category_of(tensor, self.phase, self.vocabulary, self.tokens)
         block = TapeBlock(size, category, name, module, region, stream=self.stream)
-        number = self.tape.born(block, region)
-        self._known[address] = (number, weakref.ref(storage, self._death(address)))
-        self._count(size)
+        number = self._hold(storage, block)
         if known is not None:  # resize_ allocates the new block before it frees the old one
             self._bury(known[0])
         return number
 
-    def _check(self, size: int) -> None:
-        if self.limit is not None and self.live + size > self.limit:
-            raise _out_of_memory(size, self.limit, self.live)
+    def _hold(self, storage: torch.UntypedStorage, block: TapeBlock) -> int:
+        """Record the birth of a block that dies with its storage."""
+        if self.limit is not None and self.live + block.size > self.limit:
+            raise _out_of_memory(block.size, self.limit, self.live)
+        number, address = self.note_hidden(block), storage._cdata
+        self._known[address] = (number, weakref.ref(storage, self._death(address)))
+        return number
 
     def found_on_host(self, tensor: torch.Tensor) -> None:
         """A tensor that was counted is not memory of the device."""
@@ -369,11 +355,8 @@ class AllocationTrace:
         storage = tensor.untyped_storage()
         address = storage._cdata
         if address not in self._known and address not in self._outside:
-
-            def forget(_: object) -> None:
-                self._outside.pop(address, None)
-
-            self._outside[address] = weakref.ref(storage, forget)
+            forget = weakref.ref(storage, lambda _: self._outside.pop(address, None))
+            self._outside[address] = forget
 
     def _death(self, address: int) -> Callable[[object], None]:
         def died(reference: object) -> None:
@@ -388,7 +371,7 @@ class AllocationTrace:
         block = self.tape.blocks[number]
         here = None if self.where is None else self.where.region
         if here is None and self.phase == "optimizer":
-            here = self._optimizer.came_to(block.region)
+            here = self.optimizer.came_to(block.region)
         self.tape.died(number, here or block.region)
         self._count(-block.size)
 

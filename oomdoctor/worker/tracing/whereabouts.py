@@ -52,14 +52,12 @@ class Whereabouts:
         self._last |= set({stack: path for path, (stack, _) in units.items()}.values())
         for name, module in model.named_modules():
             path = f"{prefix}.{name}" if prefix and name else prefix or name
-            if path in units and hasattr(module, "_get_fsdp_state"):
-                # FSDP gathers a layer's weights in a hook, which belongs to the layer too.
-                module.register_forward_pre_hook(self._entering(path), prepend=True)
-                module.register_forward_hook(self._leaving(path), always_call=True)
-            elif path in units:
+            is_unit = path in units
+            if is_unit and not hasattr(module, "_get_fsdp_state"):
                 self._follow_layer(path, module)
             else:
-                module.register_forward_pre_hook(self._entering(path))
+                # FSDP gathers a layer's weights in a hook, which belongs to the layer too.
+                module.register_forward_pre_hook(self._entering(path), prepend=is_unit)
                 module.register_forward_hook(self._leaving(path), always_call=True)
 
     def enter(self, phase: str) -> None:
@@ -127,7 +125,7 @@ class Whereabouts:
             return  # the backward pass never walks the graph of a recomputation
         number = torch.autograd._get_sequence_nr()
         if self._numbers and self._numbers[-1] == number:
-            self._places[-1] = Place(self.module, self.region)
+            self._places.pop()
         else:
             self._numbers.append(number)
-            self._places.append(Place(self.module, self.region))
+        self._places.append(Place(self.module, self.region))

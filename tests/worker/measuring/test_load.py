@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from compared_steps import CPU
 
 from oomdoctor.worker.measuring import nvml, timing
 
@@ -38,12 +39,13 @@ def test_what_this_process_did_not_use_was_used_by_others(
     monkeypatch.setattr(timing.time, "perf_counter", lambda: 14.0)
     monkeypatch.setattr(timing.time, "process_time", lambda: 7.0)
     monkeypatch.setattr(timing, "_busy_seconds", lambda: 106.0)
-    found = timing.since(start, threads=2)
+    monkeypatch.setattr(timing.torch, "get_num_threads", lambda: 2)
+    found = timing.since(start, CPU)
     assert found is not None
     assert (found.threads, found.own_cpus, found.foreign_cpus) == (2, 0.5, 1.0)
     assert found.foreign_gpu is None
-    assert timing.since(replace(start, wall_s=13.9), threads=2) is None
-    unknown = timing.since(replace(start, busy_s=None), threads=2)
+    assert timing.since(replace(start, wall_s=13.9), CPU) is None
+    unknown = timing.since(replace(start, busy_s=None), CPU)
     assert unknown is not None
     assert unknown.foreign_cpus is None
 
