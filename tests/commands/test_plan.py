@@ -275,6 +275,30 @@ def test_a_remedy_fits(ask: Callable[..., SurveyRequest]) -> None:
 
 
 @pytest.mark.slow
+def test_several_gpus_get_the_same_search(ask: Callable[..., SurveyRequest]) -> None:
+    """On two cards, a plan of which nothing fits once ended without any advice."""
+    config = replace(
+        RUNGS[0].config,
+        sequence_length=512,
+        attention="eager",
+        micro_batch_size=512,
+        effective_batch_size=1024,
+        world_size=2,
+        sharding="ddp",
+    )
+    report, _ = plan(
+        replace(
+            ask(PlanRequest(("2GiB",)), Rung("full", config)), gpus=2, effective_batch_size=1024
+        )
+    )
+    assert report.results[0].outcome == "oom"
+    (remedy,) = report.cards[0].remedies
+    assert (remedy.method, remedy.basis) == ("full", "simulated")
+    assert (remedy.peak_device_bytes or 0) <= report.cards[0].usable_bytes
+    assert "sharding" in (remedy.rung or "")
+
+
+@pytest.mark.slow
 def test_a_package_that_is_missing_does_not_end_the_search(
     ask: Callable[..., SurveyRequest],
 ) -> None:

@@ -48,7 +48,7 @@ def find_remedies(known: Findings, simulators: Simulators) -> None:
     Raises:
         Stopped: told to stop.
     """
-    if _asks_more(known) or not known.plan.suggest or known.request.most_gpus() > 1:
+    if _asks_more(known) or not known.plan.suggest:
         return
     for card in known.cards if len(known.cards) <= _MOST_CARDS else ():
         known.remedies[card.name] = _of_card(known, simulators, card)
