@@ -45,7 +45,6 @@ def answer_all() -> None:
 
 
 def _refusal(what: str) -> RuntimeError:
-    """The error of a script that needs the other ranks."""
     return RuntimeError(
         f"oomdoctor: {what} needs the other ranks, which do not run: leave out --ranks 1"
     )
@@ -174,7 +173,6 @@ def _gather(words: Words, call: Callable[[], Any]) -> Any:
 
 
 def _group_of(c10d: Words, words: Words) -> Any:
-    """The process group of a call."""
     return words.get("group") or c10d["_get_default_group"]()
 
 

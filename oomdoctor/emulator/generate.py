@@ -63,17 +63,16 @@ def libraries(torch: Path, packages: Iterable[Path]) -> list[Library]:
     """The stand-ins that a torch and the packages beside it need."""
     found: dict[str, Library] = {f: Library(n, f) for n, f in _ALWAYS.items()}
     unversioned: set[str] = set()
-    looking_up = [
-        path for path in (torch / "lib").glob("*.so*") if 0 < path.stat().st_size < _SMALL
-    ]
+    looking_up: list[Path] = []
     for binary in _binaries(torch, packages):
-        files = [name for name in elf.needed(binary) if CUDA_LIBRARY.fullmatch(name)]
-        if not files and not binary.is_relative_to(torch):
+        files = [match for name in elf.needed(binary) if (match := CUDA_LIBRARY.fullmatch(name))]
+        is_torch = binary.is_relative_to(torch)
+        if not files and not is_torch:
             continue
-        if not binary.is_relative_to(torch):
+        if not is_torch or 0 < binary.stat().st_size < _SMALL:
             looking_up.append(binary)
-        for name in files:
-            found.setdefault(name, Library(_short(name), name))
+        for file in files:
+            found.setdefault(file[0], Library(file[1], file[0]))
         for symbol in elf.wanted(binary):
             if symbol.library in found and symbol.version is not None:
                 found[symbol.library].symbols[symbol.version].add(symbol.name)
@@ -145,11 +144,6 @@ def _texts(path: Path, pattern: re.Pattern[bytes]) -> list[str]:
         # Not closed by hand: where Ctrl-C stops the search, that would fail (BufferError).
         data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         return [match[1].decode() for match in pattern.finditer(data)]
-
-
-def _short(file: str) -> str:
-    found = CUDA_LIBRARY.fullmatch(file)
-    return found[1] if found else file
 
 
 def _binaries(torch: Path, packages: Iterable[Path]) -> Iterator[Path]:

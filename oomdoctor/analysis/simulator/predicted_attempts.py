@@ -46,17 +46,10 @@ def attempts_of_prediction(
     `simulated` is the attempt of the simulation itself.
     """
     attempts = []
-    for number, size in enumerate(prediction.sizes):
+    for size in prediction.sizes:
         predicted = next(f for f in size.devices if f.target == target.name)
-        attempts.append(
-            _attempt(
-                config,
-                size,
-                predicted,
-                target,
-                replace(simulated, elapsed_s=0.0) if number else simulated,
-            )
-        )
+        attempts.append(_attempt(config, size, predicted, target, simulated))
+        simulated = replace(simulated, elapsed_s=0.0)
     return tuple(attempts)
 
 
@@ -82,7 +75,8 @@ def _attempt(
         tensors_only = predicted.fits and is_zero(config)
         held = max(allocated, reserved or 0)
         borderline = borderline_note(target.error, held, tensors_only=tensors_only)
-    return Attempt(
+    return replace(
+        simulated,
         config=config.with_micro_batch(size.micro_batch_size),
         outcome="fits" if predicted.fits else "oom",
         measurement=replace(
@@ -95,8 +89,5 @@ def _attempt(
         oom=predicted.oom,
         failure=None,
         reason=reason,
-        elapsed_s=simulated.elapsed_s,
-        folder=simulated.folder,
-        cached_at=simulated.cached_at,
         borderline=borderline,
     )

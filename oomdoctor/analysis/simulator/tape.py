@@ -8,6 +8,7 @@ separate from the order of events, so one order serves every micro-batch size.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import NamedTuple
 
 from oomdoctor.analysis.simulator.reductions import Capability, RowSum, scratch_bytes
@@ -98,26 +99,12 @@ def in_canonical_order(tape: Tape) -> Tape:
     It does not change the free memory of an allocator, but which of equal blocks it uses next.
     """
     breaks = {start for start, _, _ in tape.windows}
-    tidy = Tape(blocks=tape.blocks, windows=tape.windows, carried=tape.carried)
-    pending: list[tuple[int, Region | None]] = []
-
-    def flush() -> None:
-        pending.sort(key=lambda death: -death[0])
-        for event, region in pending:
-            tidy.events.append(event)
-            tidy.regions.append(region)
-        pending.clear()
-
-    for position, (event, region) in enumerate(zip(tape.events, tape.regions, strict=True)):
-        if event > 0 or position in breaks:
-            flush()
-        if event > 0:
-            tidy.events.append(event)
-            tidy.regions.append(region)
-        else:
-            pending.append((event, region))
-    flush()
-    return tidy
+    # A run is a birth and the deaths that follow it, or those from the beginning of a window on.
+    runs = accumulate(event > 0 or at in breaks for at, event in enumerate(tape.events))
+    keys = [(run, -event) for run, event in zip(runs, tape.events, strict=True)]
+    order = sorted(range(len(keys)), key=keys.__getitem__)
+    events, regions = [tape.events[at] for at in order], [tape.regions[at] for at in order]
+    return Tape(tape.blocks, events, regions, tape.windows, tape.carried)
 
 
 def same_structure(one: Tape, other: Tape) -> bool:

@@ -24,7 +24,6 @@ from oomdoctor.records.job.simulation import Origin, Slower, SpeedErrorRecord
 _MAKE_STATES = ("zeros_like", "zeros", "full", "ones")  # they create optimizer states in step one
 _OVER_LISTS = ("_foreach_", "_fused_")
 
-
 _ENOUGH = 5  # with fewer runs, a 95th percentile is just the largest of a few
 _ORIGINS = get_args(Origin)  # our own runs come first
 # Relative, by bottleneck: how far the sources of the roofline's constants differ for a card, and
@@ -45,8 +44,8 @@ def work_of(
     costs: list[Cost], windows: list[tuple[int, str, str]], depths: Mapping[int, tuple[int, int]]
 ) -> Work:
     """The work of steps, from the costs of a recorded one."""
-    forward = next(i for i, (_, _, phase) in enumerate(windows) if phase == "forward")
-    optimizer = next(i for i, (_, _, phase) in enumerate(windows) if phase == "optimizer")
+    phases = [phase for _, _, phase in windows]
+    forward, optimizer = phases.index("forward"), phases.index("optimizer")
     counts = {region: times(region, depths) for region in {cost.region for cost in costs}}
     micro_step = [(c.cost, counts[c.region]) for c in costs if forward <= c.window < optimizer]
     update = _steady([cost for cost in costs if cost.window == optimizer], counts)
@@ -106,14 +105,9 @@ def costs_between(
     def between(a: OpCost, b: OpCost) -> OpCost:
         if a.flops == b.flops and a.bytes_moved == b.bytes_moved:
             return a
-        return OpCost(
-            a.name,
-            a.kind,
-            a.dtype,
-            a.flops + (b.flops - a.flops) / distance * rows,
-            a.bytes_moved + (b.bytes_moved - a.bytes_moved) / distance * rows,
-            a.unpacked_bytes,
-        )
+        flops = a.flops + (b.flops - a.flops) / distance * rows
+        moved = a.bytes_moved + (b.bytes_moved - a.bytes_moved) / distance * rows
+        return OpCost(a.name, a.kind, a.dtype, flops, moved, a.unpacked_bytes)
 
     # Many operators are the same objects; so are those between them.
     known: dict[tuple[int, int], OpCost] = {}

@@ -56,11 +56,9 @@ def measure(job: ProbeJob, progress: PhaseFile) -> Measurement:
     meter = meters.for_job(job)
     if is_zero(job.config):
         nvml.number_devices()
-    marks = Marks(progress)
     import_libraries(job.config)
     with meter.recording(), _eager_where_watched(job):
-        enter(meter, progress, "load", "load")
-        setup, held = built(job, marks, meter)
+        setup, held, marks = built(job, meter, progress)
         batches = of_step(held, job)
         trace = meter.trace_for_breakdown(*logits_shape(job.config, setup.task, setup.model_config))
         losses: list[float] = []
@@ -98,11 +96,15 @@ def measure(job: ProbeJob, progress: PhaseFile) -> Measurement:
     return summarise(setup, meter, totals, trace, curve, losses, timing, skipped)
 
 
-def built(job: ProbeJob, marks: Marks, meter: meters.Meter) -> tuple[Setup, list[Batch]]:
-    """The rung on this rank's device, and the micro-batches that the device holds."""
-    device = own_device(job.device_type)
+def built(
+    job: ProbeJob, meter: meters.Meter, progress: PhaseFile
+) -> tuple[Setup, list[Batch], Marks]:
+    """The rung on this rank's device, the micro-batches that the device holds, and its marks."""
+    enter(meter, progress, "load", "load")
+    device, marks = own_device(job.device_type), Marks(progress)
     setup = build(job, device, marks, on_host=meter.on_host)
-    return setup, held_batches(job.config, setup.task, setup.model_config, device, seed=job.seed)
+    held = held_batches(job.config, setup.task, setup.model_config, device, seed=job.seed)
+    return setup, held, marks
 
 
 def of_step(held: list[Batch], job: ProbeJob) -> list[Batch]:

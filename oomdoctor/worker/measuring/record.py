@@ -17,11 +17,10 @@ from oomdoctor.snapshot.phases import own_frames
 from oomdoctor.snapshot.writing import Allocations, Stretch, write_snapshot
 from oomdoctor.worker.measuring import meters
 from oomdoctor.worker.measuring.measure import built, enter, gradients, of_step, weights
-from oomdoctor.worker.protocol import Marks, PhaseFile
+from oomdoctor.worker.protocol import PhaseFile
 from oomdoctor.worker.training import optimizers
-from oomdoctor.worker.training.batch import Batch, tensors_of
+from oomdoctor.worker.training.batch import tensors_of
 from oomdoctor.worker.training.build import import_libraries
-from oomdoctor.worker.training.setup import Setup
 from oomdoctor.worker.training.step import training_step, whole_step
 
 _STEPS = 3  # the first one makes the optimizer's states
@@ -53,7 +52,7 @@ def _record_history(job: ProbeJob, asked: RecordingRequest, progress: PhaseFile)
     history._record_memory_history(max_entries=_MOST_EVENTS, stacks="python")
     try:
         meter = meters.for_job(job)
-        setup, held, marks = _built(job, meter, progress)
+        setup, held, marks = built(job, meter, progress)
         for _ in range(_STEPS):
             whole_step(setup, of_step(held, job), marks)
     finally:
@@ -68,8 +67,7 @@ def _record_counted(
     trace = meter.trace
     with meter.recording():
         try:
-            enter(meter, progress, "", "load")
-            setup, held, marks = _built(job, meter, progress)
+            setup, held, marks = built(job, meter, progress)
             trace.adopt(weights(setup), WEIGHTS)
             trace.adopt(tensors_of(held), INPUTS)
 
@@ -111,18 +109,10 @@ def _record_trace(
     activities = [ProfilerActivity.CPU]
     if job.device_type == "cuda":
         activities.append(ProfilerActivity.CUDA)
-    setup, held, marks = _built(job, meter, progress)
+    setup, held, marks = built(job, meter, progress)
     whole_step(setup, of_step(held, job), marks)
     with profile(activities=activities, record_shapes=True, profile_memory=True) as profiled:
         training_step(setup, of_step(held, job), marks)
         if job.device_type == "cuda":
             torch.cuda.synchronize()
     profiled.export_chrome_trace(asked.file)
-
-
-def _built(
-    job: ProbeJob, meter: meters.Meter, progress: PhaseFile
-) -> tuple[Setup, list[Batch], Marks]:
-    marks = Marks(progress)
-    progress.enter("load")
-    return *built(job, marks, meter), marks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import chain
 
 import torch
 
@@ -98,12 +99,11 @@ def load(
     job = built_job(job)
     config = load_config(job.model)
     stacks = _stacks(job) if shallow else ()
-    if stacks:
-        fewer = shallow_config(config, stacks)
-        if fewer is None:
-            stacks = ()
-        else:
-            config = fewer
+    fewer = shallow_config(config, stacks) if stacks else None
+    if fewer is None:
+        stacks = ()
+    else:
+        config = fewer
     trace = instruments.trace
     setup = build(job, torch.device("cpu"), instruments.marks, config, on_host=trace.paused)
     assert job.simulation is not None
@@ -177,13 +177,9 @@ def _settle(setup: Setup, whole: WholeModel, trace: AllocationTrace) -> None:
     owner: dict[int, Region | None] = {}
     models = [("", setup.model)]
     if setup.reference is not None:
-        models.append((f"{REFERENCE}.", setup.reference))
+        models.append((REFERENCE, setup.reference))
     for prefix, model in models:
-        for name, tensor in (
-            (prefix + name, tensor)
-            for named in (model.named_parameters(), model.named_buffers())
-            for name, tensor in named
-        ):
+        for name, tensor in chain(model.named_parameters(prefix), model.named_buffers(prefix)):
             unit = whole.unit_of(name)
             for block in trace.adopt([tensor], WEIGHTS, unit, name.rpartition(".")[0]):
                 owner[block] = unit

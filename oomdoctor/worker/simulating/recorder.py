@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -76,6 +77,7 @@ class Recorder:
     def facts(self) -> RungFacts:
         """What is the same in all recordings."""
         trainable, parameters = self.whole.parameter_counts()
+        models = 1 if self.setup.reference is None else 2  # with layers
         return RungFacts(
             units=tuple(self.depths.values()),
             least_bytes=self.whole.sum_of(self._loaded_bytes()) + self.whole.gradient_bytes(),
@@ -85,7 +87,7 @@ class Recorder:
                 stack.layers - (real - simulated) * stack.period
                 for stack, (simulated, real) in zip(self.stacks, self.depths.values(), strict=True)
             ),
-            layers=sum(stack.layers for stack in self.request.stacks) * self._models(),
+            layers=sum(stack.layers for stack in self.request.stacks) * models,
             attention=attention_implementation(self.setup),
             notes=tuple(self.setup.notes),
             versions=installed_versions(),
@@ -94,10 +96,6 @@ class Recorder:
             as_cuda=self.request.as_cuda,
             groups=self.whole.groups(),
         )
-
-    def _models(self) -> int:
-        """How many models have layers: the trained one, and a reference."""
-        return 2 if self.setup.reference is not None else 1
 
     def record(self, size: int, card: Card | None = None) -> Recorded:
         """Record one step with one micro-batch of `size` rows, for `card` or the first target."""
@@ -144,14 +142,10 @@ class Recorder:
                     yield (module, name), value
 
     def _copied(self) -> Tape:
-        tape = self._trace.tape
-        return Tape(
-            self._blocks(),
-            list(tape.events),
-            list(tape.regions),
-            list(tape.windows),
-            self._carried(),
-        )
+        tape, left = self._trace.tape, self._in_books()
+        carried = {block: left[name] for name, block in self._before.items() if name in left}
+        events, regions, windows = list(tape.events), list(tape.regions), list(tape.windows)
+        return Tape(self._blocks(), events, regions, windows, carried)
 
     def _blocks(self) -> list[TapeBlock]:
         """The blocks of the tape; those with an entry for each parameter are as in all layers."""
@@ -177,10 +171,6 @@ class Recorder:
         books = self.setup.books
         found = {"last": self._trace.part_of(books.last), "norm": self._trace.part_of(books.norm)}
         return {name: block for name, block in found.items() if block is not None}
-
-    def _carried(self) -> dict[int, int]:
-        left = self._in_books()
-        return {block: left[name] for name, block in self._before.items() if name in left}
 
     def _step(self, size: int, micro_steps: int) -> list[Batch]:
         """Run one step under the trace, and say what is an input, a gradient or a state.
@@ -286,19 +276,14 @@ class Recorder:
     def _loaded_bytes(self) -> dict[Region | None, int]:
         """Bytes that are alive after the load, by unit."""
         tape = self._trace.tape
-        totals: dict[Region | None, int] = {}
+        totals: Counter[Region | None] = Counter()
         for event in tape.events[: self._begin[1]]:
             block = tape.blocks[abs(event) - 1]
-            change = block.size if event > 0 else -block.size
-            totals[block.region] = totals.get(block.region, 0) + change
+            totals[block.region] += block.size if event > 0 else -block.size
         return totals
 
     def _adding(self, gradient: TapeBlock) -> Cost:
         """The cost of adding to a gradient: two gradients are read and their sum is written."""
-        window = next(
-            i for i, (_, _, phase) in enumerate(self._trace.tape.windows) if phase == "backward"
-        )
-        moved = 3.0 * gradient.size
-        return Cost(
-            gradient.region, window, OpCost("aten::add_", "elementwise", "float32", 0.0, moved)
-        )
+        phases = [phase for _, _, phase in self._trace.tape.windows]
+        cost = OpCost("aten::add_", "elementwise", "float32", 0.0, 3.0 * gradient.size)
+        return Cost(gradient.region, phases.index("backward"), cost)

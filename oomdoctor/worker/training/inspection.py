@@ -107,7 +107,7 @@ def count_parameters(model: PreTrainedModel, config: PretrainedConfig) -> Parame
                 linear += size
             else:
                 rest += size
-            if _is_routed(path):
+            if not {"experts", "local_experts"}.isdisjoint(path.split(".")):
                 routed += size
     text = config.get_text_config()
     experts = _first_number(text, SIZE_NAMES["experts"])
@@ -139,17 +139,9 @@ def _embedding_parameters(model: PreTrainedModel) -> list[torch.nn.Parameter]:
     return [p for module in modules if module is not None for p in module.parameters()]
 
 
-def _is_routed(path: str) -> bool:
-    parts = path.split(".")
-    return "experts" in parts or "local_experts" in parts
-
-
 def _first_number(config: PretrainedConfig, names: tuple[str, ...]) -> int:
-    for name in names:
-        value = getattr(config, name, None)
-        if isinstance(value, int):
-            return value
-    return 0
+    values = (getattr(config, name, None) for name in names)
+    return next((value for value in values if isinstance(value, int)), 0)
 
 
 def _max_sequence_length(config: PretrainedConfig) -> int | None:

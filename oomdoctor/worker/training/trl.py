@@ -91,8 +91,7 @@ def make_trl_trainer(setup: Setup) -> None:
 
     model, config = setup.model, setup.config
     name = f"{_NAMES[config.objective]}Trainer"
-    part = name.removesuffix("Trainer").lower()
-    module = importlib.import_module(f"trl.trainer.{part}_trainer")
+    module = importlib.import_module(f"trl.trainer.{_NAMES[config.objective].lower()}_trainer")
     given: dict[str, object] = {}
     if config.method != "full":
         from peft import LoraConfig

@@ -71,17 +71,12 @@ class Outline:
         """How many copies of each block of the tape are alive at a peak."""
         place = (peak.stretch, peak.turn, peak.event)
         if place not in self._alive:
-            last = self.stretches[peak.stretch]
-            counted: dict[int, int] = {}
+            last = self.stretches[peak.stretch].changes
             parts = [(before.changes, before.times) for before in self.stretches[: peak.stretch]]
-            for changes, times in (
-                *parts,
-                (last.changes, peak.turn),
-                (last.changes[: peak.event + 1], 1),
-            ):
+            counted: Counter[int] = Counter()
+            for changes, times in (*parts, (last, peak.turn), (last[: peak.event + 1], 1)):
                 for change, count in Counter(changes).items():
-                    source, sign = (change, times) if change >= 0 else (~change, -times)
-                    counted[source] = counted.get(source, 0) + count * sign
+                    counted[max(change, ~change)] += count * (times if change >= 0 else -times)
             self._alive[place] = {source: count for source, count in counted.items() if count}
         return self._alive[place]
 
