@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from oomdoctor.analysis.allocator.sizes import LARGE_SEGMENT, SMALL_SEGMENT, segment_size
+from oomdoctor.explain.diagnosis.usage import OF_PYTORCH
 from oomdoctor.explain.memory.model_sizes import Sizes
 from oomdoctor.explain.memory.states import trainable
 from oomdoctor.explain.training.assumed import training_of
@@ -21,11 +23,6 @@ from oomdoctor.records.report.diagnosis import Confidence, Frame, Tensor
 from oomdoctor.stacks.partial_config import PartialConfig
 from oomdoctor.units import GIB, KIB, MIB, format_bytes
 
-# These allocators print the segment they requested, not the tensor. get_allocation_size in
-# c10/cuda/CUDACachingAllocator.cpp: up to 1 MiB takes 2 MiB, below 10 MiB takes 20 MiB, above that
-# the size is rounded up to 2 MiB.
-_SEGMENTS = frozenset({"cuda_caching_allocator", "hip", "xpu"})
-_SMALL, _LARGE_SEGMENT, _LARGE, _ROUND = MIB, 20 * MIB, 10 * MIB, 2 * MIB
 _NEARBY = 64  # how many neighbouring lengths may print the same figure
 _LENGTHS = tuple(2**n for n in range(5, 21)) + tuple(3 * 2**n for n in range(5, 17))
 _RANK: dict[Confidence, int] = {"high": 0, "medium": 1, "low": 2}
@@ -57,14 +54,8 @@ BUCKETS = tuple((row["bytes"], row["name"], row["hint"]) for row in _TABLE["buck
 
 
 def allocation(size: int, dialect: str) -> int:
-    """The segment that the allocator requests for a tensor of `size` bytes."""
-    if dialect not in _SEGMENTS:
-        return size
-    if size <= _SMALL:
-        return _ROUND
-    if size < _LARGE:
-        return _LARGE_SEGMENT
-    return -(-size // _ROUND) * _ROUND
+    """What an allocator prints for a tensor of `size` bytes: PyTorch's, the segment it requests."""
+    return segment_size(size) if dialect in OF_PYTORCH else size
 
 
 def fits_figure(size: int, requested: int, dialect: str) -> bool:
@@ -77,14 +68,22 @@ def fits_figure(size: int, requested: int, dialect: str) -> bool:
     return abs(asked - requested) <= unit // 100
 
 
-def _prints(size: int, requested: int) -> bool:
-    """Whether the size, rounded as PyTorch rounds it, prints as the requested size."""
-    return format_bytes(size) == format_bytes(requested)
-
-
 def is_pool_segment(requested: int | None, dialect: str) -> bool:
     """Whether the request is a segment for small tensors, which says nothing about their size."""
-    return dialect in _SEGMENTS and requested in (_ROUND, _LARGE_SEGMENT)
+    return dialect in OF_PYTORCH and requested in (SMALL_SEGMENT, LARGE_SEGMENT)
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """A request that failed: its bytes, who refused it, when, and what the frames show then."""
+
+    size: int
+    dialect: str
+    phase: str
+    near: str
+
+    def fits(self, size: int) -> bool:
+        return fits_figure(size, self.size, self.dialect)
 
 
 def matches(
@@ -102,14 +101,15 @@ def matches(
         return ()
     shown = frames[-6:]
     near = " ".join(f"{f.file} {f.function} {f.code or ''}" for f in shown) + " " + code
+    asked = _Request(requested, dialect, phase, near)
     found: list[tuple[int, Tensor]] = []
     if sizes is not None:
-        found += _of_model(requested, dialect, phase, near, sizes, setup)
+        found += _of_model(asked, sizes, setup)
     elif setup.get("micro_batch_size") and setup.get("sequence_length"):
-        found += _of_vocabulary(requested, dialect, phase, near, setup)
+        found += _of_vocabulary(asked, setup)
+    everywhere = " ".join(f.file for f in frames)
     for size, name, hint in BUCKETS:
-        everywhere = " ".join(f.file for f in frames)
-        if fits_figure(size, requested, dialect) and re.search(hint, everywhere):
+        if asked.fits(size) and re.search(hint, everywhere):
             tensor = Tensor(size, (), name, None, "medium", f"{size:,} bytes by default")
             found.append((1, tensor))
     found.sort(key=lambda pair: (_RANK[pair[1].likelihood], pair[0]))
@@ -119,41 +119,36 @@ def matches(
     return tuple(unique.values())[:6]
 
 
-def _of_model(
-    requested: int, dialect: str, phase: str, near: str, sizes: Sizes, setup: PartialConfig
-) -> Iterator[tuple[int, Tensor]]:
+def _of_model(asked: _Request, sizes: Sizes, setup: PartialConfig) -> Iterator[tuple[int, Tensor]]:
     letters = _letters(sizes, setup)
     for kind in KINDS:
-        hinted = re.search(kind.hint, near) is not None
-        agrees = phase in kind.phases
-        elsewhere = hinted and phase in ("eval", "generate")
-        untold = phase == "unknown" and (hinted or kind.dimensions not in ("P", "W"))
+        hinted = re.search(kind.hint, asked.near) is not None
+        agrees = asked.phase in kind.phases
+        elsewhere = hinted and asked.phase in ("eval", "generate")
+        untold = asked.phase == "unknown" and (hinted or kind.dimensions not in ("P", "W"))
         if not (agrees or elsewhere or untold) or (kind.needs_hint and not hinted):
             continue
         for place, width in enumerate(kind.widths):
-            for shape, solved in _shapes(kind, letters, requested, width, dialect, sizes):
+            for shape, solved in _shapes(asked, kind, letters, width, sizes.longest or 2**20):
                 if solved and not hinted:
                     continue  # with two unknowns, something always fits
                 level: Confidence = "medium" if solved or not (hinted and agrees) else "high"
                 if not agrees and not hinted:
                     level = "low"
-                yield (
-                    (2 if solved else 0) + (0 if hinted else 1) + place,
-                    _tensor(kind.name, shape, width, level, solved),
-                )
+                rank = 2 * solved + (not hinted) + place
+                yield rank, _tensor(kind.name, shape, width, level, solved)
 
 
-def _of_vocabulary(
-    requested: int, dialect: str, phase: str, near: str, setup: PartialConfig
-) -> Iterator[tuple[int, Tensor]]:
+def _of_vocabulary(asked: _Request, setup: PartialConfig) -> Iterator[tuple[int, Tensor]]:
     """Logits of a common vocabulary, if batch and length are known but the model is not."""
-    if phase not in ("loss", "forward", "backward", "eval") or not re.search(KINDS[0].hint, near):
+    hinted = re.search(KINDS[0].hint, asked.near)
+    if asked.phase not in ("loss", "forward", "backward", "eval") or not hinted:
         return
     batch, length = setup["micro_batch_size"], setup["sequence_length"]
     for vocabulary, family in VOCABULARIES.items():
         for width in (4, 2):
             shape = (batch, length, vocabulary)
-            if fits_figure(prod(shape) * width, requested, dialect):
+            if asked.fits(prod(shape) * width):
                 yield 0, _tensor(f"logits (vocabulary of {family})", shape, width, "medium", False)
 
 
@@ -181,31 +176,27 @@ def _letters(sizes: Sizes, setup: PartialConfig) -> dict[str, int | None]:
 
 
 def _shapes(
-    kind: Kind,
-    letters: dict[str, int | None],
-    requested: int,
-    width: int,
-    dialect: str,
-    sizes: Sizes,
+    asked: _Request, kind: Kind, letters: dict[str, int | None], width: int, longest: int
 ) -> Iterator[tuple[tuple[int, ...], bool]]:
     """Shapes of this kind with the requested size; True if batch or length was solved for."""
     names = kind.dimensions.split()
     values = [letters[name] for name in names]
     if all(value is not None for value in values):
         shape = tuple(value for value in values if value is not None)
-        if fits_figure(prod(shape) * width, requested, dialect):
+        if asked.fits(prod(shape) * width):
             yield shape, False
         return
     if "X" in names or "S-1" in names:
         return
     batches = [letters["B"]] if letters["B"] else [1, 2, 4, 8, 16, 32, 64]
-    lengths = [letters["S"]] if letters["S"] else _likely_lengths(sizes)
+    likely = sorted(length for length in _LENGTHS if length <= max(longest, 2048))
+    lengths = [letters["S"]] if letters["S"] else likely
     hits = 0
     for batch in batches:
         for length in lengths:
             known = {**letters, "B": batch, "S": length}
             shape = tuple(known[name] or 1 for name in names)
-            if fits_figure(prod(shape) * width, requested, dialect):
+            if asked.fits(prod(shape) * width):
                 yield shape, True
                 hits += 1
                 break
@@ -216,24 +207,17 @@ def _shapes(
     # No round length fits: a padded batch can have any length.
     each = prod(letters[name] or 1 for name in names if name not in ("B", "S")) * width
     batch = letters["B"] or 1
-    near = requested // (batch * each)
-    fitting = [
-        length
-        for length in range(max(16, near - _NEARBY), min(near + _NEARBY, 2**20) + 1)
-        if fits_figure(batch * length * each, requested, dialect)
-    ]
+    near = asked.size // (batch * each)
+    nearby = range(max(16, near - _NEARBY), min(near + _NEARBY, 2**20) + 1)
+    fitting = [length for length in nearby if asked.fits(batch * length * each)]
     if fitting:
         # Collators pad to multiples of 8 or 64, so we prefer the length with the most factors of 2
         # among those that print the same figure.
-        best = [length for length in fitting if _prints(batch * length * each, requested)]
+        printed = format_bytes(asked.size)
+        best = [one for one in fitting if format_bytes(batch * one * each) == printed]
         length = max(best or fitting, key=lambda length: (length & -length, -abs(length - near)))
         known = {**letters, "B": batch, "S": length}
         yield tuple(known[name] or 1 for name in names), True
-
-
-def _likely_lengths(sizes: Sizes) -> list[int]:
-    longest = sizes.longest or 2**20
-    return sorted(length for length in _LENGTHS if length <= max(longest, 2048))
 
 
 def _tensor(

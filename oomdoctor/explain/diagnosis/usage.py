@@ -5,8 +5,9 @@ from __future__ import annotations
 from oomdoctor.records.job.measurement import OomEvent
 from oomdoctor.units import GIB
 
-# Dialects of devices that several processes and a display can share.
-_CUDA_LIKE = frozenset({"cuda_caching_allocator", "hip", "xpu"})
+OF_PYTORCH = frozenset({"cuda_caching_allocator", "hip", "xpu"})
+"""The dialects of PyTorch's caching allocator: they count what it gave to tensors, and print the
+segment that it requested. Several processes and a display can share their devices."""
 UNDERFLOW = "17179869184"  # GiB: WSL and Windows print a negative difference as unsigned
 
 # What a process may hold outside PyTorch's allocator: the CUDA context with its loaded kernels (0.3
@@ -46,7 +47,7 @@ def others(event: OomEvent) -> int | None:
         return event.other_processes_bytes
     process, capacity, free = event.process_bytes, event.capacity_bytes, event.free_bytes
     own = process if process is not None else reserved(event)
-    if event.dialect not in _CUDA_LIKE or UNDERFLOW in event.message:
+    if event.dialect not in OF_PYTORCH or UNDERFLOW in event.message:
         return None
     if capacity is None or free is None or own is None:
         return None

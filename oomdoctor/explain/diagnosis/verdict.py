@@ -7,14 +7,11 @@ from dataclasses import dataclass
 
 from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.diagnosis.requested import is_pool_segment
-from oomdoctor.explain.diagnosis.usage import UNDERFLOW
+from oomdoctor.explain.diagnosis.usage import OF_PYTORCH, UNDERFLOW
 from oomdoctor.explain.reading.failures.look_alikes import DATA
 from oomdoctor.records.facts.phases import OF_A_STEP, PHASES
 from oomdoctor.records.report.diagnosis import RESOURCE_WORDS
 from oomdoctor.units import MIB, format_bytes
-
-# Messages whose "allocated" counts what PyTorch gave to tensors.
-_TOLD = frozenset({"cuda_caching_allocator", "hip", "xpu"})
 
 
 def verdict(case: Case) -> str:
@@ -88,7 +85,7 @@ def _unlike_the_model(case: Case) -> list[str]:
     """What the message shows and the arithmetic cannot explain: another model or other settings."""
     weights = case.term("weights") or case.term("quantized weights")
     allocated, moment = case.allocated, case.moment()
-    if allocated is None or moment is None or case.dialect not in _TOLD:
+    if allocated is None or moment is None or case.dialect not in OF_PYTORCH:
         return []
     shown = format_bytes(allocated)
     if weights is not None and case.phase in OF_A_STEP and allocated < 0.98 * weights.size_bytes:
