@@ -40,7 +40,6 @@ class FactReader:
         # Parsed only at the end: in a long log, later lines push out most of these.
         self._late: deque[tuple[int | None, str]] = deque(maxlen=8 * _MOST_SAMPLES)
         self._readings: list[MemorySample] = []
-        self._late_readings: deque[MemorySample] = deque(maxlen=_MOST_SAMPLES)
         self.step: int | None = None
         self.total: int | None = None
         self._epoch = ""
@@ -62,7 +61,9 @@ class FactReader:
             self.going_on.moved(text)
         if "MiB" in text and (match := _RE["nvidia_smi"].search(text)):
             used = int(match[1]) * 1024**2
-            self._reading(MemorySample(self.step, used, "nvidia_smi", text.strip()[:LONGEST_QUOTE]))
+            quote = text.strip()[:LONGEST_QUOTE]
+            self._readings.append(MemorySample(self.step, used, "nvidia_smi", quote))
+            del self._readings[_MOST_SAMPLES:-_MOST_SAMPLES]  # the first and the last ones stay
         self.going_on.feed(number, text)
         if "Process " in text and (match := _RE["spawned"].search(text)):
             self._spawned.append((number, int(match[1])))
@@ -92,7 +93,7 @@ class FactReader:
             step_memory=(*self._first, *late[-_MOST_SAMPLES:]),
             last_step=self.step,
             total_steps=self.total,
-            gpu_readings=(*self._readings, *self._late_readings),
+            gpu_readings=tuple(self._readings),
             evidence={**told.evidence, **self._evidence, **self.going_on.evidence},
             finished=self.going_on.finished_line > 0,
             finished_line=self.going_on.finished_line or None,
@@ -110,17 +111,15 @@ class FactReader:
             self._progress(int(match[1]), int(match[2]), text)
 
     def _steps(self, text: str) -> None:
-        step: int | None = None
-        match = _RE["step"].search(text)
-        if match is not None:
-            step = int(match[1])
+        at = self.step
+        if (match := _RE["step"].search(text)) is not None:
+            at = int(match[1])
             total = int(match[2]) if match[2] else None
             if total is not None or _RE["loss"].search(text):
-                self._progress(step, total, text)
+                self._progress(at, total, text)
         elif "'loss': " in text:
             self.going_on.moved(text)
         if "iB" in text or "GB" in text or "MB" in text:
-            at = step if match else self.step
             if len(self._first) >= _MOST_SAMPLES:
                 self._late.append((at, text[:LONGEST_QUOTE]))
             elif (sample := _sample(at, text)) is not None:
@@ -134,12 +133,6 @@ class FactReader:
         self.step = step
         if total is not None:
             self.total = total
-
-    def _reading(self, sample: MemorySample) -> None:
-        if len(self._readings) < _MOST_SAMPLES:
-            self._readings.append(sample)
-        else:
-            self._late_readings.append(sample)
 
 
 def _sample(step: int | None, text: str) -> MemorySample | None:

@@ -36,6 +36,15 @@ _DEVICES = {
     "MUSA": Device("mthreads-gmi", "MUSA_VISIBLE_DEVICES", "PYTORCH_MUSA_ALLOC_CONF"),
     "HPU": Device("hl-smi", "HABANA_VISIBLE_DEVICES", "PYTORCH_HPU_ALLOC_CONF"),
 }
+# How data is read in pieces, with the library that the text shows.
+_IN_PIECES = (
+    (
+        r"pandas|read_csv|data ?frame|parquet",
+        "for part in pandas.read_csv(path, chunksize=100_000): ...",
+    ),
+    (r"load_dataset|datasets/", "load_dataset(..., streaming=True)"),
+)
+_SLICES = 'numpy.load(path, mmap_mode="r")  # and work on one slice at a time'
 _VENDOR = re.compile(r"\b(NPU|MLU|MUSA|HPU) out of memory")  # as their builds of torch print it
 
 
@@ -72,16 +81,6 @@ def device_values(
 def host_values(case: Case) -> dict[str, str]:
     """The values of the $names in texts and lines about host memory."""
     limit = case.incident.event.allowed_bytes if case.resource == "host" else None
-    return {
-        "limit": "" if limit is None else f" (now {format_bytes(limit)})",
-        "pieces": _pieces(case),
-    }
-
-
-def _pieces(case: Case) -> str:
-    """How data is read in pieces, with the library that the text shows."""
-    if case.logged(r"pandas|read_csv|data ?frame|parquet"):
-        return "for part in pandas.read_csv(path, chunksize=100_000): ..."
-    if case.logged(r"load_dataset|datasets/"):
-        return "load_dataset(..., streaming=True)"
-    return 'numpy.load(path, mmap_mode="r")  # and work on one slice at a time'
+    pieces = (line for pattern, line in _IN_PIECES if case.logged(pattern))
+    now = "" if limit is None else f" (now {format_bytes(limit)})"
+    return {"limit": now, "pieces": next(pieces, _SLICES)}

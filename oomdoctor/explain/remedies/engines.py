@@ -43,12 +43,16 @@ def fitting_context(case: Case) -> int | None:
 
 def engine_values(case: Case) -> dict[str, str]:
     """The values of the $names in the lines of engines."""
-    context, lower = _context(case), _lower(case)
-    prefill = _printed(_TOO_MANY, case) or _prefill(case)
-    sequences = _printed(_STATES, case) or max(1, _sequences(case) // 4)
+    context = _context(case)
+    batched = ("max_num_batched_tokens", "chunked_prefill_size", "max_batch_prefill_tokens")
+    said = next((size for name in batched if (size := _number(case, name))), 4096)
+    prefill = _printed(_TOO_MANY, case) or said
+    # How many it serves at once, as said; vLLM's default is at least 256.
+    served = _number(case, "max_num_seqs") or _printed(_DUMMIES, case) or 256
+    sequences = _printed(_STATES, case) or max(1, served // 4)
     return {
         "program": "the rollout engine" if case.program.kind == "rl" else case.program.title,
-        "share_lower": f"{lower:.2f}",
+        "share_lower": f"{_lower(case):.2f}",
         "share_higher": f"{min(_LARGEST_SHARE, share_of(case) + _STEP):.2f}",
         "context": str(context),
         "input": str(context - context // 8),
@@ -78,23 +82,14 @@ def _context(case: Case) -> int:
     fits = fitting_context(case)
     if fits is not None:
         return fits
-    today = _number(case, "max_model_len", _number(case, "n_ctx", 0))
+    today = _number(case, "max_model_len") or _number(case, "n_ctx")
     return max(_SHORTEST, (today or case.program.context or _CONTEXT) // 2)
 
 
-def _prefill(case: Case) -> int:
-    names = ("max_num_batched_tokens", "chunked_prefill_size", "max_batch_prefill_tokens")
-    return next((size for name in names if (size := _number(case, name, 0))), 4096)
-
-
-def _sequences(case: Case) -> int:
-    """How many sequences it serves at once: as said; vLLM's default is at least 256."""
-    return _number(case, "max_num_seqs", 0) or _printed(_DUMMIES, case) or 256
-
-
-def _number(case: Case, key: str, default: int) -> int:
+def _number(case: Case, key: str) -> int:
+    """A number that the log prints; 0 if it prints none above 1."""
     value = case.facts.settings.get(key)
-    return value if isinstance(value, int) and value > 1 else default
+    return value if isinstance(value, int) and value > 1 else 0
 
 
 def _printed(pattern: re.Pattern[str], case: Case) -> int | None:

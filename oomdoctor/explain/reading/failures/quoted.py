@@ -8,7 +8,7 @@ lists, so only clear signs count, and a message with the figures of a card needs
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from oomdoctor.explain.reading.lines.traceback import frame_in, starts_traceback
@@ -19,6 +19,7 @@ _LISTING = 6  # lines around that may be source code
 
 _RE = patterns("quoted")
 _FENCE = 4
+_Test = Callable[[str], object]
 
 
 class Place(NamedTuple):
@@ -71,9 +72,10 @@ def _in_command_or_change(place: Place) -> bool:
         _RE["command"].search(line) and text in line for line in place.before[-3:]
     ):
         return True
-    if raw[:1] in "+-" and _last(_RE["hunk"], place.before) >= 0:
+    if raw[:1] in "+-" and _last(_RE["hunk"].search, place.before) >= 0:
         return True
-    in_commit = _last(_RE["commit"], place.before) > _last_traceback(place.before)
+    commit = _last(_RE["commit"].search, place.before)
+    in_commit = commit > _last(starts_traceback, place.before)
     return raw.startswith("    ") and in_commit
 
 
@@ -91,10 +93,11 @@ def _in_data(place: Place) -> bool:
             several and _RE["value_of_row"].search(place.lead)
         ):
             return True
-    began, ended = _last(_RE["chat"], place.before), _first(_RE["chat_end"], place.after)
-    return began > max(
-        _last(_RE["chat_end"], place.before), _last_traceback(place.before)
-    ) and 0 <= ended < _first_traceback(place.after)
+    ends: tuple[_Test, ...] = (_RE["chat_end"].search, starts_traceback)
+    began = _last(_RE["chat"].search, place.before)
+    goes_on = began > max(_last(test, place.before) for test in ends)
+    ended, traceback = (_first(test, place.after) for test in ends)
+    return goes_on and ended < traceback
 
 
 def _for_the_reader(place: Place, detailed: bool) -> bool:
@@ -149,17 +152,9 @@ def _in_listing(place: Place) -> bool:
     return place.raw.startswith((" ", "\t")) and code >= 2 and (documented or goes_on)
 
 
-def _last(pattern: re.Pattern[str], texts: Sequence[str]) -> int:
-    return next((i for i in range(len(texts) - 1, -1, -1) if pattern.search(texts[i])), -1)
+def _last(test: _Test, texts: Sequence[str]) -> int:
+    return next((i for i in range(len(texts) - 1, -1, -1) if test(texts[i])), -1)
 
 
-def _first(pattern: re.Pattern[str], texts: Sequence[str]) -> int:
-    return next((i for i, text in enumerate(texts) if pattern.search(text)), -1)
-
-
-def _last_traceback(texts: Sequence[str]) -> int:
-    return next((i for i in range(len(texts) - 1, -1, -1) if starts_traceback(texts[i])), -1)
-
-
-def _first_traceback(texts: Sequence[str]) -> int:
-    return next((i for i, text in enumerate(texts) if starts_traceback(text)), len(texts))
+def _first(test: _Test, texts: Sequence[str]) -> int:
+    return next((i for i, text in enumerate(texts) if test(text)), len(texts))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from oomdoctor.explain.reading.patterns import patterns
 from oomdoctor.records.report.diagnosis import Frame
@@ -70,15 +71,14 @@ def frames_in(texts: Sequence[str]) -> tuple[Frame, ...]:
         stripped = text.strip()
         arrow = _RE["arrow"].match(stripped)
         if arrow is not None:
-            last = found[-1]
-            found[-1] = Frame(last.file, int(arrow[1]), last.function, arrow[2].strip() or None)
+            found[-1] = replace(found[-1], line=int(arrow[1]), code=arrow[2].strip() or None)
             open_frame = False
         elif (
             open_frame
             and stripped
             and not (_RE["carets"].match(stripped) or _RE["numbered"].match(stripped))
         ):
-            found[-1] = _with_code(found[-1], stripped)
+            found[-1] = replace(found[-1], code=_RE["markdown"].sub(r"\1", stripped)[:300])
             open_frame = False
     return tuple(found)
 
@@ -92,10 +92,6 @@ def _with_whole_places(texts: Sequence[str]) -> list[str]:
         else:
             whole.append(text)
     return whole
-
-
-def _with_code(frame: Frame, code: str) -> Frame:
-    return Frame(frame.file, frame.line, frame.function, _RE["markdown"].sub(r"\1", code)[:300])
 
 
 def starts_traceback(text: str) -> bool:
