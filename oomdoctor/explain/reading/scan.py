@@ -7,7 +7,6 @@ after it show whether the run continued.
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
@@ -32,14 +31,17 @@ from oomdoctor.explain.reading.failures.look_alikes import (
 from oomdoctor.explain.reading.failures.quoted import NEAR, Place, quoted
 from oomdoctor.explain.reading.lines.clean import Line
 from oomdoctor.explain.reading.lines.prefixes import Split, number_in, rank_in
-from oomdoctor.explain.reading.lines.traceback import starts_traceback
+from oomdoctor.explain.reading.lines.traceback import EXCEPTION, starts_traceback
 from oomdoctor.explain.reading.lines.window import AHEAD, Read, Window
 from oomdoctor.explain.reading.log_facts import FactReader, Progress
 from oomdoctor.explain.reading.logged_settings import MEMORY_LIMIT
 from oomdoctor.explain.reading.parse import MAY_OPEN, Message, figure, printed_size
+from oomdoctor.explain.reading.patterns import patterns
 from oomdoctor.explain.reading.printed_sizes import size_bytes
 from oomdoctor.records.job.measurement import OomEvent
 from oomdoctor.records.report.diagnosis import Frame, Incident, LogFacts, Resource
+
+_RE = patterns("scan")
 
 _MOST_READ = 400  # failures read in full; beyond that, only the last ones
 _MOST_TRIED = 1500
@@ -50,22 +52,8 @@ _SHORT_LOG = 40
 _LOOK_BACK = 60  # lines before a message that may show which moment of a program it was
 _NEAR = 8  # lines before a message that may have words of a phase
 _BESIDE = 120, 24  # lines before and after a message that may print its figures
-_CLEAN_UP = re.compile(
-    r"after successful completion|post-run message"
-    r"|(?:shutdown|clean-?up|teardown) (?:artifact|noise|warning)"
-)
 _OUTERMOST = ("<module>", "_run_module_as_main")  # functions where a program begins
 _LONGEST = 600  # characters of a line that may show that it is quoted
-
-_EXCEPTION = re.compile(r"(?<![\w.])((?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception))\b")
-# What a program prints as it dies without an exception.
-_ERROR = re.compile(
-    r"\b(?:[Ee]rror|ERROR|[Ff]atal|FATAL|[Ss]egmentation fault|[Cc]ore dumped|Abort(?:ed)?|panic"
-    r"|terminate called|[Ff]ailed to)\b(?![ :=]{1,3}(?:0|None|null)\b)"
-)
-_RANK_BESIDE = re.compile(r"^\s*rank\s*: (\d+)", re.MULTILINE)
-_WSL = re.compile(r"\bWSL ?2?\b|microsoft-standard")
-_PINNED = re.compile(r"pin_memory|allocate_cpu_cache|cudaHostAlloc|cudaMallocHost|pinned")
 
 
 def scan(lines: Iterable[Line | str]) -> tuple[tuple[Incident, ...], LogFacts]:
@@ -116,7 +104,7 @@ class _Scanner:
         if not incidents and self._quoted is not None:
             incidents = (self._quoted,)
         facts = self._facts.facts(number)
-        if not incidents and (error := self._window.last(_ERROR)) is not None:
+        if not incidents and (error := self._window.last(_RE["error"])) is not None:
             told = {"last_error": (error.strip()[:_QUOTE],)}
             facts = replace(facts, evidence={**facts.evidence, **told})
         limit = facts.settings.get(MEMORY_LIMIT)
@@ -128,7 +116,7 @@ class _Scanner:
         text = line.text
         self._facts.feed(line.number, text)
         self._window.add(line)
-        if not self._wsl and "WSL" in text and _WSL.search(text):
+        if not self._wsl and "WSL" in text and _RE["wsl"].search(text):
             self._wsl = True
         if MAY_OPEN.search(text) or MAY_FAIL.search(text):
             self._moves_at[index] = self._facts.progress(line.number, text)
@@ -211,7 +199,7 @@ class _Scanner:
             return True
         window = self._window
         near = range(max(window.start, index - 8), min(index + 6, window.end))
-        cleaned = any(_CLEAN_UP.search(window.line(i).text) for i in near)
+        cleaned = any(_RE["clean_up"].search(window.line(i).text) for i in near)
         return not self._found and (cleaned or self._ignored(index))
 
     def _ignored(self, index: int) -> bool:
@@ -249,9 +237,9 @@ class _Scanner:
             # program was doing, not which line allocated too much.
             frames, where = (), None
         line = self._window.line(index)
-        exception = _EXCEPTION.findall(line.text[:2000])
+        exception = EXCEPTION.findall(line.text[:2000])
         rank = self._rank(split, line)
-        if rank is None and dialect.hints_only and (beside := _RANK_BESIDE.search(around)):
+        if rank is None and dialect.hints_only and (beside := _RE["rank_beside"].search(around)):
             rank = int(beside[1])
         name, resource = self._dialect_and_resource(message, frames, around)
         event = replace(self._with_figures(message, index, split.tag), phase=phase, dialect=name)
@@ -280,7 +268,7 @@ class _Scanner:
         """The driver's "out of memory" may mean pinned host memory."""
         name = message.dialect.name
         called = " ".join(f"{f.function} {f.code or ''}" for f in frames[-3:]) or around
-        if name == "cuda_driver" and _PINNED.search(called):
+        if name == "cuda_driver" and _RE["pinned"].search(called):
             return ("wsl_pinned" if self._wsl else name), "host"
         return name, message.resource
 

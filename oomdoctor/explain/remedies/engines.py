@@ -9,6 +9,9 @@ import re
 
 from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.reading.logged_settings import SHARE
+from oomdoctor.explain.reading.patterns import patterns
+
+_RE = patterns("engines")
 
 _SHARE = 0.90  # of TensorRT-LLM and others: of the GPU, or of what the weights leave
 _CONTEXT = 16384  # tokens
@@ -17,15 +20,6 @@ _LARGEST_SHARE = 0.95
 _STEP = 0.10
 _MARGIN = 0.02  # of the GPU: what others take may change by this much
 _SHORTEST = 1024  # tokens; what is shorter serves hardly anybody
-# The longest context that fits, as vLLM prints it (v1/core/kv_cache_utils.py, worker/worker.py).
-_FITS = re.compile(r"\blength is (\d[\d,]*)|KV cache \((\d[\d,]*)\)")
-# As many sequences as the states of a hybrid model have room for (vLLM), and what TGI's warm-up
-# and vLLM's could not handle.
-_STATES = re.compile(r"Mamba cache blocks \((\d[\d,]*)\)|max_num_seqs to at most (\d[\d,]*)")
-_DUMMIES = re.compile(r"with (\d+) dummy requests")
-_TOO_MANY = re.compile(r"handle (?:\d+ total tokens with )?(\d+) prefill tokens")
-_TOTAL = re.compile(r"handle (\d+) total tokens")
-_AT_START = re.compile(r"on startup is less than desired")
 
 
 def share_of(case: Case) -> float:
@@ -38,7 +32,7 @@ def share_of(case: Case) -> float:
 
 def fitting_context(case: Case) -> int | None:
     """The longest context that fits, in tokens; None if the text does not say."""
-    return _printed(_FITS, case)
+    return _printed(_RE["fits"], case)
 
 
 def engine_values(case: Case) -> dict[str, str]:
@@ -46,10 +40,10 @@ def engine_values(case: Case) -> dict[str, str]:
     context = _context(case)
     batched = ("max_num_batched_tokens", "chunked_prefill_size", "max_batch_prefill_tokens")
     said = next((size for name in batched if (size := _number(case, name))), 4096)
-    prefill = _printed(_TOO_MANY, case) or said
+    prefill = _printed(_RE["too_many"], case) or said
     # How many it serves at once, as said; vLLM's default is at least 256.
-    served = _number(case, "max_num_seqs") or _printed(_DUMMIES, case) or 256
-    sequences = _printed(_STATES, case) or max(1, served // 4)
+    served = _number(case, "max_num_seqs") or _printed(_RE["dummies"], case) or 256
+    sequences = _printed(_RE["states"], case) or max(1, served // 4)
     return {
         "program": "the rollout engine" if case.program.kind == "rl" else case.program.title,
         "share_lower": f"{_lower(case):.2f}",
@@ -58,7 +52,7 @@ def engine_values(case: Case) -> dict[str, str]:
         "input": str(context - context // 8),
         "sequences": str(sequences),
         "prefill": str(max(512, prefill // 2)),
-        "total_tokens": str((_printed(_TOTAL, case) or 2 * context) // 2),
+        "total_tokens": str((_printed(_RE["total"], case) or 2 * context) // 2),
         "gpus": str(2 * case.parallel),
         "tp": str(case.parallel),
     }
@@ -67,7 +61,7 @@ def engine_values(case: Case) -> dict[str, str]:
 def _lower(case: Case) -> float:
     """A share that leaves room: what is free at the start, if the log says so, else less."""
     share, total = share_of(case), case.capacity
-    if total and case.free is not None and _AT_START.search(case.message):
+    if total and case.free is not None and _RE["at_start"].search(case.message):
         return max(_MARGIN, int(100 * (case.free / total - _MARGIN)) / 100)
     if case.program.kind == "rl" and share > 2 * _ROLLOUT_SHARE:
         return _ROLLOUT_SHARE

@@ -6,7 +6,6 @@ terminals, mails and forums wrapped, or that loggers and search engines joined i
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -14,16 +13,10 @@ from oomdoctor.explain.reading.patterns import patterns
 from oomdoctor.records.report.diagnosis import Frame
 
 _RE = patterns("traceback")
+EXCEPTION = _RE["exception"]
 _LONGEST_LINE = 4000
-# A frame that was wrapped within its path, or before its line number or function.
-_HALF_PATH = re.compile(r'File "[^"]*$')
-_HALF_FRAME = re.compile(r'File "[^"]+",(?: line)?$|File "[^"]+", line \d+,(?: in)?$')
 
 _HEAD = "Traceback (most recent call last)"
-_NEXT_FRAME = re.compile(r'\s+(?=File ")')
-_PLACE = re.compile(r'(File "[^"]*", line \d+(?:, in [\w.<>]+)?)\s+(.*)', re.DOTALL)
-_CARETS = re.compile(r"\s+[~^]{2,}(?=\s|$)")
-_EXCEPTION_LINE = re.compile(r"\s?(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)(?:: |$)")
 
 
 def frame_in(text: str) -> Frame | None:
@@ -112,9 +105,9 @@ def rejoined(texts: Sequence[str], broken: Sequence[bool]) -> list[str]:
         trimmed = before.rstrip()
         if full and not text.startswith(("  ", 'File "', "Traceback")):
             found[-1] = before + text
-        elif 'File "' in before and 'File "' not in text and _HALF_PATH.search(trimmed):
+        elif 'File "' in before and 'File "' not in text and _RE["half_path"].search(trimmed):
             found[-1] = trimmed + text.strip()
-        elif 'File "' in before and 'File "' not in text and _HALF_FRAME.search(trimmed):
+        elif 'File "' in before and 'File "' not in text and _RE["half_frame"].search(trimmed):
             found[-1] = f"{trimmed} {text.strip()}"
         else:
             found.append(text)
@@ -125,16 +118,16 @@ def rejoined(texts: Sequence[str], broken: Sequence[bool]) -> list[str]:
 def from_one_line(text: str) -> list[str]:
     """The places and quoted lines of a traceback on a single line; [] if there is none."""
     head, _, last = text.rpartition(_HEAD)
-    pieces = _NEXT_FRAME.split(last)
+    pieces = _RE["next_frame"].split(last)
     if len(pieces) < (2 if head or text.startswith(_HEAD) else 3):
         return []
     found: list[str] = []
     for piece in pieces:
-        match = _PLACE.match(piece)
+        match = _RE["place"].match(piece)
         if match is None:
             found.append(piece)
             continue
-        code = _CARETS.sub("", match[2])
-        end = _EXCEPTION_LINE.search(code)
+        code = _RE["carets_within"].sub("", match[2])
+        end = _RE["exception_line"].search(code)
         found += [match[1], f"    {code[: end.start()] if end else code}"]
     return found

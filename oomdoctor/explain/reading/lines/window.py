@@ -15,13 +15,17 @@ from typing import NamedTuple
 from oomdoctor.explain.reading.lines.clean import Line
 from oomdoctor.explain.reading.lines.prefixes import Split, split_line
 from oomdoctor.explain.reading.lines.traceback import (
+    EXCEPTION,
     frames_in,
     from_one_line,
     rejoined,
     starts_traceback,
 )
 from oomdoctor.explain.reading.parse import Message, flatten, read_message
+from oomdoctor.explain.reading.patterns import patterns
 from oomdoctor.records.report.diagnosis import Frame, Numbers
+
+_RE = patterns("window")
 
 AHEAD = 24  # lines after an opening that may belong to it
 _BEHIND = 3000  # lines before it that may be its traceback
@@ -32,13 +36,6 @@ _MOST_CHARACTERS = 4_000_000
 _MESSAGE_CHARACTERS = 1800
 _GAP = 60  # lines without a frame that end a traceback without a head
 _NARROWEST, _WIDEST = 20, 250  # columns of a terminal that wraps lines
-
-_FRAME_LIKE = re.compile(r'File "|:\d+,? in |, line \d|-> \d|❱|In ?\[|\.py,? (?:line|in) ')
-_EXCEPTION = re.compile(r"(?<![\w.])(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception)\b")
-
-# A number that a terminal broke: before or after its point, but not at the end of a sentence.
-_DIGIT_LAST = re.compile(r"[ (:]\d{1,20}(?:\.\d*)?$")
-_DIGIT_FIRST = re.compile(r"\.?\d{1,20}(?:\.\d+)? ?(?:[KMGT]?i?B|bytes)\b")
 
 
 class Reading(NamedTuple):
@@ -220,12 +217,12 @@ class Window:
             text = self.split(i).text
             if starts_traceback(text):
                 break
-            if _FRAME_LIKE.search(text):
+            if _RE["frame_like"].search(text):
                 seen, gap = True, 0
                 continue
             gap += 1
             # With a head above, many lines with values of variables may separate frames.
-            if head is None and (gap > _GAP or (seen and _EXCEPTION.match(text) and gap > 1)):
+            if head is None and (gap > _GAP or (seen and EXCEPTION.match(text) and gap > 1)):
                 break
         return self._frames(held[::-1], width)
 
@@ -263,7 +260,7 @@ class Window:
             return None
         self._walked += index - head
         for i in self._same(range(head + 1, index), tag):
-            if _EXCEPTION.match(self.split(i).text):
+            if EXCEPTION.match(self.split(i).text):
                 self.end_traceback(i, tag)
                 return None
         return head
@@ -281,7 +278,9 @@ def _joined(held: list[tuple[int, str]], tight: set[int] | None) -> Reading:
     flat = ""
     ends: list[tuple[int, int]] = []
     for index, piece in held:
-        whole = _DIGIT_LAST.search(flat[-24:]) is None or _DIGIT_FIRST.match(piece) is None
+        whole = (
+            _RE["digit_last"].search(flat[-24:]) is None or _RE["digit_first"].match(piece) is None
+        )
         gap = "" if not ends or (tight and ends[-1][0] in tight) or not whole else " "
         flat = f"{flat}{gap}{piece}"
         ends.append((index, len(flat)))
