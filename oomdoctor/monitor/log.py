@@ -24,12 +24,14 @@ from typing import IO, Any
 
 from oomdoctor.monitor.readings import Reading
 from oomdoctor.monitor.shared_folder import rank_and_world
+from oomdoctor.records.codec import shared
 from oomdoctor.records.report.watch import LiveEvent, LiveEventKind, LiveGpu, LiveHeader, LiveStep
 from oomdoctor.system.store.live_logs import new_log_file
 from oomdoctor.units import format_bytes, format_percent
 
 _ROWS_BEFORE_THINNING = 10_000
 _STEP_KEYS = tuple(field.name for field in fields(LiveStep))
+_PEAKS = ("peak_allocated_bytes", "peak_reserved_bytes")
 _MOVING_S, _STILL_S = 0.5, 60.0
 _ERASE = "\r\x1b[2K"
 
@@ -68,7 +70,9 @@ class LiveLog:
         """Write the memory of a device after a step. Rows are thinned, peaks are kept."""
         before = self._pending.pop(step.device, None)
         if before is not None:
-            step = _with_peaks_of(step, before)
+            free = before.free_bytes if step.free_bytes is None else step.free_bytes
+            peaks = {name: max(getattr(step, name), getattr(before, name)) for name in _PEAKS}
+            step = replace(step, free_bytes=free, **peaks)
         if step.step % self._step_apart:
             self._pending[step.device] = step
             return
@@ -115,15 +119,6 @@ def _row(step: LiveStep) -> dict[str, Any]:
     return {name: getattr(step, name) for name in _STEP_KEYS}  # asdict takes ten times as long
 
 
-def _with_peaks_of(step: LiveStep, before: LiveStep) -> LiveStep:
-    return replace(
-        step,
-        peak_allocated_bytes=max(step.peak_allocated_bytes, before.peak_allocated_bytes),
-        peak_reserved_bytes=max(step.peak_reserved_bytes, before.peak_reserved_bytes),
-        free_bytes=before.free_bytes if step.free_bytes is None else step.free_bytes,
-    )
-
-
 def _header(gpus: tuple[LiveGpu, ...], total_steps: int | None) -> LiveHeader:
     rank, world = rank_and_world()
     first = gpus[0] if gpus else LiveGpu(0, None, None, None)
@@ -135,9 +130,7 @@ def _header(gpus: tuple[LiveGpu, ...], total_steps: int | None) -> LiveHeader:
         rank=rank,
         world=world,
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        gpu_name=first.gpu_name,
-        gpu_uuid=first.gpu_uuid,
-        total_bytes=first.total_bytes,
+        **shared(first, LiveHeader),
         command=without_secrets(sys.orig_argv),
         gpus=gpus,
         total_steps=total_steps,

@@ -21,6 +21,7 @@ from oomdoctor.monitor.log import LiveLine, LiveLog
 from oomdoctor.monitor.pinned import PinnedMemory
 from oomdoctor.monitor.readings import Reader, Reading, allocated_now, current_first, gpus, why_not
 from oomdoctor.monitor.shared_folder import rank_and_world
+from oomdoctor.records.codec import shared
 from oomdoctor.records.report.watch import LiveEventKind, LiveStep
 from oomdoctor.units import GIB, format_bytes
 
@@ -187,7 +188,10 @@ class MemoryWatch:
 
     def _take(self) -> None:
         self._start()
-        if self._reader is None or _is_capturing():
+        import torch
+
+        # While a CUDA graph is recorded, nothing else may be asked of the driver.
+        if self._reader is None or torch.cuda.is_current_stream_capturing():
             return
         self._readings = self._reader.read()
         for reading in self._readings:
@@ -206,18 +210,8 @@ class MemoryWatch:
 
     def _write(self, reading: Reading) -> None:
         if self._log is not None:
-            self._log.write(
-                LiveStep(
-                    step=self._step,
-                    time_s=self._log.elapsed_s(),
-                    allocated_bytes=reading.allocated_bytes,
-                    reserved_bytes=reading.reserved_bytes,
-                    peak_allocated_bytes=reading.peak_allocated_bytes,
-                    peak_reserved_bytes=reading.peak_reserved_bytes,
-                    free_bytes=reading.free_bytes,
-                    device=reading.device,
-                )
-            )
+            known = shared(reading, LiveStep)
+            self._log.write(LiveStep(self._step, self._log.elapsed_s(), **known))
 
     def _warn(self, reading: Reading) -> None:
         if self._warn_at is None:
@@ -261,10 +255,3 @@ def _tell_of_failures(watch: weakref.ref[MemoryWatch]) -> None:
 def _collected(device: int) -> int:
     gc.collect()
     return allocated_now(device)
-
-
-def _is_capturing() -> bool:
-    """Whether a CUDA graph is being recorded, in which nothing else may be asked of the driver."""
-    import torch
-
-    return bool(torch.cuda.is_current_stream_capturing())

@@ -21,15 +21,10 @@ from oomdoctor.system.machine.libraries import numbers
 _POLL_S = 0.2
 _PATIENCE_S = 5.0
 _SHOWN = re.compile(r"\s*(?:Downloading|Building wheel for|Installing collected) .*")
-_OFFLINE = (
-    "Failed to establish a new connection",
-    "Temporary failure in name resolution",
-    "Name or service not known",
-    "Network is unreachable",
-    "Connection refused",
-    "ConnectTimeoutError",
-    "ReadTimeoutError",
-    "ProxyError",
+_OFFLINE = re.compile(
+    "Failed to establish a new connection|Temporary failure in name resolution|ConnectTimeoutError"
+    "|Name or service not known|Network is unreachable|Connection refused|ReadTimeoutError"
+    "|ProxyError"
 )
 
 
@@ -116,7 +111,7 @@ def pip_error(lines: list[str], asked: tuple[str, ...]) -> OomDoctorError:
     text = "\n".join(lines)
     wanted = ", ".join(asked)
     missing = re.search(r"No matching distribution found for (\S+)", text)
-    if missing is not None and any(sign in text for sign in _OFFLINE):
+    if missing is not None and _OFFLINE.search(text):
         return machine_error(
             "no_package_index",
             f"pip cannot reach a package index to install {wanted}",
@@ -128,19 +123,15 @@ def pip_error(lines: list[str], asked: tuple[str, ...]) -> OomDoctorError:
         versions = [v.strip() for v in known[-1].split(",")] if known else []
         name, _, version = missing[1].partition("==")
         near = _around(version, [v for v in versions if v and v != "none"])
-        hint = (
-            f"versions that it finds: {', '.join(near)}" if near else f"pip index versions {name}"
-        )
-        return usage_error(
-            "unknown_version", f"--with: pip finds no {missing[1]} for {_python()}", hint
-        )
+        found = f"versions that it finds: {', '.join(near)}"
+        here = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
+        what = f"--with: pip finds no {missing[1]} for {here}"
+        return usage_error("unknown_version", what, found if near else f"pip index versions {name}")
     if "ResolutionImpossible" in text:
-        facts = [
-            line.strip() for line in lines if re.match(r"\s{4}.* (depends on|requested)", line)
-        ]
+        facts = [line for line in lines if re.match(r"\s{4}.* (depends on|requested)", line)]
         return usage_error(
             "versions_conflict",
-            f"--with: no set of packages has {wanted}" + "".join(f"\n{f}" for f in facts[:6]),
+            "\n".join([f"--with: no set of packages has {wanted}", *map(str.strip, facts[:6])]),
             "add the version of the other library to --with, or leave one out",
         )
     if "No module named pip" in text:
@@ -148,7 +139,7 @@ def pip_error(lines: list[str], asked: tuple[str, ...]) -> OomDoctorError:
     last = [line.strip() for line in lines if line.strip()][-3:]
     return machine_error(
         "pip_failed",
-        f"pip could not install {wanted}" + "".join(f"\n{line}" for line in last),
+        "\n".join([f"pip could not install {wanted}", *last]),
         "make an environment with these versions yourself, and pass its Python with --python",
     )
 
@@ -161,10 +152,6 @@ def no_pip() -> OomDoctorError:
         "install it (`uv pip install pip` or `apt install python3-pip`), or make an environment "
         "yourself and pass its Python with --python",
     )
-
-
-def _python() -> str:
-    return f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
 
 
 def _around(version: str, known: list[str]) -> list[str]:

@@ -58,7 +58,20 @@ def device_lock(
             "free some space, or set XDG_STATE_HOME to a writable folder",
         ) from error
     with file:
-        _take(file, device_id, wait, on_wait, keep_waiting)
+        announced = False
+        while not take_lock(file):
+            holder = _holder(file)
+            if not wait or (announced and not keep_waiting()):
+                raise machine_error(
+                    "device_busy",
+                    f"another survey is measuring on {device_id}{holder}; two at once would give "
+                    "wrong results",
+                    "add --wait to start when it ends, or choose another --device",
+                )
+            if not announced:
+                on_wait(f"waiting for another survey on {device_id}{holder}")
+                announced = True
+            time.sleep(_POLL_S)
         _write_holder(file, run)
         yield
 
@@ -90,29 +103,6 @@ def is_marked(path: Path) -> bool:
     return False
 
 
-def _take(
-    file: IO[str],
-    device_id: str,
-    wait: bool,
-    on_wait: Callable[[str], None],
-    keep_waiting: Callable[[], bool],
-) -> None:
-    announced = False
-    while not take_lock(file):
-        holder = _holder(file)
-        if not wait or (announced and not keep_waiting()):
-            raise machine_error(
-                "device_busy",
-                f"another survey is measuring on {device_id}{holder}; two at once would give wrong "
-                "results",
-                "add --wait to start when it ends, or choose another --device",
-            )
-        if not announced:
-            on_wait(f"waiting for another survey on {device_id}{holder}")
-            announced = True
-        time.sleep(_POLL_S)
-
-
 def take_lock(file: IO[str] | int, *, quiet: bool = False) -> bool:
     """Take the lock of a file, unless another process holds it; true where there are no locks."""
     try:
@@ -132,9 +122,7 @@ def _write_holder(file: IO[str], run: str | None) -> None:
     try:
         os.ftruncate(file.fileno(), 0)
         os.pwrite(file.fileno(), json.dumps({"pid": os.getpid(), "run": run}).encode(), 0)
-    except (
-        OSError
-    ) as error:  # for example a full disk: the lock still works, only the name is missing
+    except OSError as error:  # a full disk: the lock still works, only the name is missing
         _LOG.debug("cannot write the name of the lock's holder: %s", error)
 
 
