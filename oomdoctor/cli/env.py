@@ -24,7 +24,7 @@ def env(json_: answer.ListJson = False) -> None:
     from oomdoctor.system import environment
     from oomdoctor.system.interpreters.environments import kept_environments
     from oomdoctor.system.machine.capabilities import capabilities, installed_versions
-    from oomdoctor.system.machine.memory import available_memory
+    from oomdoctor.system.machine.limits import available_memory
     from oomdoctor.system.machine.nvml import driver_version, list_gpus
 
     versions, gpus = installed_versions(), list_gpus()

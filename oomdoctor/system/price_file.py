@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from oomdoctor.system.line_ends import plain_text
-from oomdoctor.system.regular_files import bytes_of
+from oomdoctor.system.regular_files import bytes_of, plain_text
 
 _LIMIT = 1024**2  # bytes; far above any price list
 _CARD_WORDS = frozenset({"card", "gpu", "name", "model", "accelerator", "device"})

@@ -1,16 +1,23 @@
 """Opens files that somebody else may have made: a pipe or a device in their place is refused.
 
 A named pipe would be waited for, and a device such as /dev/zero has no end. A file that a person
-names may be a pipe (`<(...)`) and is read up to a limit.
+names may be a pipe (`<(...)`) and is read up to a limit. A change of the text of a file leaves its
+line ends and its byte order mark as they are.
 """
 
 from __future__ import annotations
 
+import difflib
 import errno
 import os
+import re
 import stat
+from codecs import BOM_UTF8
+from collections import Counter
 from pathlib import Path
 from typing import BinaryIO
+
+_END = re.compile(r"\r\n|\r|\n")
 
 
 def opened(path: Path, flags: int = os.O_RDONLY) -> int:
@@ -74,3 +81,24 @@ def _bounded(file: BinaryIO, path: Path, most_bytes: int) -> bytes:
     if len(content) > most_bytes:
         raise OSError(errno.EFBIG, f"larger than {most_bytes >> 20} MiB", str(path))
     return content
+
+
+def plain_text(content: bytes) -> str:
+    """The text of a file in UTF-8, each of its lines ended by a line feed."""
+    return _END.sub("\n", content.decode("utf-8-sig"))
+
+
+def with_line_ends(content: bytes, text: str) -> bytes:
+    r"""A changed `plain_text` as a file again. Lines that stay keep their ends, such as `\r\n`;
+    new ones get the most frequent.
+    """
+    ends: list[str] = _END.findall(content.decode("utf-8-sig"))
+    usual = Counter(ends).most_common(1)[0][0] if ends else "\n"
+    before, after = plain_text(content).split("\n"), text.split("\n")
+    chosen = [usual] * (len(after) - 1)
+    matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
+    for start, at, size in matcher.get_matching_blocks():
+        for place in range(min(size, len(ends) - start, len(chosen) - at)):
+            chosen[at + place] = ends[start + place]
+    joined = "".join(map("".join, zip(after, [*chosen, ""], strict=True)))
+    return (BOM_UTF8 if content.startswith(BOM_UTF8) else b"") + joined.encode()

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from oomdoctor.errors import OomDoctorError, usage_error
-from oomdoctor.system.line_ends import plain_text
-from oomdoctor.system.regular_files import bytes_of
+from oomdoctor.system.regular_files import bytes_of, plain_text
 from oomdoctor.system.toml_text import toml_of
 
 _LIMIT = 8 * 1024**2  # bytes; far above any configuration

@@ -14,7 +14,7 @@ import pytest
 from oomdoctor.commands.explain import applied
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.report.user_training import AppliedRemedy, ChangedLine
-from oomdoctor.system.line_ends import plain_text, with_line_ends
+from oomdoctor.system.regular_files import plain_text, with_line_ends
 
 SETTINGS = "learning_rate: 1e-4\nper_device_train_batch_size: 8\nmax_length: 2048\n"
 

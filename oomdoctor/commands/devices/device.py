@@ -27,7 +27,7 @@ from oomdoctor.records.report.warnings import (
 from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.system.environment import slurm
 from oomdoctor.system.machine.devices import Device
-from oomdoctor.system.machine.memory import available_memory, total_memory
+from oomdoctor.system.machine.limits import available_memory, total_memory
 from oomdoctor.system.machine.nvml import list_gpus
 from oomdoctor.units import MIB, format_bytes, format_seconds
 

@@ -27,7 +27,7 @@ from oomdoctor.stacks.names.row import shown
 from oomdoctor.stacks.reading.finish import Overrides, finished
 from oomdoctor.stacks.reading.merge import draft_of
 from oomdoctor.stacks.writing.patch import NotPatchedError, code_text, edit_of, patched, written
-from oomdoctor.system.line_ends import with_line_ends
+from oomdoctor.system.regular_files import with_line_ends
 from oomdoctor.system.train_config import read_text
 from oomdoctor.system.training_files import read_documents
 

@@ -18,8 +18,7 @@ from oomdoctor.explain.reading.parse import parse_oom
 from oomdoctor.records.codec import CodecError, dumps, loads
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.job.result import Attempt, Failure, Outcome, ProbeJob, Reply
-from oomdoctor.system.machine.limits import host_limits, tightest
-from oomdoctor.system.machine.memory import oom_kills
+from oomdoctor.system.machine.limits import host_limits, oom_kills, tightest
 from oomdoctor.system.store.record_files import writing
 
 JOB, REPLY, LOG = "job.json", "reply.json", "log.txt"

@@ -30,7 +30,7 @@ from oomdoctor.commands.jobs.remembered import Memory
 from oomdoctor.records.codec import dumps
 from oomdoctor.records.job.result import Attempt, ProbeJob, Reply
 from oomdoctor.system.environment import worker_environment
-from oomdoctor.system.machine.memory import available_memory
+from oomdoctor.system.machine.limits import available_memory
 from oomdoctor.system.store.run_folders import RunFolder
 from oomdoctor.units import MIB, timestamp
 

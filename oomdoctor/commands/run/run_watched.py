@@ -32,7 +32,7 @@ from oomdoctor.records.job.machine import Gpu
 from oomdoctor.records.report.diagnosis import Remedy
 from oomdoctor.records.report.report import Report
 from oomdoctor.system.environment import command_environment
-from oomdoctor.system.machine.memory import available_memory
+from oomdoctor.system.machine.limits import available_memory
 from oomdoctor.system.machine.nvml import list_gpus
 from oomdoctor.units import GIB, format_bytes
 

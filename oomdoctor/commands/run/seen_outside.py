@@ -24,7 +24,7 @@ from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.job.machine import Gpu
 from oomdoctor.records.report.run import HostMemory
 from oomdoctor.system.environment import variable
-from oomdoctor.system.machine.memory import available_memory, oom_kills_here, total_memory
+from oomdoctor.system.machine.limits import available_memory, oom_kills_here, total_memory
 from oomdoctor.units import MIB, format_bytes
 
 _NEARLY_FULL = 0.02  # of /dev/shm; one more batch does not fit then

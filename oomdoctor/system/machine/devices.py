@@ -15,7 +15,7 @@ from pathlib import Path
 from oomdoctor.errors import OomDoctorError, machine_error, usage_error
 from oomdoctor.records.job.machine import DeviceType, Gpu, Machine
 from oomdoctor.system.environment import slurm, variable
-from oomdoctor.system.machine.memory import available_memory, total_memory
+from oomdoctor.system.machine.limits import available_memory, total_memory
 from oomdoctor.system.machine.nvml import driver_version, why_no_driver
 from oomdoctor.units import format_bytes
 

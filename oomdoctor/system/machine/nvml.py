@@ -14,7 +14,7 @@ from typing import Any
 
 from oomdoctor.records.job.machine import Gpu, GpuProcess
 from oomdoctor.system.environment import is_emulating
-from oomdoctor.system.machine.memory import total_memory
+from oomdoctor.system.machine.limits import total_memory
 
 _LOG = logging.getLogger(__name__)
 # What the driver's kernel module makes: on Linux, under WSL, on Jetson boards.

@@ -20,7 +20,6 @@ from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.configuration.config import Recipe, Rung, TrainConfig
 from oomdoctor.records.configuration.keys import MEANS_NOTHING
 from oomdoctor.records.report.user_training import YOURS
-from oomdoctor.system.line_ends import plain_text
 from oomdoctor.system.recipes.rungs import (
     LABEL,
     KeyFault,
@@ -31,7 +30,7 @@ from oomdoctor.system.recipes.rungs import (
     read_words,
 )
 from oomdoctor.system.recipes.toml_lines import Lines, find_lines
-from oomdoctor.system.regular_files import bytes_of
+from oomdoctor.system.regular_files import bytes_of, plain_text
 from oomdoctor.system.toml_text import toml_of
 
 NONE = "none"

@@ -21,7 +21,7 @@ from oomdoctor.system.machine.devices import (
     cpu_name,
     describe,
 )
-from oomdoctor.system.machine.memory import available_memory, total_memory
+from oomdoctor.system.machine.limits import available_memory, total_memory
 from oomdoctor.system.machine.nvml import driver_version, list_gpus
 from oomdoctor.units import GIB, KIB
 
