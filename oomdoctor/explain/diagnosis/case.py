@@ -16,6 +16,7 @@ from oomdoctor.explain.diagnosis.frames import quote, scores_line
 from oomdoctor.explain.evidence import SnapshotEvidence
 from oomdoctor.explain.memory.model_sizes import Sizes
 from oomdoctor.explain.memory.moments import Moment, at_phase, peak, serving
+from oomdoctor.explain.reading.patterns import patterns
 from oomdoctor.explain.reading.programs import (
     Program,
     around,
@@ -39,19 +40,7 @@ from oomdoctor.stacks.partial_config import PartialConfig
 from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.units import GIB
 
-_LANGUAGE = (
-    r"CausalLM|lm_head|/trl/|\btrl\b|sft|llama|qwen|mistral|gemma|phi-?3|loss_utils|per_token_log"
-    # the loss of a loop of one's own: words against the words that follow, or one row a word
-    r"|, ?:-1\b.{0,80}, ?1:|shift_logits|lm_logits|\bvocab|input_ids|\.view\(-1, ?\w+\.size\(-1\)"
-)
-_LIMITED = re.compile(r"\bOOMKilled\b")  # only container runtimes say so
-_RUNS = (
-    r"(?i)(?:^|/)(?:\w+_)?(?:test|eval\w*|infer\w*|predict\w*|demo|generate|chat|embed\w*|transcribe|extract\w*"
-    r"|translate\w*|summari\w*|caption\w*)"
-    r"(?:_\w+)?\.py$"
-)
-_NOT_LANGUAGE = r"/(?:bert|roberta|deberta\w*|vit|resnet|clip|wav2vec2|whisper)/modeling_"
-
+_RE = patterns("case")
 _OF_TRAINING = {"optimizer", "accumulation_steps", "method"}
 
 
@@ -253,17 +242,17 @@ class Case:
     def _only_runs(self) -> bool:
         """Whether the script is named after a test or prediction, and nothing shows a training."""
         scripts = [f.file.replace("\\", "/") for f in self.frames if f.function == "<module>"]
-        runs = any(re.search(_RUNS, file) for file in scripts)
+        runs = any(map(_RE["runs"].search, scripts))
         told = _OF_TRAINING & self.setup.keys()
         return runs and not self.shows(r"train|loss|backward") and not told
 
     @cached_property
     def writes_text(self) -> bool:
         """Whether the model predicts words of a vocabulary, as far as the text shows it."""
-        if self.shows(_NOT_LANGUAGE):
+        if self.shows(_RE["not_language"]):
             return False
         known = self.sizes is not None or self.program.text
-        return known or self.shows(f"(?i:{_LANGUAGE})") or bool(self.logged(_LANGUAGE))
+        return known or self.shows(_RE["language"]) or bool(self.logged(_RE["language"].pattern))
 
     @property
     def refused_though_free(self) -> bool:
@@ -297,7 +286,7 @@ class Case:
         seen = {name for name in self.facts.mentions if name in around()}
         if self.dialect == "slurm" and not seen & around_of("scheduler"):
             seen.add("slurm")
-        if _LIMITED.search(self.message) and not seen & around_of("container"):
+        if _RE["limited"].search(self.message) and not seen & around_of("container"):
             seen |= around_of("container")
         return frozenset(seen)
 
@@ -346,11 +335,11 @@ class Case:
         """The message as evidence."""
         return (self.message,) if self.message else self.incident.lines[:1]
 
-    def shows(self, pattern: str) -> bool:
+    def shows(self, pattern: str | re.Pattern[str]) -> bool:
         """Whether a frame's file, function or code matches."""
         return bool(self.seen(pattern))
 
-    def seen(self, pattern: str) -> tuple[str, ...]:
+    def seen(self, pattern: str | re.Pattern[str]) -> tuple[str, ...]:
         """The frames that match, innermost first, quoted; at most three."""
         found = [quote(f) for f in reversed(self.frames) if re.search(pattern, quote(f))]
         return tuple(found[:3])

@@ -10,35 +10,9 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from oomdoctor.errors import OomDoctorError, model_error
+from oomdoctor.records.facts.architectures import HEADS, SOUND_KEYS, VISION_KEYS, WRITES_TEXT
 from oomdoctor.records.job.model import Task, TaskChoice
 from oomdoctor.system.catalogue import causal_architectures, model_types
-
-# The endings of pretrained model classes, by task. `task_of` decides about bare encoders and
-# decoders ("BertModel").
-TASK_ARCHITECTURES: Mapping[Task, tuple[str, ...]] = {
-    "causal-lm": ("ForCausalLM", "LMHeadModel"),
-    "masked-lm": ("ForMaskedLM", "ForPreTraining"),
-    "sequence-classification": ("ForSequenceClassification",),
-    "seq2seq-lm": ("ForConditionalGeneration", "MTModel", "WithLMHeadModel"),
-    "image-classification": ("ForImageClassification",),
-    "image-text-to-text": (),
-}
-# The endings of classes that write text, whatever else they take.
-_WRITES_TEXT = (
-    *TASK_ARCHITECTURES["causal-lm"],
-    "ForConditionalGeneration",
-    "ForImageTextToText",
-    "ForVision2Seq",
-    "ForVisionText2Text",
-)
-# Keys that only models with other inputs than text have. Images alone are a supported task.
-_SOUND_KEYS = (
-    *("audio_config", "audio_encoder", "num_mel_bins", "input_feat_per_channel"),
-    *("feat_extract_norm", "sampling_rate", "codebook_size"),
-)
-_VISION_KEYS = (
-    *("vision_config", "vision_tower", "mm_vision_tower", "visual", "image_token_id", "vq_config"),
-)
 
 
 def architecture_of(config: Mapping[str, Any]) -> str:
@@ -63,7 +37,7 @@ def task_of(config: Mapping[str, Any], asked: TaskChoice) -> Task:
         return "image-text-to-text"
     if asked == "image-text-to-text":
         raise _unsupported(config, "does not write text about images")
-    classifies = architecture_of(config).endswith(TASK_ARCHITECTURES["image-classification"])
+    classifies = architecture_of(config).endswith(HEADS["image-classification"])
     if classifies and asked in ("auto", "image-classification"):
         return "image-classification"
     if foreign := other_input(config):
@@ -88,22 +62,22 @@ def _takes_images_beside_text(config: Mapping[str, Any]) -> bool:
     The worker finds out how it takes images; with `images=0` a training is on text alone.
     """
     named = config.get("architectures")
-    writes = architecture_of(config).endswith(_WRITES_TEXT) if named else "text_config" in config
-    return _has(config, _VISION_KEYS) and writes
+    writes = architecture_of(config).endswith(WRITES_TEXT) if named else "text_config" in config
+    return _has(config, VISION_KEYS) and writes
 
 
 def is_without_head(config: Mapping[str, Any]) -> bool:
     """Whether the class that the config names has no head, so that `task_of` has chosen one."""
-    heads = tuple(end for ends in TASK_ARCHITECTURES.values() for end in ends)
+    heads = tuple(end for ends in HEADS.values() for end in ends)
     name = architecture_of(config)
     return bool(config.get("architectures")) and name.endswith("Model") and not name.endswith(heads)
 
 
 def other_input(config: Mapping[str, Any]) -> str | None:
     """ "sound" or "images beside text" if the model takes them; None for text or images alone."""
-    if _has(config, _SOUND_KEYS):
+    if _has(config, SOUND_KEYS):
         return "sound"
-    return "images beside text" if _has(config, _VISION_KEYS) else None
+    return "images beside text" if _has(config, VISION_KEYS) else None
 
 
 def _has(config: Mapping[str, Any], keys: tuple[str, ...]) -> bool:
@@ -119,7 +93,7 @@ def text_part(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
     if not isinstance(text, dict) or not isinstance(text.get("model_type"), str):
         return None
     own = architecture_of(text) if text.get("architectures") else None
-    if own is None or not own.endswith(TASK_ARCHITECTURES["causal-lm"]):
+    if own is None or not own.endswith(HEADS["causal-lm"]):
         own = causal_architectures().get(text["model_type"])
     part = {key: value for key, value in text.items() if key != "architectures"}
     part |= {} if own is None else {"architectures": [own]}
@@ -130,8 +104,9 @@ def text_part(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 def _made_for(config: Mapping[str, Any]) -> Task | None:
     name, bare = architecture_of(config), not config.get("architectures")
-    for task, endings in TASK_ARCHITECTURES.items():
-        if name.endswith(endings) and _possible(task, config):
+    tasks: tuple[Task, ...] = get_args(Task)
+    for task in tasks:
+        if name.endswith(HEADS[task]) and _possible(task, config):
             return task
     if not bare and (not name.endswith("Model") or name.endswith("EncoderModel")):
         return None
