@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from oomdoctor.records.facts.choices import FormatName
 from oomdoctor.stacks.names.row import Settings, flat, put
-from oomdoctor.stacks.names.without_effect import BESIDE, Scalar
 from oomdoctor.stacks.programs import BY_NAME
+from oomdoctor.stacks.programs.program import BESIDE, Scalar
 from oomdoctor.stacks.rung import StackRung
 
 Named = dict[str, tuple[str, Scalar]]
@@ -22,10 +22,8 @@ def beside_of(values: Mapping[str, object], program: FormatName, objective: str)
     found: Named = {}
     for one in BESIDE:
         name = BY_NAME[program].name_of(one)
-        if name is None or one.objective not in (None, objective):
-            continue
-        value = one.value(told.get(name))
-        if value is not None:
+        value = None if name is None else one.value(told.get(name))
+        if name is not None and value is not None and one.objective in (None, objective):
             found[one.key] = (name, value)
     return _warmed_up(found, told)
 
@@ -49,13 +47,11 @@ def carried(rung: StackRung, target: FormatName) -> dict[str, Scalar]:
     """What a target can say of the settings that the rung brings along, by its own names."""
     found: dict[str, Scalar] = {}
     for one in BESIDE:
-        name = BY_NAME[target].name_of(one)
-        if name is None or one.key not in rung.beside:
+        name, value = BY_NAME[target].name_of(one), rung.beside.get(one.key)
+        if name is None or value is None or (target == "pytorch" and one.key not in OPTIONS):
             continue
-        value = rung.beside[one.key]
-        if one.key == "epochs" and BY_NAME[target].whole_epochs and value != int(float(value)):
-            continue
-        if target != "pytorch" or one.key in OPTIONS:
+        whole = one.key == "epochs" and BY_NAME[target].whole_epochs
+        if not whole or value == int(float(value)):
             found[name] = value
     return found
 

@@ -6,6 +6,7 @@ The worker trains with them and `export` writes them, so both are the same.
 from __future__ import annotations
 
 from oomdoctor.records.configuration.config import TrainConfig, is_fsdp, is_zero
+from oomdoctor.records.facts.dtypes import dtype_word
 
 _MIB = 1 << 20
 _STRATEGIES = {"fsdp": "full_shard", "fsdp_grad_op": "shard_grad_op", "hybrid": "hybrid_shard"}
@@ -71,10 +72,11 @@ def zero_settings(config: TrainConfig) -> dict[str, object]:
         stage["allgather_bucket_size"] = config.bucket_elements
     if config.prefetch == "none" and config.sharding == "zero3":
         stage["stage3_prefetch_bucket_size"] = 0
-    if config.offload in ("optimizer", "parameters"):
-        stage["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
-    if config.offload == "parameters":
-        stage["offload_param"] = {"device": "cpu", "pin_memory": True}
+    moved = {
+        "optimizer": ["offload_optimizer"],
+        "parameters": ["offload_optimizer", "offload_param"],
+    }
+    stage |= {name: {"device": "cpu", "pin_memory": True} for name in moved.get(config.offload, ())}
     settings: dict[str, object] = {
         "train_micro_batch_size_per_gpu": "auto",
         "gradient_accumulation_steps": "auto",
@@ -87,6 +89,5 @@ def zero_settings(config: TrainConfig) -> dict[str, object]:
         "zero_force_ds_cpu_optimizer": False,
     }
     if config.reduce_dtype != "default":
-        words = {"float32": "fp32", "bfloat16": "bf16"}
-        settings["communication_data_type"] = words[config.reduce_dtype]
+        settings["communication_data_type"] = dtype_word(config.reduce_dtype)
     return settings

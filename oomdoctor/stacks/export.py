@@ -29,5 +29,4 @@ def export(rung: StackRung, name: str) -> str:
     if not program.file.endswith(".py"):
         return file_text(rung, program)
     writer = importlib.import_module(f"oomdoctor.stacks.scripts.{program.name}")
-    text: str = writer.render(rung)
-    return text
+    return str(writer.render(rung))

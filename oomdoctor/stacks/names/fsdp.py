@@ -5,7 +5,7 @@ from __future__ import annotations
 from oomdoctor.records.configuration.config import TrainConfig, is_fsdp
 from oomdoctor.stacks.engines import fsdp_settings
 from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Read, Row, Write, words_of
-from oomdoctor.stacks.names.values import flag, if_on, integer, switched
+from oomdoctor.stacks.names.values import among, flag, if_on, integer, switched
 from oomdoctor.stacks.partial_config import PartialConfig
 
 STRATEGIES = words_of("fsdp strategy")
@@ -54,32 +54,27 @@ def version(value: object) -> PartialConfig:
     return {"fsdp_version": number}
 
 
-def backward_prefetch(value: object) -> PartialConfig:
-    """Which weights FSDP 1 gathers ahead in the backward pass."""
-    word = str(value or "").strip().lower()
-    if word in ("no_prefetch", "none", ""):
-        return {"prefetch": "none"}
-    if word == "backward_post":
-        raise NotTakenError("a rung gathers before the backward pass of a layer")
-    return {}
+def rows(*, of_launcher: bool = False) -> tuple[Row, ...]:
+    """The rows of `fsdp_config`; of accelerate, names begin with `fsdp_` and words are in capitals.
 
-
-def rows(head: str, prefix: str, *, upper: bool = False) -> tuple[Row, ...]:
-    """The rows of an `fsdp_config`: each name with `head.prefix`; the other spelling is read."""
+    The other spelling of a name is read, too.
+    """
+    prefix, other = ("fsdp_", "")[:: 1 if of_launcher else -1]
 
     def written(name: str) -> Write:
         def write(config: TrainConfig) -> object:
             value = fsdp_settings(config).get(name, LEFT_OUT) if is_fsdp(config) else LEFT_OUT
-            return value.upper() if upper and isinstance(value, str) else value
+            return value.upper() if of_launcher and isinstance(value, str) else value
 
         return write
 
     def row(name: str, keys: tuple[str, ...], read: Read, write: Write | None = None) -> Row:
-        other = "fsdp_" if not prefix else ""
-        return Row(f"{head}.{prefix}{name}", keys, read, write, (f"{head}.{other}{name}",))
+        older = (f"fsdp_config.{other}{name}",)
+        return Row(f"fsdp_config.{prefix}{name}", keys, read, write, older)
 
-    offload, older = ("offload_params", "cpu_offload")[:: 1 if upper else -1]
+    offload, older = ("offload_params", "cpu_offload")[:: 1 if of_launcher else -1]
     again = ("fsdp_reshard", "fsdp_strategy")
+    backward = among("fsdp backward prefetch", {"prefetch": "none"})
     forward = if_on({"prefetch": "forward"}, {})
     return (
         row("version", ("fsdp_version",), version, written("version")),
@@ -88,9 +83,9 @@ def rows(head: str, prefix: str, *, upper: bool = False) -> tuple[Row, ...]:
         row(offload, ("fsdp_offload",), switched("fsdp_offload"), written("cpu_offload")),
         row(older, ("fsdp_offload",), switched("fsdp_offload")),
         row("activation_checkpointing", ("fsdp_checkpointing",), switched("fsdp_checkpointing")),
-        row("backward_prefetch", ("prefetch",), backward_prefetch, written("backward_prefetch")),
+        row("backward_prefetch", ("prefetch",), backward, written("backward_prefetch")),
         row("forward_prefetch", ("prefetch",), forward, written("forward_prefetch")),
     )
 
 
-FSDP_CONFIG = rows("fsdp_config", "")
+FSDP_CONFIG = rows()

@@ -3,34 +3,13 @@
 from __future__ import annotations
 
 from oomdoctor.records.configuration.config import TrainConfig
-from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row
-from oomdoctor.stacks.names.values import decimal, given, names_in, number, only_if, switched
-from oomdoctor.stacks.partial_config import PartialConfig
+from oomdoctor.stacks.names.row import LEFT_OUT, Row
+from oomdoctor.stacks.names.values import decimal, given, names, number, only_if, switched
 
 
 def adapted(config: TrainConfig) -> bool:
     """Whether a rung has an adapter."""
     return config.method != "full"
-
-
-def in_four_bits(config: TrainConfig) -> bool:
-    """Whether the base is stored in four bits."""
-    return config.quantization == "nf4"
-
-
-def storage(value: object) -> PartialConfig:
-    """The dtype that holds the packed weights."""
-    if value is None:
-        return {}
-    word = str(value).strip().lower().removeprefix("torch.")
-    if word not in ("uint8", "bfloat16", "float16", "float32"):
-        raise NotTakenError(f"a rung cannot store packed weights as {value}")
-    return {"quant_storage": word}
-
-
-def trained_whole(value: object) -> PartialConfig:
-    """Modules that are trained beside the adapters: a list, or names with commas between."""
-    return {"modules_to_save": tuple(names_in(value))}
 
 
 def variants(
@@ -52,7 +31,7 @@ def variants(
     if rslora is not None:
         found.append(row(rslora, "use_rslora"))
     if saved is not None:
-        found.append(Row(saved, ("modules_to_save",), trained_whole, modules))
+        found.append(Row(saved, ("modules_to_save",), names("modules_to_save"), modules))
     return tuple(found)
 
 
@@ -68,8 +47,7 @@ def upcast_adapters(name: str) -> tuple[Row]:
 
 def lora_rows(rank: str, alpha: str, dropout: str, *older: str) -> tuple[Row, ...]:
     """The rows of an adapter's sizes, by a program's names; `older` ones of the rank are read."""
-    share = Row(
-        dropout, ("lora_dropout",), given("lora_dropout", decimal), lambda c: c.lora_dropout
-    )
+    key, read = "lora_dropout", given("lora_dropout", decimal)
+    share = Row(dropout, (key,), read, lambda config: config.lora_dropout)
     rows = (number(rank, "lora_rank", *older), number(alpha, "lora_alpha"), share)
     return tuple(only_if(row, adapted) for row in rows)

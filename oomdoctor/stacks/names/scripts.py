@@ -5,10 +5,9 @@
 
 from __future__ import annotations
 
-from oomdoctor.stacks.names.peft import trained_whole
 from oomdoctor.stacks.names.row import NotTakenError, words_of
 from oomdoctor.stacks.names.tables import table
-from oomdoctor.stacks.names.values import targets
+from oomdoctor.stacks.names.values import names_in, targets
 from oomdoctor.stacks.partial_config import PartialConfig
 
 
@@ -24,7 +23,7 @@ def _targets(value: object) -> PartialConfig:
 
 
 def _saved(value: object) -> PartialConfig:
-    return trained_whole(value) if value else {}
+    return {"modules_to_save": tuple(names_in(value))} if value else {}
 
 
 LENGTH = table("length")

@@ -42,6 +42,7 @@ _KINDS: Mapping[str, Callable[[str], Read]] = {
     "word": values.word,
     "text": values.text,
     "file": values.file,
+    "names": values.names,
     "decimal": partial(values.given, convert=values.decimal),
     "integer": partial(values.given, convert=values.integer),
     "dtype": partial(values.given, convert=values.dtype),
@@ -70,15 +71,14 @@ def _data() -> Mapping[str, Any]:
 
 def _rows(name: str, functions: Functions) -> Iterator[Row]:
     for names, said in _data().get(name, {}).items():
-        several = said["rows"] if "rows" in said and not isinstance(said, str) else None
         if isinstance(said, str):
             yield _row(names, {"number": said, "copies": said}, functions)
-        elif several is None:
+        elif "rows" not in said:
             yield _row(names, said, functions)
-        elif several in _data():
-            yield from _rows(several, functions)
+        elif said["rows"] in _data():
+            yield from _rows(said["rows"], functions)
         else:
-            made = functions[several]
+            made = functions[said["rows"]]
             yield from made(*names.split()) if callable(made) else made
 
 
@@ -95,17 +95,16 @@ def _reader(said: Mapping[str, Any], functions: Functions) -> tuple[Read, list[s
     """How a value is read, and what it decides."""
     if "reader" in said:
         return functions[said["reader"]], []
-    if "words" in said:
-        return values.among(said["words"], said.get("null")), []
     if "on" in said:
         return values.if_on(said["on"], said.get("off", {})), list(said["on"])
-    kind = next(kind for kind in _KINDS if kind in said)
-    return _with(_KINDS[kind](said[kind]), said.get("also", {})), [said[kind]]
-
-
-def _with(read: Read, also: PartialConfig) -> Read:
-    """The reader, which says more where it says something."""
-    return lambda value: {**also, **found} if (found := read(value)) else found
+    kind = next((kind for kind in _KINDS if kind in said), None)
+    read = None if kind is None else _KINDS[kind](said[kind])
+    keys = [] if kind is None else [said[kind]]
+    if "words" in said:
+        return values.among(said["words"], said.get("null"), read), keys
+    assert read is not None, said
+    also: PartialConfig = said.get("also", {})
+    return lambda value: {**also, **found} if (found := read(value)) else found, keys
 
 
 def _writer(said: Mapping[str, Any], functions: Functions) -> Write | None:

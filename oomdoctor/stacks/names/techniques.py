@@ -72,13 +72,6 @@ def rank_of(value: object) -> PartialConfig:
     return {"optimizer_rank": int(found[1])}
 
 
-def projected(value: object) -> PartialConfig:
-    """The modules whose gradients are projected."""
-    if value is None or str(value).strip().lower().replace("_", "-") in ("all-linear", "[]"):
-        return {}
-    raise NotTakenError("a rung projects the gradients of all linear layers")
-
-
 def rank_words(config: TrainConfig) -> str:
     """The arguments of the optimizer, as `rank_of` reads them."""
     return f"rank={config.optimizer_rank}"

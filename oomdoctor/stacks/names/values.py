@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from re import _parser  # type: ignore[attr-defined]  # no public parser of expressions exists
 from typing import Any
 
@@ -26,7 +28,7 @@ AUTO = "auto"
 
 def flag(value: object) -> bool:
     """A switch, as YAML and command lines write it."""
-    word = str(value).strip().lower()
+    word = _word(value)
     if word in ("true", "yes", "1", "on"):
         return True
     if word in ("false", "no", "0", "off", "none", "null"):
@@ -36,13 +38,11 @@ def flag(value: object) -> bool:
 
 def integer(value: object) -> int:
     """A whole number; YAML reads 1e3 as text."""
-    if isinstance(value, bool):
-        raise ValueError(f"must be a whole number, not {value!r}")
-    try:
-        number = decimal(value)
-    except ValueError:
-        raise ValueError(f"must be a whole number, not {value!r}") from None
-    if number != int(number):
+    number = None
+    if not isinstance(value, bool):
+        with suppress(ValueError):
+            number = decimal(value)
+    if number is None or number != int(number):
         raise ValueError(f"must be a whole number, not {value!r}")
     return int(number)
 
@@ -68,12 +68,16 @@ def names_in(value: object) -> list[str]:
 
 def dtype(value: object) -> str:
     """A dtype that a model can be trained in, or auto."""
-    text = str(value).strip().lower().removeprefix("torch.")
+    text = _word(value).removeprefix("torch.")
     short = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "half": "float16"}
     text = short.get(text, text)
     if text not in ("auto", "bfloat16", "float16", "float32"):
         raise NotTakenError(f"a rung cannot have weights in {value}")
     return text
+
+
+def _word(value: object) -> str:
+    return str(value).strip().lower()
 
 
 def is_auto(value: object) -> bool:
@@ -84,6 +88,11 @@ def is_auto(value: object) -> bool:
 def nothing(_: object) -> PartialConfig:
     """Reads a setting that decides nothing."""
     return {}
+
+
+def names(key: str) -> Read:
+    """Reads names: a list, or text with commas between."""
+    return lambda value: only(key, tuple(names_in(value)))
 
 
 def whole(key: str) -> Read:
@@ -98,7 +107,7 @@ def given(key: str, convert: Callable[[object], object]) -> Read:
 
 def word(key: str) -> Read:
     """Reads a word."""
-    return given(key, lambda value: str(value).strip().lower())
+    return given(key, _word)
 
 
 def switched(key: str, *, auto: bool = False) -> Read:
@@ -128,21 +137,24 @@ def if_on(on: PartialConfig, off: PartialConfig) -> Read:
     return lambda value: {} if value is None else on if flag(value) else off
 
 
-def among(setting: str, null: PartialConfig | None = None) -> Read:
+def among(setting: str, null: PartialConfig | None = None, otherwise: Read | None = None) -> Read:
     """Reads one of the words of a setting (`words_of`). `null` is what an empty value says.
 
-    Another word says nothing, unless `refused` has the reason why a rung has no such setting.
+    Another word says what `otherwise` reads, or nothing. A text instead of a meaning, or `refused`
+    for all other words, is the reason why a rung has no such setting.
     """
-    known: dict[str, PartialConfig] = words_of(setting)
-    reason = settings_data()["refused"].get(setting)
+    known: dict[str, PartialConfig | str] = words_of(setting)
+    reason: str | None = settings_data()["refused"].get(setting)
 
     def read(value: object) -> PartialConfig:
         if value is None and null is not None:
             return null
-        text = str(value).strip().lower()
-        if text not in known and reason is not None:
-            raise NotTakenError(reason.format(value))
-        return known.get(text, {})
+        found = known.get(str(value).strip().lower(), reason)
+        if isinstance(found, str):
+            raise NotTakenError(found.format(value))
+        if found is None:
+            return {} if otherwise is None else otherwise(value)
+        return found
 
     return read
 
@@ -167,7 +179,7 @@ def words(name: str, key: str, known: Mapping[str, str], *aliases: str, what: st
         spoken.setdefault(value, text)
 
     def read(value: object) -> PartialConfig:
-        for text in (value, str(value).strip().lower()):
+        for text in (value, _word(value)):
             if isinstance(text, str) and text in known:
                 return only(key, known[text])
         raise NotTakenError(f"a rung has no {what or key.replace('_', ' ')} {value!r}")
@@ -187,7 +199,7 @@ def only_if(row: Row, holds: Callable[[TrainConfig], bool]) -> Row:
 
 def optimizer(value: object) -> str:
     """The name of an optimizer as rungs have it, from transformers' name or another spelling."""
-    found = optimizer_named(str(getattr(value, "value", value)).strip().lower().rpartition(".")[2])
+    found = optimizer_named(_word(getattr(value, "value", value)).rpartition(".")[2])
     if found is None:
         raise NotTakenError(f"a rung has no optimizer {value}")
     return found.name
@@ -196,12 +208,7 @@ def optimizer(value: object) -> str:
 def optimizer_among(setting: str) -> Read:
     """Reads an optimizer by a program's own words, or by another name of it."""
     known = words_of(setting)
-
-    def read(value: object) -> PartialConfig:
-        text = str(value).strip().lower()
-        return {"optimizer": known.get(text) or optimizer(text)}
-
-    return read
+    return lambda value: {"optimizer": known.get(word := _word(value)) or optimizer(word)}
 
 
 def targets(value: object) -> PartialConfig:
@@ -218,13 +225,11 @@ def targets(value: object) -> PartialConfig:
 
 def _pattern(found: list[str]) -> PartialConfig:
     """The names that patterns stand for, in all layers."""
-    names = [names_of(one) for one in found]
-    if None in names:
+    parts = [part for one in found if (part := names_of(one)) is not None]
+    if len(parts) < len(found):
         raise NotTakenError("a rung cannot have this pattern as its target modules")
-    read: PartialConfig = {
-        "lora_targets": tuple(dict.fromkeys(one for part in names for one in part or ()))
-    }
-    return read | ({"vision": "frozen"} if all(map(of_language, found)) else {})
+    read: PartialConfig = {"lora_targets": tuple(dict.fromkeys(chain.from_iterable(parts)))}
+    return read | {"vision": "frozen"} if all(map(of_language, found)) else read
 
 
 def target_words(config: TrainConfig) -> str | list[str]:
@@ -254,9 +259,8 @@ def names_of(pattern: str) -> tuple[str, ...] | None:
 
 def of_language(pattern: str) -> bool:
     """Whether a pattern is for the language model alone, not for the vision encoder beside it."""
-    return any(part in pattern for part in _WORDS_OF_LANGUAGE) and not re.search(
-        r"vis(ion|ual)", pattern
-    )
+    named = any(part in pattern for part in _WORDS_OF_LANGUAGE)
+    return named and not re.search(r"vis(ion|ual)", pattern)
 
 
 def _tails(heads: list[str], tokens: Iterable[tuple[Any, Any]]) -> list[str]:

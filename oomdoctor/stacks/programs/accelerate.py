@@ -5,8 +5,6 @@ Names are those of accelerate 1.15.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from oomdoctor.records.configuration.config import TrainConfig, is_fsdp, is_zero
 from oomdoctor.stacks.names.fsdp import rows
 from oomdoctor.stacks.names.row import LEFT_OUT, Row, Settings, exports_data
@@ -23,10 +21,7 @@ _PRECISIONS = {"bf16": "bfloat16", "fp16": "float16"}
 def _mixed_word(config: TrainConfig) -> str:
     if config.fp8 != "none":
         return "fp8"
-    for word, name in _PRECISIONS.items():
-        if computes(config, name):
-            return word
-    return "no"
+    return next((word for word, name in _PRECISIONS.items() if computes(config, name)), "no")
 
 
 def _kind_word(config: TrainConfig) -> str:
@@ -51,11 +46,10 @@ def _zero_row(name: str, inner: str, *, none: object = LEFT_OUT) -> Row:
         value = write(config)
         return none if value is LEFT_OUT else value
 
-    full = replace(row, name=f"deepspeed_config.{name}", write=written, aliases=())
-    return only_if(full, is_zero)
+    return only_if(Row(f"deepspeed_config.{name}", row.keys, row.read, written), is_zero)
 
 
-_FSDP = rows("fsdp_config", "fsdp_", upper=True)
+_FSDP = rows(of_launcher=True)
 _ZERO = (
     _zero_row("zero_stage", "zero_optimization.stage"),
     _zero_row("gradient_accumulation_steps", "gradient_accumulation_steps"),
@@ -78,8 +72,4 @@ def _complete(rung: StackRung, settings: Settings) -> Settings:
     return settings
 
 
-PROGRAM = Program(
-    **facts("accelerate"),
-    names=ACCELERATE,
-    complete=_complete,
-)
+PROGRAM = Program(**facts("accelerate"), names=ACCELERATE, complete=_complete)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from oomdoctor.records.configuration.config import TrainConfig, is_fsdp
-from oomdoctor.stacks.names.fsdp import rows
-from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Settings, exports_data, words_of
+from oomdoctor.stacks.names.fsdp import FSDP_CONFIG
+from oomdoctor.stacks.names.row import LEFT_OUT, Settings, exports_data, words_of
 from oomdoctor.stacks.names.tables import table
-from oomdoctor.stacks.names.values import flag, names_in, optimizer_among
+from oomdoctor.stacks.names.values import names_in, optimizer_among
 from oomdoctor.stacks.partial_config import PartialConfig, RungKeys
 from oomdoctor.stacks.programs import arguments
 from oomdoctor.stacks.programs.program import OF_WEIGHTS, Program, facts
@@ -17,21 +17,10 @@ from oomdoctor.stacks.rung import StackRung, learning_rate
 _OPTIMIZERS = words_of("axolotl optimizer")
 _FSDP = tuple(
     row
-    for row in rows("fsdp_config", "")
+    for row in FSDP_CONFIG
     if row.name.endswith((".reshard_after_forward", ".activation_checkpointing", "_strategy"))
 )
-WHOLE_ROW = 1 << 30  # a multiple that no row reaches
 _optimizer = optimizer_among("axolotl optimizer")
-
-
-def _bf16(value: object) -> PartialConfig:
-    """`bf16`: true and auto use autocast on 16-bit weights; full, of older releases, does not."""
-    word = str(value).strip().lower()
-    if word == "full":
-        return {"mixed_bfloat16": False, "weights_dtype": "bfloat16"}
-    if word == "auto":
-        return {"mixed_bfloat16": True}
-    return {} if value is None else {"mixed_bfloat16": flag(value)}
 
 
 def _adapter_word(config: TrainConfig) -> object:
@@ -43,22 +32,6 @@ def _adapter_word(config: TrainConfig) -> object:
 def _optimizer_word(config: TrainConfig) -> str:
     spoken = {name: word for word, name in _OPTIMIZERS.items()}
     return spoken.get(config.optimizer, config.optimizer)
-
-
-def _checkpointing(value: object) -> PartialConfig:
-    word = str(value).strip().lower()
-    if word in ("offload", "unsloth"):
-        return {"checkpointing": True, "checkpoint_offload": True}
-    if word == "offload_disk":
-        raise NotTakenError("a rung moves checkpoints to host memory, not to a disk")
-    return {} if value is None else {"checkpointing": flag(value)}
-
-
-def _offloading(value: object) -> PartialConfig:
-    word = str(value).strip().lower()
-    if word in ("legacy", "disk", "hidden_states"):
-        raise NotTakenError(f"a rung has no activation offloading {value}")
-    return {} if value is None else {"activation_offloading": flag(value)}
 
 
 def _fsdp_list(value: object) -> PartialConfig:
@@ -80,11 +53,6 @@ def _in_32_bits(config: TrainConfig) -> bool:
     return not (_autocasts(config) or _half(config))
 
 
-def _pads(value: object) -> PartialConfig:
-    """Rows are as long as sequence_len, which is cut to no multiple."""
-    return {"pads_to": WHOLE_ROW} if value is not None and flag(value) else {}
-
-
 AXOLOTL = table("axolotl", {**vars(arguments), **globals()})
 _REWARDS = ["rewards.rand_reward_func"]  # in rewards.py beside the file: the user's own
 
@@ -92,8 +60,7 @@ _REWARDS = ["rewards.rand_reward_func"]  # in rewards.py beside the file: the us
 def _complete(rung: StackRung, settings: Settings) -> Settings:
     """The data set and the learning rate are examples to replace."""
     examples = exports_data("axolotl")
-    head: Settings = {"base_model": rung.model}
-    settings = head | settings
+    settings = {"base_model": rung.model, **settings}
     if is_fsdp(rung.config):
         settings["fsdp_config"] = examples["fsdp"] | settings.get("fsdp_config", {})
     if rung.revision:
@@ -126,9 +93,5 @@ def _adapters(given: PartialConfig, found: RungKeys) -> str | None:
 
 
 PROGRAM = Program(
-    **facts("axolotl"),
-    names=AXOLOTL,
-    precision=_precision,
-    adapters=_adapters,
-    complete=_complete,
+    **facts("axolotl"), names=AXOLOTL, precision=_precision, adapters=_adapters, complete=_complete
 )

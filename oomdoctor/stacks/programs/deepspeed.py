@@ -82,20 +82,10 @@ def inside(head: str, row: Row) -> Row:
 
     Sizes of a batch are "auto" there: the program around it fills them in.
     """
-    write = row.write
-    if write is not None and _SIZES & set(row.keys):
-        write = _auto
-    below = replace(
-        row,
-        name=f"{head}.{row.name}",
-        write=write,
-        aliases=tuple(f"{head}.{alias}" for alias in row.aliases),
-    )
+    aliases = tuple(f"{head}.{alias}" for alias in row.aliases)
+    write = (lambda _: AUTO) if row.write and _SIZES & set(row.keys) else row.write
+    below = Row(f"{head}.{row.name}", row.keys, row.read, write, aliases)
     return below if write is None else only_if(below, is_zero)
-
-
-def _auto(_: TrainConfig) -> object:
-    return AUTO
 
 
 def _complete(rung: StackRung, settings: Settings) -> Settings:
@@ -111,8 +101,4 @@ def _complete(rung: StackRung, settings: Settings) -> Settings:
     return settings
 
 
-PROGRAM = Program(
-    **facts("deepspeed"),
-    names=DEEPSPEED,
-    complete=_complete,
-)
+PROGRAM = Program(**facts("deepspeed"), names=DEEPSPEED, complete=_complete)

@@ -19,10 +19,6 @@ from oomdoctor.stacks.programs.program import Program, facts
 from oomdoctor.stacks.rung import StackRung, learning_rate, not_in
 
 
-def _all_layers(value: object) -> PartialConfig:
-    raise NotTakenError(f"LLaMA-Factory checkpoints whole layers in its own way, not by {value}")
-
-
 def _layers(value: object) -> PartialConfig:
     count = integer(value)
     if count < 1:
@@ -31,12 +27,9 @@ def _layers(value: object) -> PartialConfig:
 
 
 def _bits(value: object) -> PartialConfig:
-    if value is None:
-        return {}
-    count = integer(value)
-    if count not in (4, 8):
+    if value is not None and integer(value) not in (4, 8):
         raise NotTakenError(f"a rung quantizes to 4 or 8 bits, not to {value}")
-    return only(f"bits_{count}", True)
+    return _v1_bits(value)
 
 
 def _targets(config: TrainConfig) -> str:

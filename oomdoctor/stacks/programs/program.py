@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.choices import FormatName
 from oomdoctor.stacks.names.row import Settings, Table, listed, settings_data
-from oomdoctor.stacks.names.without_effect import Beside
 from oomdoctor.stacks.partial_config import PartialConfig, RungKeys
 from oomdoctor.stacks.rung import StackRung
 
@@ -18,6 +17,41 @@ OF_WEIGHTS = "weights"
 Precision = Callable[[PartialConfig, RungKeys, Collection[str], str, str], tuple[str, str]]
 """The dtypes of weights and autocast, from what is said, the keys of the rung so far, the keys that
 the files decide, and both dtypes without the program's rule."""
+Scalar = str | int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """A setting that no rung has: it changes neither memory nor speed of a training step.
+
+    `export --from` carries it from one program to another, and `explain` reads some of them. It has
+    the same meaning in several programs: `name` is transformers' name.
+    A program that calls it otherwise says so in its row. `aliases` are read, never written.
+    `objective` is the one that it belongs to, and `words` are the values that all programs have.
+    """
+
+    key: str
+    name: str
+    aliases: Sequence[str] = ()
+    objective: str | None = None
+    words: Sequence[str] = ()
+
+    def value(self, told: object) -> Scalar | None:
+        """The value, with numbers that YAML reads as text, such as 1e-5, as numbers. None if other
+        programs do not have it.
+        """
+        if isinstance(told, str) and not self.words and self.key != "output_dir":
+            try:
+                number = float(told)
+            except ValueError:
+                return None
+            return int(number) if number == int(number) else number
+        if not isinstance(told, str | int | float) or (self.words and told not in self.words):
+            return None
+        return told
+
+
+BESIDE = tuple(Beside(key, **row) for key, row in settings_data()["beside"].items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +74,7 @@ class Program:
     Writing: `file` is a usual name. A script is written by the module of the same name in
     `scripts`. `complete` adds to the settings of a rung what a file needs beside them. `starts` are
     the commands that start it, on one GPU and on several.
-    `beside` are its names of `names.beside`, where they differ; None for those that it does not
+    `beside` are its names of `BESIDE`, where they differ; None for those that it does not
     have. `held` are the keys that the file of a launcher holds; None if it describes a training.
     """
 

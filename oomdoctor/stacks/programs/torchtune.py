@@ -19,7 +19,7 @@ from oomdoctor.stacks.names.row import (
     words_of,
 )
 from oomdoctor.stacks.names.tables import table
-from oomdoctor.stacks.names.values import names_in, optimizer
+from oomdoctor.stacks.names.values import optimizer
 from oomdoctor.stacks.partial_config import PartialConfig
 from oomdoctor.stacks.programs.program import OF_WEIGHTS, Program, facts
 from oomdoctor.stacks.rung import StackRung, learning_rate, not_in
@@ -35,13 +35,12 @@ def builder_of(config: TrainConfig, model: str) -> str | None:
 
     A builder is an architecture, so that of an Instruct model also builds its base model.
     """
-    for same in (str.lower, _architecture):
-        for word, known in published_data()["torchtune models"].items():
-            if same(known) == same(model):
-                room, _, name = word.partition(".")
-                prefix = {"full": "", "lora": "lora_", "qlora": "qlora_"}[config.method]
-                return f"{_HEAD}{room}.{prefix}{name}"
-    return None
+    known = published_data()["torchtune models"].items()
+    alike = (word for same in (str.lower, _architecture) for word, one in known
+             if same(one) == same(model))  # fmt: skip
+    room, _, name = next(alike, "").partition(".")
+    prefix = "" if config.method == "full" else f"{config.method}_"
+    return f"{_HEAD}{room}.{prefix}{name}" if room else None
 
 
 def _architecture(model: str) -> str:
@@ -53,8 +52,8 @@ def _builder(value: object) -> PartialConfig:
     found = _BUILDER.fullmatch(str(value))
     if found is None:
         raise NotTakenError("oomdoctor does not know this builder; name MODEL on the command line")
-    room, prefix, name = found.groups()
-    method = {"lora_": "lora", "qlora_": "qlora"}.get(prefix or "", "full")
+    room, prefix, name = found.groups(default="")
+    method = prefix.rstrip("_") or "full"
     settings: PartialConfig = {"method": method, "bits_4": method == "qlora"}
     model = published_data()["torchtune models"].get(f"{room}.{name}")
     return settings if model is None else settings | {"model": model}
@@ -70,10 +69,6 @@ def lora_targets(modules: tuple[str, ...], *, mlp: bool) -> str | tuple[str, ...
         return "all-linear"
     names = tuple("o_proj" if one == "output_proj" else one for one in modules)
     return (*names, *(_MLP if mlp else ()))
-
-
-def _read_modules(value: object) -> PartialConfig:
-    return {"tune_modules": tuple(names_in(value))}
 
 
 def _modules(config: TrainConfig) -> list[str]:

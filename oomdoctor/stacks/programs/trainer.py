@@ -18,8 +18,4 @@ _SCRIPT = Table(
 )
 TRAINER = _SCRIPT | LENGTH | ARGUMENTS
 
-PROGRAM = Program(
-    **facts("trainer"),
-    names=TRAINER,
-    script=TRAINER | SCRIPT,
-)
+PROGRAM = Program(**facts("trainer"), names=TRAINER, script=TRAINER | SCRIPT)

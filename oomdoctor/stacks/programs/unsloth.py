@@ -25,9 +25,5 @@ def _decide(given: PartialConfig, found: RungKeys) -> RungKeys:
 
 
 PROGRAM = Program(
-    **facts("unsloth"),
-    script=TRL | SCRIPT,
-    classes=CLASSES,
-    prepare=_prepare,
-    decide=_decide,
+    **facts("unsloth"), script=TRL | SCRIPT, classes=CLASSES, prepare=_prepare, decide=_decide
 )

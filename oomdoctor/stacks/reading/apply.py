@@ -99,21 +99,24 @@ def left_out(said: Said, reason: str) -> NotTaken:
 
 def _why(table: Table, name: str, program: Program) -> tuple[str, bool]:
     """Why a setting without a row is not taken, and whether it matters."""
-    known = {head: len(head) for head in filter(None, (
-        in_names(name, table.neutral), in_names(name, table.reasons)))}  # fmt: skip
-    if not known and in_names(name, table.published):
+    heads = (in_names(name, table.neutral) or "", in_names(name, table.reasons) or "")
+    if any(heads):
+        neutral = max(heads, key=len) in table.neutral
+        reason = "does not change memory or speed" if neutral else table.reasons[heads[1]]
+        return reason, not neutral
+    if in_names(name, table.published):
         return "a rung has no such setting", True
-    if not known and table.published:
+    if table.published:
         return f"{program.package} {program.version} has no such setting", True
-    if not known:
-        return f"not a setting of {program.title} that oomdoctor knows", True
-    head = max(known, key=lambda one: known[one])
-    if head in table.neutral:
-        return "does not change memory or speed", False
-    return table.reasons[head], True
+    return f"not a setting of {program.title} that oomdoctor knows", True
 
 
 def bad_value(document: Document, name: str, line: int | None, reason: str) -> OomDoctorError:
     """The error about one setting of a file."""
     place = document.path if line is None else f"{document.path}:{line}"
-    return usage_error("bad_config", f"--from: {place}: {name} {reason}", "fix this line")
+    return bad_config(place, f"{name} {reason}", "fix this line")
+
+
+def bad_config(place: str, what: str, hint: str) -> OomDoctorError:
+    """The error about a file, or a line of it."""
+    return usage_error("bad_config", f"--from: {place}: {what}", hint)

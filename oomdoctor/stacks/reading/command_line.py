@@ -16,7 +16,7 @@ from oomdoctor.stacks.programs.trl import COMMANDS
 
 _SETTINGS = (".yaml", ".yml", ".json", ".toml")
 _COUNTS = ("nproc_per_node", "num_processes", "num_gpus")
-_NODES = ("nnodes",)  # accelerate counts the processes of all machines
+_NODES = "nnodes"  # accelerate counts the processes of all machines
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Command:
     def processes(self) -> int | None:
         """On how many GPUs the launcher starts it, if it says so."""
         counts = [self.launcher[name] for name in _COUNTS if name in self.launcher]
-        nodes = next((self.launcher[name] for name in _NODES if name in self.launcher), 1)
+        nodes = self.launcher.get(_NODES, 1)
         known = [one for one in (*counts, nodes) if isinstance(one, int) and 0 < one < 10**6]
         return known[0] * known[1] if len(known) == 2 else None
 

@@ -61,33 +61,27 @@ def conclude(values: PartialConfig, program: Program, said: Collection[str]) -> 
 
 def method_of(given: PartialConfig) -> RungKeys:
     """What is trained, and how the base is quantized."""
-    adapter = given.get("method")
-    lora = given.get("use_peft", False) or adapter in ("lora", "qlora")
-    bits = 4 if given.get("bits_4") else 8 if given.get("bits_8") else 0
-    if not lora:
+    if not given.get("use_peft") and given.get("method") not in ("lora", "qlora"):
         return {"method": "full"}
-    if not bits:
+    if not given.get("bits_4") and not given.get("bits_8"):
         return {"method": "lora"}
-    return {"method": "qlora", "quantization": "nf4" if bits == 4 else "int8"}
+    return {"method": "qlora", "quantization": "nf4" if given.get("bits_4") else "int8"}
 
 
 def _engine(given: PartialConfig, program: Program) -> RungKeys:
     """How the training is spread over GPUs; a stage of ZeRO comes before FSDP."""
-    world = given.get("world_size", 1)
+    several = given.get("world_size", 1) > 1
     stage = given.get("zero_stage", 0)
-    found: RungKeys
+    found: RungKeys = {"sharding": "ddp"} if several else {}
+    moved = None
     if stage and given.get("distributed", "deepspeed") == "deepspeed":
-        found = {"sharding": f"zero{stage}"}
-        if given.get("zero_offload_parameters") and stage == 3:
-            found["offload"] = "parameters"
-        elif given.get("zero_offload_optimizer"):
-            found["offload"] = "optimizer"
-        return found
-    alone = program.shards_alone and world > 1
-    if given.get("fsdp") or alone:
-        found = {"sharding": fsdp_sharding(given)}
-        return found | {"offload": "parameters"} if given.get("fsdp_offload") else found
-    return {"sharding": "ddp"} if world > 1 else {}
+        found["sharding"] = f"zero{stage}"
+        moved = "optimizer" if given.get("zero_offload_optimizer") else None
+        moved = "parameters" if given.get("zero_offload_parameters") and stage == 3 else moved
+    elif given.get("fsdp") or (program.shards_alone and several):
+        found["sharding"] = fsdp_sharding(given)
+        moved = "parameters" if given.get("fsdp_offload") else None
+    return found if moved is None else found | {"offload": moved}
 
 
 def fsdp_sharding(given: PartialConfig) -> str:
@@ -112,8 +106,7 @@ def dtypes_of(
 ) -> tuple[str, str]:
     """The dtypes of the weights and of autocast, by the rule of a program if it has one."""
     mixed = "bfloat16" if given.get("mixed_bfloat16") else "none"
-    if given.get("mixed_float16"):
-        mixed = "float16"
+    mixed = "float16" if given.get("mixed_float16") else mixed
     weights = given.get("weights_dtype", "auto")
     if program is not None and not program.autocasts:
         mixed = "none"
@@ -161,13 +154,11 @@ def _padding(given: PartialConfig, found: RungKeys) -> RungKeys:
 
 
 def _checkpointing(given: PartialConfig) -> RungKeys:
-    if given.get("checkpoint_part"):
-        return {"activation_checkpointing": given["checkpoint_part"]}
-    if not (given.get("checkpointing") or given.get("fsdp_checkpointing")):
+    every, part = given.get("checkpoint_every", 1), given.get("checkpoint_part")
+    if not part and not (given.get("checkpointing") or given.get("fsdp_checkpointing")):
         return {"activation_checkpointing": "none"}
-    if given.get("checkpoint_offload"):
-        return {"activation_checkpointing": "offload"}
-    every = given.get("checkpoint_every", 1)
+    if part or given.get("checkpoint_offload"):
+        return {"activation_checkpointing": part or "offload"}
     if every > 1:
         return {"activation_checkpointing": "every_n", "checkpoint_every": every}
     return {"activation_checkpointing": "full"}

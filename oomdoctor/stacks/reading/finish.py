@@ -6,7 +6,7 @@ What a rung does not have beside its other settings is taken out, and said.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from oomdoctor.errors import usage_error
@@ -14,6 +14,7 @@ from oomdoctor.records.configuration.adapters import without_usual_dtype
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.configuration.faults import config_faults, unsloth_faults
 from oomdoctor.records.configuration.keys import KEYS, dropped_faults, settled
+from oomdoctor.records.facts.dtypes import TRAINED
 from oomdoctor.records.report.user_training import (
     Assumed,
     NotTaken,
@@ -25,14 +26,13 @@ from oomdoctor.stacks.names.row import by_name, settings_data, shown
 from oomdoctor.stacks.partial_config import PartialConfig, RungKeys, only, without
 from oomdoctor.stacks.programs.program import OF_WEIGHTS
 from oomdoctor.stacks.programs.trl import in_chunks
-from oomdoctor.stacks.reading.apply import left_out
+from oomdoctor.stacks.reading.apply import bad_config, left_out
 from oomdoctor.stacks.reading.conclude import conclude
 from oomdoctor.stacks.reading.merge import Draft
 
 _LENGTH = 2048
 ModelConfig = Callable[[], Mapping[str, object]]
 """Gives the content of the model's config.json, or an empty one."""
-_TYPES = ("bfloat16", "float16", "float32")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,32 +103,25 @@ def finished(
         reason = draft.main.program.why_adapters
         assumed |= {} if reason is None else {"adapter_dtype": reason}
     behind = {key: [one] for key, one in draft.said.items() if key in KEYS} | {
-        key: [one for name in names if (one := draft.said.get(name)) is not None]
+        key: [draft.said[name] for name in names if name in draft.said]
         for key, names in _BEHIND_ALL.items()
     }
     config, left = within(config, behind, draft.main.document.path)
     _check(draft, config)
-    names = {field.name for field in fields(TrainConfig)}
+    replaced = _replaced(draft.said, given)
+    read = [(one.document, one.program.name) for one in draft.taken]
     return UserTraining(
-        files=tuple(
-            TrainingFile(one.document.path, one.program.name, one.document.parser)
-            for one in draft.taken
-        ),
+        files=tuple(TrainingFile(one.path, name, one.parser) for one, name in read),
         model=draft.model,
         revision=draft.values.get("revision"),
         task=None,
         config=config,
-        said=tuple(
-            said
-            for key, said in draft.said.items()
-            if key not in given or said.value == str(given[key][1])
-        )
-        + draft.also,
-        not_taken=draft.not_taken + left + _overridden(draft.said, given),
+        said=(*(one for key, one in draft.said.items() if key not in replaced), *draft.also),
+        not_taken=(*draft.not_taken, *left, *replaced.values()),
         assumed=tuple(
             Assumed(key, shown(getattr(config, key)), reason)
             for key, reason in assumed.items()
-            if key in names
+            if key in KEYS
         ),
     )
 
@@ -188,21 +181,16 @@ def _of_model(settings: RungKeys, asked: ModelConfig, assumed: dict[str, str]) -
     if open_dtype:
         word = str(model_config.get("dtype") or model_config.get("torch_dtype") or "")
         own = word.removeprefix("torch.")
-        found["weights_dtype"] = own if own in _TYPES else "bfloat16"
-        assumed["weights_dtype"] = (
-            "the dtype in the model's config.json"
-            if own in _TYPES
-            else "the files name no dtype, and most checkpoints have this one"
-        )
+        found["weights_dtype"] = own if own in TRAINED else "bfloat16"
+        unnamed = "the files name no dtype, and most checkpoints have this one"
+        named = "the dtype in the model's config.json"
+        assumed["weights_dtype"] = named if own in TRAINED else unnamed
     if open_targets:
         targets = by_name(settings_data()["peft-targets"])
         modules = tuple(targets.get(str(model_config.get("model_type")), "").split())
         found["lora_targets"] = modules or "all-linear"
-        assumed["lora_targets"] = (
-            "what peft adapts in this architecture"
-            if modules
-            else "the files name no modules, and peft's choice for this model is not known here"
-        )
+        unknown = "the files name no modules, and peft's choice for this model is not known here"
+        assumed["lora_targets"] = "what peft adapts in this architecture" if modules else unknown
     return found
 
 
@@ -231,16 +219,13 @@ def _without_images(
 
 def _check_gpus(draft: Draft, settings: RungKeys, known: PartialConfig) -> None:
     sharding = settings.get("sharding", "none")
-    if sharding == "none" or "world_size" in known:
-        if sharding == "none" or settings.get("world_size", 1) > 1:
-            return
-        if known.get("world_size") == 1 and "world_size" in draft.values:
-            return
-    setting = next(
-        (draft.said[key] for key in ("zero_stage", "fsdp", "distributed") if key in draft.said),
-        None,
-    )
-    where = draft.main.document.path if setting is None else setting.file
+    several = "world_size" in known and settings.get("world_size", 1) > 1
+    one = known.get("world_size") == 1 and "world_size" in draft.values
+    if sharding == "none" or several or one:
+        return
+    files = [draft.said[key].file for key in ("zero_stage", "fsdp", "distributed")
+             if key in draft.said]  # fmt: skip
+    where = (*files, draft.main.document.path)[0]
     raise usage_error(
         "gpus_unknown",
         f"--from: {where} trains with {sharding}, but no file says on how many GPUs",
@@ -250,7 +235,7 @@ def _check_gpus(draft: Draft, settings: RungKeys, known: PartialConfig) -> None:
 
 def _with_library(config: TrainConfig, assumed: dict[str, str]) -> TrainConfig:
     """With transformers where a rung cannot have the rest with Unsloth, as `assumed` then says."""
-    faults = unsloth_faults(settled(config))
+    faults = list(unsloth_faults(settled(config)))
     if not faults:
         return config
     assumed["library"] = "; ".join(f"{key}: {what}" for key, what in faults)
@@ -258,29 +243,25 @@ def _with_library(config: TrainConfig, assumed: dict[str, str]) -> TrainConfig:
 
 
 def _check(draft: Draft, config: TrainConfig) -> None:
-    faults = config_faults(config)
-    if not faults:
-        return
     lines = []
-    for key, what in faults:
+    for key, what in config_faults(config):
         names = [s.name for k, s in draft.said.items() if k in _BEHIND.get(key, (key,))]
         lines.append(f"{' and '.join(names) or key}: {what}")
-    raise usage_error(
-        "bad_config",
-        f"--from: {draft.main.document.path}: " + "; ".join(lines),
-        "fix the file, or set the value with an option such as --micro-batch or --gpus",
-    )
+    if lines:
+        hint = "fix the file, or set the value with an option such as --micro-batch or --gpus"
+        raise bad_config(draft.main.document.path, "; ".join(lines), hint)
 
 
-def _overridden(
+def _replaced(
     said: Mapping[str, Said], given: Mapping[str, tuple[str, int]]
-) -> tuple[NotTaken, ...]:
-    """The settings that options replace."""
-    return tuple(
-        left_out(one, f"{given[key][0]} says {given[key][1]}")
-        for key, one in said.items()
-        if key in given and one.value != str(given[key][1])
-    )
+) -> dict[str, NotTaken]:
+    """The settings that options replace, by key."""
+    both = {key: (one, *given[key]) for key, one in said.items() if key in given}
+    return {
+        key: left_out(one, f"{option} says {value}")
+        for key, (one, option, value) in both.items()
+        if one.value != str(value)
+    }
 
 
 def within(
@@ -293,18 +274,14 @@ def within(
     """
     left: list[NotTaken] = []
     for key, what in config_faults(config):
-        for value in KEYS[key].instead:
-            changed = replace(config, **{key: value})
-            if key in {name for name, _ in config_faults(changed)}:
-                continue
-            config = changed
+        tries = ((value, replace(config, **{key: value})) for value in KEYS[key].instead)
+        fitting = ((value, one) for value, one in tries if key not in dict(config_faults(one)))
+        if (found := next(fitting, None)) is not None:
+            value, config = found
             reason = f"a rung cannot combine it: {what}"
-            left += [left_out(one, reason) for one in said.get(key, ())] or [
-                NotTaken(key, str(value), where, None, reason, True)
-            ]
-            break
+            unsaid = NotTaken(key, str(value), where, None, reason, True)
+            left += [left_out(one, reason) for one in said.get(key, ())] or [unsaid]
     named = [key for key in said if KEYS[key].settles is None]
-    left += [
-        left_out(one, what) for key, what in dropped_faults(config, named) for one in said[key]
-    ]
+    dropped = dropped_faults(config, named)
+    left += [left_out(one, what) for key, what in dropped for one in said[key]]
     return settled(config), tuple(left)

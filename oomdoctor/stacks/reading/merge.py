@@ -64,18 +64,18 @@ def draft_of(documents: Sequence[Document]) -> Draft:
     left = [item for one in taken for item in one.not_taken]
     for one in sorted(taken, key=lambda other: other is not main):
         for key, value in one.values.items():
-            if key in values and values.get(key) != value:
-                if key in _PRECISIONS and value is False:
-                    left.append(_overruled(one.said[key], said[key]))
-                    continue
-                if not (key in _PRECISIONS and values.get(key) is False):
-                    raise _contradiction(said[key], one.said[key])
-                left.append(_overruled(said[key], one.said[key]))
-            elif key in values:
-                also.append(one.said[key])
+            before, now = said.get(key), one.said[key]
+            if before is not None and values.get(key) == value:
+                also.append(now)
                 continue
-            values |= only(key, value)
-            said[key] = one.said[key]
+            if before is not None:
+                if key not in _PRECISIONS or False not in (value, values.get(key)):
+                    raise _contradiction(before, now)
+                loser, winner = (now, before) if value is False else (before, now)
+                left.append(left_out(loser, f"{winner.name} of {winner.file} decides"))
+            if before is None or value is not False:
+                values |= only(key, value)
+                said[key] = now
     return Draft(taken, main, values, said, tuple(also), tuple(left), *_defaults(taken, main))
 
 
@@ -120,17 +120,10 @@ def unknown_format(path: str) -> Exception:
 
 
 def _contradiction(first: Said, second: Said) -> Exception:
-    return usage_error(
-        FILES_DISAGREE,
-        f"--from: {_place(first)} says {first.name}: {first.value}, but {_place(second)} says "
-        f"{second.name}: {second.value}",
-        "make both say the same, or pass only one of the files",
+    one, other = (
+        f"{said.file if said.line is None else f'{said.file}:{said.line}'} says {said.name}: "
+        f"{said.value}"
+        for said in (first, second)
     )
-
-
-def _overruled(loser: Said, winner: Said) -> NotTaken:
-    return left_out(loser, f"{winner.name} of {winner.file} decides")
-
-
-def _place(said: Said) -> str:
-    return said.file if said.line is None else f"{said.file}:{said.line}"
+    hint = "make both say the same, or pass only one of the files"
+    return usage_error(FILES_DISAGREE, f"--from: {one}, but {other}", hint)

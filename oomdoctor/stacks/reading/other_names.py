@@ -5,19 +5,9 @@ A script's own configuration file may have them, and a log may print them.
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import get_args, get_type_hints
 
-from oomdoctor.records.facts.choices import (
-    AutocastDtype,
-    Checkpointing,
-    Dtype,
-    Loss,
-    Method,
-    Offload,
-    Packing,
-    Quantization,
-    Sharding,
-)
+from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.stacks.names.row import Row, Table, words_of
 from oomdoctor.stacks.names.scripts import LENGTH, SCRIPT
 from oomdoctor.stacks.names.values import flag, if_on, number, words
@@ -45,18 +35,11 @@ _INNER = tuple(
     and (row in ACCELERATE.rows or inner.startswith("offload_"))
 )
 # Keys of a rung whose values are words.
-_RUNG: dict[str, object] = {
-    "method": Method,
-    "quantization": Quantization,
-    "weights_dtype": Dtype,
-    "autocast_dtype": AutocastDtype,
-    "activation_checkpointing": Checkpointing,
-    "loss": Loss,
-    "packing": Packing,
-    "offload": Offload,
-    "sharding": Sharding,
-}
-
+_RUNG = (
+    *("method", "quantization", "weights_dtype", "autocast_dtype", "activation_checkpointing"),
+    *("loss", "packing", "offload", "sharding"),
+)
+_CHOICES = {key: get_args(kind) for key, kind in get_type_hints(TrainConfig).items()}
 OTHERS = Table(
     (
         *(_meaning(name, other) for name, other in _MEANS.items()),
@@ -65,6 +48,6 @@ OTHERS = Table(
         Row("expandable_segments", ("allocator",), if_on({"allocator": "expandable_segments"}, {})),
         Row("cpu_offload", ("fsdp_offload",), lambda value: {"fsdp_offload": flag(value)}),
         number("world_size", "world_size", "nproc_per_node"),
-        *(words(key, key, {one: one for one in get_args(kind)}) for key, kind in _RUNG.items()),
+        *(words(key, key, {one: one for one in _CHOICES[key]}) for key in _RUNG),
     )
 )

@@ -13,9 +13,9 @@ from functools import cache
 from oomdoctor.records.facts.choices import FormatName
 from oomdoctor.stacks.names.row import NotTakenError, Row, Table, flat, in_names
 from oomdoctor.stacks.names.scripts import SCRIPT
-from oomdoctor.stacks.names.without_effect import BESIDE
 from oomdoctor.stacks.partial_config import PartialConfig, only
 from oomdoctor.stacks.programs import BY_NAME, PROGRAMS
+from oomdoctor.stacks.programs.program import BESIDE
 from oomdoctor.stacks.programs.trl import TRL
 from oomdoctor.stacks.reading.other_names import OTHERS
 
@@ -86,8 +86,8 @@ def _hits(path: str, value: object, program: FormatName | None) -> Iterator[_Hit
         return
     parts = path.split(".")
     for start in range(len(parts)):
-        for rank, row in _index().get(".".join(parts[start:]), ()):
-            yield _Hit(rank, len(parts), path, value, row)
+        rows = _index().get(".".join(parts[start:]), ())
+        yield from (_Hit(rank, len(parts), path, value, row) for rank, row in rows)
 
 
 def _take(found: Partial, hit: _Hit) -> bool:
@@ -115,10 +115,8 @@ def _knows(table: Table, path: str) -> bool:
 @cache
 def _index() -> dict[str, list[tuple[int, Row]]]:
     found: dict[str, list[tuple[int, Row]]] = {}
-    rank = 0
-    for table in _ORDER:
-        for row in table.rows:
-            for name in (row.name, *row.aliases):
-                found.setdefault(name, []).append((rank, row))
-                rank += 1
+    rows = (row for table in _ORDER for row in table.rows)
+    named = ((name, row) for row in rows for name in (row.name, *row.aliases))
+    for rank, (name, row) in enumerate(named):
+        found.setdefault(name, []).append((rank, row))
     return found

@@ -85,9 +85,8 @@ class Source:
         return node
 
     def place(self, node: ast.expr) -> Place:
-        return Place(
-            offset_of(self._text, node), offset_of(self._text, node, end=True), node.lineno
-        )
+        start, end = offset_of(self._text, node), offset_of(self._text, node, end=True)
+        return Place(start, end, node.lineno)
 
 
 _OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -122,21 +121,16 @@ def _bindings(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
     """Names that are bound exactly once, with what they are bound to."""
     bound: dict[str, list[ast.expr | None]] = {}
     for node in ast.walk(tree):
-        targets: list[ast.expr] = []
-        value: ast.expr | None = None
-        if isinstance(node, ast.Assign):
-            targets, value = node.targets, node.value
-        elif isinstance(node, ast.AnnAssign | ast.AugAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        if isinstance(node, ast.AnnAssign | ast.AugAssign | ast.For):
             targets = [node.target]
-            value = node.value if isinstance(node, ast.AnnAssign) else None
-        elif isinstance(node, ast.For):
-            targets = [node.target]
+        value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
         for target in targets:
             for name, given in _unpacked(target, value):
                 bound.setdefault(name, []).append(given)
-    for name, values in bound.items():
-        if len(values) == 1 and values[0] is not None:
-            yield name, values[0]
+    for name, (first, *more) in bound.items():
+        if first is not None and not more:
+            yield name, first
 
 
 def _unpacked(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[str, ast.expr | None]]:

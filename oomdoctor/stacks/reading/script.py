@@ -10,12 +10,12 @@ import ast
 from collections.abc import Mapping
 from dataclasses import replace
 
-from oomdoctor.errors import usage_error
 from oomdoctor.records.facts.choices import FormatName
 from oomdoctor.records.report.user_training import Document, NotTaken
 from oomdoctor.stacks.programs import PROGRAMS
 from oomdoctor.stacks.programs.trl import CONFIGS
 from oomdoctor.stacks.programs.unsloth import CLASSES as UNSLOTH_CLASSES
+from oomdoctor.stacks.reading.apply import bad_config
 from oomdoctor.stacks.reading.script_calls import LOADED_BY_TRL, Reading, Script
 
 # With one of these, Unsloth does not quantize to 4 bits, which it does otherwise.
@@ -35,24 +35,24 @@ def read_script(
         program: FormatName = "trl" if script.parsed in CONFIGS else "trainer"
         if command is not None and CONFIGS.get(script.parsed, "default") == "default":
             return replace(command, asked=asked or program)
-        raise usage_error(
-            "bad_config",
-            f"--from: {path}: {script.parsed} comes from the command line of the script",
+        raise bad_config(
+            path,
+            f"{script.parsed} comes from the command line of the script",
             f"pass the command: --from '{path} --per_device_train_batch_size 4 ...'"
             if CONFIGS.get(script.parsed, "default") == "default"
             else "write its arguments into args.yaml (such as per_device_train_batch_size: 4), and "
             f"pass --from {program}:args.yaml",
         )
     if command is not None and command.values:
-        raise usage_error(
-            "bad_config",
-            f"--from: {path}: the options of the script's parser are not read",
+        raise bad_config(
+            path,
+            "the options of the script's parser are not read",
             f"pass --from {path}, which reads the defaults of its options, and set those there",
         )
     if not script.values:
-        raise usage_error(
-            "bad_config",
-            f"--from: {path}: no training settings in this script",
+        raise bad_config(
+            path,
+            "no training settings in this script",
             "it needs TrainingArguments, SFTConfig or from_pretrained with literal values; or "
             "write its settings into a YAML file, and pass that",
         )
@@ -81,22 +81,16 @@ def parse(path: str, text: str) -> Script:
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError) as error:
-        line = getattr(error, "lineno", None)
-        raise usage_error(
-            "bad_config",
-            f"--from: {path}{f':{line}' if line else ''}: not Python: "
-            f"{getattr(error, 'msg', error)}",
-            "fix the file, or pass the settings as YAML or JSON",
-        ) from None
+        line, why = getattr(error, "lineno", None), getattr(error, "msg", error)
+        hint = "fix the file, or pass the settings as YAML or JSON"
+        raise bad_config(f"{path}:{line}" if line else path, f"not Python: {why}", hint) from None
     return Reading(text, tree).read()
 
 
 def _program_of(script: Script) -> FormatName:
     """The program by the classes that a script uses: the last one that has some of them."""
-    for program in reversed(PROGRAMS):
-        if script.classes & program.classes:
-            return program.name
-    return "trainer" if "arguments" in script.calls else "pytorch"
+    named = (program.name for program in reversed(PROGRAMS) if script.classes & program.classes)
+    return next(named, "trainer" if "arguments" in script.calls else "pytorch")
 
 
 def _defaults_of(script: Script) -> Mapping[str, object]:

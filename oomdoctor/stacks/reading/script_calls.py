@@ -84,7 +84,7 @@ class Reading:
         """`TrainingArguments` and the configurations of TRL."""
         if not self._first("arguments", call):
             return
-        kind = name_of(call.func).split(".")[-1]
+        kind = _last(call)
         objective = CONFIGS.get(kind, "default")
         if objective != "default":
             self._say("objective", objective, call)
@@ -130,8 +130,10 @@ class Reading:
     def optimizer(self, call: ast.Call) -> None:
         """An optimizer that the script makes itself."""
         self.script.calls["optimizer"] = call
-        kind = name_of(call.func).split(".")[-1]
-        fused = any(one.arg == "fused" and _is_true(one.value) for one in call.keywords)
+        kind = _last(call)
+        fused = any(
+            one.arg == "fused" and ast.unparse(one.value) == "True" for one in call.keywords
+        )
         if kind == "AdamW" and "bitsandbytes" not in name_of(call.func):
             self._say("optim", "adamw_torch_fused" if fused else "adamw_torch", call)
             return
@@ -149,33 +151,19 @@ class Reading:
         if word in ("bfloat16", "float16"):
             self._say("bf16" if word == "bfloat16" else "fp16", True, call)
 
-    def checkpointing(self, call: ast.Call) -> None:
-        """`gradient_checkpointing_enable` of a model."""
-        self._say("gradient_checkpointing", True, call)
-        for one in call.keywords:
-            if one.arg in ("every_n_layers", "offload"):
-                self._take(f"gradient_checkpointing_kwargs.{one.arg}", one.value)
-
     def said(self, call: ast.Call) -> None:
-        """Calls that say a setting by being there."""
-        for name, value in _SAYS[name_of(call.func).split(".")[-1]].items():
+        """Calls that say a setting by being there, or with a keyword."""
+        kind, names = _last(call), dict(_TAKES.get(_last(call), {}))
+        for name, value in _SAYS.get(kind, {}).items():
             self._say(name, value, call)
+        for one in call.keywords:
+            if one.arg in names:
+                self._take(names[one.arg], one.value)
 
     def parser(self, call: ast.Call) -> None:
         """What fills the arguments of a trainer from the command line."""
         named = [node.id for node in ast.walk(call) if isinstance(node, ast.Name)]
         self.script.parsed = next((name for name in named if name in _ARGUMENTS), None)
-
-    def prepared(self, call: ast.Call) -> None:
-        """What is cast to 32 bits beside quantized weights."""
-        peft = name_of(call.func).endswith("kbit_training")
-        self._say("kbit_prepare", "peft" if peft else "norms", call)
-
-    def adapted(self, call: ast.Call) -> None:
-        """peft's `get_peft_model`, which may leave adapters in the dtype of the weights."""
-        for one in call.keywords:
-            if one.arg == "autocast_adapter_dtype":
-                self._take(one.arg, one.value)
 
     def cast(self, call: ast.Call) -> None:
         """The function of our own scripts that casts what is trained, or a part of it back."""
@@ -183,16 +171,6 @@ class Reading:
             self._say("adapter_dtype", "default", call)
         elif len(call.args) == 2:
             self._take("adapter_dtype", call.args[1])
-
-    def part(self, call: ast.Call) -> None:
-        """The functions of our own scripts that checkpoint a part of each layer."""
-        self._say("checkpoint_part", name_of(call.func).removeprefix("checkpoint_"), call)
-
-    def frozen(self, call: ast.Call) -> None:
-        """The function of our own scripts that freezes layers."""
-        for one in call.keywords:
-            if one.arg == "layers":
-                self._take("frozen_layers", one.value)
 
     def environment(self, call: ast.Call) -> None:
         """A variable of the allocator."""
@@ -202,15 +180,13 @@ class Reading:
     # The parts.
 
     def _first(self, kind: str, call: ast.Call) -> bool:
-        if kind in self.script.calls:
-            name = name_of(call.func)
-            text = f"a second {name}"
-            # Scripts load a model again to try what they have trained.
-            again = kind != "model"
-            self.script.unread.append(Unread(name, text, call.lineno, _SECOND, again))
-            return False
-        self.script.calls[kind] = call
-        return True
+        if self.script.calls.setdefault(kind, call) is call:
+            return True
+        name = name_of(call.func)
+        again = kind != "model"  # scripts load a model again to try what they have trained
+        second = Unread(name, f"a second {name}", call.lineno, _SECOND, again)
+        self.script.unread.append(second)
+        return False
 
     def _keywords(
         self, call: ast.Call, names: Mapping[str, str] | None = None, skip: tuple[str, ...] = ()
@@ -231,12 +207,11 @@ class Reading:
                     self._unread(name, value)
             return
         try:
-            found = self._source.value(node)
+            put(self.script.values, name, self._source.value(node))
         except UnreadError:
             self._unread(name, node)
-            return
-        put(self.script.values, name, found)
-        self.script.places[name] = self._source.place(self._source.origin(node))
+        else:
+            self.script.places[name] = self._source.place(self._source.origin(node))
 
     def _say(self, name: str, value: object, call: ast.Call) -> None:
         put(self.script.values, name, value)
@@ -253,18 +228,34 @@ class Reading:
             setting = SIZES.get(name.lower())
             if setting is None or self.script.values.get(setting) is not None:
                 continue
-            if by_trainer and setting not in OUTSIDE_ARGUMENTS:
-                continue
-            if isinstance(node, ast.Constant) and isinstance(node.value, int):
-                self.script.values[str(setting)] = node.value
-                self.script.places[str(setting)] = self._source.place(node)
+            whole = isinstance(node, ast.Constant) and isinstance(node.value, int)
+            if whole and (setting in OUTSIDE_ARGUMENTS or not by_trainer):
+                self.script.values[setting] = self._source.value(node)
+                self.script.places[setting] = self._source.place(node)
 
 
+# Calls, with what they say by being there; some are functions of our own scripts.
 _SAYS: dict[str, dict[str, object]] = {
     "compile": {"torch_compile": True},
     "_apply_liger_kernel_to_instance": {"use_liger_kernel": True},  # in a loop
     "convert_model_to_fp8_ao": {"fp8": True},  # accelerate's functions
     "apply_fp8_autowrap": {"fp8": True, "fp8_backend": "te"},
+    "gradient_checkpointing_enable": {"gradient_checkpointing": True},
+    "activation_checkpointing_enable": {"gradient_checkpointing": True},
+    "checkpoint_attention": {"checkpoint_part": "attention"},
+    "checkpoint_mlp": {"checkpoint_part": "mlp"},
+    "prepare_model_for_kbit_training": {"kbit_prepare": "peft"},
+    "cast_norms_to_32_bits": {"kbit_prepare": "norms"},
+}
+_OF_CHECKPOINTS = {
+    name: f"gradient_checkpointing_kwargs.{name}" for name in ("every_n_layers", "offload")
+}
+# Calls, with the settings behind their keywords.
+_TAKES = {
+    "gradient_checkpointing_enable": _OF_CHECKPOINTS,
+    "activation_checkpointing_enable": _OF_CHECKPOINTS,
+    "get_peft_model": {"autocast_adapter_dtype": "autocast_adapter_dtype"},
+    "freeze": {"layers": "frozen_layers"},
 }
 _BY_END: dict[str, Callable[[Reading, ast.Call], None]] = {
     **dict.fromkeys(_ARGUMENTS, Reading.arguments),
@@ -274,20 +265,10 @@ _BY_END: dict[str, Callable[[Reading, ast.Call], None]] = {
     **dict.fromkeys((f"{name}.get_peft_model" for name in UNSLOTH_CLASSES), Reading.lora),
     "BitsAndBytesConfig": Reading.quantization,
     "autocast": Reading.autocast,
-    "gradient_checkpointing_enable": Reading.checkpointing,
-    "activation_checkpointing_enable": Reading.checkpointing,
-    "torch.compile": Reading.said,
-    "model.compile": Reading.said,
-    "_apply_liger_kernel_to_instance": Reading.said,
-    "prepare_model_for_kbit_training": Reading.prepared,
-    "cast_norms_to_32_bits": Reading.prepared,
-    "checkpoint_attention": Reading.part,
-    "checkpoint_mlp": Reading.part,
-    "get_peft_model": Reading.adapted,
+    **dict.fromkeys(
+        {"torch.compile", "model.compile", *_SAYS, *_TAKES} - {"compile"}, Reading.said
+    ),
     "cast_trained": Reading.cast,
-    "freeze": Reading.frozen,
-    "convert_model_to_fp8_ao": Reading.said,
-    "apply_fp8_autowrap": Reading.said,
     "environ.setdefault": Reading.environment,
     **dict.fromkeys(_OPTIMIZERS, Reading.optimizer),
 }
@@ -302,5 +283,6 @@ def _reader(name: str) -> Callable[[Reading, ast.Call], None] | None:
     return _BY_END.get(".".join(parts[-2:])) or _BY_END.get(parts[-1])
 
 
-def _is_true(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is True
+def _last(call: ast.Call) -> str:
+    """The name of what is called, without its modules."""
+    return name_of(call.func).rpartition(".")[2]

@@ -60,8 +60,8 @@ def imports(names: Iterable[str]) -> str:
     """Import lines in the order of isort: `json` is a module, `pathlib:Path` a name of one."""
     wanted = sorted(set(names))
     blocks = []
-    for chosen in (_STANDARD, None):
-        mine = [n for n in wanted if (n.split(":")[0].split(".")[0] in _STANDARD) == bool(chosen)]
+    for standard in (True, False):
+        mine = [n for n in wanted if (re.split("[:.]", n)[0] in _STANDARD) is standard]
         modules = [f"import {name}" for name in mine if ":" not in name]
         parts = sorted({name.split(":")[0] for name in mine if ":" in name})
         froms = [_from(part, [n for n in mine if n.startswith(f"{part}:")]) for part in parts]
@@ -85,11 +85,6 @@ def _from(module: str, names: list[str]) -> str:
     if len(line) <= WIDTH:
         return line
     return f"from {module} import (\n" + "".join(f"    {name},\n" for name in found) + ")"
-
-
-def indented(text: str, by: int = 4) -> str:
-    """The text with each line that is not empty moved to the right."""
-    return textwrap.indent(text, " " * by)
 
 
 class Part(NamedTuple):

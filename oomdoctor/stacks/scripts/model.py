@@ -123,12 +123,9 @@ def cast_trained(dtype: str, model: str = "model", part: str = "") -> Part:
 
 def liger(config: TrainConfig) -> Part:
     """Liger's kernels, with the loss in chunks, in the model itself."""
-    if config.loss != "liger":
-        return Part()
-    return Part(
-        "_apply_liger_kernel_to_instance(model=model)",
-        ("liger_kernel.transformers:_apply_liger_kernel_to_instance",),
-    )
+    name = "_apply_liger_kernel_to_instance"
+    part = Part(f"{name}(model=model)", (f"liger_kernel.transformers:{name}",))
+    return part if config.loss == "liger" else Part()
 
 
 def float8(config: TrainConfig) -> Part:
@@ -156,11 +153,10 @@ def frozen(config: TrainConfig) -> Part:
 def part_checkpointing(config: TrainConfig) -> Part:
     """Checkpointing of one part of each layer, for which transformers has no setting."""
     kind = config.activation_checkpointing
-    if kind not in ("attention", "mlp"):
+    if kind not in LAYER_PARTS:
         return Part()
-    return function(
-        "checkpoint_part", f"checkpoint_{kind}(model)", part=kind, pattern=LAYER_PARTS[kind]
-    )
+    line = f"checkpoint_{kind}(model)"
+    return function("checkpoint_part", line, part=kind, pattern=LAYER_PARTS[kind])
 
 
 def checkpointing_settings(rung: StackRung) -> dict[str, object] | None:
@@ -170,10 +166,8 @@ def checkpointing_settings(rung: StackRung) -> dict[str, object] | None:
     if kind in ("none", "attention", "mlp"):
         return None
     settings: dict[str, object] = {"use_reentrant": False}
-    if kind == "every_n":
-        settings["every_n_layers"] = config.checkpoint_every
-    if kind == "offload":
-        settings["offload"] = True
+    settings |= {"every_n_layers": config.checkpoint_every} if kind == "every_n" else {}
+    settings |= {"offload": True} if kind == "offload" else {}
     if len(settings) > 1 and not _renames_checkpointing(rung):
         raise not_in(
             f"transformers {rung.versions.get('transformers')}",
@@ -232,8 +226,6 @@ def optimizer(rung: StackRung) -> Part:
         raise not_in("pytorch", f"the optimizer {name}", "use --to trainer, which makes it by name")
     settings = {"lr": "args.learning_rate", **{k: literal(v) for k, v in built.arguments.items()}}
     body = call(f"optimizer = {built.called}", settings, "parameter_groups(model)", indent=4)
-    made = together(Part(body, (built.imported,)), function("parameter_groups"))
-    if not built.eight_bit:
-        return made
     kept = function("keep_embeddings_in_32_bits", "keep_embeddings_in_32_bits(model)")
-    return together(made, kept)
+    made = (Part(body, (built.imported,)), function("parameter_groups"))
+    return together(*made, kept) if built.eight_bit else together(*made)

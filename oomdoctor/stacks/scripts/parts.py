@@ -9,16 +9,7 @@ from oomdoctor.records.configuration.config import scored_tokens
 from oomdoctor.records.configuration.keys import KEYS, settled
 from oomdoctor.stacks.quoted import printable
 from oomdoctor.stacks.rung import StackRung, learning_rate, not_in
-from oomdoctor.stacks.scripts.code import (
-    WIDTH,
-    Part,
-    function,
-    imports,
-    indented,
-    lines,
-    literal,
-    together,
-)
+from oomdoctor.stacks.scripts.code import WIDTH, Part, function, imports, lines, literal, together
 from oomdoctor.stacks.scripts.data import data_of
 
 SAVE = """\
@@ -59,9 +50,8 @@ def script(
     expandable = rung.config.allocator == "expandable_segments"
     environment = lines("expandable_segments") if expandable else Part()
     whole = together(_arguments(rung), data_of(rung.config).source, *parts)
-    main = (
-        f'def main() -> None:\n{indented(whole.body)}\n\n\nif __name__ == "__main__":\n    main()'
-    )
+    body = textwrap.indent(whole.body, "    ")
+    main = f'def main() -> None:\n{body}\n\n\nif __name__ == "__main__":\n    main()'
     text = "\n\n\n".join((*whole.functions, main))
     head = _head(rung, program, command, notes)
     set_first = f"{environment.body}\n\n" if environment.body else ""
@@ -84,7 +74,6 @@ def _quoted(text: str) -> str:
 
 
 def _constants(rung: StackRung) -> str:
-    """The sizes of the rung."""
     config, rows = rung.config, data_of(rung.config).rows
     steps = config.accumulation_steps()
     where = "a row" if rows == "rows" else "a sequence, with its prompt"
@@ -99,11 +88,7 @@ def _constants(rung: StackRung) -> str:
 
 
 def _arguments(rung: StackRung) -> Part:
-    """The options of the script."""
-    rate = f"{learning_rate(rung.config):.0e}".replace("e-0", "e-")
-    beside = rung.beside
-    if "learning_rate" in beside:
-        rate = literal(beside["learning_rate"])
+    usual, beside = f"{learning_rate(rung.config):.0e}".replace("e-0", "e-"), rung.beside
     whole = rung.epochs.is_integer()
     return function(
         "parse_arguments",
@@ -113,5 +98,5 @@ def _arguments(rung: StackRung) -> Part:
         output=literal(beside.get("output_dir", "trained")),
         kind="int" if whole else "float",
         epochs=literal(int(rung.epochs) if whole else rung.epochs),
-        rate=rate,
+        rate=literal(beside["learning_rate"]) if "learning_rate" in beside else usual,
     )

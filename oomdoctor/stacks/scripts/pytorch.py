@@ -51,9 +51,9 @@ def render(rung: StackRung) -> str:
 
 def _check(rung: StackRung) -> None:
     check_said(rung, "pytorch")
-    if rung.config.offload != "none":
-        instead = "use --to trl" if rung.config.offload == "activations" else "use --to deepspeed"
-        raise not_in("pytorch", f"offload = {rung.config.offload}", instead)
+    if (moved := rung.config.offload) != "none":
+        instead = "use --to trl" if moved == "activations" else "use --to deepspeed"
+        raise not_in("pytorch", f"offload = {moved}", instead)
 
 
 def _scaled(config: TrainConfig) -> bool:

@@ -166,9 +166,8 @@ def _check_fsdp(rung: StackRung, target: str) -> None:
     if not is_fsdp(config):
         return
     if config.reduce_dtype != "default":
-        raise not_in(
-            target, f"reduce_dtype = {config.reduce_dtype} with FSDP", "use --to accelerate"
-        )
+        what = f"reduce_dtype = {config.reduce_dtype} with FSDP"
+        raise not_in(target, what, "use --to accelerate")
     if config.prefetch == "forward" and config.fsdp_version == 2:
         raise not_in(target, "prefetch = forward with FSDP 2", "use fsdp_version = 1")
 
@@ -188,11 +187,8 @@ def _offload(rung: StackRung, target: str) -> dict[str, str]:
             raise not_in(target, "offload = activations", "use --to trl")
         return {"activation_offloading": "True"}
     if kind == "optimizer" and rung.config.sharding == "none":
-        raise not_in(
-            target,
-            "offload = optimizer on one GPU",
-            "use optimizer = paged_adamw_8bit, or sharding = zero2 with --to deepspeed",
-        )
+        instead = "use optimizer = paged_adamw_8bit, or sharding = zero2 with --to deepspeed"
+        raise not_in(target, "offload = optimizer on one GPU", instead)
     return {}
 
 
@@ -200,7 +196,6 @@ def launch(rung: StackRung) -> str:
     """The line that starts the script."""
     world = rung.config.world_size
     nodes = max(1, world // rung.config.gpus_per_node)
-    if world == 1:
-        return "python train.py --data train.jsonl"
     several = f"--nnodes {nodes} --rdzv-endpoint HOST:29500 " if nodes > 1 else ""
-    return f"torchrun {several}--nproc-per-node {world // nodes} train.py --data train.jsonl"
+    start = "python" if world == 1 else f"torchrun {several}--nproc-per-node {world // nodes}"
+    return f"{start} train.py --data train.jsonl"

@@ -29,11 +29,8 @@ def render(rung: StackRung) -> str:
         "processing_class": "tokenizer",
     }
     # Unsloth checkpoints by its own switch.
-    settings = {
-        name: value
-        for name, value in training_arguments(rung, trl=True).items()
-        if "checkpointing" not in name
-    }
+    arguments = training_arguments(rung, trl=True).items()
+    settings = {name: value for name, value in arguments if "checkpointing" not in name}
     # Its SFTTrainer would make one row of a batch, which its rungs do not.
     settings["padding_free"] = "False"
     names = ("torch", "datasets:Dataset", "trl:SFTConfig", "trl:SFTTrainer")
@@ -46,23 +43,20 @@ def render(rung: StackRung) -> str:
     ]
     text = script(rung, "Unsloth", parts, launch(rung))
     # It patches the other libraries, so it has to be imported before them.
-    first = "import argparse\n"
-    return text.replace(
-        first, f"from unsloth import FastLanguageModel  # isort: skip\n\n{first}", 1
-    )
+    first, own = "import argparse\n", "from unsloth import FastLanguageModel  # isort: skip"
+    return text.replace(first, f"{own}\n\n{first}", 1)
 
 
 def _check(rung: StackRung) -> None:
     check_said(rung, "unsloth")
     config = rung.config
-    if config.activation_checkpointing not in UNSLOTH_CHECKPOINTING:
-        kind = config.activation_checkpointing
+    kind = config.activation_checkpointing
+    if kind not in UNSLOTH_CHECKPOINTING:
         raise not_in("unsloth", f"activation_checkpointing = {kind}", "use full or offload")
     if config.lora_targets == "attention":
         raise not_in("unsloth", "lora_targets = attention", "name the modules")
     for key, choices in UNSLOTH_CHOICES:
-        value = getattr(config, key)
-        if value not in choices:
+        if (value := getattr(config, key)) not in choices:
             raise not_in("unsloth", f"{key} = {value}", "use --to trl")
 
 
