@@ -128,8 +128,7 @@ def format_bytes(size: int | None) -> str:
         value /= 1024
     if unit == "B":
         return f"{sign}{int(value)} B"
-    digits = 2 if value < 9.995 else 1 if value < 99.95 else 0
-    return f"{sign}{value:.{digits}f} {unit}"
+    return f"{sign}{_three_digits(value)} {unit}"
 
 
 def format_count(count: int | None) -> str:
@@ -138,10 +137,13 @@ def format_count(count: int | None) -> str:
         return DASH
     for factor, suffix in ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "k")):
         if abs(count) >= factor * 0.9995:
-            value = count / factor
-            digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
-            return f"{value:.{digits}f}{suffix}"
+            return f"{_three_digits(count / factor)}{suffix}"
     return str(count)
+
+
+def _three_digits(value: float) -> str:
+    """A value with three significant digits if it is below 1000."""
+    return f"{value:.{2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0}f}"
 
 
 def format_rate(per_second: float | None) -> str:
@@ -151,8 +153,7 @@ def format_rate(per_second: float | None) -> str:
     if per_second >= 999.5:
         step = 10 ** (len(str(int(per_second))) - 3)
         return f"{round(per_second / step) * step:,}"
-    digits = 0 if per_second >= 99.95 else 1 if per_second >= 9.995 else 2
-    return f"{per_second:.{digits}f}"
+    return _three_digits(per_second)
 
 
 def format_percent(share: float | None, digits: int = 0) -> str:
@@ -165,9 +166,7 @@ def format_seconds(seconds: float | None) -> str:
     if seconds is None:
         return DASH
     if seconds < 0.9995:
-        value = seconds * 1000
-        digits = 2 if value < 9.995 else 1 if value < 99.95 else 0
-        return f"{value:.{digits}f} ms"
+        return f"{_three_digits(seconds * 1000)} ms"
     if seconds < 99.95:
         return f"{seconds:.2f} s" if seconds < 9.995 else f"{seconds:.1f} s"
     whole = round(seconds)

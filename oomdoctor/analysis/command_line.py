@@ -54,7 +54,6 @@ def command_line(request: SurveyRequest, changed: Mapping[str, str | None] | Non
 
 
 def _said(options: Options, without: Collection[str] = ()) -> list[str]:
-    """The words of options."""
     words: list[str] = []
     for name, value in options.items():
         if value and name not in without:

@@ -55,9 +55,10 @@ class PeakErrors:
             (method, self.compute_capability, release),
             *((method, None, release), (None, None, release), (method, None, None)),
         )
-        enough = {(r.method, r.compute_capability, r.torch): r for r in known if r.count >= _ENOUGH}
-        found = next((enough[kind] for kind in kinds if kind in enough), None)
-        return found.p95 if found else max((r.p95 for r in known), default=None)
+        enough = [r for r in known if r.count >= _ENOUGH]
+        best = (r for k in kinds for r in enough if (r.method, r.compute_capability, r.torch) == k)
+        found = next(best, None) or max(known, key=lambda r: r.p95, default=None)
+        return None if found is None else found.p95
 
     def of_emulation(self) -> float | None:
         """The share by which a peak on the emulated GPU differs from that on a real one."""

@@ -130,8 +130,8 @@ def phase_of(frames: tuple[Frame, ...]) -> tuple[ReadPhase, Frame | None]:
             outside = trained and around in ("eval", "generate")
             if inside and not outside and (not telling or telling.fullmatch(frame.function)):
                 phase = around
-        steps = _named("training").fullmatch(frame.function)
-        trained = trained or (phase in _PASSES and steps is not None)
+        if phase in _PASSES and _named("training").fullmatch(frame.function):
+            trained = True
     return phase, where
 
 

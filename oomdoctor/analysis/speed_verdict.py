@@ -140,7 +140,6 @@ def _rates(
     context: Context,
     request: SurveyRequest,
 ) -> Figures:
-    """The speeds that follow from the times."""
     rate = tokens_per_s(timing, config)
     utilization = mfu(
         rate,

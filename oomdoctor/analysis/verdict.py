@@ -173,7 +173,6 @@ def _why(shown: Attempt | None, skip: SkipRung | None) -> str | None:
 
 
 def _reason(attempt: Attempt) -> str | None:
-    """Why an attempt does not fit, in words."""
     if attempt.outcome == "fits" or attempt.reason is not None:
         return attempt.reason
     if attempt.oom is not None:

@@ -36,9 +36,8 @@ The releases differ in some rules:
 - The message of some builds says PYTORCH_ALLOC_CONF, and its last link has changed.
 
 Two things only the driver knows: the address of a new segment (it decides between free blocks of
-equal size; `device` has the rule that recorded runs show), and what a process needs outside
-the allocator (subtract it from `capacity_bytes`). Each stream has its own pools. The model does
-not cover events that delay a free (`record_stream`), private pools of CUDA graphs and `MemPool`,
-memory shared between processes, `throw_on_cudamalloc_oom`, pinned memory, or the cudaMallocAsync
-backend.
+equal size; `device` has the rule that recorded runs show), and what a process needs outside the
+allocator (subtract it from `capacity_bytes`). Each stream has its own pools. The model does not
+cover events that delay a free (`record_stream`), private pools of CUDA graphs and `MemPool`, memory
+shared between processes, `throw_on_cudamalloc_oom`, pinned memory, or the cudaMallocAsync backend.
 """

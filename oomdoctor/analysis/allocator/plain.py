@@ -35,7 +35,6 @@ class PlainBlocks:
         self._spare: list[Block] = []  # objects of blocks that were merged into others
 
     def _kinds_of_blocks(self, sizes: Sequence[int]) -> list[_Kind]:
-        """The kind of each block by the number of its event."""
         divisions = self._allocator.settings.roundup_power2_divisions
 
         def kind(asked: int, stream: int) -> _Kind:

@@ -33,11 +33,7 @@ class Bound:
 
 
 def lower_bound(
-    config: TrainConfig,
-    counts: ParameterCounts,
-    trainable: int | None,
-    *,
-    all_learn: bool = True,
+    config: TrainConfig, counts: ParameterCounts, trainable: int | None, *, all_learn: bool = True
 ) -> Bound:
     """The lower bound of a rung on one device: weights, gradients and optimizer states.
 

@@ -123,11 +123,9 @@ def _maybe_faster(
     if len(fits) > 1:
         return faster(fits, sizes)
     (largest,) = fits
-    smaller = [size for size in sizes if size < largest]
-    if not smaller:
+    smaller = max((size for size in sizes if size < largest), default=0)
+    best, rate = prediction.rates.get(largest), prediction.rates.get(smaller)
+    slower = best is not None and rate is not None and rate < best * _AS_FAST
+    if not smaller or slower:
         return None
-    best = prediction.rates.get(largest)
-    rate = prediction.rates.get(smaller[-1])
-    if best is None or rate is None or rate >= best * _AS_FAST:
-        return NextSize(smaller[-1], f"may be as fast as {largest}")
-    return None
+    return NextSize(smaller, f"may be as fast as {largest}")

@@ -110,9 +110,8 @@ def next_size(
 ) -> NextSize | None:
     """The next micro-batch size to try; None once the search of this rung is over.
 
-    It is over when the fixed size ran, the smallest size ran out of memory, a try ended in
-    anything but "fits" or "oom", six tries were made, or the largest and the fastest size are
-    known.
+    It is over when the fixed size ran, the smallest size ran out of memory, a try ended in anything
+    but "fits" or "oom", six tries were made, or the largest and the fastest size are known.
     """
     if fixed is not None:
         return None if samples else NextSize(fixed, "fixed")
@@ -206,11 +205,10 @@ def faster(fits: Mapping[int, Sample], sizes: tuple[int, ...]) -> NextSize | Non
         return None
     upper = min(size for size in rates if size > best)
     lower = max((size for size in rates if size < best), default=best)
-    for low, high in ((best, upper), (lower, best)):
-        between = [size for size in sizes if low < size < high]
-        if between:
-            return NextSize(between[len(between) // 2], f"may be faster than {best}")
-    return None
+    above = [size for size in sizes if best < size < upper]
+    between = above or [size for size in sizes if lower < size < best]
+    middle = between[len(between) // 2 :][:1]
+    return NextSize(middle[0], f"may be faster than {best}") if middle else None
 
 
 MOST_WITH_ROOM = 5
@@ -245,7 +243,6 @@ def next_with_room(
     least, most = tried[low].peak_bytes, tried[high].peak_bytes
     if least is None or most is None:
         return between[len(between) // 2] if between else None
-    slope = (most - least) / (high - low)
-    limit = usable_bytes * (1 + CLEAR_MARGIN)
-    open_sizes = [size for size in between if least + slope * (size - low) <= limit]
-    return open_sizes[-1] if open_sizes else None
+    slope, limit = (most - least) / (high - low), usable_bytes * (1 + CLEAR_MARGIN)
+    open_sizes = (size for size in between if least + slope * (size - low) <= limit)
+    return max(open_sizes, default=None)

@@ -52,11 +52,7 @@ def tokens_per_s_spread(timing: Timing, config: TrainConfig) -> float | None:
 
 def peaks_by_dtype(facts: GpuFacts) -> dict[str, float | None]:
     """The card's dense peaks in FLOP/s by the type of a product; None if unknown."""
-    return {
-        "bfloat16": facts.bf16_flops,
-        "float16": facts.fp16_flops,
-        "float32": facts.fp32_flops,
-    }
+    return {"bfloat16": facts.bf16_flops, "float16": facts.fp16_flops, "float32": facts.fp32_flops}
 
 
 def peak_flops(config: TrainConfig, facts: GpuFacts | None) -> float | None:
@@ -143,10 +139,7 @@ def _after_frozen(size: float, counts: ParameterCounts, trainable: int) -> float
 
 
 def multiplied_parameters(
-    counts: ParameterCounts,
-    model_config: Mapping[str, Any],
-    task: Task | None,
-    config: TrainConfig,
+    counts: ParameterCounts, model_config: Mapping[str, Any], task: Task | None, config: TrainConfig
 ) -> float | None:
     """The parameters that every token is multiplied with; None where `flops_per_token` is.
 

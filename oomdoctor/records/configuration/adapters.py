@@ -47,14 +47,11 @@ def adapter_faults(config: TrainConfig) -> list[tuple[str, str]]:
     named = config.adapter_dtype
     if named == "default" or config.method == "full":
         return []
+    own, scaled = compute_dtype(config), config.autocast_dtype == "float16" and not is_zero(config)
     if casts_all(config):
-        own = compute_dtype(config)
         return [] if own == named else [("adapter_dtype", f"DeepSpeed casts adapters to {own}")]
-    scaled = config.autocast_dtype == "float16" and not is_zero(config)
-    if scaled and named != "float32":
-        reason = f"the gradient scaler cannot unscale {named} gradients; use float32"
-        return [("adapter_dtype", reason)]
-    return []
+    reason = f"the gradient scaler cannot unscale {named} gradients; use float32"
+    return [("adapter_dtype", reason)] if scaled and named != "float32" else []
 
 
 def _recast(config: TrainConfig) -> Dtype | None:

@@ -62,12 +62,11 @@ def _technique_faults(config: TrainConfig) -> Faults:
     if config.fp8 != "none" and config.sharding != "none":
         yield "fp8", f"on several GPUs has no model yet; drop {config.sharding}"
     if config.fp8 == "transformer_engine" and config.activation_checkpointing != "none":
-        yield (
-            "fp8",
-            "cannot be combined with activation_checkpointing: layers are computed again after "
-            "Transformer Engine's autocast has ended, so torch raises CheckpointError; drop "
-            "one of the two, or use torchao",
+        why = (
+            "layers are computed again after Transformer Engine's autocast has ended, so torch "
+            "raises CheckpointError; drop one of the two, or use torchao"
         )
+        yield "fp8", f"cannot be combined with activation_checkpointing: {why}"
     row = OPTIMIZERS.get(config.optimizer)
     if row is not None and row.low_rank and config.sharding != "none":
         yield "optimizer", f"{row.name} projects whole gradients, so it needs one GPU"
@@ -145,10 +144,8 @@ def _objective_faults(config: TrainConfig) -> Faults:
     if config.padding != "none" and objective == "grpo":
         yield "padding", "a rung of GRPO has completions of full length"
     if objective != "reward" and config.activation_checkpointing not in _CHECKPOINTING:
-        yield (
-            "activation_checkpointing",
-            "TRL turns it off for other passes and on again for all layers; use full",
-        )
+        why = "TRL turns it off for other passes and on again for all layers; use full"
+        yield "activation_checkpointing", why
 
 
 FP8_CAPABILITY = (8, 9)  # torch._scaled_mm: Ada, Hopper and later
@@ -203,21 +200,19 @@ _NOT_BUILT: tuple[tuple[str, tuple[object, ...]], ...] = (
 )
 
 
-def unsloth_faults(config: TrainConfig) -> list[tuple[str, str]]:
+def unsloth_faults(config: TrainConfig) -> Faults:
     """What cannot be combined with Unsloth, as (key, sentence)."""
     if config.library != "unsloth":
-        return []
-    found = []
+        return
     for key, choices in (*UNSLOTH_CHOICES, *_NOT_BUILT):
         value = getattr(config, key)
         if value not in choices:
             names = " or ".join(str(one).lower() for one in choices)
-            found.append((key, f'library "unsloth" needs {names}, not {str(value).lower()}'))
+            yield key, f'library "unsloth" needs {names}, not {str(value).lower()}'
     own = "none" if config.method == "full" else config.weights_dtype
     if config.autocast_dtype not in ("none", own):
-        found.append(("autocast_dtype", f'library "unsloth" itself takes {own} for this rung'))
+        yield "autocast_dtype", f'library "unsloth" itself takes {own} for this rung'
     if config.method == "full" and config.weights_dtype == "float16":
-        found.append(("weights_dtype", "full fine-tuning with Unsloth needs bfloat16"))
+        yield "weights_dtype", "full fine-tuning with Unsloth needs bfloat16"
     if config.lora_targets == "attention" and config.method != "full":
-        found.append(("lora_targets", 'library "unsloth" needs all-linear or names of modules'))
-    return found
+        yield "lora_targets", 'library "unsloth" needs all-linear or names of modules'

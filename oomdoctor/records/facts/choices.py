@@ -27,18 +27,9 @@ Library = Literal["transformers", "unsloth"]
 Fp8 = Literal["none", "torchao", "transformer_engine"]
 Offload = Literal["none", "optimizer", "parameters", "activations"]
 Sharding = Literal[
-    "none",
-    "ddp",
-    "fsdp",
-    "fsdp_grad_op",
-    "hybrid",
-    "zero1",
-    "zero2",
-    "zero3",
-    "tensor_parallel",
-    "context_parallel",
-    "pipeline_parallel",
-]
+    "none", "ddp", "fsdp", "fsdp_grad_op", "hybrid", "zero1", "zero2", "zero3",
+    "tensor_parallel", "context_parallel", "pipeline_parallel",
+]  # fmt: skip
 FsdpVersion = Literal[2, 1]
 Prefetch = Literal["default", "none", "forward"]
 ReduceDtype = Literal["default", "float32", "bfloat16"]

@@ -23,13 +23,12 @@ class Optimizer:
     `moments` is the number of states for each parameter that follow its shape, 0 where there are
     none or only small ones (Adafactor's row and column sums). `moment_bytes` is the size of one
     entry; None means the size of the weight. A row with `moments` updates after the backward pass,
-    when all gradients exist; layer-wise optimizers free gradients early and leave it None.
-    `paged` states may leave the device. `gradient_copies` is how many temporaries of the size of
-    all gradients a step makes at most. `at_least` names optimizers that need at least as much
-    memory for each tensor. `versions` is a pip requirement without which the name does not exist.
-    `layerwise` ones step in the backward pass, parameter by parameter.
-    `recipe` is False for names that only appear in logs and configuration files. `spellings` are
-    other names for it there.
+    when all gradients exist; layer-wise optimizers free gradients early and leave it None. `paged`
+    states may leave the device. `gradient_copies` is how many temporaries of the size of all
+    gradients a step makes at most. `at_least` names optimizers that need at least as much memory
+    for each tensor. `versions` is a pip requirement without which the name does not exist.
+    `layerwise` ones step in the backward pass, parameter by parameter. `recipe` is False for names
+    that only appear in logs and configuration files. `spellings` are other names for it there.
     """
 
     name: str

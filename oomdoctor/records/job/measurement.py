@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal, Protocol, get_args
+from typing import Literal, get_args
 
 from oomdoctor.records.facts.categories import BREAKDOWN, OTHER, TABLE
 
@@ -122,24 +122,12 @@ class RankPeak:
     peak_reserved_bytes: int | None
 
 
-class _Peaks(Protocol):
-    """Anything with the peaks of a step."""
-
-    @property
-    def peak_device_bytes(self) -> int | None: ...
-    @property
-    def peak_reserved_bytes(self) -> int | None: ...
-    @property
-    def peak_allocated_bytes(self) -> int | None: ...
-
-
-def deciding_peak(peaks: _Peaks) -> int | None:
+def deciding_peak(device: int | None, reserved: int | None, allocated: int | None) -> int | None:
     """The peak that is compared with the budget: the most complete one that is known.
 
     Device memory on a GPU, else what the allocator reserved; tensor bytes on the CPU.
     """
-    known = (peaks.peak_device_bytes, peaks.peak_reserved_bytes, peaks.peak_allocated_bytes)
-    return next((peak for peak in known if peak is not None), None)
+    return next((peak for peak in (device, reserved, allocated) if peak is not None), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +170,8 @@ class Measurement:
 
     def deciding_peak_bytes(self) -> int:
         """The peak that is compared with the budget; see `deciding_peak`."""
-        peak = deciding_peak(self)
+        known = (self.peak_reserved_bytes, self.peak_allocated_bytes)
+        peak = deciding_peak(self.peak_device_bytes, *known)
         assert peak is not None  # what was allocated is always known
         return peak
 

@@ -204,7 +204,8 @@ class PredictedPeak:
 
     def deciding_peak_bytes(self) -> int | None:
         """The peak that is compared with the budget, as for a measurement."""
-        return deciding_peak(self)
+        known = (self.peak_reserved_bytes, self.peak_allocated_bytes)
+        return deciding_peak(self.peak_device_bytes, *known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,12 +216,10 @@ class ProbeResult:
     one is closer to the limit than the prediction error, so it may as well end otherwise.
     `missed_by_bytes` is by how much the smallest try was short, if known. `speed_state` says how
     far the times can be trusted: those that did not settle are not ranked. Times that are not
-    believable give no speed at all. `cached_at` is when the simulation behind it ran, if an
-    earlier run did it.
-    `calibrated_by` is the probe that corrected an estimated speed.
-    `training_time` is the time for the user's own data. On several GPUs the peaks are those of the
-    rank that needs the most, `ranks` has each rank that ran, and `host_peak_bytes` is the host
-    memory of a node.
+    believable give no speed at all. `cached_at` is when the simulation behind it ran, if an earlier
+    run did it. `calibrated_by` is the probe that corrected an estimated speed. `training_time` is
+    the time for the user's own data. On several GPUs the peaks are those of the rank that needs the
+    most, `ranks` has each rank that ran, and `host_peak_bytes` is the host memory of a node.
     """
 
     key: str
@@ -274,4 +273,5 @@ class ProbeResult:
 
     def deciding_peak_bytes(self) -> int | None:
         """The peak that was compared with the budget; None without a measurement."""
-        return deciding_peak(self)
+        known = (self.peak_reserved_bytes, self.peak_allocated_bytes)
+        return deciding_peak(self.peak_device_bytes, *known)

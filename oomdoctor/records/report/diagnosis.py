@@ -21,40 +21,16 @@ RESOURCE_WORDS: dict[Resource, str] = {
     "none": "out of memory",
 }
 ReadPhase = Literal[
-    "init",
-    "load",
-    "forward",
-    "loss",
-    "backward",
-    "clip",
-    "optimizer",
-    "eval",
-    "generate",
-    "save",
-    "data",
-    "unknown",
-]
+    "init", "load", "forward", "loss", "backward", "clip", "optimizer", "eval", "generate",
+    "save", "data", "unknown",
+]  # fmt: skip
 Confidence = Literal["high", "medium", "low"]
 CauseName = Literal[
-    "capacity",
-    "activations",
-    "logits",
-    "optimizer_states",
-    "gradients",
-    "weights",
-    "fragmentation",
-    "other_process",
-    "memory_fraction",
-    "growth",
-    "eval_accumulation",
-    "long_batch",
-    "kv_cache",
-    "private_pool",
-    "host_memory",
-    "shared_memory",
-    "duplicate_load",
+    "capacity", "activations", "logits", "optimizer_states", "gradients", "weights",
+    "fragmentation", "other_process", "memory_fraction", "growth", "eval_accumulation",
+    "long_batch", "kv_cache", "private_pool", "host_memory", "shared_memory", "duplicate_load",
     "unknown",
-]
+]  # fmt: skip
 Basis = Literal["measured", "predicted", "arithmetic", "rule"]
 Confirmed = Literal["replay", "run", "no"]
 SettingValue = str | int | float | bool

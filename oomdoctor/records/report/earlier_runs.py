@@ -13,15 +13,9 @@ from oomdoctor.records.job.result import Evidence
 DiffVerdict = Literal["worse", "better", "different", "within", "same"]
 ChangedPart = Literal["environment", "setting"]
 Quantity = Literal[
-    "peak_allocated_bytes",
-    "peak_reserved_bytes",
-    "peak_device_bytes",
-    "tokens_per_s",
-    "max_micro_batch_size",
-    "micro_batch_size",
-    "largest_value",
-    "fewest_gpus",
-]
+    "peak_allocated_bytes", "peak_reserved_bytes", "peak_device_bytes", "tokens_per_s",
+    "max_micro_batch_size", "micro_batch_size", "largest_value", "fewest_gpus",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,15 +122,7 @@ class DiffAnswer:
 RunKind = Literal["run", "case"]
 # Besides the statuses of a report, the last three for what has none.
 RunStatus = Literal[
-    "ok",
-    "no",
-    "partial",
-    "error",
-    "interrupted",
-    "running",
-    "unfinished",
-    "unreadable",
-    "foreign",
+    "ok", "no", "partial", "error", "interrupted", "running", "unfinished", "unreadable", "foreign"
 ]
 
 

@@ -19,15 +19,9 @@ SweptKey = Literal["sequence_length", "micro_batch_size"]
 CardOrder = Literal["speed", "memory", "name", "cost"]
 # "auto" and the names in data/speed.toml.
 Interconnect = Literal[
-    "auto",
-    "nvlink",
-    "pcie",
-    "infiniband-hdr",
-    "infiniband-ndr",
-    "ethernet-10g",
-    "ethernet-25g",
+    "auto", "nvlink", "pcie", "infiniband-hdr", "infiniband-ndr", "ethernet-10g", "ethernet-25g",
     "ethernet-100g",
-]
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,8 +218,7 @@ class SweepLine:
     `largest_fitting` is the largest of the sweep's values that surely fits. `crossed_at` is the
     largest value of all that surely fits, found by simulation between these, as `--solve` does;
     None if all or none of them fit, or if it was not searched for. In reports of version 0.1 it is
-    interpolated.
-    `reason` says why nothing was predicted.
+    interpolated. `reason` says why nothing was predicted.
     """
 
     card: str

@@ -192,18 +192,16 @@ class Report:
 
     Null is for what is unknown. `probe`, and `plan` for one device, fill `results` and what belongs
     to them; `files` are those of --snapshot and --trace. Only `plan` fills `cards`, `sweep`, `why`,
-    `solve`, `fewest` and `simulations`. Only `explain`,
-    `run` and `snapshot` fill `diagnoses`. Only `run` fills `device`, `command_line`,
-    `exit_code_of_command`, `ranks`, `smallest_gpu`, `host`, `larger_batch` and `unknown_sizes`.
-    `snapshot` fills `source` (its file), `torch_version`, `settings` (of the allocator) and
-    `devices`, and `run` does if memory ran out: `source` is then a file of the case, which is in
-    `run_dir`. With two files `snapshot` also fills `differences`, and if an allocation failed,
-    `causes` and `remedies`.
-    Only `watch` fills `watch`, and only `triage` fills `triage`.
-    With --from, `yours` is about the rung of the user's own files.
-    Only `diff` fills `diff`. `show` fills `gathered` for a folder of probes on several GPU types.
-    Only `explain --apply` fills `applied`.
-    `next_commands` work on this machine, `next_on_gpu` on a machine with the GPU.
+    `solve`, `fewest` and `simulations`. Only `explain`, `run` and `snapshot` fill `diagnoses`. Only
+    `run` fills `device`, `command_line`, `exit_code_of_command`, `ranks`, `smallest_gpu`, `host`,
+    `larger_batch` and `unknown_sizes`. `snapshot` fills `source` (its file), `torch_version`,
+    `settings` (of the allocator) and `devices`, and `run` does if memory ran out: `source` is then
+    a file of the case, which is in `run_dir`. With two files `snapshot` also fills `differences`,
+    and if an allocation failed, `causes` and `remedies`. Only `watch` fills `watch`, and only
+    `triage` fills `triage`. With --from, `yours` is about the rung of the user's own files. Only
+    `diff` fills `diff`. `show` fills `gathered` for a folder of probes on several GPU types. Only
+    `explain --apply` fills `applied`. `next_commands` work on this machine, `next_on_gpu` on a
+    machine with the GPU.
     """
 
     schema: str

@@ -153,12 +153,11 @@ class RankMemory:
     show for the process: the reserved peak and the CUDA context. `where` is the innermost line of
     the user's own code at the peak, and `library_where` the line of the library below it.
     `headroom_bytes` is how much more the process could have reserved. `stopped` says why the
-    training was stopped, if it was. `unit` is "pass" if no optimizer took steps, so that
-    they are backward passes. `not_reached` are calls in the user's code that evaluate, generate or
-    save and that would have come after the stop. `steps_memory`
-    leaves out steps in the middle of a long run, and `memory` keeps the highest point of each
-    stretch. `short_bytes` is what the GPU lacked for the peak of a run that went on past its
-    memory.
+    training was stopped, if it was. `unit` is "pass" if no optimizer took steps, so that they are
+    backward passes. `not_reached` are calls in the user's code that evaluate, generate or save and
+    that would have come after the stop. `steps_memory` leaves out steps in the middle of a long
+    run, and `memory` keeps the highest point of each stretch. `short_bytes` is what the GPU lacked
+    for the peak of a run that went on past its memory.
     """
 
     rank: int

@@ -166,17 +166,9 @@ class SnapshotOom:
 
 GrowthUnit = Literal["step", "pass", "failure"]
 GrowthKind = Literal[
-    "graph",
-    "outputs",
-    "activations",
-    "optimizer",
-    "evaluation",
-    "kv_cache",
-    "tensors",
-    "exception",
-    "fragmentation",
-    "unknown",
-]
+    "graph", "outputs", "activations", "optimizer", "evaluation", "kv_cache", "tensors",
+    "exception", "fragmentation", "unknown",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,11 +56,9 @@ def unusual_sizes(configs: Iterable[TrainConfig]) -> list[Warn]:
     found, rungs = [], tuple(configs)
     for key, size in SIZES.items():
         values = [getattr(config, key) for config in rungs]
-        largest = max((value for value in values if isinstance(value, int)), default=0)
-        if largest > size.questioned:
-            found.append(
-                warning("unusual_size", words=size.words, largest=largest, usual=size.usual)
-            )
+        most = max((value for value in values if isinstance(value, int)), default=0)
+        if most > size.questioned:
+            found.append(warning("unusual_size", words=size.words, largest=most, usual=size.usual))
     return found
 
 
@@ -76,12 +74,9 @@ def host_memory_short(needed_bytes: Mapping[str, int], has_bytes: int, *, here: 
 
 def other_processes(processes: Iterable[GpuProcess]) -> Warn:
     """Other processes use memory of the GPU."""
-    held = "; ".join(
-        f"{process.name or 'unknown name'} (pid {process.pid}) "
-        + ("unknown size" if process.used_bytes is None else format_bytes(process.used_bytes))
-        for process in processes
-    )
-    return warning("other_processes", held=held)
+    named = ((f"{one.name or 'unknown name'} (pid {one.pid})", one.used_bytes) for one in processes)
+    held = (f"{name} {'unknown size' if n is None else format_bytes(n)}" for name, n in named)
+    return warning("other_processes", held="; ".join(held))
 
 
 def foreign_load(loads: Sequence[Load]) -> Warn:
