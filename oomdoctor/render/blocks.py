@@ -36,6 +36,11 @@ class Column:
     spills: bool = True
 
 
+def figures(name: str, importance: int = 0, detail: str = "") -> Column:
+    """A column of numbers, which line up at the right; below a row they stand behind its name."""
+    return Column(name, importance, right=True, detail=detail or f"{name} {{}}")
+
+
 @dataclass(frozen=True, slots=True)
 class Grid:
     """Rows of text under columns. An empty cell has nothing to say; a dash is an unknown value.
@@ -57,9 +62,11 @@ class Grid:
         )
 
 
-def table_of(
-    records: Iterable[T], cells: Sequence[tuple[Column, Callable[[T], str]]], *, spill: bool = True
-) -> Grid:
+Cells = Sequence[tuple[Column, Callable[[T], str]]]
+"""Columns, each with what it shows of a record."""
+
+
+def table_of(records: Iterable[T], cells: Cells[T], *, spill: bool = True) -> Grid:
     """A row a record, from columns that each say what they show of one."""
     columns = tuple(column for column, _ in cells)
     return Grid(columns, tuple(tuple(show(one) for _, show in cells) for one in records), spill)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from oomdoctor.render.blocks import Block, Column, Facts, Note, Section, table_of
+from oomdoctor.render.blocks import Block, Column, Facts, Note, Section, figures, table_of
 from oomdoctor.render.lists import Listing, listed
 from oomdoctor.units import DASH, format_bytes
 
@@ -96,7 +96,7 @@ def _environments(kept: tuple[KeptEnvironment, ...]) -> tuple[Section, ...]:
         kept,
         (
             (Column("versions"), lambda one: ", ".join(one.versions)),
-            (Column("size", right=True), lambda one: format_bytes(one.size_bytes)),
+            (figures("size"), lambda one: format_bytes(one.size_bytes)),
             (Column("folder", wraps=True), lambda one: one.path),
         ),
     )
@@ -109,31 +109,27 @@ def _gpu_blocks(environment: Environment) -> list[Block]:
     blocks: list[Block] = [Note(f"{driver}; {memory}", "normal")]
     if not environment.gpus:
         return [*blocks, Note("no GPU; probe uses the CPU", "normal")]
-    capability = Column("capability", 2, right=True, detail="compute capability {}")
     gpus = table_of(
         environment.gpus,
         (
-            (Column("#", right=True), lambda gpu: str(gpu.index)),
+            (figures("#"), lambda gpu: str(gpu.index)),
             (Column("name"), lambda gpu: gpu.name),
+            (figures("memory", 1), lambda gpu: format_bytes(gpu.total_bytes)),
+            (figures("free", 1, "{} free"), lambda gpu: format_bytes(gpu.free_bytes)),
             (
-                Column("memory", 1, right=True, detail="memory {}"),
-                lambda gpu: format_bytes(gpu.total_bytes),
+                figures("capability", 2, "compute capability {}"),
+                lambda gpu: gpu.compute_capability or DASH,
             ),
-            (
-                Column("free", 1, right=True, detail="{} free"),
-                lambda gpu: format_bytes(gpu.free_bytes),
-            ),
-            (capability, lambda gpu: gpu.compute_capability or DASH),
             (Column("uuid", 3), lambda gpu: gpu.uuid),
         ),
     )
     held = table_of(
         [(gpu.index, process) for gpu in environment.gpus for process in gpu.processes],
         (
-            (Column("GPU", right=True), lambda one: str(one[0])),
-            (Column("pid", right=True), lambda one: str(one[1].pid)),
+            (figures("GPU"), lambda one: str(one[0])),
+            (figures("pid"), lambda one: str(one[1].pid)),
             (Column("process"), lambda one: one[1].name or DASH),
-            (Column("memory", right=True), lambda one: format_bytes(one[1].used_bytes)),
+            (figures("memory"), lambda one: format_bytes(one[1].used_bytes)),
         ),
     )
     return [*blocks, gpus, *([held] if held.rows else [])]

@@ -176,14 +176,14 @@ def _evidence(found: Diagnosis) -> list[tuple[str, str]]:
     quoted = [_brief(line) for line in lines if line not in known and not _is_told(found, line)]
     shown = [line for line in quoted if line][:_QUOTED]
     pairs = [("" if number else "Evidence", line) for number, line in enumerate(shown)]
-    others = [
-        f"{cause.cause.replace('_', ' ')} ({cause.confidence})"
-        for cause in found.causes[1:]
-        if cause.confidence != "low"
-    ]
+    others = [_in_short(cause) for cause in found.causes[1:] if cause.confidence != "low"]
     if others and found.causes[0].confidence != "high":
         pairs.append(("Less likely", ", ".join(others)))
     return pairs
+
+
+def _in_short(cause: Cause) -> str:
+    return f"{cause.cause.replace('_', ' ')} ({cause.confidence})"
 
 
 def _is_told(found: Diagnosis, line: str) -> bool:
@@ -238,8 +238,7 @@ def table_section(groups: Mapping[str, Sequence[Diagnosis]]) -> Section:
 
 
 def _row(found: Diagnosis) -> tuple[str, ...]:
-    cause = found.causes[0] if found.causes else None
-    named = f"{cause.cause.replace('_', ' ')} ({cause.confidence})" if cause else None
+    named = _in_short(found.causes[0]) if found.causes else None
     return (
         found.source,
         _outcome(found),

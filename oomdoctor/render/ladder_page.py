@@ -7,16 +7,8 @@ from dataclasses import dataclass, replace
 
 from oomdoctor.records.job.machine import Machine
 from oomdoctor.records.report.report import Report
-from oomdoctor.render.blocks import (
-    Facts,
-    Look,
-    Note,
-    Part,
-    Section,
-    error_sections,
-    next_sections,
-    warning_sections,
-)
+from oomdoctor.render import blocks
+from oomdoctor.render.blocks import Facts, Look, Note, Part, Section
 from oomdoctor.render.ladder.bars import bar_sections
 from oomdoctor.render.ladder.details import detail_sections, version_sections
 from oomdoctor.render.ladder.header import header, headline, is_plan
@@ -105,18 +97,18 @@ def _devices(report: Report, machine: Machine) -> list[tuple[str, str]]:
 
 ENTRIES = (
     Entry(_head, "summary"),
-    Entry(lambda report, _: error_sections(report), "errors"),
+    Entry(lambda report, _: blocks.error_sections(report), "errors"),
     Entry(your_sections, "yours"),
     Entry(rung_sections, "ranking"),
     Entry(bar_sections),  # a browser has the chart
     Entry(plan_sections, "plan"),
     Entry(_files, "files"),
     Entry(length_sections, "data"),
-    Entry(lambda report, _: warning_sections(report), "warnings"),
+    Entry(lambda report, _: blocks.warning_sections(report), "warnings"),
     Entry(detail_sections, "details", verbose=True),
     Entry(version_sections, verbose=True),
     Entry(_environment, "environment", text=False),
-    Entry(lambda report, _: next_sections(report), "next"),
+    Entry(lambda report, _: blocks.next_sections(report), "next"),
 )
 PARTS = (
     Part("summary", ""),

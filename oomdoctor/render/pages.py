@@ -11,14 +11,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from oomdoctor.render.blocks import (
-    Look,
-    Part,
-    Section,
-    error_sections,
-    next_sections,
-    warning_sections,
-)
+from oomdoctor.render import blocks
+from oomdoctor.render.blocks import Look, Part, Section
 
 if TYPE_CHECKING:
     from oomdoctor.records.report.report import Report
@@ -90,8 +84,8 @@ def sections_of(report: Report, look: Look) -> list[Section]:
     sections: list[Section] = _named(page.sections)(report, look)
     if page.whole:
         return sections
-    closing = [*error_sections(report), *warning_sections(report), *next_sections(report)]
-    return [*sections, *closing]
+    closing = (blocks.error_sections, blocks.warning_sections, blocks.next_sections)
+    return [*sections, *(section for make in closing for section in make(report))]
 
 
 def rows_of(report: Report) -> Iterable[Iterable[Any]]:

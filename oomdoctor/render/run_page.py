@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
@@ -44,11 +45,7 @@ _SAME = (
 _INEXACT = ("inexact", "no_values")
 _ENDS = ("0", "max")
 _TAKEN = {"0": "zero", "max": "the most that the shapes allow", "half": "half of it"}
-
-
 _WIDTH = 48
-
-
 _COLUMNS = (
     Column("rank"),
     Column("outcome", tone=True),
@@ -256,13 +253,13 @@ def _sizes(found: UnknownSizes | None) -> list[Section]:
     """The lines whose memory depends on values that are not known, and what was tried."""
     if found is None:
         return []
-    lines = [
-        Note(f"{_at(one)} ({one.operator}, {counted(one.count, 'time')})", "normal")
-        for one in found.sizes
-    ]
-    return [
-        Section("Sizes that depend on unknown values", (*lines[:_SHOWN_LINES], Note(_tried(found))))
-    ]
+    lines = [f"{_at(one)} ({one.operator}, {counted(one.count, 'time')})" for one in found.sizes]
+    return _first_lines("Sizes that depend on unknown values", lines, _tried(found))
+
+
+def _first_lines(title: str, lines: Sequence[str], aside: str) -> list[Section]:
+    notes = (Note(line, "normal") for line in lines[:_SHOWN_LINES])
+    return [Section(title, (*notes, Note(aside)))]
 
 
 def _at(size: UnknownSize) -> str:
@@ -295,18 +292,15 @@ def _tried(found: UnknownSizes) -> str:
 
 def _unknown(ranks: tuple[RankMemory, ...]) -> list[Section]:
     """The lines that read values which no kernel computed."""
-    counts: dict[tuple[str, int], int] = {}
+    counts: Counter[str] = Counter()
     for rank in ranks:
         for one in rank.unknown_branches:
-            counts[one.file, one.line] = counts.get((one.file, one.line), 0) + one.count
+            counts[f"{one.file}:{one.line}"] += one.count
     if not counts:
         return []
-    lines = [
-        Note(f"{file}:{line} ({counted(count, 'time')})", "normal")
-        for (file, line), count in sorted(counts.items(), key=lambda item: -item[1])
-    ]
-    note = Note("If one of these lines decides how much memory is used, the answer may differ.")
-    return [Section("Lines that read unknown values", (*lines[:_SHOWN_LINES], note))]
+    lines = [f"{place} ({counted(count, 'time')})" for place, count in counts.most_common()]
+    about = "If one of these lines decides how much memory is used, the answer may differ."
+    return _first_lines("Lines that read unknown values", lines, about)
 
 
 def _worst(ranks: tuple[RankMemory, ...]) -> RankMemory | None:

@@ -7,16 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from oomdoctor.analysis.fit import (
-    ANY,
-    ASSUMED_ERROR,
-    MODERN,
-    USUAL_HEADROOM,
-    PeakErrors,
-    capability,
-    headroom_bytes,
-    smallest_card,
-)
+from oomdoctor.analysis import fit
 from oomdoctor.analysis.memory.overhead import (
     context_bytes,
     context_seen,
@@ -148,7 +139,7 @@ def _card(facts: GpuFacts, headroom: float) -> Card:
         memory_bytes=facts.memory_bytes,
         total_bytes=total,
         total_source=source,
-        headroom_bytes=headroom_bytes(total, headroom),
+        headroom_bytes=fit.headroom_bytes(total, headroom),
         context=context_on(facts),
         speed=learned.speed if learned is not None else None,
         calibrated_by=learned.calibrated_by() if learned is not None else None,
@@ -180,7 +171,7 @@ def _sized(size: int, headroom: float) -> Card:
         memory_bytes=size,
         total_bytes=size,
         total_source=SIZE_SOURCE,
-        headroom_bytes=headroom_bytes(size, headroom),
+        headroom_bytes=fit.headroom_bytes(size, headroom),
         context=context_bytes(None),
     )
 
@@ -188,8 +179,8 @@ def _sized(size: int, headroom: float) -> Card:
 def card_that_holds(
     holds: Callable[[int], bool],
     *,
-    least: tuple[int, int] = ANY,
-    headroom: float = USUAL_HEADROOM,
+    least: tuple[int, int] = fit.ANY,
+    headroom: float = fit.USUAL_HEADROOM,
     ranks: int = 1,
     surely: bool = False,
 ) -> Card | None:
@@ -197,7 +188,7 @@ def card_that_holds(
 
     `holds` says whether so many bytes are enough. `least` is the lowest compute capability.
     """
-    facts = smallest_card(
+    facts = fit.smallest_card(
         catalogue.gpus(),
         holds,
         least=least,
@@ -221,9 +212,9 @@ def room_for(row: ProbeResult, own: str | None, headroom: float) -> str | None:
     outside = measured.overhead_bytes or 0
     held, predicted = peak - outside, row.evidence == "predicted"
     if predicted:
-        share = PeakErrors(peak_errors(), own, None).share(row.config.method, "reserved")
-        held = round(held * (1 + (ASSUMED_ERROR if share is None else share)))
-    least = MODERN if own is None or capability(own) >= MODERN else ANY
+        share = fit.PeakErrors(peak_errors(), own, None).share(row.config.method, "reserved")
+        held = round(held * (1 + (fit.ASSUMED_ERROR if share is None else share)))
+    least = fit.MODERN if own is None or fit.capability(own) >= fit.MODERN else fit.ANY
     card = card_that_holds(
         lambda room: room > held,
         least=least,

@@ -17,22 +17,8 @@ from oomdoctor.analysis.search.from_prediction import RungPrediction
 from oomdoctor.commands.devices.cards import room_for
 from oomdoctor.commands.events import Listener
 from oomdoctor.commands.jobs.launch import Stopped
-from oomdoctor.commands.ladder.your_changes import (
-    Simulation,
-    Sized,
-    Tried,
-    changed_rung,
-    fastest_first,
-    is_faster,
-    no_answer,
-    offered,
-    other_changes,
-    search_yours,
-    shown,
-    simulate_faster,
-    too_large,
-    unanswered,
-)
+from oomdoctor.commands.ladder import your_changes as yours
+from oomdoctor.commands.ladder.your_changes import Simulation, Sized, Tried
 from oomdoctor.commands.probe.knowledge import Knowledge, predict_rungs
 from oomdoctor.commands.probe.state import Ending, SurveyState
 from oomdoctor.commands.probe.walk import SurveyJobs, walk
@@ -48,7 +34,7 @@ def unmeasured(state: SurveyState) -> YourRung | None:
     rung = state.own_rung()
     if rung is None:
         return None
-    return unanswered(rung.config.key(), "no change of it was measured")
+    return yours.unanswered(rung.config.key(), "no change of it was measured")
 
 
 def try_changes(
@@ -63,11 +49,11 @@ def try_changes(
     if training is None or rung is None or ending.is_over():
         return
     row = state.row(rung)
-    reason = no_answer(row)
+    reason = yours.no_answer(row)
     if reason is None and row.outcome == "fits":
         reason = _not_comparable(state, row)
     if reason is not None:
-        state.yours = unanswered(row.key, reason)
+        state.yours = yours.unanswered(row.key, reason)
         return
     simulation, predicted = None, dict[str, RungPrediction]()
     if knowledge is not None and row.key in state.predicted.rungs:
@@ -77,7 +63,7 @@ def try_changes(
     for one in changes:
         if ending.is_over() or _is_enough(row, tried):
             break
-        changed = changed_rung(one)
+        changed = yours.changed_rung(one)
         state.add_change(changed, predicted)
         with suppress(Stopped):
             walk(state, jobs, None, on_event, ending)
@@ -128,7 +114,7 @@ def _promising(
     Where none is, also the words of all that were simulated, and why they do not help.
     """
     if row.outcome in ("fits", "unsupported"):
-        changes = other_changes(training, row)
+        changes = yours.other_changes(training, row)
         if simulation is None:
             return changes, None
         if row.outcome == "unsupported":
@@ -137,11 +123,11 @@ def _promising(
         if own is None:  # no speeds are estimated for this device
             fitting = [one for one, found in simulation.rows(changes) if found.surely_fits]
             return fitting, None
-        better, tried = simulate_faster(changes, simulation.rows, own)
+        better, tried = yours.simulate_faster(changes, simulation.rows, own)
         return [one for one, _ in better], (tried, "no single change is faster")
     if simulation is None:
-        return tuple(sets_in_order(row.config, *offered(training, row.config))), None
-    answer = search_yours(training, row, simulation)
+        return tuple(sets_in_order(row.config, *yours.offered(training, row.config))), None
+    answer = yours.search_yours(training, row, simulation)
     words = tuple(one.words for one, _ in answer.judged)
     return [one for one, _ in answer.fitting], (words, _why_none(state, row, answer, simulation))
 
@@ -155,7 +141,7 @@ def _why_none(state: SurveyState, row: ProbeResult, answer: Answer, simulation: 
         if context.device_type == "cuda"
         else lambda row: None  # a probe on the CPU names no larger card
     )
-    return too_large(row, answer, simulation, card_for)
+    return yours.too_large(row, answer, simulation, card_for)
 
 
 def _was_tried(one: ChangeSet, row: ProbeResult, result: ProbeResult) -> bool:
@@ -172,7 +158,7 @@ def _helps(row: ProbeResult, result: ProbeResult) -> bool:
     if own is None or result.speed_state != "settled":
         return False
     spread = math.hypot(row.tokens_per_s_spread or 0.0, result.tokens_per_s_spread or 0.0)
-    return is_faster(result, own) and (result.tokens_per_s or 0.0) > own * (1 + spread)
+    return yours.is_faster(result, own) and (result.tokens_per_s or 0.0) > own * (1 + spread)
 
 
 def _is_enough(row: ProbeResult, tried: Sequence[Tried]) -> bool:
@@ -190,8 +176,8 @@ def _answer(
     words = tuple(one.words for one, result in tried if result.outcome != "unsupported")
     found = [pair for pair in tried if _helps(row, pair[1])]
     if row.outcome == "fits":
-        found = fastest_first(found)
-    changes = shown(training, row, found)
+        found = yours.fastest_first(found)
+    changes = yours.shown(training, row, found)
     aim: Aim = "faster" if row.outcome == "fits" else "fits"
     if row.outcome == "unsupported" and not changes:
         return YourRung(row.key, YOURS, None, (), words, None)

@@ -11,19 +11,8 @@ from oomdoctor.records.report.plan import CardPick, CardPlan
 from oomdoctor.records.report.report import Report
 from oomdoctor.render.blocks import Column, Grid, table_of
 from oomdoctor.render.charts import Chart, Size
-from oomdoctor.render.charts.axes import (
-    SHIFT,
-    axes_in,
-    begin_rows,
-    elided,
-    frame,
-    handle,
-    ink,
-    left_of,
-    legend,
-    name_row,
-    note,
-)
+from oomdoctor.render.charts import axes as look
+from oomdoctor.render.charts.axes import ink
 from oomdoctor.render.charts.frontier_chart import METHODS, rate_text
 from oomdoctor.render.text import one_line
 from oomdoctor.render.words import card_name, counted
@@ -110,16 +99,16 @@ def _height(rows: Sequence[Row], size: Size) -> int:
 
 
 def _draw(rows: Sequence[Row], figure: Any, size: Size) -> None:
-    height, names = _height(rows, size), [elided(row.name, _LABELS[size]) for row in rows]
-    left = left_of(names, size)
-    axes = axes_in(figure, size, height, left=left, right=30, head=_HEAD[size], foot=_FOOT)
+    height, names = _height(rows, size), [look.elided(row.name, _LABELS[size]) for row in rows]
+    left = look.left_of(names, size)
+    axes = look.axes_in(figure, size, height, left=left, right=30, head=_HEAD[size], foot=_FOOT)
     top = max(pick.tokens_per_s or 0.0 for row in rows for _, pick in row.picks) * 1.06
-    begin_rows(axes, len(rows), top)
+    look.begin_rows(axes, len(rows), top)
     axes.locator_params(axis="x", nbins=8 if size == "wide" else 4)
     axes.xaxis.set_major_formatter(lambda value, _: rate_text(value))
-    frame(axes, grid="x", label="tokens/s, estimated")
+    look.frame(axes, grid="x", label="tokens/s, estimated")
     for number, (row, name) in enumerate(zip(rows, names, strict=True)):
-        at = number + SHIFT[size]
+        at = number + look.SHIFT[size]
         axes.plot([0, top], [at, at], color=ink("line"), linewidth=1, zorder=0.5)
         for method, pick in row.picks:
             if pick.tokens_per_s is not None:
@@ -127,10 +116,10 @@ def _draw(rows: Sequence[Row], figure: Any, size: Size) -> None:
                 axes.plot([pick.tokens_per_s], [at], marker=marker, markersize=9,
                           color=ink(role), markeredgecolor=ink("page"), clip_on=False)  # fmt: skip
         nothing = not row.picks
-        name_row(axes, number, name + ": nothing fits" * (nothing and size == "narrow"), size)
+        look.name_row(axes, number, name + ": nothing fits" * (nothing and size == "narrow"), size)
         if nothing and size == "wide":
-            note(axes, "nothing fits", (0, number), (8, 0), va="center", color=ink("faint"))
+            look.note(axes, "nothing fits", (0, number), (8, 0), va="center", color=ink("faint"))
     there = {method for row in rows for method, _ in row.picks}
     shown = [each for method, each in METHODS.items() if method in there]
-    handles = [handle(role, marker) for role, marker, _ in shown]
-    legend(figure, handles, [word for *_, word in shown], 3 if size == "wide" else 2, height)
+    handles = [look.handle(role, marker) for role, marker, _ in shown]
+    look.legend(figure, handles, [word for *_, word in shown], 3 if size == "wide" else 2, height)

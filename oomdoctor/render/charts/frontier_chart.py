@@ -11,24 +11,14 @@ from oomdoctor.records.job.result import ProbeResult
 from oomdoctor.records.report.report import Report
 from oomdoctor.render.blocks import Column, Grid, table_of
 from oomdoctor.render.charts import WIDTHS, Chart, Size
-from oomdoctor.render.charts.axes import (
-    SMALL,
-    Role,
-    axes_in,
-    byte_axis,
-    elided,
-    frame,
-    handle,
-    ink,
-    legend,
-    note,
-)
+from oomdoctor.render.charts import axes as look
+from oomdoctor.render.charts.axes import ink
 from oomdoctor.render.charts.parts import Peak, least_at_one, peaks_of
 from oomdoctor.render.text import one_line
 from oomdoctor.render.words import estimate, is_estimate, ranked_results
 from oomdoctor.units import format_bytes, format_count, format_rate
 
-METHODS: dict[str, tuple[Role, str, str]] = {
+METHODS: dict[str, tuple[look.Role, str, str]] = {
     "full": ("full", "o", "full fine-tuning"),
     "lora": ("lora", "s", "LoRA"),
     "qlora": ("qlora", "D", "QLoRA"),
@@ -151,7 +141,7 @@ def _draw(
     height = _HEIGHTS[size]
     left, right = (60, 30) if size == "wide" else (52, 24)
     head = 18 + 21 * (1 if size == "wide" else 3) + 16
-    axes = axes_in(figure, size, height, left=left, right=right, head=head, foot=54)
+    axes = look.axes_in(figure, size, height, left=left, right=right, head=head, foot=54)
     top = max(point.speed * (1 + (point.spread or 0)) for point in points)
     most = max(point.memory for point in points)
     reach = max(most, usable) if usable and usable < most * 1.8 else most
@@ -164,14 +154,14 @@ def _draw(
         _scatter(axes, [p for p in points if p.method == method], role, marker)
     if usable is not None and usable <= reach:
         _mark_usable(axes, usable)
-    byte_axis(axes, "x")
+    look.byte_axis(axes, "x")
     axes.yaxis.set_major_formatter(lambda value, _: rate_text(value))
     axes.locator_params(axis="y", nbins=6)
     figure.text(
-        8 / WIDTHS[size], 1 - (head - 6) / height, _speed_words(points), fontsize=SMALL,
+        8 / WIDTHS[size], 1 - (head - 6) / height, _speed_words(points), fontsize=look.SMALL,
         color=ink("faint"), va="bottom",
     )  # fmt: skip
-    frame(axes, grid="both", label="peak memory")
+    look.frame(axes, grid="both", label="peak memory")
     name_points(figure, axes, points, best, usable if usable and usable <= reach else None, size)
     _legend(figure, points, best, size, height)
 
@@ -200,7 +190,7 @@ def _front_line(axes: Any, best: Sequence[Point]) -> None:
     )
 
 
-def _scatter(axes: Any, points: Sequence[Point], role: Role, marker: str) -> None:
+def _scatter(axes: Any, points: Sequence[Point], role: look.Role, marker: str) -> None:
     for point in points:
         if point.spread and point.chosen:
             by = point.speed * point.spread
@@ -228,9 +218,9 @@ def _mark_usable(axes: Any, usable: int) -> None:
     low, high = axes.get_xlim()
     left = (usable - low) / (high - low) > 0.4
     axes.axvline(usable, color=ink("alarm"), linewidth=1.6)
-    note(axes, f"{format_bytes(usable)} usable", (usable, 1), (-6 if left else 6, -4),
-         xycoords=("data", "axes fraction"), ha="right" if left else "left", va="top",
-         color=ink("alarm"))  # fmt: skip
+    look.note(axes, f"{format_bytes(usable)} usable", (usable, 1), (-6 if left else 6, -4),
+              xycoords=("data", "axes fraction"), ha="right" if left else "left", va="top",
+              color=ink("alarm"))  # fmt: skip
 
 
 def _legend(
@@ -238,14 +228,14 @@ def _legend(
 ) -> None:
     there = {point.method for point in points}
     shown = [each for method, each in METHODS.items() if method in there]
-    found = [(handle(role, marker), word) for role, marker, word in shown]
+    found = [(look.handle(role, marker), word) for role, marker, word in shown]
     if any(not point.chosen for point in points):
-        other = handle("page", "o", markersize=5, markeredgecolor=ink("faint"))
+        other = look.handle("page", "o", markersize=5, markeredgecolor=ink("faint"))
         found.append((other, "other micro-batch sizes"))
     if len(best) > 1:
-        found.append((handle("faint", "", linestyle=_DASHED, linewidth=1.5), "Pareto front"))
+        found.append((look.handle("faint", "", linestyle=_DASHED, linewidth=1.5), "Pareto front"))
     handles, words = zip(*found, strict=True)
-    legend(figure, handles, words, 5 if size == "wide" else 2, height)
+    look.legend(figure, handles, words, 5 if size == "wide" else 2, height)
 
 
 def name_points(
@@ -266,10 +256,10 @@ def name_points(
     order = [p for p in points if p.chosen and p in best]
     order += [p for p in points if p.chosen and p not in best]
     for point in order[: _MOST_LABELS if size == "wide" else 5]:
-        text = elided(point.label, 34 if size == "wide" else 20)
+        text = look.elided(point.label, 34 if size == "wide" else 20)
         for dx, dy, ha, va in _PLACES:
             place = (point.memory, point.speed)
-            name = note(axes, text, place, (dx, dy), ha=ha, va=va, zorder=4)
+            name = look.note(axes, text, place, (dx, dy), ha=ha, va=va, zorder=4)
             box = name.get_window_extent(renderer)
             free = not any(box.overlaps(other) for other in taken)
             across = inside.x0 <= box.x0 and box.x1 <= inside.x1

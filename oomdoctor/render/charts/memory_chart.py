@@ -9,28 +9,13 @@ from typing import Any
 from oomdoctor.records.report.report import Budget, Report
 from oomdoctor.render.blocks import Column, Grid, table_of
 from oomdoctor.render.charts import Chart, Size
-from oomdoctor.render.charts.axes import (
-    SHIFT,
-    Role,
-    axes_in,
-    begin_rows,
-    byte_axis,
-    elided,
-    end_row,
-    frame,
-    handle,
-    hatch,
-    ink,
-    left_of,
-    legend,
-    name_row,
-    note,
-    patch,
-)
+from oomdoctor.render.charts import axes as look
+from oomdoctor.render.charts.axes import ink
 from oomdoctor.render.charts.parts import (
     PART_WORDS,
     Peak,
     least_at_one,
+    part_cells,
     parts_in,
     peaks_of,
     sizes_differ,
@@ -89,19 +74,11 @@ def _grid(peaks: Sequence[Peak]) -> Grid:
         (
             (Column("rung"), lambda peak: peak.label + " (predicted)" * peak.expected),
             (Column("micro-batch", right=True), lambda peak: str(peak.micro_batch_size or DASH)),
-            *(
-                (Column(PART_WORDS[role], right=True), partial(_size, role))
-                for role in parts_in(peaks)
-            ),
+            *part_cells(peaks),
             (Column("peak", right=True), lambda peak: format_bytes(peak.total)),
             (Column("peak at micro-batch 1", right=True), lambda peak: format_bytes(peak.at_one)),
         ),
     )
-
-
-def _size(role: Role, peak: Peak) -> str:
-    size = dict(peak.parts).get(role)
-    return format_bytes(size) if size else DASH
 
 
 def _lines(peaks: Sequence[Peak], size: Size) -> int:
@@ -111,15 +88,11 @@ def _lines(peaks: Sequence[Peak], size: Size) -> int:
 def _legend(peaks: Sequence[Peak]) -> tuple[list[Any], list[str]]:
     """What stands for the parts, and for the mark at the peak at micro-batch size 1; its words."""
     roles = parts_in(peaks)
-    handles, words = [patch(role) for role in roles], [PART_WORDS[role] for role in roles]
-    if any(_is_marked(peak) for peak in peaks):
-        handles.append(handle("page", **_mark()))
+    handles, words = [look.patch(role) for role in roles], [PART_WORDS[role] for role in roles]
+    if any(peak.is_compared for peak in peaks):
+        handles.append(look.handle("page", **_mark()))
         words.append("at micro-batch 1")
     return handles, words
-
-
-def _is_marked(peak: Peak) -> bool:
-    return peak.at_one is not None and peak.micro_batch_size != 1
 
 
 def _mark() -> dict[str, Any]:
@@ -136,25 +109,25 @@ def _height(peaks: Sequence[Peak], size: Size) -> int:
 
 def _draw(peaks: Sequence[Peak], budget: Budget | None, figure: Any, size: Size) -> None:
     height, head = _height(peaks, size), _head(peaks, size)
-    left = left_of((_name(peak, "wide") for peak in peaks), size)
+    left = look.left_of((_name(peak, "wide") for peak in peaks), size)
     right = 92 if size == "wide" else 24
-    axes = axes_in(figure, size, height, left=left, right=right, head=head, foot=_AXIS)
+    axes = look.axes_in(figure, size, height, left=left, right=right, head=head, foot=_AXIS)
     top = _top(peaks, budget)
     _bars(axes, peaks, top, size)
-    begin_rows(axes, len(peaks), top)
-    byte_axis(axes, "x")
-    frame(axes, grid="x")
+    look.begin_rows(axes, len(peaks), top)
+    look.byte_axis(axes, "x")
+    look.frame(axes, grid="x")
     _mark_size_one(axes, peaks, size)
     _label(axes, peaks, top, size)
     if budget is not None and budget.usable_bytes < top:
         _mark_usable(axes, budget.usable_bytes, top)
-    legend(figure, *_legend(peaks), _LEGEND_COLUMNS[size], height)
+    look.legend(figure, *_legend(peaks), _LEGEND_COLUMNS[size], height)
 
 
 def _name(peak: Peak, size: Size) -> str:
     """The label with the micro-batch size: `lora-r16+ckpt, mb 4`."""
     about = f", {peak.size_words}" if peak.size_words else ""
-    return elided(one_line(peak.label), _LABELS[size] - len(about)) + about
+    return look.elided(one_line(peak.label), _LABELS[size] - len(about)) + about
 
 
 def _top(peaks: Sequence[Peak], budget: Budget | None) -> float:
@@ -176,22 +149,22 @@ def _bars(axes: Any, peaks: Sequence[Peak], top: float, size: Size) -> None:
         sizes = [dict(peak.parts).get(role, 0) for peak in peaks]
         drawn = [max(0.0, min(s, top - end)) for s, end in zip(sizes, ends, strict=True)]
         axes.barh(
-            [number + SHIFT[size] for number in range(len(peaks))],
+            [number + look.SHIFT[size] for number in range(len(peaks))],
             drawn,
             left=ends,
             height=0.62 if size == "wide" else 0.4,
             color=ink(role),
             edgecolor=ink("page"),
             linewidth=0.8,
-            hatch=hatch(role),
+            hatch=look.hatch(role),
         )
         ends = [end + s for end, s in zip(ends, drawn, strict=True)]
 
 
 def _mark_size_one(axes: Any, peaks: Sequence[Peak], size: Size) -> None:
     """A mark where the peak at micro-batch size 1 is, which compares rungs like with like."""
-    marked = [(number, peak.at_one) for number, peak in enumerate(peaks) if _is_marked(peak)]
-    axes.plot([at for _, at in marked], [number + SHIFT[size] for number, _ in marked],
+    marked = [(number, peak.at_one) for number, peak in enumerate(peaks) if peak.is_compared]
+    axes.plot([at for _, at in marked], [number + look.SHIFT[size] for number, _ in marked],
               linestyle="none", color=ink("page"), zorder=3, **_mark())  # fmt: skip
 
 
@@ -200,13 +173,13 @@ def _label(axes: Any, peaks: Sequence[Peak], top: float, size: Size) -> None:
     for number, peak in enumerate(peaks):
         color = ink("near" if peak.borderline else "ink" if peak.fits else "alarm")
         text = "~" * peak.expected + format_bytes(peak.total) + " →" * (peak.total > top)
-        name_row(axes, number, _name(peak, size), size)
+        look.name_row(axes, number, _name(peak, size), size)
         narrow = {"zorder": 4, **over} if size == "narrow" else {}
-        end_row(axes, number, text, top, size, color=color, **narrow)
+        look.end_row(axes, number, text, top, size, color=color, **narrow)
 
 
 def _mark_usable(axes: Any, usable: int, top: float) -> None:
     axes.axvline(usable, color=ink("alarm"), linewidth=1.6, zorder=3)
     side = "right" if usable > top * 0.6 else "left" if usable < top * 0.2 else "center"
-    note(axes, f"{format_bytes(usable)} usable", (usable, 1), (0, 4), ha=side, va="bottom",
-         xycoords=("data", "axes fraction"), color=ink("alarm"))  # fmt: skip
+    look.note(axes, f"{format_bytes(usable)} usable", (usable, 1), (0, 4), ha=side, va="bottom",
+              xycoords=("data", "axes fraction"), color=ink("alarm"))  # fmt: skip

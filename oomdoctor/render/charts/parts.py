@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from oomdoctor.records.facts.categories import BREAKDOWN, TABLE
 from oomdoctor.records.job.result import ProbeResult
 from oomdoctor.records.report.report import Report
+from oomdoctor.render.blocks import Cells, figures
 from oomdoctor.render.charts.axes import Role
 from oomdoctor.render.text import one_line
 from oomdoctor.render.words import ranked_results
@@ -49,6 +51,15 @@ class Peak:
         """`mb 4`: the micro-batch size; empty if it is unknown."""
         return f"mb {self.micro_batch_size}" if self.micro_batch_size is not None else ""
 
+    @property
+    def is_compared(self) -> bool:
+        """Whether its peak at micro-batch size 1 is known, and another one."""
+        return self.at_one is not None and self.micro_batch_size != 1
+
+    def size_of(self, role: Role) -> str:
+        """The size of a part; a dash if it has none."""
+        return format_bytes(dict(self.parts).get(role) or None)
+
 
 def peaks_of(report: Report) -> list[Peak]:
     """The peaks that are known: of the rungs that fit, best first, and then of the others."""
@@ -61,6 +72,13 @@ def parts_in(peaks: Sequence[Peak]) -> list[Role]:
     """The parts that any of the peaks has, in the order of a bar."""
     there = {role for peak in peaks for role, size in peak.parts if size}
     return [role for role in PART_WORDS if role in there]
+
+
+def part_cells(peaks: Sequence[Peak]) -> Cells[Peak]:
+    """A column for each part that any of the peaks has."""
+    return [
+        (figures(PART_WORDS[role]), partial(Peak.size_of, role=role)) for role in parts_in(peaks)
+    ]
 
 
 def _peak(result: ProbeResult) -> Peak | None:

@@ -11,20 +11,8 @@ from oomdoctor.records.job.result import ProbeResult
 from oomdoctor.records.report.report import Report
 from oomdoctor.render.blocks import Column, Grid, table_of
 from oomdoctor.render.charts import Chart, Size
-from oomdoctor.render.charts.axes import (
-    SHIFT,
-    axes_in,
-    begin_rows,
-    byte_axis,
-    elided,
-    end_row,
-    frame,
-    handle,
-    ink,
-    left_of,
-    legend,
-    name_row,
-)
+from oomdoctor.render.charts import axes as look
+from oomdoctor.render.charts.axes import ink
 from oomdoctor.render.text import one_line
 from oomdoctor.render.words import counted, ranked_results
 from oomdoctor.units import format_bytes, format_percent
@@ -115,22 +103,22 @@ def _height(pairs: Sequence[Pair], size: Size) -> int:
 
 
 def _draw(pairs: Sequence[Pair], figure: Any, size: Size) -> None:
-    height, names = _height(pairs, size), [elided(pair.label, _LABELS[size]) for pair in pairs]
-    left, right = left_of(names, size), 92 if size == "wide" else 24
-    axes = axes_in(figure, size, height, left=left, right=right, head=_HEAD, foot=_FOOT)
+    height, names = _height(pairs, size), [look.elided(pair.label, _LABELS[size]) for pair in pairs]
+    left, right = look.left_of(names, size), 92 if size == "wide" else 24
+    axes = look.axes_in(figure, size, height, left=left, right=right, head=_HEAD, foot=_FOOT)
     top = max(max(pair.predicted, pair.measured) for pair in pairs) * 1.06
-    begin_rows(axes, len(pairs), top)
-    byte_axis(axes, "x")
-    frame(axes, grid="x", label="peak memory")
+    look.begin_rows(axes, len(pairs), top)
+    look.byte_axis(axes, "x")
+    look.frame(axes, grid="x", label="peak memory")
     mark = {"markersize": 6, "markeredgecolor": ink("lora"), "markeredgewidth": 1.8}
     for number, (pair, name) in enumerate(zip(pairs, names, strict=True)):
-        at = number + SHIFT[size]
+        at = number + look.SHIFT[size]
         axes.plot([pair.measured, pair.predicted], [at, at], color=ink("faint"), linewidth=1.5)
         axes.plot([pair.measured], [at], marker="o", markersize=11, color=ink("full"),
                   markeredgecolor=ink("page"), clip_on=False)  # fmt: skip
         axes.plot([pair.predicted], [at], marker="D", color=ink("page"), clip_on=False, **mark)
-        name_row(axes, number, name, size)
-        end_row(axes, number, _signed(pair.error), top, size)
-    handles = [handle("full", "o"), handle("page", "D", **mark)]
+        look.name_row(axes, number, name, size)
+        look.end_row(axes, number, _signed(pair.error), top, size)
+    handles = [look.handle("full", "o"), look.handle("page", "D", **mark)]
     evidence = sorted({pair.evidence for pair in pairs})
-    legend(figure, handles, [" or ".join(evidence), "predicted"], 2, height)
+    look.legend(figure, handles, [" or ".join(evidence), "predicted"], 2, height)

@@ -15,17 +15,8 @@ from oomdoctor.records.job.result import ProbeResult
 from oomdoctor.records.report.report import Report
 from oomdoctor.render.blocks import Column, Grid
 from oomdoctor.render.charts import WIDTHS, Chart, Size
-from oomdoctor.render.charts.axes import (
-    SMALL,
-    Role,
-    axes_in,
-    byte_axis,
-    frame,
-    ink,
-    legend,
-    note,
-    patch,
-)
+from oomdoctor.render.charts import axes as look
+from oomdoctor.render.charts.axes import ink
 from oomdoctor.render.charts.parts import PART_WORDS
 from oomdoctor.render.text import one_line
 from oomdoctor.render.words import ranked_results
@@ -62,7 +53,7 @@ class Bands:
     label: str
     places: tuple[int, ...]
     edges: tuple[float, ...]
-    sizes: dict[Role, tuple[int, ...]]
+    sizes: dict[look.Role, tuple[int, ...]]
     totals: tuple[int, ...]
     peak: int
     spans: tuple[Span, ...]
@@ -121,10 +112,10 @@ def _edges(curve: MemoryCurve) -> tuple[float, ...]:
     return (0.0, *between, float(max(curve.events, event[-1] + 1)))
 
 
-def _sizes(curve: MemoryCurve) -> dict[Role, tuple[int, ...]]:
+def _sizes(curve: MemoryCurve) -> dict[look.Role, tuple[int, ...]]:
     """Bytes by role; what is neither of the five is other."""
     known = {role: curve.by_category.get(role) for role in _ROLES if role != OTHER}
-    sizes: dict[Role, tuple[int, ...]] = {role: own for role, own in known.items() if own}
+    sizes: dict[look.Role, tuple[int, ...]] = {role: own for role, own in known.items() if own}
     rest = [
         total - sum(own[moment] for own in sizes.values())
         for moment, total in enumerate(curve.allocated_bytes)
@@ -188,7 +179,7 @@ def _draw(bands: Bands, figure: Any, size: Size) -> None:
     roles = [role for role in _ROLES if any(bands.sizes.get(role, ()))]
     head = 21 * -(-len(roles) // _LEGEND_COLUMNS[size]) + 76
     left, right = (68, 14) if size == "wide" else (56, 8)
-    axes = axes_in(figure, size, height, left=left, right=right, head=head, foot=52)
+    axes = look.axes_in(figure, size, height, left=left, right=right, head=head, foot=52)
     peak = bands.totals[bands.peak]
     limited = bands.limit is not None and 0 < bands.limit <= peak * _NEAR
     top = max(peak, bands.limit or 0) if limited else peak
@@ -199,23 +190,23 @@ def _draw(bands: Bands, figure: Any, size: Size) -> None:
     if limited and bands.limit is not None:
         _mark_limit(axes, bands, bands.limit, size)
     _mark_peak(axes, bands, beside=limited)
-    byte_axis(axes, "y")
+    look.byte_axis(axes, "y")
     axes.locator_params(axis="x", nbins=8 if size == "wide" else 4, integer=True)
     axes.xaxis.set_major_formatter(lambda value, _: f"{int(value):,}")
     about = " (this is not time)" if size == "wide" else ""
-    frame(axes, grid="y", label=f"allocations and releases, in order{about}")
+    look.frame(axes, grid="y", label=f"allocations and releases, in order{about}")
     words = [
         f"{PART_WORDS[role]} {format_bytes(bands.sizes[role][bands.peak] or None)}"
         for role in roles
     ]
-    legend(figure, list(map(patch, roles)), words, _LEGEND_COLUMNS[size], height, top=24)
+    look.legend(figure, list(map(look.patch, roles)), words, _LEGEND_COLUMNS[size], height, top=24)
     figure.text(
-        8 / WIDTHS[size], 1 - 4 / height, "At the peak:", fontsize=SMALL, color=ink("faint"),
-        va="top",
+        8 / WIDTHS[size], 1 - 4 / height, "At the peak:", fontsize=look.SMALL,
+        color=ink("faint"), va="top",
     )  # fmt: skip
 
 
-def _fill(axes: Any, bands: Bands, roles: Sequence[Role]) -> None:
+def _fill(axes: Any, bands: Bands, roles: Sequence[look.Role]) -> None:
     """The moments, with straight lines from one to the next."""
     moments = range(len(bands.totals))
     at = (bands.edges[0], *bands.places, bands.edges[-1])
@@ -243,10 +234,10 @@ def _mark_phases(axes: Any, bands: Bands) -> None:
             continue
         short = PHASES[span.phase].short if span.phase in PHASES else None
         for name in (span.phase, short or span.phase):
-            if len(name) * SMALL * 0.6 < (span.ends - span.begins) * room - 6:
+            if len(name) * look.SMALL * 0.6 < (span.ends - span.begins) * room - 6:
                 axes.text(
                     (span.begins + span.ends) / 2, 1.02, name, transform=over, ha="center",
-                    va="bottom", fontsize=SMALL, color=ink("faint"),
+                    va="bottom", fontsize=look.SMALL, color=ink("faint"),
                 )  # fmt: skip
                 break
     for number, (step, (begins, ends)) in enumerate(steps.items()):
@@ -256,18 +247,18 @@ def _mark_phases(axes: Any, bands: Bands) -> None:
                 clip_on=False, zorder=0.6,
             )  # fmt: skip
         name = STEPS.get(step, step)
-        if len(name) * SMALL * 0.6 < (ends - begins) * room:
+        if len(name) * look.SMALL * 0.6 < (ends - begins) * room:
             axes.text(
                 (begins + ends) / 2, 1.09, name, transform=over, ha="center", va="bottom",
-                fontsize=SMALL, color=ink("ink"),
+                fontsize=look.SMALL, color=ink("ink"),
             )  # fmt: skip
 
 
 def _mark_limit(axes: Any, bands: Bands, limit: int, size: Size) -> None:
     axes.axhline(limit, color=ink("alarm"), linewidth=1.6)
     words = "usable by tensors" if size == "wide" else "usable"
-    note(axes, f"{format_bytes(limit)} {words}", (bands.edges[-1], limit), (-4, 4), ha="right",
-         va="bottom", color=ink("alarm"))  # fmt: skip
+    look.note(axes, f"{format_bytes(limit)} {words}", (bands.edges[-1], limit), (-4, 4), ha="right",
+              va="bottom", color=ink("alarm"))  # fmt: skip
 
 
 def _mark_peak(axes: Any, bands: Bands, *, beside: bool) -> None:
@@ -279,6 +270,7 @@ def _mark_peak(axes: Any, bands: Bands, *, beside: bool) -> None:
     side = "center" if not beside and 0.12 <= share <= 0.88 else side
     away = (0, 6) if not beside else (9, 6) if side == "left" else (-9, 6)
     axes.plot([at], [height], marker="v", color=ink("ink"), markersize=6, clip_on=False)
-    note(axes, f"peak {format_bytes(height)}", (at, height), away, ha=side,
-         va="top" if beside else "bottom",
-         bbox={"facecolor": ink("page"), "edgecolor": "none", "alpha": 0.8, "pad": 1})  # fmt: skip
+    look.note(axes, f"peak {format_bytes(height)}", (at, height), away, ha=side,
+              va="top" if beside else "bottom", bbox={
+                  "facecolor": ink("page"), "edgecolor": "none", "alpha": 0.8, "pad": 1
+              })  # fmt: skip

@@ -10,22 +10,13 @@ from oomdoctor.records.report.plan import CardPlan, SweepAnswer, SweepLine, Swep
 from oomdoctor.records.report.report import Report
 from oomdoctor.render.blocks import Column, Grid, table_of
 from oomdoctor.render.charts import Chart, Size
-from oomdoctor.render.charts.axes import (
-    Role,
-    axes_in,
-    byte_axis,
-    elided,
-    frame,
-    handle,
-    ink,
-    legend,
-    note,
-)
+from oomdoctor.render.charts import axes as look
+from oomdoctor.render.charts.axes import ink
 from oomdoctor.render.text import one_line
 from oomdoctor.render.words import SWEPT_WORDS, card_name
 from oomdoctor.units import DASH, format_bytes
 
-_ROLES: tuple[Role, ...] = (
+_ROLES: tuple[look.Role, ...] = (
     "full", "lora", "qlora", "activations", "logits", "optimizer", "context", "whole",
 )  # fmt: skip
 _MARKERS = "osD^vPX*"
@@ -111,7 +102,7 @@ def _draw(
     height, columns = _HEIGHTS[size], 3 if size == "wide" else 1
     shown = lines[: len(_ROLES)]
     head = 21 * -(-len(shown) // columns) + 30
-    axes = axes_in(figure, size, height, left=64, right=30, head=head, foot=52)
+    axes = look.axes_in(figure, size, height, left=64, right=30, head=head, foot=52)
     known = [height_of(peak) or 0 for line in shown for peak in line.peaks]
     axes.set_xscale("log", base=2)
     axes.set_xlim(sweep.values[0] * 0.95, sweep.values[-1] * 1.05)
@@ -119,18 +110,18 @@ def _draw(
     handles = []
     for line, role, marker in zip(shown, _ROLES, _MARKERS, strict=False):
         points = [(peak.value, tall) for peak in line.peaks if (tall := height_of(peak))]
-        look = {"linewidth": 2, "markersize": 6}
+        line_style = {"linewidth": 2, "markersize": 6}
         axes.plot([value for value, _ in points], [tall for _, tall in points], color=ink(role),
-                  marker=marker, markeredgecolor=ink("page"), **look)  # fmt: skip
-        handles.append(handle(role, marker, linestyle="-", **look))
+                  marker=marker, markeredgecolor=ink("page"), **line_style)  # fmt: skip
+        handles.append(look.handle(role, marker, linestyle="-", **line_style))
     axes.axhline(card.usable_bytes, color=ink("alarm"), linewidth=1.6)
     usable = f"{format_bytes(card.usable_bytes)} usable"
     place = (sweep.values[0], card.usable_bytes)
-    note(axes, usable, place, (2, 4), color=ink("alarm"), va="bottom")
-    byte_axis(axes, "y")
+    look.note(axes, usable, place, (2, 4), color=ink("alarm"), va="bottom")
+    look.byte_axis(axes, "y")
     every = max(1, -(-len(sweep.values) // (9 if size == "wide" else 4)))
     axes.set_xticks(sweep.values[::every], [f"{value:,}" for value in sweep.values[::every]])
     axes.set_xticks([], minor=True)
-    frame(axes, grid="y", label=SWEPT_WORDS[sweep.key])
-    words = [elided(one_line(line.label), 34) for line in shown]
-    legend(figure, handles, words, columns, height)
+    look.frame(axes, grid="y", label=SWEPT_WORDS[sweep.key])
+    words = [look.elided(one_line(line.label), 34) for line in shown]
+    look.legend(figure, handles, words, columns, height)

@@ -6,12 +6,13 @@ A terminal gets bars of letters, as wide as it has room for. A pipe and a docume
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from oomdoctor.records.facts.categories import BREAKDOWN, TABLE
 from oomdoctor.records.report.report import Report
-from oomdoctor.render.blocks import Column, Grid, Look, Note, Section, Sized
+from oomdoctor.render.blocks import Cells, Column, Look, Note, Section, Sized, figures, table_of
 from oomdoctor.render.charts.axes import Role
-from oomdoctor.render.charts.parts import PART_WORDS, Peak, parts_in, peaks_of
+from oomdoctor.render.charts.parts import PART_WORDS, Peak, part_cells, parts_in, peaks_of
 from oomdoctor.units import DASH, format_bytes
 
 SIGNS: dict[Role, str] = {
@@ -43,8 +44,13 @@ def bar_sections(report: Report, look: Look) -> list[Section]:
     else:
         scale, name = highest, f"of {format_bytes(highest)}, the highest peak"
     legend = Note(_legend(peaks, scale))
-    drawn = tuple((_bars(peaks, scale, cells, name), (legend,)) for cells in _CELLS)
-    return [Section("Memory at the peak", (Sized(_sizes(peaks), drawn),))]
+    cells = _cells(peaks)
+    drawn = tuple(
+        (table_of(peaks, [*cells, (Column(name, 1), partial(_bar, scale, width))]), (legend,))
+        for width in _CELLS
+    )
+    whole = table_of(peaks, [*cells, *part_cells(peaks)])
+    return [Section("Memory at the peak", (Sized(whole, drawn),))]
 
 
 def bar(parts: Sequence[tuple[Role, int]], scale: int, cells: int) -> str:
@@ -62,36 +68,19 @@ def bar(parts: Sequence[tuple[Role, int]], scale: int, cells: int) -> str:
     return f"[{text:{_FREE}<{cells}}]"
 
 
-def _bars(peaks: Sequence[Peak], scale: int, cells: int, name: str) -> Grid:
-    columns = (Column("rung"), *_size_columns(peaks), Column(name, 1))
-    rows = tuple(
-        (peak.label, *_size_cells(peak, peaks), bar(_joined(peak), scale, cells)) for peak in peaks
-    )
-    return Grid(columns, rows)
-
-
-def _size_columns(peaks: Sequence[Peak]) -> tuple[Column, ...]:
+def _cells(peaks: Sequence[Peak]) -> Cells[Peak]:
     """The micro-batch size, the peak, and where it is another one the peak at size 1."""
-    columns = (Column("mb", right=True), Column("peak", right=True))
-    if not _are_compared(peaks):
-        return columns
-    return (*columns, Column("at mb 1", 2, right=True, detail="at mb 1: {}"))
+    cells: Cells[Peak] = (
+        (Column("rung"), lambda peak: peak.label),
+        (figures("mb"), lambda peak: str(peak.micro_batch_size or DASH)),
+        (figures("peak"), _total),
+        (figures("at mb 1", 2, "at mb 1: {}"), lambda peak: format_bytes(peak.at_one)),
+    )
+    return cells if any(peak.is_compared for peak in peaks) else cells[:-1]
 
 
-def _size_cells(peak: Peak, peaks: Sequence[Peak]) -> tuple[str, ...]:
-    size = peak.micro_batch_size
-    cells = (str(size) if size is not None else DASH, _total(peak))
-    return (*cells, format_bytes(peak.at_one)) if _are_compared(peaks) else cells
-
-
-def _are_compared(peaks: Sequence[Peak]) -> bool:
-    """Whether peaks at size 1 say more than the peaks."""
-    return any(peak.at_one is not None and peak.micro_batch_size != 1 for peak in peaks)
-
-
-def _joined(peak: Peak) -> list[tuple[Role, int]]:
-    """The parts without those of no size."""
-    return [(role, size) for role, size in peak.parts if size]
+def _bar(scale: int, cells: int, peak: Peak) -> str:
+    return bar([part for part in peak.parts if part[1]], scale, cells)
 
 
 def _total(peak: Peak) -> str:
@@ -103,19 +92,3 @@ def _legend(peaks: Sequence[Peak], scale: int) -> str:
     if any(peak.total < scale for peak in peaks):
         words.append(f"{_FREE} free")
     return f"{', '.join(words)}; mb is the micro-batch size."
-
-
-def _sizes(peaks: Sequence[Peak]) -> Grid:
-    """The same as numbers."""
-    roles = parts_in(peaks)
-    columns = (
-        Column("rung"),
-        *_size_columns(peaks),
-        *(Column(PART_WORDS[role], right=True) for role in roles),
-    )
-    rows = []
-    for peak in peaks:
-        sizes = dict(peak.parts)
-        cells = [format_bytes(sizes[role]) if sizes.get(role) else DASH for role in roles]
-        rows.append((peak.label, *_size_cells(peak, peaks), *cells))
-    return Grid(columns, tuple(rows))

@@ -13,7 +13,7 @@ from functools import partial
 from oomdoctor.records.job.result import OUTCOME_WORDS, ProbeResult
 from oomdoctor.records.report.plan import CardPick
 from oomdoctor.records.report.report import Report
-from oomdoctor.render.blocks import Column, Grid, table_of
+from oomdoctor.render.blocks import Column, Grid, figures, table_of
 from oomdoctor.render.words import batch, speed
 from oomdoctor.units import DASH, format_bytes, format_percent, format_rate, format_seconds
 
@@ -141,8 +141,7 @@ class Row:
     """A result, and what the report says about all of them.
 
     `place` is its place in the ranking, `notes` what is only said of this row, `tokens` the amount
-    for which the report gives the time. `planned` is whether the
-    report predicts.
+    for which the report gives the time. `planned` is whether the report predicts.
     """
 
     result: ProbeResult
@@ -199,24 +198,18 @@ def _failed_in(row: Row) -> str:
 
 
 _RUNG: Cell = (Column("rung"), lambda row: row.result.label)
-_OUTCOME: Cell = (
-    Column("outcome", 1, tone=True),
-    lambda row: OUTCOME_WORDS[row.result.outcome],
-)
+_OUTCOME: Cell = (Column("outcome", 1, tone=True), lambda row: OUTCOME_WORDS[row.result.outcome])
 FITS: tuple[Cell, ...] = (
-    (Column("#", right=True), lambda row: str(row.place or DASH)),
+    (figures("#"), lambda row: str(row.place or DASH)),
     _RUNG,
-    (Column("batch", 3, right=True, detail="batch {}"), lambda row: batch(row.result)),
-    (Column("peak", 1, right=True, detail="peak {}"), partial(_peak, shared=False)),
-    (Column("peak/GPU", 1, right=True, detail="peak {} on each GPU"), partial(_peak, shared=True)),
+    (figures("batch", 3), lambda row: batch(row.result)),
+    (figures("peak", 1), partial(_peak, shared=False)),
+    (figures("peak/GPU", 1, "peak {} on each GPU"), partial(_peak, shared=True)),
     (Column("of usable", 2, detail="{} of usable", tone=True), _of_usable),
     (Column("peak phase", 6, detail="peak in {}"), lambda row: row.result.peak_phase or DASH),
-    (
-        Column("tokens/s", 1, right=True, detail="{} tokens/s"),
-        lambda row: speed(row.result, row.plus_minus),
-    ),
+    (figures("tokens/s", 1, "{} tokens/s"), lambda row: speed(row.result, row.plus_minus)),
     (Column("vs fastest", 5, right=True, spills=False), _relative_speed),
-    (Column("your data", 4, right=True, detail="your data in {}"), _own_data),
+    (figures("your data", 4, "your data in {}"), _own_data),
     (Column("{tokens} tokens", 4, right=True, spills=False), _tokens_time),
     (Column("notes", 7, wraps=True), lambda row: "; ".join(row.notes)),
 )
@@ -231,15 +224,9 @@ UNRANKED = without("#", "vs fastest", "your data", "{tokens} tokens")
 DID_NOT_FIT: tuple[Cell, ...] = (
     _RUNG,
     _OUTCOME,
-    (Column("batch", 4, right=True, detail="batch {}"), lambda row: batch(row.result)),
-    (
-        Column("needs", 2, right=True, detail="needs {}"),
-        lambda row: needs(row.result, row.usable_bytes),
-    ),
-    (
-        Column("short by", 1, right=True, detail="short by {}"),
-        lambda row: short_by(row.result, row.usable_bytes),
-    ),
+    (figures("batch", 4), lambda row: batch(row.result)),
+    (figures("needs", 2), lambda row: needs(row.result, row.usable_bytes)),
+    (figures("short by", 1), lambda row: short_by(row.result, row.usable_bytes)),
     (Column("phase", 3, detail="in {}"), _failed_in),
     (
         Column("notes", 5, wraps=True),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from oomdoctor.records.job.dataset import LengthDistribution, LengthPeak, LengthsAnswer, LengthShape
 from oomdoctor.records.report.report import Report
-from oomdoctor.render.blocks import Block, Column, Facts, Grid, Look, Note, Section
+from oomdoctor.render.blocks import Block, Column, Facts, Grid, Look, Note, Section, figures
 from oomdoctor.render.words import counted
 from oomdoctor.units import DASH, format_bytes, format_count, format_percent, format_rate
 
@@ -72,18 +72,14 @@ def _bins(lengths: LengthDistribution) -> Grid:
         percent = format_percent(share, 3 if 0 < share < 0.001 else 1)
         rows.append((f"{low:,} to {found.up_to_tokens:,}", f"{found.rows:,}", percent))
         low = found.up_to_tokens + 1
-    columns = (
-        Column("tokens", right=True),
-        Column("rows", right=True),
-        Column("share", right=True),
-    )
+    columns = (figures("tokens"), figures("rows"), figures("share"))
     return Grid(columns, tuple(rows))
 
 
 def _peaks(answer: LengthsAnswer) -> Block:
     rows = tuple((line.label, *map(_peak, line.peaks)) for line in answer.lines)
     shapes = tuple(
-        Column(_head(shape), place, right=True, detail=f"{_head(shape)}: {{}}")
+        figures(_head(shape), place, f"{_head(shape)}: {{}}")
         for place, shape in enumerate(answer.shapes, 1)
     )
     return Grid((Column("rung"), *shapes), rows)

@@ -10,20 +10,8 @@ from oomdoctor.records.job.result import ProbeResult
 from oomdoctor.records.report.plan import PlanRemedy
 from oomdoctor.records.report.report import Report
 from oomdoctor.render.blocks import Block, Facts, Look, Note, Section
-from oomdoctor.render.ladder.columns import (
-    DID_NOT_FIT,
-    FITS,
-    NOT_RUN,
-    UNRANKED,
-    Cell,
-    Row,
-    fit_notes,
-    own_data_note,
-    predicted_need,
-    shared_notes,
-    table,
-    without_borderline,
-)
+from oomdoctor.render.ladder import columns
+from oomdoctor.render.ladder.columns import Cell, Row
 from oomdoctor.render.ladder.header import is_plan, too_large
 from oomdoctor.render.words import about_speed, ranked_results, short_count
 from oomdoctor.units import format_bytes
@@ -73,8 +61,8 @@ def rung_sections(report: Report, look: Look) -> list[Section]:
     if missed:
         planned = is_plan(report)
         rows = [Row(result, plus_minus, usable_bytes=usable, planned=planned) for result in missed]
-        blocks: list[Block] = [table(DID_NOT_FIT, rows)[0]]
-        if any(predicted_need(result, usable) is not None for result in missed):
+        blocks: list[Block] = [columns.table(columns.DID_NOT_FIT, rows)[0]]
+        if any(columns.predicted_need(result, usable) is not None for result in missed):
             blocks.append(Note("~ is predicted."))
         title = "Does not fit" if is_plan(report) else "Did not fit"
         sections.append(Section(title, tuple(blocks), part=OTHERS))
@@ -95,7 +83,7 @@ def _fitting(
     if ranked_by(results, "throughput") != "throughput":
         fastest = None  # the fastest may be one without a speed
     places = {key: number for number, key in enumerate(report.ranking, 1)}
-    notes = [fit_notes(result, planned=is_plan(report)) for result in results]
+    notes = [columns.fit_notes(result, planned=is_plan(report)) for result in results]
     rows = [
         Row(
             result,
@@ -107,8 +95,8 @@ def _fitting(
         )
         for result in results
     ]
-    blocks = _with_notes(FITS, rows, notes)
-    own = own_data_note(report, results)
+    blocks = _with_notes(columns.FITS, rows, notes)
+    own = columns.own_data_note(report, results)
     if own:
         blocks.append(Note(own))
     if any(result.tokens_per_s_spread is not None for result in results):
@@ -121,8 +109,8 @@ def _with_notes(
     cells: Sequence[Cell], rows: Sequence[Row], notes: Sequence[Sequence[str]]
 ) -> list[Block]:
     """A table of rungs, each with its notes; what all of them say stands below it."""
-    shared = shared_notes(notes)
-    grid, same = table(
+    shared = columns.shared_notes(notes)
+    grid, same = columns.table(
         cells,
         [
             replace(row, notes=tuple(note for note in own if note not in shared))
@@ -136,11 +124,12 @@ def _with_notes(
 def _unranked(report: Report, results: list[ProbeResult], plus_minus: str) -> list[Block]:
     """The rungs that may fit but have no place: borderline, or their times cannot be trusted."""
     split = [
-        without_borderline(result, fit_notes(result, planned=is_plan(report))) for result in results
+        columns.without_borderline(result, columns.fit_notes(result, planned=is_plan(report)))
+        for result in results
     ]
     usable = report.budget.usable_bytes if report.budget is not None else None
     rows = [Row(result, plus_minus, usable_bytes=usable) for result in results]
-    blocks = _with_notes(UNRANKED, rows, [own for own, _ in split])
+    blocks = _with_notes(columns.UNRANKED, rows, [own for own, _ in split])
     blocks += [Note(text) for text in _why_borderline(results, [why for _, why in split])]
     if results[0].speed_state == "not_settled":
         blocks.append(Note(_MEASURE_AGAIN))
@@ -179,7 +168,9 @@ def _not_run(
 ) -> list[Block]:
     blocks: list[Block] = []
     if results:
-        blocks.append(table(NOT_RUN, [Row(result, plus_minus) for result in results])[0])
+        blocks.append(
+            columns.table(columns.NOT_RUN, [Row(result, plus_minus) for result in results])[0]
+        )
     not_reached = _not_reached(report)
     if not_reached:
         blocks.append(Note("Not reached: " + ", ".join(not_reached), "normal"))
