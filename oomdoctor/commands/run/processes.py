@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from oomdoctor.commands.run.not_reached import not_reached
-from oomdoctor.commands.run.places import library_line, phase_of_peak, unknown_branches, user_line
+from oomdoctor.commands.run import places
 from oomdoctor.records.job.result import Evidence
 from oomdoctor.records.report.run import MemoryPoint, RankMemory, RankOom, RankOutcome, StepPeaks
 
@@ -97,21 +96,21 @@ def rank_memory(
                 peak_allocated_bytes=device["peak_allocated_bytes"],
                 peak_reserved_bytes=reserved,
                 peak_device_bytes=None if context_bytes is None else reserved + context_bytes,
-                peak_phase=phase_of_peak(peak),
+                peak_phase=places.phase_of_peak(peak),
                 peak_module=peak.get("module"),
                 peak_step=peak.get("step"),
-                where=user_line(peak, libraries, record.get("script")),
-                library_where=library_line(peak, libraries),
+                where=places.user_line(peak, libraries, record.get("script")),
+                library_where=places.library_line(peak, libraries),
                 headroom_bytes=_left(usable, reserved),
                 retries=device["retries"],
                 steps=record["step"],
                 stopped=record["stopped"],
                 oom=oom,
-                unknown_branches=unknown_branches(record["unknown_reads"]),
+                unknown_branches=places.unknown_branches(record["unknown_reads"]),
                 steps_memory=tuple(StepPeaks(**one) for one in device["steps"]),
                 memory=_points(device["curve"]),
                 unit=record.get("unit", "step"),
-                not_reached=not_reached(record),
+                not_reached=places.not_reached(record),
                 short_bytes=short if oom is not None and oom.went_past else None,
             )
         )
@@ -175,9 +174,9 @@ def _oom_of(
         free_bytes=last["free_bytes"],
         total_bytes=last["total_bytes"],
         least_bytes=last["allocated_bytes"] + last["requested_bytes"],
-        phase=phase_of_peak(last),
+        phase=places.phase_of_peak(last),
         module=last["module"],
-        where=user_line(last, libraries, record.get("script")),
+        where=places.user_line(last, libraries, record.get("script")),
         step=last["step"],
         caught=caught,
         snapshot=last.get("snapshot"),

@@ -1,18 +1,23 @@
-"""Runs a command on real or emulated GPUs, watches it, and reports what it needed."""
+"""Runs a command on real or emulated GPUs, watches it, and reports what it needed.
+
+With `--cure` it is run again with remedies that are settings of its Trainer. A remedy is confirmed
+if the run with it fits the emulated card.
+"""
 
 from __future__ import annotations
 
+import ast
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from oomdoctor import __version__
 from oomdoctor.commands.devices.emulated import BUILDING, EmulatedGpus, check_possible, emulating
-from oomdoctor.commands.run.cure import cured
+from oomdoctor.commands.run.past import with_peaks
 from oomdoctor.commands.run.process.command import run_command
 from oomdoctor.commands.run.process.guard import end_left_over, guarded
 from oomdoctor.commands.run.process.streams import Tail
@@ -38,6 +43,9 @@ from oomdoctor.units import GIB, format_bytes
 
 # How long a second run may take: so long, and so many times as long as the first.
 _AT_LEAST_S, _LONGER = 60.0, 4
+_MOST_CURES = 3
+_ORDER = ("run", "replay", "no", None)
+Settings = Mapping[str, Any]
 # Host memory of one process that trains on emulated GPUs: torch, transformers and their tables.
 RANK_HOST_BYTES = round(0.6 * GIB)
 
@@ -57,27 +65,17 @@ def run_watched(
         OomDoctorError: there is no GPU, or it cannot be emulated here, or the command cannot be
             started.
     """
-    here = _checked(request)
-    on_start(_first_line(request.gpus, here))
-
-    def once(
-        asked: WatchRequest,
-        joined: Callable[[Report], Report] | None = None,
-        limit_s: float | None = None,
-        *,
-        shown: bool = False,
-    ) -> Report:
-        return _run_once(asked, here, on_start, on_crash, rendered, joined, limit_s, shown=shown)
+    runs = _Runs(_checked(request), on_start, on_crash, rendered)
+    on_start(_first_line(request.gpus, runs.here))
 
     def with_remedies(report: Report) -> Report:
-        def again(remedy: Remedy, settings: Mapping[str, Any]) -> Report:
+        def again(remedy: Remedy, settings: Settings) -> Report:
             on_start(f"oomdoctor: running the command again: {remedy.change}")
-            limit_s = _AT_LEAST_S + _LONGER * report.elapsed_s
-            return once(replace(request, cure=False, changes=settings), limit_s=limit_s)
+            return runs.again(replace(request, cure=False, changes=settings), report)
 
         return cured(report, again)
 
-    first = once(request, with_remedies if request.cure else None, shown=True)
+    first = runs.once(request, with_remedies if request.cure else None, shown=True)
     if not needs_most(request, first):
         return first
     on_start(again_line(first))
@@ -85,50 +83,53 @@ def run_watched(
     def joined(again: Report) -> Report:
         return with_both_ends(request, first, again)
 
-    # It may wait for a mask to have nothing left, for ever.
-    again = once(replace(request, most=True), joined, _AT_LEAST_S + _LONGER * first.elapsed_s)
+    again = runs.again(replace(request, most=True), first, joined)
     return again if again.ranks else joined(again)
 
 
-def _run_once(
-    request: WatchRequest,
-    here: tuple[Gpu, ...],
-    on_start: Callable[[str], None],
-    on_crash: Callable[[Exception], None],
-    rendered: Callable[[Report], str],
-    joined: Callable[[Report], Report] | None,
-    limit_s: float | None,
-    *,
-    shown: bool,
-) -> Report:
-    """Run the command, for `limit_s` at most; its output is `shown` or not. `joined` makes the
-    report of it and of other runs.
-    """
-    clock, started = time.monotonic(), datetime.now(UTC)
-    tail = Tail()
-    with session_folder() as folder, guarded(folder):
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """Runs a command, on the real GPUs that are `here`; for the others see `run_watched`."""
+
+    here: tuple[Gpu, ...]
+    on_start: Callable[[str], None]
+    on_crash: Callable[[Exception], None]
+    rendered: Callable[[Report], str]
+
+    def again(
+        self, request: WatchRequest, first: Report, joined: Callable[[Report], Report] | None = None
+    ) -> Report:
+        """Run it once more, unseen; it may wait for a mask to have nothing left, for ever."""
+        return self.once(request, joined, _AT_LEAST_S + _LONGER * first.elapsed_s)
+
+    def once(
+        self,
+        request: WatchRequest,
+        joined: Callable[[Report], Report] | None = None,
+        limit_s: float | None = None,
+        *,
+        shown: bool = False,
+    ) -> Report:
+        """Run it, for `limit_s` at most. `joined` makes the report of it and of other runs."""
+        clock, started = time.monotonic(), datetime.now(UTC)
+        tail = Tail()
         ask = list_gpus if request.gpus is None else tuple
-        with (
-            _devices(request, folder, on_start) as variables,
-            sampled(folder, here, ask) as samples,
-        ):
-            watching = watching_environment(
-                folder,
-                request.steps,
-                request.weights,
-                alone=request.gpus is not None and request.gpus.alone,
-                counted=request.gpus is None,
-                goes_past=request.gpus is not None and not request.stop_at_oom,
-                changes=request.changes,
+        with session_folder() as folder, guarded(folder):
+            with (
+                _devices(request, folder, self.on_start) as variables,
+                sampled(folder, self.here, ask) as samples,
+            ):
+                watching = watching_environment(folder, request)
+                if request.path is not None and "PATH" not in variables:
+                    watching["PATH"] = request.path
+                variables = command_environment(variables | watching)
+                ended = run_command(request.command, variables, tail, shown=shown, limit_s=limit_s)
+                end_left_over(folder)
+            elapsed_s = time.monotonic() - clock
+            seen = Seen(folder, ended, tail, samples, self.here)
+            return report_of(
+                request, seen, started, elapsed_s, self.on_crash, self.rendered, joined
             )
-            if request.path is not None and "PATH" not in variables:
-                watching["PATH"] = request.path
-            variables = command_environment(variables | watching)
-            ended = run_command(request.command, variables, tail, shown=shown, limit_s=limit_s)
-            end_left_over(folder)
-        elapsed_s = time.monotonic() - clock
-        seen = Seen(folder, ended, tail, samples, here)
-        return report_of(request, seen, started, elapsed_s, on_crash, rendered, joined)
 
 
 def _checked(request: WatchRequest) -> tuple[Gpu, ...]:
@@ -196,3 +197,52 @@ def _first_line(gpus: EmulatedGpus | None, here: tuple[Gpu, ...]) -> str:
         host = format_bytes(gpus.count * RANK_HOST_BYTES)
         line += f"; {gpus.count} processes need about {host} of host memory"
     return line
+
+
+def cured(report: Report, again: Callable[[Remedy, Settings], Report]) -> Report:
+    """The report of a run past the card's memory, with its remedies tried until one fits.
+
+    `again` runs the command with the settings of a remedy.
+    """
+    if not report.diagnoses or not any(rank.went_past for rank in report.ranks):
+        return report
+    found: list[Remedy] = []
+    first, tried = report.diagnoses[0], 0
+    for remedy in first.remedies:
+        settings = settings_of(remedy)
+        done = tried == _MOST_CURES or any(one.confirmed == "run" for one in found)
+        if settings and not done:
+            tried += 1
+            remedy = _after(report, remedy, again(remedy, settings))
+        found.append(remedy)
+    found.sort(key=lambda one: _ORDER.index(one.confirmed) if one.enough else len(_ORDER))
+    told = replace(first, remedies=tuple(found))
+    return replace(report, diagnoses=(told, *report.diagnoses[1:]))
+
+
+def settings_of(remedy: Remedy) -> Settings:
+    """The arguments of `TrainingArguments(...)` that a remedy sets; {} if it is no such line."""
+    try:
+        call = ast.parse(remedy.lines.get("transformers", ""), mode="eval").body
+        if not isinstance(call, ast.Call) or ast.unparse(call.func) != "TrainingArguments":
+            return {}
+        return {one.arg: ast.literal_eval(one.value) for one in call.keywords if one.arg}
+    except (SyntaxError, ValueError):
+        return {}
+
+
+def _after(report: Report, remedy: Remedy, again: Report) -> Remedy:
+    """The remedy with what the run with it needed; as it was if that run shows nothing."""
+    before, after = _peak(report), _peak(again)
+    if before is None or after is None or (again.status != "ok" and not _is_past(again)):
+        return remedy
+    fits = again.status == "ok" and not _is_past(again)
+    return with_peaks(remedy, before, after, "run" if fits else "no")
+
+
+def _is_past(report: Report) -> bool:
+    return any(rank.went_past for rank in report.ranks)
+
+
+def _peak(report: Report) -> int | None:
+    return max((rank.peak_device_bytes or 0 for rank in report.ranks), default=None)

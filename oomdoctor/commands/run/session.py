@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from oomdoctor.commands.devices.emulated import EmulatedGpus
+from oomdoctor.commands.jobs.host import python_path
 from oomdoctor.emulator.variables import ALONE
 from oomdoctor.errors import machine_error
 from oomdoctor.private_folders import made_private, remove
-from oomdoctor.system.environment import WATCH_FOLDER, cache_dir, variable
+from oomdoctor.system.environment import WATCH_FOLDER, cache_dir
 from oomdoctor.system.store.live_logs import is_alive
 
 Weights = Literal["real", "synthetic"]
@@ -62,41 +63,24 @@ def session_folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def watching_environment(
-    folder: Path,
-    steps: str | int,
-    weights: Weights = "real",
-    *,
-    alone: bool = False,
-    counted: bool = False,
-    goes_past: bool = False,
-    changes: Mapping[str, Any] | None = None,
-) -> dict[str, str]:
+def watching_environment(folder: Path, request: WatchRequest) -> dict[str, str]:
     """The variables that make every Python process of a command watch itself.
 
-    `steps` is "steady", "all" or a number of optimizer steps. With `weights` "synthetic",
-    `from_pretrained` loads checkpoints without data. With `alone`, only the first rank runs. With
-    `counted`, memory is watched by the allocator's counters, which costs a training no time. With
-    `goes_past`, emulated GPUs grant what they do not have. `changes` are settings of transformers'
-    TrainingArguments that hold whatever the script says.
+    On real GPUs memory is watched by the allocator's counters, which costs a training no time.
     """
-    package = Path(__file__).resolve().parents[2]
-    library = folder / "lib"
-    library.mkdir()
-    (library / package.name).symlink_to(package, target_is_directory=True)
-    (library / _HOOK.name).symlink_to(package / _HOOK)
+    path = python_path(folder)
+    (folder / "lib" / _HOOK.name).symlink_to(Path(__file__).resolve().parents[2] / _HOOK)
     asked = {
-        "steps": steps,
+        "steps": request.steps,
         "patience": PATIENCE,
-        "weights": weights,
-        "counted": counted,
-        "goes_past": goes_past,
-        "changes": dict(changes or {}),
+        "weights": request.weights,
+        "counted": request.gpus is None,
+        "goes_past": request.gpus is not None and not request.stop_at_oom,
+        "changes": dict(request.changes),
     }
     (folder / "watch.json").write_text(json.dumps(asked))
-    path = os.pathsep.join(filter(None, (str(library), variable("PYTHONPATH"))))
-    found = {WATCH_FOLDER: str(folder), "PYTHONPATH": path}
-    return found | {ALONE: "1"} if alone else found
+    alone = request.gpus is not None and request.gpus.alone
+    return {WATCH_FOLDER: str(folder), "PYTHONPATH": path} | ({ALONE: "1"} if alone else {})
 
 
 def _remove_left_over(base: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from example_runs import fits, ran_out
 
-from oomdoctor.commands.run.cure import cured, settings_of
+from oomdoctor.commands.run.run_watched import cured, settings_of
 from oomdoctor.records.report.diagnosis import Remedy
 from oomdoctor.records.report.report import Report
 from oomdoctor.units import GIB

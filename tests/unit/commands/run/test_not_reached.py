@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from oomdoctor.commands.run.not_reached import not_reached
+from oomdoctor.commands.run.places import not_reached
 
 SCRIPT = """\
 import torch
