@@ -38,6 +38,7 @@ from docs_slurm import slurm_reports
 from oomdoctor.records.codec import loads
 from oomdoctor.records.report.report import Report
 from oomdoctor.render import render_report
+from oomdoctor.render.formats import Style
 
 ROOT = Path(__file__).parents[1]
 REPORTS = ROOT / "docs" / "reports"
@@ -115,7 +116,7 @@ def printed(command: str) -> str:
 def page_of(name: str) -> str:
     """The page of a stored report on a terminal."""
     report = loads(Report, (REPORTS / f"{name}.json").read_text(encoding="utf-8"))
-    return render_report(report, "table", terminal=True, width=WIDTH, color=False, verbose=False)
+    return render_report(report, "table", Style(terminal=True, width=WIDTH))
 
 
 def paragraphs(text: str, chosen: str | None) -> str:

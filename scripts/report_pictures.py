@@ -20,6 +20,7 @@ from oomdoctor.records.report.report import Report
 from oomdoctor.render import render_report
 from oomdoctor.render.charts.choose import chart_named
 from oomdoctor.render.charts.drawing import png
+from oomdoctor.render.formats import Style
 
 ROOT = Path(__file__).parents[1]
 REPORT = ROOT / "docs" / "reports" / "plan-4090.json"
@@ -34,7 +35,7 @@ from chromium import LOADED, Tab, browser  # noqa: E402
 def main() -> None:
     """Draw them all."""
     report = loads(Report, REPORT.read_text(encoding="utf-8"))
-    page = render_report(report, "html", terminal=False, width=0, color=False, verbose=False)
+    page = render_report(report, "html", Style(width=0))
     keep("step", png(chart_named(report, "step")))
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         file = Path(folder) / "report.html"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from oomdoctor.records.report.report import Report
 from oomdoctor.render import render_report
+from oomdoctor.render.formats import Style
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "tests" / "data" / "golden"
@@ -86,7 +87,7 @@ def goldens() -> Iterator[tuple[str, str]]:
 def _render(report: Report, kind: str, width: int | None = None, **style: bool) -> str:
     """A report for a terminal of this width, or for a pipe."""
     terminal = {"terminal": width is not None, "width": width or 80}
-    return render_report(report, kind, **{"color": False, "verbose": False} | terminal | style)
+    return render_report(report, kind, Style(**terminal | style))
 
 
 def _pages(

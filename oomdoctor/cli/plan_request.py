@@ -1,4 +1,4 @@
-"""From the options of `plan` to a request: sweeps, what is solved for, the rung to take apart."""
+"""From the options of `plan` to a request: cards, sweeps, what is solved for, a rung for --why."""
 
 from __future__ import annotations
 
@@ -11,17 +11,29 @@ from oomdoctor.cli.ladder_from import with_files
 from oomdoctor.cli.ladder_request import USUAL_SHAPES, common_request, only, read_gpus
 from oomdoctor.cli.option_reader import Reader
 from oomdoctor.cli.options.ladder import PlanOptions
-from oomdoctor.cli.plan_cards import card_order, check_least, named_gpus, prices
-from oomdoctor.commands.devices.cards import card_named
+from oomdoctor.commands.devices.cards import card_named, cards_of
 from oomdoctor.commands.devices.emulated import check_vendor
-from oomdoctor.errors import usage_error
-from oomdoctor.records.report.plan import Interconnect, PlanRequest, Sweep, SweptKey
+from oomdoctor.commands.plan.picks import price_list
+from oomdoctor.errors import OomDoctorError, usage_error
+from oomdoctor.records.report.plan import (
+    CardOrder,
+    Interconnect,
+    PlanRequest,
+    PriceList,
+    Sweep,
+    SweptKey,
+)
 from oomdoctor.records.report.report import SurveyRequest
 from oomdoctor.records.report.searched import SolvedKey
+from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.system.interpreters.asked_versions import parse_versions, untested
 from oomdoctor.system.machine.capabilities import minimum_versions
+from oomdoctor.system.machine.devices import choose_device
+from oomdoctor.system.machine.nvml import list_gpus
+from oomdoctor.units import format_bytes, size_note
 
 _SWEPT: dict[str, SweptKey] = {"seq-len": "sequence_length", "micro-batch": "micro_batch_size"}
+_ORDERS: tuple[CardOrder, ...] = get_args(CardOrder)
 _LINKS: tuple[Interconnect, ...] = get_args(Interconnect)
 _SOLVED: dict[str, SolvedKey] = {
     "seq-len": "sequence_length",
@@ -43,13 +55,13 @@ def plan_request(options: PlanOptions) -> SurveyRequest:
     typed, options = options, replace(options, ladder=ladder)
     span = read_gpus(reader, options.ladder)
     plan = PlanRequest(
-        gpus=named_gpus(reader, tuple(options.gpu or ()), all_gpus=options.all_gpus),
+        gpus=_named_gpus(reader, tuple(options.gpu or ()), all_gpus=options.all_gpus),
         all_gpus=options.all_gpus,
         sweep=_sweep(reader, options),
         why=options.why,
         min_memory_bytes=reader.given(reader.size, "--min-vram", options.min_vram),
-        sort=card_order(reader, options),
-        prices=prices(reader, options),
+        sort=_card_order(reader, options),
+        prices=_prices(reader, options),
         solve=_solve(reader, options),
         verify=options.verify,
         fewest=span if options.fewest else None,
@@ -58,7 +70,7 @@ def plan_request(options: PlanOptions) -> SurveyRequest:
     )
     reader.exclude(typed, options)
     _check_verify(reader, plan)
-    check_least(reader, plan)
+    _check_least(reader, plan)
     make = partial(
         SurveyRequest,
         device="cuda",
@@ -85,6 +97,77 @@ def plan_request(options: PlanOptions) -> SurveyRequest:
         request = only(request, "--snapshot", options.snapshot)
         return replace(request, snapshot=request.recipe.rungs[0].label)
     return request
+
+
+def _named_gpus(reader: Reader, named: tuple[str, ...], *, all_gpus: bool) -> tuple[str, ...]:
+    """The catalogue names of the cards; by default the GPU of this machine."""
+    if all_gpus:
+        return ()
+    if not named:
+        here = _gpu_here()
+        if here is None:
+            reader.fault(
+                "--gpu", "is missing, and this machine has no GPU; name a card such as 'RTX 4090'"
+            )
+            return ()
+        named = (here,)
+    return tuple(name for name in named if _is_card(reader, name))
+
+
+def _is_card(reader: Reader, name: str) -> bool:
+    try:
+        card = card_named(name, 0.0)
+    except ValueError as error:
+        reader.fault("--gpu", str(error))
+        return False
+    if card.facts is None and (note := size_note(name)) is not None:
+        reader.note("--gpu", note)
+    return True
+
+
+def _gpu_here() -> str | None:
+    """The name of this machine's first GPU, or its size if the card is unknown."""
+    try:
+        gpu = choose_device("auto", list_gpus()).gpu
+    except OomDoctorError:
+        return None  # several GPUs that cannot be distinguished: the user has to name one
+    if gpu is None:
+        return None
+    known = find_gpu(gpu.name, gpu.total_bytes)
+    return known.name if known is not None else f"{gpu.total_bytes}B"
+
+
+def _card_order(reader: Reader, options: PlanOptions) -> CardOrder | None:
+    """The order of several cards; None for one card, and for a sweep."""
+    if options.sort is not None:
+        return reader.choice("--sort", options.sort, _ORDERS)
+    if options.sweep is not None or not _several(options):
+        return None
+    return "speed" if options.price is None else "cost"
+
+
+def _several(options: PlanOptions) -> bool:
+    return options.all_gpus or len(options.gpu or ()) > 1
+
+
+def _prices(reader: Reader, options: PlanOptions) -> PriceList | None:
+    """The list that --price names."""
+    if options.price is None:
+        return None
+    try:
+        return price_list(options.price)
+    except ValueError as error:
+        reader.fault("--price", str(error))
+        return None
+
+
+def _check_least(reader: Reader, plan: PlanRequest) -> None:
+    """Check that some card has the memory of --min-vram."""
+    if plan.min_memory_bytes is not None and (plan.all_gpus or len(plan.gpus) > 1):
+        known = cards_of(replace(plan, min_memory_bytes=None), 0.0)
+        if known and plan.min_memory_bytes > known[-1].memory_bytes:
+            most = f"{known[-1].name} has {format_bytes(known[-1].memory_bytes)}"
+            reader.fault("--min-vram", f"is more than any card has: {most}")
 
 
 def _versions(reader: Reader, options: PlanOptions) -> tuple[str, ...]:

@@ -70,7 +70,6 @@ def _plain_page(report: Report) -> str:
     """The page as it is kept in a case."""
     from oomdoctor.commands.run.case import WIDTH
     from oomdoctor.render import render_report
+    from oomdoctor.render.formats import Style
 
-    return render_report(
-        report, "table", terminal=False, width=WIDTH, color=False, verbose=True, signs=True
-    )
+    return render_report(report, "table", Style(width=WIDTH, verbose=True))

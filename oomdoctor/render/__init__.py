@@ -11,22 +11,8 @@ if TYPE_CHECKING:
     from oomdoctor.records.report.report import Report
 
 
-def render_report(
-    report: Report,
-    format: str,
-    *,
-    terminal: bool,
-    width: int,
-    color: bool,
-    verbose: bool,
-    signs: bool = True,
-    rung: str | None = None,
-) -> str:
-    """The report in a format of `FORMATS`, as text that ends with a newline.
-
-    The other arguments are those of `Style`.
-    """
-    style = Style(terminal, width, color, verbose, signs, rung)
+def render_report(report: Report, format: str, style: Style) -> str:
+    """The report in a format of `FORMATS`, as text that ends with a newline."""
     module = next(row.module for row in FORMATS if row.name == format)
     text: str = import_module(module).render(report, style)
     return text

@@ -1,14 +1,20 @@
-"""The lists: cards, built-in models, recipes."""
+"""The lists: cards, built-in models, recipes, runs on disk."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from oomdoctor.render.blocks import Block, Column, Note, Section, T, table_of
-from oomdoctor.render.formats.table import to_plain, to_terminal
+from oomdoctor.records.codec import to_json
+from oomdoctor.records.report.earlier_runs import StoredRun
+from oomdoctor.render.blocks import Block, Cells, Column, Note, Section, T, figures, table_of
+from oomdoctor.render.formats import Style
+from oomdoctor.render.formats.csv_rows import CsvColumn, as_csv, record_rows
+from oomdoctor.render.formats.table import drawn
+from oomdoctor.render.words import card_name, counted
 from oomdoctor.units import DASH, format_bytes, format_count, format_rate
 
 if TYPE_CHECKING:
@@ -16,6 +22,13 @@ if TYPE_CHECKING:
     from oomdoctor.records.job.machine import GpuFacts
     from oomdoctor.system.catalogue import CatalogueModel
 
+_CSV: tuple[CsvColumn, ...] = tuple(
+    (field.name, field.name)
+    if field.name != "command_line"
+    else (field.name, lambda run: " ".join(run.command_line))
+    for field in fields(StoredRun)
+)
+_SCRIPTS = (".py", ".ipynb", ".sh")
 _RUNG_COLUMNS = {
     "method": Column("method", 1, detail="method {}"),
     "weights_dtype": Column("weights", 2, detail="weights {}"),
@@ -34,9 +47,7 @@ class Listing:
     page: tuple[Section, ...]
     rows: tuple[tuple[Any, ...], ...] = ()
 
-    def text(
-        self, format: str, *, terminal: bool = False, width: int = 100, color: bool = False
-    ) -> str:
+    def text(self, format: str, style: Style) -> str:
         """The list in a format; a table is drawn for a terminal, or has plain rows for a pipe."""
         if format == "json":
             from oomdoctor.records.report.report import SCHEMA
@@ -44,16 +55,12 @@ class Listing:
 
             return to_json({"schema": SCHEMA, "command": self.command, **self.content})
         if format == "csv":
-            from oomdoctor.render.formats.csv_rows import as_csv
-
             return as_csv(self.rows)
         if format == "markdown":
             from oomdoctor.render.formats.markdown import to_markdown
 
             return to_markdown(self.page)
-        if terminal:
-            return to_terminal(self.page, width=width, color=color)
-        return to_plain(self.page, color=color)
+        return drawn(self.page, style)
 
 
 def gpu_list(facts: Sequence[GpuFacts]) -> Listing:
@@ -62,17 +69,17 @@ def gpu_list(facts: Sequence[GpuFacts]) -> Listing:
         facts,
         (
             (Column("name"), lambda card: card.name),
-            (Column("memory", 1, right=True), lambda card: format_bytes(card.memory_bytes)),
+            (figures("memory", 1), lambda card: format_bytes(card.memory_bytes)),
             (
-                Column("reported", 4, right=True),
+                figures("reported", 4),
                 lambda card: format_bytes(card.torch_total_bytes or card.total_bytes),
             ),
-            (Column("TB/s", 3, right=True), lambda card: _tera(card.bandwidth_bytes_per_s)),
-            (Column("bf16", 2, right=True), lambda card: _tera(card.bf16_flops)),
-            (Column("fp16", 7, right=True), lambda card: _tera(card.fp16_flops)),
-            (Column("fp32", 6, right=True), lambda card: _tera(card.fp32_flops)),
-            (Column("fp8", 5, right=True), lambda card: _tera(card.fp8_flops)),
-            (Column("capability", 5, right=True), lambda card: card.compute_capability or DASH),
+            (figures("TB/s", 3), lambda card: _tera(card.bandwidth_bytes_per_s)),
+            (figures("bf16", 2), lambda card: _tera(card.bf16_flops)),
+            (figures("fp16", 7), lambda card: _tera(card.fp16_flops)),
+            (figures("fp32", 6), lambda card: _tera(card.fp32_flops)),
+            (figures("fp8", 5), lambda card: _tera(card.fp8_flops)),
+            (figures("capability", 5), lambda card: card.compute_capability or DASH),
         ),
         spill=False,
     )
@@ -89,7 +96,7 @@ def model_list(models: Sequence[CatalogueModel]) -> Listing:
         models,
         (
             (Column("id"), lambda model: model.id),
-            (Column("parameters", right=True), lambda model: format_count(model.parameters)),
+            (figures("parameters"), lambda model: format_count(model.parameters)),
             (Column("type", 2), lambda model: str(model.config.get("model_type", DASH))),
             (Column("class", 1), lambda model: model.auto_class),
         ),
@@ -104,7 +111,7 @@ def recipe_list(recipes: Sequence[Recipe]) -> Listing:
         recipes,
         (
             (Column("recipe"), lambda recipe: recipe.name),
-            (Column("rungs", right=True), lambda recipe: str(len(recipe.rungs))),
+            (figures("rungs"), lambda recipe: str(len(recipe.rungs))),
             (Column("source", 2, detail="from {}"), lambda recipe: recipe.source),
             (Column("description", 1, wraps=True), lambda recipe: recipe.description),
         ),
@@ -117,7 +124,7 @@ def recipe_page(recipe: Recipe) -> Listing:
     table = listed(
         list(enumerate(recipe.rungs, 1)),
         (
-            (Column("#", right=True), lambda each: str(each[0])),
+            (figures("#"), lambda each: str(each[0])),
             (Column("rung"), lambda each: each[1].label),
             *((column, partial(_setting, name)) for name, column in _RUNG_COLUMNS.items()),
             (Column("other settings", 5, wraps=True), lambda each: _other_settings(each[1].config)),
@@ -146,9 +153,73 @@ def _setting(name: str, numbered: tuple[int, Rung]) -> str:
     return str(getattr(numbered[1].config, name))
 
 
-def listed(
-    records: Sequence[T], cells: Sequence[tuple[Column, Callable[[T], str]]], *, spill: bool = True
-) -> Block:
+def run_list(
+    command: str,
+    runs: Sequence[StoredRun],
+    note: str = "",
+    content: Mapping[str, Any] | None = None,
+) -> Listing:
+    """The runs, a line each, latest first; `note` says what was left out or what happened."""
+    rows = tuple(map(tuple, record_rows(_CSV, runs)))
+    page = Section("", _run_blocks(runs, note))
+    return Listing(command, content or {"runs": [to_json(run) for run in runs]}, (page,), rows)
+
+
+def listed_as_before(runs: Sequence[StoredRun]) -> dict[str, Any]:
+    """The runs and the cases apart, with the keys that `show --list --json` always had."""
+    listed = [to_json(run) for run in runs if run.kind == "run"]
+    cases = [
+        {
+            "name": case.name,
+            "path": case.path,
+            "started_at": case.started_at,
+            "command": " ".join(case.command_line) if case.problem is None else None,
+            "problem": case.problem,
+            "size_bytes": case.size_bytes,
+        }
+        for case in runs
+        if case.kind == "case"
+    ]
+    return {"runs": listed, "cases": cases}
+
+
+def _run_blocks(runs: Sequence[StoredRun], note: str) -> tuple[Block, ...]:
+    table = table_of(
+        runs,
+        (
+            (Column("name"), lambda run: run.name),
+            (Column("when", 3, detail="started {}"), lambda run: _minute(run.started_at)),
+            (Column("command", 2), _command),
+            (Column("model", 2, detail="model {}"), lambda run: run.model or DASH),
+            (Column("device", 4, detail="on {}"), lambda run: card_name(run.device or DASH)),
+            (Column("size", 1, right=True), lambda run: format_bytes(run.size_bytes)),
+            (Column("outcome", 1, wraps=True), lambda run: run.outcome),
+        ),
+    )
+    blocks: list[Block] = [table] if runs else []
+    if runs and len(runs) > 1:
+        size = format_bytes(sum(run.size_bytes for run in runs))
+        blocks.append(Note(f"{counted(len(runs), 'run')}, {size}."))
+    if note:
+        blocks.append(Note(note, "normal"))
+    return tuple(blocks) or (Note("nothing to list"),)
+
+
+def _command(run: StoredRun) -> str:
+    """The verb; for a case with the script that it watched."""
+    scripts = [word for word in run.command_line if word.endswith(_SCRIPTS)]
+    script = PurePath(scripts[0]).name if scripts else ""
+    return f"{run.command or DASH} {script}".rstrip()
+
+
+def _minute(time: str | None) -> str:
+    """`2026-01-02 03:04 UTC` of an ISO time in UTC; other times stay as they are."""
+    if time is None or not time.endswith("+00:00"):
+        return time or DASH
+    return f"{time[:10]} {time[11:16]} UTC"
+
+
+def listed(records: Sequence[T], cells: Cells[T], *, spill: bool = True) -> Block:
     """A row a record, or a note if there are none."""
     return table_of(records, cells, spill=spill) if records else Note("nothing to list")
 

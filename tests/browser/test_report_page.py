@@ -15,6 +15,7 @@ from example_runs import ran_out
 
 from oomdoctor.records.report.report import Report
 from oomdoctor.render import render_report
+from oomdoctor.render.formats import Style
 
 ROOT = Path(__file__).parents[2]
 AXE = ROOT / "build" / "axe-core" / "axe.min.js"
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 def write(report: Report, folder: Path, name: str) -> Path:
     file = folder / f"{name}.html"
-    text = render_report(report, "html", terminal=False, width=80, color=False, verbose=False)
+    text = render_report(report, "html", Style(width=80))
     file.write_text(text, encoding="utf-8")
     return file
 

@@ -124,7 +124,7 @@ def planned(monkeypatch: pytest.MonkeyPatch, golden: Callable[[str], Report]) ->
 
     The machine has no GPU then, wherever the test runs.
     """
-    monkeypatch.setattr("oomdoctor.cli.plan_cards.list_gpus", lambda: ())
+    monkeypatch.setattr("oomdoctor.cli.plan_request.list_gpus", lambda: ())
     fake = FakePlan(golden("plan"))
     monkeypatch.setattr("oomdoctor.commands.plan.run_plan.run_plan", fake)
     return fake

@@ -143,6 +143,7 @@ def test_one_run_alone_has_no_partner(cli, golden):
 def test_no_line_is_wider_than_the_terminal(golden, width, tmp_path, monkeypatch):
     from oomdoctor.commands.diff import difference
     from oomdoctor.render import render_report
+    from oomdoctor.render.formats import Style
 
     (tmp_path / "a.json").write_text(dumps(golden("gpu")))
     (tmp_path / "b.json").write_text(dumps(upgraded(golden("gpu"), worse=True)))
@@ -150,6 +151,7 @@ def test_no_line_is_wider_than_the_terminal(golden, width, tmp_path, monkeypatch
     found = difference("a.json", "b.json")
     page = render_report(
         replace(golden("error"), command="diff", errors=(), diff=found),
-        "table", terminal=True, width=width, color=False, verbose=True,
-    )  # fmt: skip
+        "table",
+        Style(terminal=True, width=width, verbose=True),
+    )
     assert max(map(len, page.splitlines())) <= width

@@ -21,6 +21,7 @@ from oomdoctor.records.report.user_training import (
     YourRung,
 )
 from oomdoctor.render import render_report
+from oomdoctor.render.formats import Style
 from oomdoctor.render.ladder.header import headline
 
 FILES = Path(__file__).parents[1] / "data" / "stacks" / "files"
@@ -139,7 +140,7 @@ def test_the_page_says_how_a_script_makes_a_change(golden):
     change = YourChange("LoRA", "yours,method=lora", lines, 1, 16, 8 << 30, None, None, "predicted",
                         (code,))  # fmt: skip
     report = _report(golden, YourRung("", "yours", "fits", (change,), ("x",), None))
-    text = render_report(report, "table", terminal=False, width=100, color=False, verbose=False)
+    text = render_report(report, "table", Style(width=100))
     assert (
         'in train.py: ROWS = 1 (line 3), add optim="sgd" to TrainingArguments(...) (line 5), '
         "SFTConfig(...) without packing (line 6); the code below" in text
@@ -161,7 +162,7 @@ def test_the_page_has_yours_first_and_only_once(golden):
         1, 16, 8 << 30, 1234.0, 1.5,
     )  # fmt: skip
     report = _report(golden, YourRung("", "yours", "fits", (change,), ("x",), None))
-    text = render_report(report, "table", terminal=False, width=100, color=False, verbose=False)
+    text = render_report(report, "table", Style(width=100))
     head, _, rest = text.partition("Yours: train.yaml")
     label = report.results[0].label
     assert rest and "Fits" not in head
@@ -178,12 +179,11 @@ def test_the_page_has_yours_first_and_only_once(golden):
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in rest
     )
     assert "Not taken  packing: true (line 9): no reason" in rest
-    more = render_report(report, "table", terminal=False, width=100, color=False, verbose=True)
+    more = render_report(report, "table", Style(width=100, verbose=True))
     for one in report.request.user_training.said:
         assert f"{one.name} {one.value} (line {one.line})" in more
     assert "1 setting that does not change memory or speed" in rest
-    assert loads(Report, render_report(report, "json", terminal=False, width=100, color=False,
-                                       verbose=False)) == report  # fmt: skip
+    assert loads(Report, render_report(report, "json", Style(width=100))) == report  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -295,8 +295,7 @@ def test_the_page_says_what_padding_would_need(golden, changes, masks):
     usual |= {"attention": "sdpa", "activation_checkpointing": "none", "packing": "none"}
     config = replace(training.config, **(usual | changes))
     request = replace(report.request, user_training=replace(training, config=config))
-    text = render_report(replace(report, request=request), "table", terminal=False, width=120,
-                         color=False, verbose=False)  # fmt: skip
+    text = render_report(replace(report, request=request), "table", Style(width=120))  # fmt: skip
     assert ("rows without padding" in text) is (masks is not None)
     assert masks is None or masks in text
     assert ("add --rung yours,padding=longest" in text) is (masks is not None)
@@ -306,7 +305,7 @@ def test_a_rung_without_changes_says_why_in_one_sentence(golden):
     """It said "Faster with nothing that was tried: its speed cannot be estimated"."""
     reason = "its speed cannot be estimated, so no change is known to make it faster"
     report = _report(golden, YourRung("", "yours", "faster", (), (), reason))
-    text = render_report(report, "table", terminal=False, width=120, color=False, verbose=False)
+    text = render_report(report, "table", Style(width=120))
     lines = [" ".join(line.split()) for line in text.splitlines()]
     assert f"Changes {reason}" in lines
     assert "Faster with" not in text

@@ -110,8 +110,9 @@ ERROR_AS = f"""
 from oomdoctor.records.codec import loads
 from oomdoctor.records.report.report import Report
 from oomdoctor.render import render_report
+from oomdoctor.render.formats import Style
 report = loads(Report, {ERROR!r})
-render_report(report, "{{}}", terminal=False, width=80, color=False, verbose=False)
+render_report(report, "{{}}", Style(width=80))
 """
 
 

@@ -24,6 +24,7 @@ from oomdoctor.cli.main import run
 from oomdoctor.records.codec import loads
 from oomdoctor.records.report.report import Report
 from oomdoctor.render import render_report
+from oomdoctor.render.formats import Style
 from oomdoctor.units import MIB, format_bytes
 
 _PAGES = ("table", "markdown", "html", "csv")
@@ -263,7 +264,7 @@ def _emulated(
 def _emulated_pages(watched: Watched, row: dict[str, Any], smallest: int) -> None:
     """The formats of the run say its peak, and which card would do."""
     report = loads(Report, (watched.folder / "report.json").read_text())
-    pages = {name: render_report(report, name, **_STYLE) for name in _PAGES}
+    pages = {name: render_report(report, name, Style(**_STYLE)) for name in _PAGES}
     if row["outcome"] == "oom":
         words = {name: text for name, text in pages.items() if name != "csv"}
         assert all("would do" not in text for text in words.values())

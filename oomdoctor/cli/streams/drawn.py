@@ -69,11 +69,9 @@ class Drawn:
             rung = result_at(report, self.rung, Path(report.run_dir or "latest").name).key
         if self.html is not None:
             from oomdoctor.render import render_report
+            from oomdoctor.render.formats import Style
 
-            text = render_report(
-                report, "html", terminal=False, width=0, color=False, verbose=False, rung=rung
-            )
-            made.append((self.html, text))
+            made.append((self.html, render_report(report, "html", Style(rung=rung))))
         if self.png is not None or self.svg is not None:
             from oomdoctor.render.charts import drawing
             from oomdoctor.render.charts.choose import chart_named

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 import typer
 
 from oomdoctor.errors import ExitCode, OomDoctorError, usage_error
-from oomdoctor.render.formats import format_of_file
+from oomdoctor.render.formats import Style, format_of_file
 
 INDENT = " " * 7  # aligns continuation lines with the text after `error: ` and `hint:  `
 
@@ -48,6 +48,10 @@ class Screen:
     moving: bool
     color: bool
     signs: bool = True
+
+    def style(self, *, verbose: bool = False) -> Style:
+        """How a page on it looks."""
+        return Style(self.terminal, self.width, self.color, verbose, self.signs)
 
 
 def screen(stream: TextIO) -> Screen:
@@ -114,15 +118,7 @@ def rendered(report: Report, format: str, screen: Screen, *, verbose: bool) -> s
     """A report in a format, as a screen shows it."""
     from oomdoctor.render import render_report
 
-    return render_report(
-        report,
-        format,
-        terminal=screen.terminal,
-        width=screen.width,
-        color=screen.color,
-        verbose=verbose,
-        signs=screen.signs,
-    )
+    return render_report(report, format, screen.style(verbose=verbose))
 
 
 def publish_report(report: Report, chosen: str, answer: Answer, *, verbose: bool) -> None:
@@ -132,11 +128,7 @@ def publish_report(report: Report, chosen: str, answer: Answer, *, verbose: bool
 
 def publish_listing(listing: Listing, chosen: str, file: Path | None = None) -> None:
     """Print a list in the chosen format, and also write it to `file` if there is one."""
-
-    def render(name: str, screen: Screen) -> str:
-        return listing.text(name, terminal=screen.terminal, width=screen.width, color=screen.color)
-
-    publish(render, chosen, file)
+    publish(lambda format, screen: listing.text(format, screen.style()), chosen, file)
 
 
 def print_answer(text: str, *, utf8: bool = False) -> None:

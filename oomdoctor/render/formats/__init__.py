@@ -22,10 +22,10 @@ class Style:
     Without `signs` the page is ASCII. `rung` is the key of the rung whose charts come first.
     """
 
-    terminal: bool
-    width: int
-    color: bool
-    verbose: bool
+    terminal: bool = False
+    width: int = 100
+    color: bool = False
+    verbose: bool = False
     signs: bool = True
     rung: str | None = None
 

@@ -33,7 +33,11 @@ def render(report: Report, style: Style) -> str:
     from oomdoctor.render.pages import sections_of
 
     look = replace(style.look, signs=style.signs and style.terminal)
-    sections = sections_of(report, look)
+    return drawn(sections_of(report, look), style)
+
+
+def drawn(sections: Sequence[Section], style: Style) -> str:
+    """A page for a terminal or for a pipe."""
     if style.terminal:
         return to_terminal(sections, width=style.width, color=style.color)
     return to_plain(sections, color=style.color)

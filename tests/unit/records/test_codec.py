@@ -14,6 +14,7 @@ from oomdoctor.records.codec import CodecError, dumps, from_json, loads, to_json
 from oomdoctor.records.job.measurement import MemoryCurve
 from oomdoctor.records.report.report import Report
 from oomdoctor.render import render_report
+from oomdoctor.render.formats import Style
 
 # Reports as earlier versions wrote them: before `explain`, before `plan`, and the first cases.
 EARLIER = sorted((Path(__file__).parents[2] / "data" / "earlier").glob("*.json"))
@@ -79,9 +80,7 @@ def test_a_report_of_an_earlier_version_is_read_and_shown(file):
     assert (report.cards, report.sweep, report.why, report.lengths) == ((), None, None, None)
     assert _within(before, to_json(report))
     for verbose in (False, True):
-        page = render_report(
-            report, "table", terminal=False, width=80, color=False, verbose=verbose
-        )
+        page = render_report(report, "table", Style(width=80, verbose=verbose))
         told = before["next_commands"] + [row["label"] for row in before["results"]]
         assert [words for words in told if words not in page] == []
 

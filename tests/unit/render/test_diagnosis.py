@@ -16,7 +16,7 @@ from example_diagnoses import GPU, explained
 from oomdoctor.records.report.diagnosis import Cause, Diagnosis, Frame, Numbers, Remedy, Tensor
 from oomdoctor.records.report.report import Fault, Report, Warn
 from oomdoctor.render import render_report
-from oomdoctor.render.formats import format_names
+from oomdoctor.render.formats import Style, format_names
 from oomdoctor.units import GIB
 
 FOUND = replace(
@@ -73,10 +73,7 @@ def _page(
     verbose: bool = False,
     **changes: Any,
 ) -> str:
-    return render_report(
-        _report(*found, **changes), format, terminal=terminal, width=width, color=color,
-        verbose=verbose,
-    )  # fmt: skip
+    return render_report(_report(*found, **changes), format, Style(terminal, width, color, verbose))
 
 
 @pytest.mark.parametrize("terminal", [True, False])

@@ -24,6 +24,7 @@ from oomdoctor.records import codec
 from oomdoctor.records.job.measurement import Breakdown
 from oomdoctor.records.report.report import Report
 from oomdoctor.render import render_report
+from oomdoctor.render.formats import Style
 
 ROOT = Path(__file__).parents[3]
 SCHEMA_FILE = ROOT / "oomdoctor" / "data" / "report.schema.json"
@@ -31,7 +32,7 @@ SCHEMA_FILE = ROOT / "oomdoctor" / "data" / "report.schema.json"
 
 def document(report: Report, format: str) -> str:
     """The report as a document."""
-    return render_report(report, format, terminal=False, width=80, color=False, verbose=False)
+    return render_report(report, format, Style(width=80))
 
 
 @pytest.fixture(scope="module")

@@ -9,14 +9,12 @@ import pytest
 from example_reports import REPORTS
 
 from oomdoctor.render import render_report
-from oomdoctor.render.formats import FORMATS, format_endings, format_names, format_of_file
+from oomdoctor.render.formats import FORMATS, Style, format_endings, format_names, format_of_file
 
 
 @pytest.mark.parametrize("name", format_names())
 def test_every_format_renders_a_report(name: str) -> None:
-    text = render_report(
-        REPORTS["gpu"](), name, terminal=False, width=80, color=False, verbose=False
-    )
+    text = render_report(REPORTS["gpu"](), name, Style(width=80))
     assert "lora-r16+ckpt" in text
 
 

@@ -12,6 +12,7 @@ from oomdoctor.records.configuration.config import Recipe
 from oomdoctor.records.job.machine import Capability, Gpu, GpuFacts, GpuProcess, Setting
 from oomdoctor.render import lists as listing
 from oomdoctor.render.env_page import Environment, environment_page
+from oomdoctor.render.formats import Style
 from oomdoctor.system.catalogue import CatalogueModel
 from oomdoctor.system.environment import SlurmFacts
 from oomdoctor.units import GIB
@@ -74,48 +75,50 @@ def _row(text: str, start: str) -> str:
 
 
 def test_gpus() -> None:
-    row = _row(listing.gpu_list((CARD,)).text("table"), CARD.name)
+    row = _row(listing.gpu_list((CARD,)).text("table", Style()), CARD.name)
     assert re.search(r"24.0 GiB\s+23.0 GiB\s+1.01\s+165\s+165\s+82.6\s+-\s+9.0$", row)
-    value = json.loads(listing.gpu_list((CARD,)).text("json"))
+    value = json.loads(listing.gpu_list((CARD,)).text("json", Style()))
     assert value["command"] == "gpus"
     assert value["gpus"][0]["memory_bytes"] == 24 * GIB
     assert value["gpus"][0]["fp8_flops"] is None
 
 
 def test_a_narrow_list_says_what_it_leaves_out() -> None:
-    narrow = listing.gpu_list((CARD,)).text("table", terminal=True, width=60)
+    narrow = listing.gpu_list((CARD,)).text("table", Style(terminal=True, width=60))
     assert "not shown at this width: fp16, fp32" in " ".join(narrow.split())
     assert max(map(len, narrow.splitlines())) <= 60
-    assert "not shown" not in listing.gpu_list((CARD,)).text("table", terminal=True, width=100)
+    assert "not shown" not in listing.gpu_list((CARD,)).text(
+        "table", Style(terminal=True, width=100)
+    )
 
 
 def test_models() -> None:
-    row = _row(listing.model_list((MODEL,)).text("table"), MODEL.id)
+    row = _row(listing.model_list((MODEL,)).text("table", Style()), MODEL.id)
     assert re.search(r"1.23B\s+llama\s+AutoModelForCausalLM$", row)
-    value = json.loads(listing.model_list((MODEL,)).text("json"))
+    value = json.loads(listing.model_list((MODEL,)).text("json", Style()))
     assert value["models"][0]["parameters"] == 1_234_000_000
 
 
 def test_recipes() -> None:
     recipe = _recipe()
-    row = _row(listing.recipe_list((recipe,)).text("table"), "default")
+    row = _row(listing.recipe_list((recipe,)).text("table", Style()), "default")
     assert re.search(r"10\s+built-in\s+From the fp32 baseline to QLoRA$", row)
-    value = json.loads(listing.recipe_list((recipe,)).text("json"))
+    value = json.loads(listing.recipe_list((recipe,)).text("json", Style()))
     assert len(value["recipes"][0]["rungs"]) == 10
 
 
 def test_one_recipe() -> None:
-    text = listing.recipe_page(_recipe()).text("table")
+    text = listing.recipe_page(_recipe()).text("table", Style())
     assert text.startswith("default (built-in): From the fp32 baseline to QLoRA\n")
     row = _row(text, "4  ")
     words = r"qlora bfloat16 bfloat16 paged_adamw_8bit full quantization=nf4$"
     assert re.search(words.replace(" ", r"\s+"), row)
-    value = json.loads(listing.recipe_page(_recipe()).text("json"))
+    value = json.loads(listing.recipe_page(_recipe()).text("json", Style()))
     assert value["recipe"]["rungs"][3]["config"]["optimizer"] == "paged_adamw_8bit"
 
 
 def test_environment() -> None:
-    text = environment_page(ENVIRONMENT).text("table")
+    text = environment_page(ENVIRONMENT).text("table", Style())
     assert "driver 570.86.15; 100 GiB of host memory available" in text
     assert re.search(r"0\s+77\s+python3\s+2.00 GiB", text)
     assert re.search(r"0\s+78\s+-\s+-$", text, re.MULTILINE)
@@ -123,7 +126,7 @@ def test_environment() -> None:
     assert re.search(r"flash-attn\s+-\s+missing\s+pip install flash-attn for it", text)
     assert re.search(r"HF_HOME\s+/data/hf\s+environment", text)
     assert re.search(r"partition\s+gpu", text)
-    value = json.loads(environment_page(ENVIRONMENT).text("json"))
+    value = json.loads(environment_page(ENVIRONMENT).text("json", Style()))
     assert value["environment"]["gpus"][0]["processes"][0]["pid"] == 77
     assert value["environment"]["settings"][1] == {
         "name": "HF_TOKEN",
@@ -134,6 +137,6 @@ def test_environment() -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 100, 140])
 def test_the_environment_fits_the_terminal(width: int) -> None:
-    text = environment_page(ENVIRONMENT).text("table", terminal=True, width=width)
+    text = environment_page(ENVIRONMENT).text("table", Style(terminal=True, width=width))
     assert max(map(len, text.splitlines())) <= width
     assert "GPU-00000000-0000-0000-0000-000000000001" in text

@@ -9,12 +9,13 @@ import pytest
 from example_runs import RUNS
 
 from oomdoctor.render import render_report
+from oomdoctor.render.formats import Style
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_has_a_row_a_rank(name: str) -> None:
     report = RUNS[name]()
-    text = render_report(report, "csv", terminal=False, width=80, color=False, verbose=False)
+    text = render_report(report, "csv", Style(width=80))
     rows = list(csv.DictReader(io.StringIO(text)))
     for row, rank in zip(rows, report.ranks, strict=True):
         assert row["outcome"] == rank.outcome

@@ -23,7 +23,7 @@ from oomdoctor.records.job.model import ModelRef
 from oomdoctor.records.job.result import Failure
 from oomdoctor.records.report.report import Fault, Picks, Report, Warn
 from oomdoctor.render import render_report
-from oomdoctor.render.formats import format_names
+from oomdoctor.render.formats import Style, format_names
 from oomdoctor.render.outcome_colors import tone
 
 ROOT = Path(__file__).parents[3]
@@ -53,7 +53,7 @@ def _goldens() -> dict[str, str]:
 def table(report: Report, **keys: Any) -> str:
     """The table on a terminal of 100 columns without colour, unless `keys` say otherwise."""
     style = {"terminal": True, "width": 100, "color": False, "verbose": False} | keys
-    return render_report(report, "table", **style)
+    return render_report(report, "table", Style(**style))
 
 
 def plain(report: Report, verbose: bool = False) -> str:
@@ -249,7 +249,9 @@ def test_hostile_text_does_not_reach_the_terminal(attack: str) -> None:
         for terminal in (True, False):
             for verbose in (True, False):
                 shown = render_report(
-                    hostile, format, terminal=terminal, width=90, color=False, verbose=verbose
+                    hostile,
+                    format,
+                    Style(terminal=terminal, width=90, verbose=verbose),
                 )
                 assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", shown)
     colored = table(hostile, color=True, verbose=True)
@@ -451,9 +453,7 @@ def test_why_leaves_out_what_is_negligible() -> None:
 def test_all_examples_end_with_one_newline() -> None:
     for make in (*REPORTS.values(), *PLANS.values(), *MANY_GPUS.values()):
         for format in format_names():
-            text = render_report(
-                make(), format, terminal=False, width=80, color=False, verbose=True
-            )
+            text = render_report(make(), format, Style(width=80, verbose=True))
             assert text.endswith("\n") and not text.endswith("\n\n")
 
 

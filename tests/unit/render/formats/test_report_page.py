@@ -22,6 +22,7 @@ from example_snapshots import SNAPSHOTS
 from oomdoctor.records.codec import loads
 from oomdoctor.records.report.report import Report
 from oomdoctor.render import render_report
+from oomdoctor.render.formats import Style
 from oomdoctor.units import format_bytes
 
 ROOT = Path(__file__).parents[4]
@@ -32,7 +33,7 @@ EXAMPLES = {**REPORTS, **PLANS, **EXPLAINED, **RUNS, **SNAPSHOTS, **SLURM}
 
 
 def page_of(report: Report) -> str:
-    return render_report(report, "html", terminal=False, width=80, color=False, verbose=False)
+    return render_report(report, "html", Style(width=80))
 
 
 class Outline(HTMLParser):
@@ -144,7 +145,7 @@ def test_nothing_to_draw_is_still_a_page() -> None:
 
 def test_the_users_rung_stands_before_the_ranking() -> None:
     report = loads(Report, (ROOT / "docs" / "reports" / "from-axolotl.json").read_text())
-    page = render_report(report, "html", terminal=False, width=80, color=False, verbose=False)
+    page = render_report(report, "html", Style(width=80))
     place = page.index('id="yours"')
     assert place < page.index('id="ranking"')
     assert "Fits with" in page[place:]

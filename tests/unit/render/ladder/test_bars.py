@@ -13,6 +13,7 @@ from example_reports import cpu_report
 from oomdoctor.render import render_report
 from oomdoctor.render.blocks import Look
 from oomdoctor.render.charts.parts import peaks_of
+from oomdoctor.render.formats import Style
 from oomdoctor.render.ladder.bars import SIGNS, bar, bar_sections
 from oomdoctor.units import GIB
 
@@ -55,9 +56,7 @@ def test_what_fits_stays_inside_and_what_does_not_goes_beyond(make) -> None:
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
 @pytest.mark.parametrize("make", [gpu_report, cpu_report])
 def test_every_line_has_room(make, width: int) -> None:
-    text = render_report(
-        make(), "table", terminal=True, width=width, color=False, verbose=False, signs=False
-    )
+    text = render_report(make(), "table", Style(terminal=True, width=width, signs=False))
     section = text[text.index("Memory at the peak") :].split("\n\n")[0]
     assert all(len(line) <= width for line in section.splitlines())
     bars = [found for line in section.splitlines() if (found := BAR.search(line))]
@@ -67,9 +66,7 @@ def test_every_line_has_room(make, width: int) -> None:
 
 
 def test_a_pipe_gets_sizes() -> None:
-    text = render_report(
-        gpu_report(), "table", terminal=False, width=80, color=False, verbose=False
-    )
+    text = render_report(gpu_report(), "table", Style(width=80))
     section = text[text.index("Memory at the peak") :].split("\n\n")[0]
     assert "optimizer states" in section and "[" not in section
 
@@ -92,9 +89,7 @@ def test_where_nothing_is_known_there_is_no_bar() -> None:
 
 
 def test_bars_say_their_micro_batch_size_and_the_peak_at_size_1() -> None:
-    text = render_report(
-        gpu_report(), "table", terminal=True, width=120, color=False, verbose=False
-    )
+    text = render_report(gpu_report(), "table", Style(terminal=True, width=120))
     section = text[text.index("Memory at the peak") :].split("\n\n")[0]
     assert re.search(r"rung +mb +peak +at mb 1 ", section)
     assert re.search(r" 4 +22.9 GiB +18.0 GiB +\[", section)

@@ -9,7 +9,8 @@ import re
 from dataclasses import fields, replace
 
 from oomdoctor.records.report.earlier_runs import StoredRun
-from oomdoctor.render.runs_page import listed_as_before, run_list
+from oomdoctor.render.formats import Style
+from oomdoctor.render.lists import listed_as_before, run_list
 
 RUN = StoredRun(
     name="20260102-030405-model-a7b1",
@@ -44,7 +45,7 @@ BROKEN = replace(
 
 
 def listed(*runs: StoredRun, format: str = "table", width: int = 0) -> str:
-    return run_list("runs", runs).text(format, terminal=bool(width), width=width or 100)
+    return run_list("runs", runs).text(format, Style(terminal=bool(width), width=width or 100))
 
 
 def test_a_line_has_what_one_looks_for() -> None:

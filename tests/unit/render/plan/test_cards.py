@@ -12,6 +12,7 @@ from oomdoctor.records.job.dataset import TrainingTime
 from oomdoctor.records.report.plan import CardPick, CardPicks, CardPlan, PlanRemedy
 from oomdoctor.records.report.report import Report
 from oomdoctor.render import render_report
+from oomdoctor.render.formats import Style
 from oomdoctor.render.plan.cards import Cells, Detail, few
 from oomdoctor.render.words import METHODS, card_name, money
 from oomdoctor.system.catalogue import find_gpu, gpus
@@ -21,9 +22,7 @@ FULL, LORA, _, QLORA = rows()
 
 
 def table(report: Report, width: int, *, terminal: bool = True) -> list[str]:
-    text = render_report(
-        report, "table", terminal=terminal, width=width, color=False, verbose=False
-    )
+    text = render_report(report, "table", Style(terminal=terminal, width=width))
     return text.splitlines()
 
 

@@ -10,10 +10,11 @@ from example_many_gpus import fewest_report, sharded_report
 
 from oomdoctor.records.report.report import Report
 from oomdoctor.render import render_report
+from oomdoctor.render.formats import Style
 
 
 def page(report: Report) -> str:
-    return render_report(report, "table", terminal=False, width=100, color=False, verbose=False)
+    return render_report(report, "table", Style(width=100))
 
 
 def row(text: str, label: str) -> str:
@@ -54,9 +55,7 @@ def test_what_no_engine_ran_is_named() -> None:
 
 
 def test_a_line_of_csv_is_a_rung() -> None:
-    text = render_report(
-        fewest_report(), "csv", terminal=False, width=80, color=False, verbose=False
-    )
+    text = render_report(fewest_report(), "csv", Style(width=80))
     lines = list(csv.DictReader(io.StringIO(text)))
     assert [line["gpus"] for line in lines] == ["9", "", ""]
     assert lines[0]["fewer"] == "8"

@@ -8,10 +8,11 @@ from example_plans import plan_report, solve_report, sweep_report
 
 from oomdoctor.records.report.report import Report
 from oomdoctor.render import render_report
+from oomdoctor.render.formats import Style
 
 
 def page(report: Report) -> str:
-    return render_report(report, "table", terminal=False, width=80, color=False, verbose=False)
+    return render_report(report, "table", Style(width=80))
 
 
 def test_a_next_value_is_promised_only_where_there_is_one() -> None:

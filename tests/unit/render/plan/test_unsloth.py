@@ -8,10 +8,11 @@ from example_plans import plan_report, verified_report
 
 from oomdoctor.records.report.report import Report
 from oomdoctor.render import render_report
+from oomdoctor.render.formats import Style
 
 
 def page(report: Report) -> str:
-    return render_report(report, "table", terminal=False, width=100, color=False, verbose=False)
+    return render_report(report, "table", Style(width=100))
 
 
 def with_unsloth(report: Report) -> Report:
