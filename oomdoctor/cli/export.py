@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from oomdoctor.stacks.rung import StackRung
 
 _HELP = "run `oomdoctor export --help`"
-
-
 _TARGETS = target_names()
 
 
@@ -55,10 +53,9 @@ def export(options: ExportOptions) -> None:
     """
     from oomdoctor.cli.option_reader import Reader
     from oomdoctor.stacks.export import export as exported
-    from oomdoctor.stacks.export import target_names
 
-    if options.to is not None and options.to not in target_names():
-        named = ", ".join(target_names())
+    if options.to is not None and options.to not in _TARGETS:
+        named = ", ".join(_TARGETS)
         raise usage_error("bad_option", f"--to: {options.to!r} is not one of {named}", _HELP)
     reader = Reader("export")
     reader.exclude(options)
@@ -114,7 +111,7 @@ def _converted(options: ExportOptions) -> tuple[StackRung, list[str]]:
     from oomdoctor.commands.export import rung_of_files
 
     if options.to is None:
-        raise usage_error("incomplete", "say what to write (--to)", "run `oomdoctor export --help`")
+        raise usage_error("incomplete", "say what to write (--to)", _HELP)
     rung, notes = rung_of_files(options.from_ or (), options.to)
     return rung, list(notes)
 
@@ -122,7 +119,6 @@ def _converted(options: ExportOptions) -> tuple[StackRung, list[str]]:
 def _incomplete(report: Report, options: ExportOptions) -> OomDoctorError:
     """The error for a command line without PLACE or --to; it names what there is."""
     from oomdoctor.commands.export import listed, ranked
-    from oomdoctor.stacks.export import target_names
 
     missing = "which rung to export" if options.place is None else "what to write (--to)"
     rungs = listed(ranked(report))
@@ -131,5 +127,5 @@ def _incomplete(report: Report, options: ExportOptions) -> OomDoctorError:
         "incomplete",
         f"say {missing}. The rungs of {model}:\n{rungs}",
         f"oomdoctor export {options.place or 1} --to {options.to or 'trl'} > train.py\n"
-        f"targets: {', '.join(target_names())}",
+        f"targets: {', '.join(_TARGETS)}",
     )

@@ -73,8 +73,6 @@ Examples:
   oomdoctor explain trace.txt
 Next: `oomdoctor env` shows what this machine can do.
 """
-
-
 app = typer.Typer(
     name="oomdoctor",
     cls=Commands,

@@ -16,6 +16,7 @@ from oomdoctor.records.facts.choices import SIZES
 from oomdoctor.render.formats import format_of_file
 from oomdoctor.units import parse_count, parse_duration, parse_size, size_note
 
+S = TypeVar("S")
 T = TypeVar("T")
 _SIZE_KEYS = {
     "--seq-len": "sequence_length",
@@ -59,10 +60,10 @@ class Reader:
         """Say how an option was read, once all are checked."""
         self._notes.append(f"note: {option} {message}")
 
-    def read(self, option: str, text: str, parse: Callable[[str], T], default: T) -> T:
-        """The parsed value; on an error `default`, which is used only until `check` raises."""
+    def read(self, option: str, value: S, parse: Callable[[S], T], default: T) -> T:
+        """What `parse` makes of it; on an error `default`, which is used until `check` raises."""
         try:
-            return parse(text)
+            return parse(value)
         except ValueError as error:
             self.fault(option, str(error))
             return default

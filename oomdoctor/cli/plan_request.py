@@ -15,14 +15,7 @@ from oomdoctor.commands.devices.cards import card_named, cards_of
 from oomdoctor.commands.devices.emulated import check_vendor
 from oomdoctor.commands.plan.picks import price_list
 from oomdoctor.errors import OomDoctorError, usage_error
-from oomdoctor.records.report.plan import (
-    CardOrder,
-    Interconnect,
-    PlanRequest,
-    PriceList,
-    Sweep,
-    SweptKey,
-)
+from oomdoctor.records.report.plan import CardOrder, Interconnect, PlanRequest, Sweep, SweptKey
 from oomdoctor.records.report.report import SurveyRequest
 from oomdoctor.records.report.searched import SolvedKey
 from oomdoctor.system.catalogue import find_gpu
@@ -61,7 +54,9 @@ def plan_request(options: PlanOptions) -> SurveyRequest:
         why=options.why,
         min_memory_bytes=reader.given(reader.size, "--min-vram", options.min_vram),
         sort=_card_order(reader, options),
-        prices=_prices(reader, options),
+        prices=None
+        if options.price is None
+        else reader.read("--price", options.price, price_list, None),
         solve=_solve(reader, options),
         verify=options.verify,
         fewest=span if options.fewest else None,
@@ -69,7 +64,8 @@ def plan_request(options: PlanOptions) -> SurveyRequest:
         host_memory_bytes=reader.given(reader.size, "--host-memory", options.host_memory),
     )
     reader.exclude(typed, options)
-    _check_verify(reader, plan)
+    if plan.verify and len(plan.gpus) == 1:
+        reader.read("--verify", card_named(plan.gpus[0], 0.0), check_vendor, None)
     _check_least(reader, plan)
     make = partial(
         SurveyRequest,
@@ -115,10 +111,8 @@ def _named_gpus(reader: Reader, named: tuple[str, ...], *, all_gpus: bool) -> tu
 
 
 def _is_card(reader: Reader, name: str) -> bool:
-    try:
-        card = card_named(name, 0.0)
-    except ValueError as error:
-        reader.fault("--gpu", str(error))
+    card = reader.read("--gpu", name, partial(card_named, headroom=0.0), None)
+    if card is None:
         return False
     if card.facts is None and (note := size_note(name)) is not None:
         reader.note("--gpu", note)
@@ -141,24 +135,10 @@ def _card_order(reader: Reader, options: PlanOptions) -> CardOrder | None:
     """The order of several cards; None for one card, and for a sweep."""
     if options.sort is not None:
         return reader.choice("--sort", options.sort, _ORDERS)
-    if options.sweep is not None or not _several(options):
+    several = options.all_gpus or len(options.gpu or ()) > 1
+    if options.sweep is not None or not several:
         return None
     return "speed" if options.price is None else "cost"
-
-
-def _several(options: PlanOptions) -> bool:
-    return options.all_gpus or len(options.gpu or ()) > 1
-
-
-def _prices(reader: Reader, options: PlanOptions) -> PriceList | None:
-    """The list that --price names."""
-    if options.price is None:
-        return None
-    try:
-        return price_list(options.price)
-    except ValueError as error:
-        reader.fault("--price", str(error))
-        return None
 
 
 def _check_least(reader: Reader, plan: PlanRequest) -> None:
@@ -172,25 +152,13 @@ def _check_least(reader: Reader, plan: PlanRequest) -> None:
 
 def _versions(reader: Reader, options: PlanOptions) -> tuple[str, ...]:
     """The library versions asked for; a note for each that is older than what is tested."""
+    none: tuple[str, ...] = ()
     if options.with_ is None:
-        return ()
-    try:
-        versions = parse_versions(options.with_)
-    except ValueError as error:
-        reader.fault("--with", str(error))
-        return ()
+        return none
+    versions = reader.read("--with", options.with_, parse_versions, none)
     for text in untested(versions, minimum_versions()):
         reader.note("--with", text)
     return versions
-
-
-def _check_verify(reader: Reader, plan: PlanRequest) -> None:
-    """Check that the card can be emulated."""
-    if plan.verify and len(plan.gpus) == 1:
-        try:
-            check_vendor(card_named(plan.gpus[0], 0.0))
-        except ValueError as error:
-            reader.fault("--verify", str(error))
 
 
 def _sweep(reader: Reader, options: PlanOptions) -> Sweep | None:

@@ -94,10 +94,8 @@ def _emulate(reader: Reader, options: ProbeOptions, span: GpuRange) -> tuple[str
     """
     if options.emulate is None:
         return None, span
-    try:
-        gpus = emulated_gpus(options.emulate)
-    except ValueError as error:
-        reader.fault("--emulate", str(error))
+    gpus = reader.read("--emulate", options.emulate, emulated_gpus, None)
+    if gpus is None:
         return options.emulate, span
     _, name = split_count(options.emulate)
     card = gpus.card

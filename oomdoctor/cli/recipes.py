@@ -17,35 +17,21 @@ if TYPE_CHECKING:
     from oomdoctor.records.configuration.config import Recipe
 
 T = TypeVar("T")
-_NEXT = "Next: `oomdoctor probe gpt2 --recipe mine.toml`\n"
-EPILOG = f"""\b
-Examples:
-  oomdoctor recipes show qlora
-  oomdoctor recipes copy default mine.toml
-{_NEXT}"""
-_SHOW_EPILOG = f"""\b
-Examples:
-  oomdoctor recipes show qlora
-  oomdoctor recipes show default --json
-{_NEXT}"""
-_COPY_EPILOG = f"""\b
-Examples:
-  oomdoctor recipes copy default mine.toml
-  oomdoctor recipes copy lora mine.toml --force
-{_NEXT}"""
-_CHECK_EPILOG = f"""\b
-Examples:
-  oomdoctor recipes check mine.toml
-  oomdoctor recipes check ~/recipes/lora.toml
-{_NEXT}"""
 # A missing argument is None and is reported here, because typer's message depends on the version of
 # click.
 _Name = Annotated[str | None, option_named("recipes", "name")]
 
+
+def _examples(*lines: str) -> str:
+    """The end of a help text."""
+    typed = "".join(f"  oomdoctor recipes {line}\n" for line in lines)
+    return f"\b\nExamples:\n{typed}Next: `oomdoctor probe gpt2 --recipe mine.toml`\n"
+
+
 app = typer.Typer(
     cls=Commands,
     help="List the recipes; show, copy or check one.",
-    epilog=EPILOG,
+    epilog=_examples("show qlora", "copy default mine.toml"),
     invoke_without_command=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -64,7 +50,7 @@ def list_recipes(context: typer.Context, json_: answer.ListJson = False) -> None
     output.publish_listing(recipe_list(recipes), "json" if json_ else "table")
 
 
-@app.command("show", cls=Command, epilog=_SHOW_EPILOG)
+@app.command("show", cls=Command, epilog=_examples("show qlora", "show default --json"))
 def show_recipe(name: _Name = None, json_: answer.ListJson = False) -> None:
     """Print a recipe, comments included.
 
@@ -81,7 +67,9 @@ def show_recipe(name: _Name = None, json_: answer.ListJson = False) -> None:
         output.print_answer(text, utf8=True)
 
 
-@app.command("copy", cls=Command, epilog=_COPY_EPILOG)
+@app.command(
+    "copy", cls=Command, epilog=_examples("copy default mine.toml", "copy lora mine.toml --force")
+)
 def copy_recipe(
     name: _Name = None,
     path: Annotated[Path | None, option_named("recipes", "path")] = None,
@@ -102,7 +90,7 @@ def copy_recipe(
     output.say(f"copied; after editing: oomdoctor recipes check {shlex.quote(str(target))}")
 
 
-@app.command("check", cls=Command, epilog=_CHECK_EPILOG)
+@app.command("check", cls=Command, epilog=_examples("check mine.toml", "check ~/recipes/lora.toml"))
 def check_recipe_file(
     file: Annotated[Path | None, option_named("recipes", "file")] = None,
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -62,12 +63,8 @@ def watch_request(options: RunOptions) -> WatchRequest:
 def _gpus(reader: Reader, text: str | None, *, alone: bool) -> EmulatedGpus | None:
     if text is None:
         return None
-    try:
-        gpus = emulated_gpus(text, alone=alone)
-    except ValueError as error:
-        reader.fault("--emulate", str(error))
-        return None
-    if gpus.card.facts is None and (note := size_note(text)) is not None:
+    gpus = reader.read("--emulate", text, partial(emulated_gpus, alone=alone), None)
+    if gpus is not None and gpus.card.facts is None and (note := size_note(text)) is not None:
         reader.note("--emulate", note)
     return gpus
 

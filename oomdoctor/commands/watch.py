@@ -261,7 +261,8 @@ def _trend(steps: Sequence[LiveStep], capacity: int | None, step_s: float | None
     trend, found = Trend(), None
     for step in steps:
         found = trend.add(step.step, step.allocated_bytes) or found
-    if found is None or not _goes_on(found, steps):
+    reach = 0.0 if found is None else max(16, _STILL_GROWING * (found.until - found.since))
+    if found is None or steps[-1].step - found.until > reach:
         return MemoryTrend("steady" if len(steps) >= _LEAST_STEPS else "too_short")
     left = None
     if capacity is not None:
@@ -273,10 +274,6 @@ def _trend(steps: Sequence[LiveStep], capacity: int | None, step_s: float | None
         full_at_step=None if left is None else steps[-1].step + int(left),
         full_in_s=None if left is None or step_s is None else round(left * step_s, 1),
     )
-
-
-def _goes_on(growth: Growth, steps: Sequence[LiveStep]) -> bool:
-    return steps[-1].step - growth.until <= max(16, _STILL_GROWING * (growth.until - growth.since))
 
 
 def _points(steps: Sequence[LiveStep]) -> tuple[LivePoint, ...]:

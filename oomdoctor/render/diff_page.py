@@ -216,10 +216,9 @@ _CSV = (
 
 def diff_sections(report: Report, look: Look) -> list[Section]:
     """The headline, the two runs, then the rungs that changed, the most important first."""
-    return [] if report.diff is None else _answer(report.diff, look.verbose, look.plus_minus)
-
-
-def _answer(diff: DiffAnswer, verbose: bool, plus_minus: str) -> list[Section]:
+    diff, verbose, plus_minus = report.diff, look.verbose, look.plus_minus
+    if diff is None:
+        return []
     first, second = headline(diff, plus_minus)
     sections = [Section("", (Note(first, "strong"), Note(second, "normal"), _facts(diff)))]
     shown = [one for one in diff.rungs if verbose or one.verdict not in _QUIET]

@@ -43,8 +43,6 @@ _FRAME = re.compile(r'File "([^"]*)", line (\d+), in (.*)')
 _ANY_CALL = ("_wrapped_call_impl", "_call_impl", "wrapper", "decorate_context", "<module>")
 _QUOTED = 2  # lines of evidence without --verbose
 _ALSO_SHOWN = 5  # further failures of one log without --verbose
-
-
 # The whole line, with the brackets and the size of the card, fits into 60 columns.
 _BAR = 32
 _BEYOND = 10
@@ -91,7 +89,10 @@ def _one_source(
     sections += _all_evidence(first) if verbose else []
     sections += _remedies(first, verbose=verbose, asks=asks)
     if len(found) > 1:
-        pairs = tuple((_place(other), other.verdict) for other in found[1:])
+        pairs = tuple(
+            ("elsewhere" if one.line_number is None else f"line {one.line_number}", one.verdict)
+            for one in found[1:]
+        )
         shown = pairs if verbose else pairs[:_ALSO_SHOWN]
         also: list[Block] = [Facts(shown)]
         if len(shown) < len(pairs):
@@ -213,10 +214,6 @@ def _all_evidence(found: Diagnosis) -> list[Section]:
     if others:
         blocks.append(Facts(others))
     return [Section("Evidence and other causes", tuple(blocks))] if blocks else []
-
-
-def _place(found: Diagnosis) -> str:
-    return "elsewhere" if found.line_number is None else f"line {found.line_number}"
 
 
 def table_section(groups: Mapping[str, Sequence[Diagnosis]]) -> Section:

@@ -22,10 +22,9 @@ _REASONS = {"cancelled": "canceled"}
 
 def triage_sections(report: Report, look: Look) -> list[Section]:
     """The counts, the groups of --by, a line for each job, then warnings."""
-    return [] if report.triage is None else _answer(report.triage, verbose=look.verbose)
-
-
-def _answer(found: Triage, *, verbose: bool) -> list[Section]:
+    found, verbose = report.triage, look.verbose
+    if found is None:
+        return []
     sections = [Section("", (Note(_counts(found), "strong"),))]
     if found.by is not None:
         sections.append(Section("", (_groups(found.groups, found.by),)))

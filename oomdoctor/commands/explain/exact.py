@@ -91,7 +91,16 @@ def check(
         raise ValueError(missing)
     assert found.config is not None and found.room_bytes is not None  # `unknown` was asked
     wanted = _Search(found)
-    simulate = partial(_simulate, found, model, python, folder, on_event, stop)
+    request = _request(found, model, python)
+
+    def simulate(
+        labels: Mapping[TrainConfig, str],
+        then: Callable[[Findings, Simulators], None] | None = None,
+    ) -> Report:
+        rungs = tuple(Rung(label, config) for config, label in labels.items())
+        asked = replace(request, recipe=replace(request.recipe, rungs=rungs))
+        return run_plan(asked, folder, on_event=on_event, stop=stop, then=then)
+
     changed = [_changed(found.config, remedy.changes) for remedy in found.remedies]
     labels = {found.config: _AS_IT_WAS}
     for remedy, config in zip(found.remedies, changed, strict=True):
@@ -186,22 +195,12 @@ def _changed(config: TrainConfig, changes: Mapping[str, object]) -> TrainConfig 
     return None if config_faults(changed) else changed
 
 
-def _simulate(
-    found: Diagnosis,
-    model: ModelRef,
-    python: str,
-    folder: RunFolder,
-    on_event: Listener,
-    stop: Callable[[], ExitCode | None],
-    labels: Mapping[TrainConfig, str],
-    then: Callable[[Findings, Simulators], None] | None = None,
-) -> Report:
-    """A plan of these rungs on a GPU with the room that the training had."""
+def _request(found: Diagnosis, model: ModelRef, python: str) -> SurveyRequest:
+    """A plan of rungs, which are still to be given, on a GPU with the room that there was."""
     assert found.config is not None and found.room_bytes is not None  # `unknown` was asked
-    ladder = tuple(Rung(label, config) for config, label in labels.items())
-    request = SurveyRequest(
+    return SurveyRequest(
         model=model,
-        recipe=Recipe("none", "", ladder, "command line"),
+        recipe=Recipe("none", "", (), "command line"),
         device="cuda",
         vram_bytes=None,
         headroom=0.0,
@@ -221,7 +220,6 @@ def _simulate(
             gpus=(size_text(found.room_bytes),), suggest=False, context_bytes=found.context_bytes
         ),
     )
-    return run_plan(request, folder, on_event=on_event, stop=stop, then=then)
 
 
 def _rows(report: Report) -> Rows:

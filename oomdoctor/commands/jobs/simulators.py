@@ -44,8 +44,6 @@ COMPILES_NOTHING = {"TORCHDYNAMO_DISABLE": "1"}
 
 Numbered = tuple[int, ProbeJob]
 Result = TypeVar("Result")
-
-
 _MOST_PROCESSES = 2
 _FEWEST_JOBS = 4  # for fewer it is not worth starting processes
 

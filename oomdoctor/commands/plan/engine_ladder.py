@@ -73,8 +73,7 @@ def run_ladder(
         for rung in known.ladder(card)
         if chosen(rung.config) and _may_run(known, card, rung, context)
     ]
-    total = len(searches)
-    ended: set[int] = set()
+    total, done = len(searches), 0
     while True:
         wanted = [
             (number, size)
@@ -87,24 +86,15 @@ def run_ladder(
             Rung(searches[number].rung.label, searches[number].rung.config.with_micro_batch(size))
             for number, size in wanted
         ]
-
         for ran in engines.run(asked, usable, starting(on_event, asked, total)):
-            number, _ = wanted[ran.number]
-            search = searches[number]
+            search = searches[wanted[ran.number][0]]
             search.attempts.append(ran.attempt)
             if search.next_size(usable) is not None:
                 continue
-            ended.add(number)
-            keep(known, card, search.rung, tuple(search.attempts))
-            on_event(
-                SurveyEvent(
-                    "predicted",
-                    search.rung,
-                    attempts=tuple(search.attempts),
-                    index=len(ended),
-                    total=total,
-                )
-            )
+            done, rung, attempts = done + 1, search.rung, tuple(search.attempts)
+            keep(known, card, rung, attempts)
+            event = SurveyEvent("predicted", rung, attempts=attempts, index=done, total=total)
+            on_event(event)
 
 
 def keep(known: Findings, card: Card, rung: Rung, attempts: tuple[Attempt, ...]) -> None:

@@ -23,8 +23,6 @@ from oomdoctor.records.report.user_training import YOURS
 from oomdoctor.system.price_file import read_prices
 
 METHODS: tuple[Method, ...] = ("full", "lora", "qlora")
-
-
 _PER_MILLION_IN_HOURS = 1e6 / 3600.0
 
 

@@ -101,7 +101,7 @@ def rank_memory(
                 peak_step=peak.get("step"),
                 where=places.user_line(peak, libraries, record.get("script")),
                 library_where=places.library_line(peak, libraries),
-                headroom_bytes=_left(usable, reserved),
+                headroom_bytes=None if usable is None else max(0, usable - reserved),
                 retries=device["retries"],
                 steps=record["step"],
                 stopped=record["stopped"],
@@ -126,10 +126,6 @@ def failures(process: Process) -> list[dict[str, Any]]:
 def ran_out(ranks: Sequence[RankMemory]) -> bool:
     """Whether a rank ran out of GPU memory."""
     return any(rank.outcome == "oom" for rank in ranks)
-
-
-def _left(usable_bytes: int | None, used: int) -> int | None:
-    return None if usable_bytes is None else max(0, usable_bytes - used)
 
 
 def _outcome(record: dict[str, Any], oom: RankOom | None, failed: bool) -> RankOutcome:

@@ -37,8 +37,6 @@ COLORS: dict[Role, Color] = {
 FONT = "DejaVu Sans"  # whose widths matplotlib knows; a page uses its own font, which is narrower
 TEXT = 13.0  # points; the pictures are drawn at 72 dots per inch, so they are pixels too
 SMALL = 12.0
-
-
 Palette = Literal["roles", "light", "dark"]
 _palette: ContextVar[Palette] = ContextVar("palette", default="roles")
 

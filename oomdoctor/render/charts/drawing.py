@@ -31,8 +31,6 @@ _FONT = re.compile(r"font: (?:[\w.]+ )*?([\d.]+px) [^;]*")  # matplotlib before 
 _FAMILY = re.compile(r"font-family: [^;]*; ?")
 _OWN_STYLE = re.compile(r"\s*<style\b.*?</style>", re.DOTALL)
 _REFERENCE = re.compile(r'(\bid="|url\(#|href="#)')
-
-
 _DATA = re.compile(r'(?<= d=")[MLz\d\s.-]+(?=")')
 _COMMAND = re.compile(r"([MLz])\s*(-?[\d.]+)?\s*(-?[\d.]+)?")
 _DIGITS = 1  # after the point: a tenth of a pixel

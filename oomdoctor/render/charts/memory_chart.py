@@ -81,10 +81,6 @@ def _grid(peaks: Sequence[Peak]) -> Grid:
     )
 
 
-def _lines(peaks: Sequence[Peak], size: Size) -> int:
-    return -(-len(_legend(peaks)[1]) // _LEGEND_COLUMNS[size])
-
-
 def _legend(peaks: Sequence[Peak]) -> tuple[list[Any], list[str]]:
     """What stands for the parts, and for the mark at the peak at micro-batch size 1; its words."""
     roles = parts_in(peaks)
@@ -100,7 +96,8 @@ def _mark() -> dict[str, Any]:
 
 
 def _head(peaks: Sequence[Peak], size: Size) -> int:
-    return _LEGEND_LINE * _lines(peaks, size) + 30
+    lines = -(-len(_legend(peaks)[1]) // _LEGEND_COLUMNS[size])
+    return _LEGEND_LINE * lines + 30
 
 
 def _height(peaks: Sequence[Peak], size: Size) -> int:

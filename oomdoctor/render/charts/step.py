@@ -132,10 +132,6 @@ def _spans(curve: MemoryCurve, edges: Sequence[float]) -> list[Span]:
     ]
 
 
-def _span_at(bands: Bands, moment: int) -> Span:
-    return next(span for span in bands.spans if span.first <= moment < span.end)
-
-
 def _moment_words(span: Span) -> str:
     step = STEPS.get(span.step, span.step)
     phase = PHASES[span.phase].noun if span.phase in PHASES else span.phase
@@ -147,8 +143,8 @@ def _says(bands: Bands) -> str:
     there = {role: own[bands.peak] for role, own in bands.sizes.items()}
     most = sorted(there, key=lambda role: -there[role])[:3]
     held = ", ".join(f"{PART_WORDS[role]} {format_bytes(there[role])}" for role in most)
-    where = _moment_words(_span_at(bands, bands.peak))
-    return f"The peak is {format_bytes(total)} ({where}). Most of it: {held}."
+    at = next(span for span in bands.spans if span.first <= bands.peak < span.end)
+    return f"The peak is {format_bytes(total)} ({_moment_words(at)}). Most of it: {held}."
 
 
 def _grid(bands: Bands) -> Grid:

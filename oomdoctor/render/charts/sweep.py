@@ -33,7 +33,8 @@ def sweep_charts(report: Report) -> list[Chart]:
         return []
     charts: list[Chart] = []
     for card in report.cards[:_MOST_CARDS]:
-        lines = [line for line in sweep.lines if line.card == card.name and _known(line)]
+        own = [line for line in sweep.lines if line.card == card.name]
+        lines = [line for line in own if sum(height_of(p) is not None for p in line.peaks) > 1]
         if lines:
             charts.append(_chart(sweep, card, lines, folded=bool(charts)))
     return charts
@@ -50,10 +51,6 @@ def top_of(peaks: Sequence[int], usable: int) -> float:
     shown = [peak for peak in peaks if peak <= far * _MARGIN]
     top = _MARGIN * max([usable, *shown])
     return top if len(shown) == len(peaks) else max(top, far)
-
-
-def _known(line: SweepLine) -> bool:
-    return sum(height_of(peak) is not None for peak in line.peaks) > 1
 
 
 def _chart(sweep: SweepAnswer, card: CardPlan, lines: list[SweepLine], *, folded: bool) -> Chart:

@@ -83,7 +83,8 @@ def render(report: Report, style: Style) -> str:
         _picture(chart, number, styles)
         for number, chart in enumerate(charts_of(report, style.rung), 1)
     ]
-    sheet = "\n".join([_colors(), texts["page.css"].strip(), _classes(styles)])
+    classes = (f".{name} {{ {style} }}" for style, name in styles.items())
+    sheet = "\n".join([_colors(), texts["page.css"].strip(), *classes])
     environment = Environment(
         loader=DictLoader({"page.html": texts["page.html"]}),
         autoescape=True,
@@ -121,10 +122,6 @@ def _colors() -> str:
     dark = "".join(f"--{role}: {color.dark}; " for role, color in COLORS.items())
     asked = "@media screen and (prefers-color-scheme: dark)"
     return f":root {{ {light}}}\n{asked} {{ :root {{ {dark}}} }}"
-
-
-def _classes(styles: dict[str, str]) -> str:
-    return "\n".join(f".{name} {{ {style} }}" for style, name in styles.items())
 
 
 def _part(part: Part, pictures: Sequence[_Picture]) -> dict[str, object]:

@@ -73,7 +73,7 @@ def _cells(peaks: Sequence[Peak]) -> Cells[Peak]:
     cells: Cells[Peak] = (
         (Column("rung"), lambda peak: peak.label),
         (figures("mb"), lambda peak: str(peak.micro_batch_size or DASH)),
-        (figures("peak"), _total),
+        (figures("peak"), lambda peak: "~" * peak.expected + format_bytes(peak.total)),
         (figures("at mb 1", 2, "at mb 1: {}"), lambda peak: format_bytes(peak.at_one)),
     )
     return cells if any(peak.is_compared for peak in peaks) else cells[:-1]
@@ -81,10 +81,6 @@ def _cells(peaks: Sequence[Peak]) -> Cells[Peak]:
 
 def _bar(scale: int, cells: int, peak: Peak) -> str:
     return bar([part for part in peak.parts if part[1]], scale, cells)
-
-
-def _total(peak: Peak) -> str:
-    return f"~{format_bytes(peak.total)}" if peak.expected else format_bytes(peak.total)
 
 
 def _legend(peaks: Sequence[Peak], scale: int) -> str:

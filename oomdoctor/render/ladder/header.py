@@ -14,7 +14,7 @@ from oomdoctor.records.report.searched import FewestLine, SolveLine
 from oomdoctor.records.report.user_training import YOURS
 from oomdoctor.render.blocks import Block, Facts
 from oomdoctor.render.ladder.columns import needs, short_by
-from oomdoctor.render.words import SWEPT_WORDS, counted
+from oomdoctor.render.words import METHODS, SWEPT_WORDS, counted
 from oomdoctor.units import DASH, format_bytes, format_count, format_seconds
 
 _SOURCES = {
@@ -51,10 +51,9 @@ def headline(report: Report) -> str:
             return f"{name}: interrupted after {took}; so far {_across(report)}"
         return f"{name}: {_across(report)} ({took})"
     counts = _counts(report)
-    if report.status == "running":
-        return f"{name}: still running after {took}; so far {counts}"
-    if report.status == "interrupted":
-        return f"{name}: interrupted after {took}; so far {counts}"
+    if report.status in ("running", "interrupted"):
+        still = "still " * (report.status == "running")
+        return f"{name}: {still}{report.status} after {took}; so far {counts}"
     if not total:
         ended = "stopped by an error" if report.errors else "no rung was tried"
         return f"{name}: {ended} after {took}"
@@ -145,21 +144,16 @@ def _cannot_fit(report: Report, result: ProbeResult) -> bool:
 
 def header(report: Report) -> list[Block]:
     """Model, device, budget and training; nothing where the survey did not come that far."""
-    planned = is_plan(report) and bool(report.cards)
+    planned, machine = is_plan(report) and bool(report.cards), report.machine
     pairs = []
     if report.model is not None:
         pairs.append(("Model", _model(report.model)))
-    if report.machine is not None:
-        device = _targets(report, report.machine) if is_plan(report) else _device(report.machine)
-        pairs.append(("Device", device))
-    if report.budget is not None and report.machine is not None:
-        one_card = planned and len(report.cards) == 1
-        budget = (
-            _card(report.cards[0], report.machine)
-            if one_card
-            else _budget(report.budget, report.machine)
-        )
-        pairs.append(("Budget", budget))
+    if machine is not None:
+        pairs.append(("Device", _targets(report, machine) if is_plan(report) else _device(machine)))
+    if report.budget is not None and machine is not None:
+        card = report.cards[0] if planned and len(report.cards) == 1 else None
+        text = _budget(report.budget, machine) if card is None else _card(card, machine)
+        pairs.append(("Budget", text))
     if report.request is not None:
         pairs.append(("Training", _training(report, report.request)))
     if planned:
@@ -167,9 +161,9 @@ def header(report: Report) -> list[Block]:
         if _has_speeds(report):
             evidence += _ESTIMATED + _calibrated(report)
         pairs.append(("Evidence", evidence + _from_cache(report)))
-    elif report.machine is not None and report.machine.emulated:
+    elif machine is not None and machine.emulated:
         asked = report.request
-        alone = report.machine.gpus > 1 and asked is not None and not asked.all_ranks
+        alone = machine.gpus > 1 and asked is not None and not asked.all_ranks
         pairs.append(("Evidence", _EMULATED + _ALONE * alone))
     if report.run_dir is not None:
         pairs.append(("Run", report.run_dir))
@@ -238,8 +232,7 @@ def _calibrated(report: Report) -> str:
 
 
 def _has_speeds(report: Report) -> bool:
-    picks = [getattr(card.picks, name) for card in report.cards for name in ("full", "lora")]
-    picks += [card.picks.qlora for card in report.cards]
+    picks = [getattr(card.picks, name) for card in report.cards for name in METHODS]
     shown = [*report.results, *filter(None, picks)]
     return any(one.tokens_per_s is not None for one in shown)
 
@@ -298,15 +291,14 @@ def _reach(line: SweepLine | SolveLine | FewestLine) -> int | None:
 
 def _of_cards(report: Report) -> str:
     cards = counted(len(report.cards), "card")
+    answer = report.sweep or report.fewest or report.solve
+    rungs = counted(len({line.key for line in answer.lines}) if answer is not None else 0, "rung")
     if report.sweep is not None:
-        rungs = counted(len({line.key for line in report.sweep.lines}), "rung")
         values = counted(len(report.sweep.values), "value")
         return f"{rungs} at {values} of {SWEPT_WORDS[report.sweep.key]} on {cards}"
     if report.fewest is not None:
-        rungs = counted(len({line.key for line in report.fewest.lines}), "rung")
         return f"the fewest GPUs for {rungs} on {cards}"
     if report.solve is not None:
-        rungs = counted(len({line.key for line in report.solve.lines}), "rung")
         return f"the largest {SWEPT_WORDS[report.solve.key]} of {rungs} on {cards}"
     fitting = sum(card.fitting > 0 for card in report.cards)
     own = [card.yours.fits for card in report.cards if card.yours is not None]

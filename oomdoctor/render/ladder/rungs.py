@@ -25,8 +25,6 @@ _MEASURE_AGAIN = (
     "--rank-by memory."
 )
 _METHODS = {"full": "Full fine-tuning", "lora": "LoRA", "qlora": "QLoRA"}
-
-
 OTHERS = "others"
 """The part of a page for a browser with what did not fit."""
 

@@ -184,7 +184,8 @@ def _taken(report: Report, training: UserTraining, *, verbose: bool) -> list[tup
     if len(matter) > _MOST_LISTED and not verbose:
         found.append(("", f"{len(matter) - _MOST_LISTED} more; --verbose lists them"))
     if others:
-        what = f"{counted(len(others), 'setting')} that {_changes(len(others))} memory or speed"
+        do = "does" if len(others) == 1 else "do"
+        what = f"{counted(len(others), 'setting')} that {do} not change memory or speed"
         names = f": {', '.join(one.name for one in others)}" if verbose else ""
         found.append(("Not taken" if not matter else "", what + names))
     if training.assumed:
@@ -224,10 +225,6 @@ def _padding(report: Report, config: TrainConfig) -> tuple[str, ...]:
     if config_faults(padded):
         return (needs,)
     return needs, f"add --rung {YOURS},padding=longest for a rung with them"
-
-
-def _changes(count: int) -> str:
-    return "does not change" if count == 1 else "do not change"
 
 
 def _left_out(one: NotTaken, training: UserTraining) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import groupby
+from statistics import mode
 
 from oomdoctor.records.report.plan import CardPick, CardPlan, PlanRequest
 from oomdoctor.records.report.report import Report
@@ -59,7 +59,8 @@ class Cells:
     def __init__(self, cards: Sequence[CardPlan], detail: Detail, currency: str) -> None:
         self.detail, self._currency = detail, currency
         fitting = {name: _fitting(cards, [name]) for name in METHODS}
-        self.bases = {name: _base(picks) for name, picks in fitting.items() if picks}
+        heads = {name: [one.label.partition("+")[0] for one in fitting[name]] for name in METHODS}
+        self.bases = {name: mode(each) for name, each in heads.items() if each}
         self._planned = planned_methods(cards)
 
     def cell(self, card: CardPlan, method: str) -> str:
@@ -125,11 +126,6 @@ def _fitting(cards: Sequence[CardPlan], methods: Iterable[str] = METHODS) -> lis
     return [pick for pick in picks if pick is not None and pick.fits]
 
 
-def _base(picks: Sequence[CardPick]) -> str:
-    """The part of a label before its first addition that most picks share."""
-    return Counter(pick.label.partition("+")[0] for pick in picks).most_common(1)[0][0]
-
-
 def _addition(label: str, base: str) -> str:
     """What a label adds to the usual one: `ckpt`; of another label, what differs: `fp16+ckpt`."""
     head, plus, rest = label.partition("+")
@@ -149,8 +145,6 @@ _ORDERS = {
     "cost": ", cheapest card first",
 }
 _ONE_CARD = "`oomdoctor plan MODEL --gpu CARD` shows every rung of one card, and what makes one fit"
-
-
 # A table is read as a whole only if it is not longer than this.
 _MOST_ROWS = 58
 # How far the speeds of the cards of a row may differ; the first that saves enough rows.

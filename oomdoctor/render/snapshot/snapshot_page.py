@@ -143,8 +143,6 @@ _COLUMNS = (
     Column("your line"),
     Column("library line", 2, detail="in the library: {}"),
 )
-
-
 _SHOWN_CALLS = 2
 _PLACE = ("file", "line", "function")
 _CSV = (

@@ -36,8 +36,6 @@ from oomdoctor.render.text import hash_of
 
 _ALIGNED = 8
 _TYPES = (("b", 2**7), ("h", 2**15), ("i", 2**31))
-
-
 LIGHT: dict[BlockCategory, tuple[int, int, int]] = {name: TABLE[name].hsl for name in CATEGORIES}
 """Hue, saturation and lightness of each category on white."""
 
