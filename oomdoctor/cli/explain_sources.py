@@ -161,19 +161,14 @@ def lines_of(source: Source, notes: list[str], *, quiet: bool) -> Iterator[Line]
     Raises:
         OomDoctorError: a file cannot be read at all.
     """
-    from oomdoctor.explain.reading.lines.clean import Line
+    from oomdoctor.commands.explain.explained import numbered
     from oomdoctor.explain.reading.lines.stream import lines
 
-    offset = number = 0
-    for path in source.paths:
+    def told(path: str) -> Iterator[Line]:
         _announce(path, quiet=quiet)
-        for line in lines(_watched(path, notes)):
-            number = offset + line.number
-            yield Line(number, line.text)
-        offset = number
-    for text in source.tail:
-        number += 1
-        yield Line(number, text)
+        yield from lines(_watched(path, notes))
+
+    return numbered(map(told, source.paths), source.tail)
 
 
 def _watched(path: str, notes: list[str]) -> Iterator[bytes]:

@@ -13,15 +13,13 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from oomdoctor.commands.explain.explained import explained
-from oomdoctor.errors import ExitCode, OomDoctorError
+from oomdoctor.commands.explain.explained import explained, lines_in, numbered
+from oomdoctor.errors import ExitCode
 from oomdoctor.explain.reading.lines.clean import Line
-from oomdoctor.explain.reading.lines.stream import lines
 from oomdoctor.explain.remedies.wording import typed
 from oomdoctor.explain.training.known import Given
 from oomdoctor.records.report.diagnosis import Diagnosis, Remedy
 from oomdoctor.records.report.triage import Triage, TriagedJob, TriageGroup, TriageKey
-from oomdoctor.system.logs import read_chunks
 from oomdoctor.system.slurm.accounts import end_of
 from oomdoctor.system.slurm.site import SiteJob, jobs_with
 from oomdoctor.units import format_bytes
@@ -89,7 +87,7 @@ def triaged(item: Item) -> TriagedJob:
     tail = item.job.lines if item.job is not None else ()
     unread: list[str] = []
     end = end_of(head) if head is not None else None
-    text = thinned(_lines(item.files, tail, unread))
+    text = thinned(numbered((lines_in(path, unread) for path in item.files), tail))
     answer = explained(item.source, text, Given(), end)[0]
     one = _line_about(answer, item)
     if head is None or item.job is None:
@@ -153,22 +151,6 @@ def _to_type(answer: Diagnosis, remedy: Remedy) -> str | None:
     """What `explain` says to type; of lines for several libraries, the first."""
     line = next(iter(typed(answer, remedy).values()), None)
     return None if line is None else "; ".join(line.splitlines())
-
-
-def _lines(files: Sequence[Path], tail: Sequence[str], unread: list[str]) -> Iterator[Line]:
-    """The lines of all files, then Slurm's; a file that cannot be read adds a reason."""
-    number = 0
-    for path in files:
-        offset = number
-        try:
-            for line in lines(read_chunks(str(path))):
-                number = offset + line.number
-                yield Line(number, line.text)
-        except OomDoctorError as error:
-            unread.append(error.message)
-    for text in tail:
-        number += 1
-        yield Line(number, text)
 
 
 def thinned(text: Iterable[Line]) -> Iterator[Line]:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from oomdoctor.commands.explain.explained import explained
+from oomdoctor.commands.explain.explained import explained, lines_in, numbered
 from oomdoctor.commands.ladder.unfinished import stored_report
 from oomdoctor.errors import OomDoctorError, usage_error
-from oomdoctor.explain.reading.lines.clean import Line
-from oomdoctor.explain.reading.lines.stream import lines
 from oomdoctor.explain.training.known import Given
 from oomdoctor.records.codec import CodecError, loads
 from oomdoctor.records.report.report import Report
 from oomdoctor.records.report.triage import GatheredJob
-from oomdoctor.system.logs import read_chunks
 from oomdoctor.system.slurm.jobs import find_jobs
 from oomdoctor.system.store.run_list import open_run
 
@@ -77,11 +74,5 @@ def _end(job: str) -> str | None:
         found = find_jobs(job)[0]
     except OomDoctorError as error:
         return error.message
-    text: list[Line] = []
-    for path in found.files:
-        try:
-            text += list(lines(read_chunks(str(path))))
-        except OomDoctorError:
-            continue
-    text += [Line(len(text) + number, line) for number, line in enumerate(found.lines, 1)]
+    text = numbered((lines_in(path, []) for path in found.files), found.lines)
     return explained(job, text, Given(), found.end)[0].verdict

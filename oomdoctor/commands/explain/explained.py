@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import count
+from pathlib import Path
 
+from oomdoctor.errors import OomDoctorError
 from oomdoctor.explain.diagnose import diagnose, with_end
 from oomdoctor.explain.reading.lines.clean import Line
+from oomdoctor.explain.reading.lines.stream import lines
 from oomdoctor.explain.reading.scan import scan
 from oomdoctor.explain.training.known import Given, setup_of
 from oomdoctor.records.job.model import ModelRef, ModelSpec
 from oomdoctor.records.report.diagnosis import Diagnosis, LogFacts
+from oomdoctor.system.logs import read_chunks
 from oomdoctor.system.slurm.accounts import JobEnd
 
 
@@ -21,6 +26,25 @@ def explained(
     incidents, facts = scan(lines)
     found = diagnose(name, incidents, facts, with_model(given, facts, "the log"))
     return found if end is None else with_end(found, end.what, end.todo)
+
+
+def numbered(parts: Iterable[Iterable[Line]], tail: Iterable[str]) -> Iterator[Line]:
+    """The lines of the files of a log and then those of Slurm, numbered across all of them."""
+    number = 0
+    for part in parts:
+        offset = number
+        for line in part:
+            number = offset + line.number
+            yield Line(number, line.text)
+    yield from map(Line, count(number + 1), tail)
+
+
+def lines_in(path: Path, unread: list[str]) -> Iterator[Line]:
+    """The lines of a file; one that cannot be read adds the reason."""
+    try:
+        yield from lines(read_chunks(str(path)))
+    except OomDoctorError as error:
+        unread.append(error.message)
 
 
 def with_model(given: Given, facts: LogFacts, origin: str) -> Given:
