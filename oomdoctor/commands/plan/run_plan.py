@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
-from functools import partial
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 
 from oomdoctor.commands.devices import emulated, startup_errors
 from oomdoctor.commands.devices.cards import Card, card_named, cards_of
@@ -81,6 +81,7 @@ def run_plan(
     folder.write_request(request)
     if request.plan is not None and request.plan.verify:
         emulated.check_possible(request.python, "--verify")
+    known = _known_of(request)
 
     def so_far() -> Report:
         return finished_report(
@@ -92,32 +93,23 @@ def run_plan(
             lengths=lengths_answer(known),
         )
 
-    def check_limits() -> None:
-        known.warn(startup_errors.check_limits(request))
-
-    known = _known_of(request)
-
-    def on_build() -> None:
-        on_event(SurveyEvent("waiting", message=emulated.BUILDING))
-
-    with _emulated(known, folder, on_build) as variables:
+    listen = keeping(folder, so_far, on_event, _KEPT_EVERY_S)
+    run = _Run(known, folder, listen, lambda: stop() is not None)
+    with run.emulated() as variables:
         simulators = Simulators(
             request.python,
             folder,
             request.rung_limit_s,
-            lambda: stop() is not None,
+            run.is_over,
             fresh=request.fresh,
             variables=variables,
-            before_start=check_limits,
+            before_start=lambda: known.warn(startup_errors.check_limits(request)),
         )
-        listen = keeping(folder, so_far, on_event, _KEPT_EVERY_S)
         fault: OomDoctorError | None = None
         try:
             with suppress(Stopped), simulators:
-                check = partial(_verify, known, folder, variables, listen, stop)
-                opened = partial(_engines, known, folder, lambda: stop() is not None, on_build)
                 try:
-                    _predict(known, simulators, folder, listen, check, opened)
+                    run.predict(simulators, variables)
                 finally:
                     known.warn(inexact_warnings(known, folder))
                 if then is not None:
@@ -146,107 +138,92 @@ def _known_of(request: SurveyRequest) -> Findings:
     return Findings(request, spec, cards, found + _card_warnings(cards, request))
 
 
-def _predict(
-    known: Findings,
-    simulators: Simulators,
-    folder: RunFolder,
-    on_event: Listener,
-    check: Callable[[], None],
-    opened: Callable[[Card, Chosen], AbstractContextManager[Engines | None]],
-) -> None:
-    """Look at the model and the data file, simulate every rung, and `check` those that matter.
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A plan in progress: what is known, where it is kept, who listens, whether to stop."""
 
-    `opened` gives the engines of the chosen rungs on a card, None where they cannot run.
+    known: Findings
+    folder: RunFolder
+    on_event: Listener
+    is_over: Callable[[], bool]
 
-    Raises:
-        Stopped: told to stop; what is known stays.
-    """
-    on_event(SurveyEvent("inspecting", message=f"{known.spec.id} ({known.spec.source})"))
-    inspection = _inspect(known, simulators)
-    known.take_inspection(inspection)
-    counted = count_rows(known.request, known.spec, simulators.run_one, on_event)
-    if counted is not None:
-        known.take_rows(counted)
-    known.set_limits(inspection)
-    if known.plan.solve is not None:
-        solve(known, known.plan.solve, simulators, on_event)
-        return
-    known.warn(route_warnings(known))
-    for card in known.cards:
-        with opened(card, is_sharded) as engines:
-            if known.plan.fewest is not None:
-                find_fewest(known, card, engines, simulators, on_event)
-                continue
-            if engines is not None:
-                run_ladder(known, card, engines, on_event)
-        with opened(card, runs_on_card_only) as engines:
-            if engines is not None:
-                run_ladder(known, card, engines, on_event, runs_on_card_only)
-    if known.plan.fewest is not None:
-        return
-    for card in known.cards:
-        estimate_times(known, card, simulators, on_event)
-    _simulate(known, simulators, on_event)
-    find_crossings(known, simulators, on_event)
-    if known.request.snapshot is not None:
-        record_snapshot(known, simulators, folder)
-    known.limits = find_limits(known, simulators)
-    check()
-    known.yours = find_yours(known, simulators)
-    find_remedies(known, simulators)
+    def predict(self, simulators: Simulators, variables: dict[str, str]) -> None:
+        """Look at the model and the data file, simulate every rung, and check those that matter.
 
+        Raises:
+            Stopped: told to stop; what is known stays.
+        """
+        known, on_event = self.known, self.on_event
+        on_event(SurveyEvent("inspecting", message=f"{known.spec.id} ({known.spec.source})"))
+        inspection = _inspect(known, simulators)
+        known.take_inspection(inspection)
+        counted = count_rows(known.request, known.spec, simulators.run_one, on_event)
+        if counted is not None:
+            known.take_rows(counted)
+        known.set_limits(inspection)
+        if known.plan.solve is not None:
+            solve(known, known.plan.solve, simulators, on_event)
+            return
+        known.warn(route_warnings(known))
+        for card in known.cards:
+            with self._engines(card, is_sharded) as engines:
+                if known.plan.fewest is not None:
+                    find_fewest(known, card, engines, simulators, on_event)
+                    continue
+                if engines is not None:
+                    run_ladder(known, card, engines, on_event)
+            with self._engines(card, runs_on_card_only) as engines:
+                if engines is not None:
+                    run_ladder(known, card, engines, on_event, runs_on_card_only)
+        if known.plan.fewest is not None:
+            return
+        for card in known.cards:
+            estimate_times(known, card, simulators, on_event)
+        _simulate(known, simulators, on_event)
+        find_crossings(known, simulators, on_event)
+        if known.request.snapshot is not None:
+            record_snapshot(known, simulators, self.folder)
+        known.limits = find_limits(known, simulators)
+        if known.plan.verify:
+            environment = worker_environment(emulated.UUID) | variables
+            with WorkerHost(known.request.python, environment, self.folder.path) as host:
+                verify(known, Checker(host, self.folder, on_event, self.is_over))
+        known.yours = find_yours(known, simulators)
+        find_remedies(known, simulators)
 
-@contextmanager
-def _emulated(
-    known: Findings, folder: RunFolder, on_build: Callable[[], None]
-) -> Iterator[dict[str, str]]:
-    """The variables of processes that can see the emulated card.
+    @contextmanager
+    def emulated(self) -> Iterator[dict[str, str]]:
+        """The variables of processes that can see the emulated card.
 
-    None if nothing is checked on it, unless the interpreter's torch cannot be imported otherwise.
-    """
-    if not known.plan.verify and not emulated.needed_to_import(known.request.python):
-        yield {}
-        return
-    if known.plan.verify:
-        (card,) = known.cards
-        gpus = emulated.EmulatedGpus(card, 1)
-    else:
+        None if nothing is checked on it, unless the interpreter's torch cannot be imported
+        otherwise.
+        """
+        python, verifies = self.known.request.python, self.known.plan.verify
+        if not verifies and not emulated.needed_to_import(python):
+            yield {}
+            return
         gpus = emulated.emulated_gpus("T4")  # which simulations do not see
-    with emulated.emulating(
-        gpus, known.request.python, folder.path, on_build=on_build
-    ) as variables:
-        yield variables
+        if verifies:
+            (card,) = self.known.cards
+            gpus = emulated.EmulatedGpus(card, 1)
+        with emulated.emulating(
+            gpus, python, self.folder.path, on_build=self._on_build
+        ) as variables:
+            yield variables
 
+    @contextmanager
+    def _engines(self, card: Card, chosen: Chosen) -> Iterator[Engines | None]:
+        """The engines of the chosen rungs on a card, None where they cannot run."""
+        if card not in engine_cards(self.known, chosen):
+            yield None
+            return
+        with Engines(
+            self.known, card, self.folder, self.is_over, self._on_build, chosen
+        ) as engines:
+            yield engines
 
-def _verify(
-    known: Findings,
-    folder: RunFolder,
-    variables: dict[str, str],
-    on_event: Listener,
-    stop: Stop,
-) -> None:
-    """Check rungs in a host that sees the emulated card, if the plan asks for it."""
-    if not known.plan.verify:
-        return
-    environment = worker_environment(emulated.UUID) | variables
-    with WorkerHost(known.request.python, environment, folder.path) as host:
-        verify(known, Checker(host, folder, on_event, lambda: stop() is not None))
-
-
-@contextmanager
-def _engines(
-    known: Findings,
-    folder: RunFolder,
-    stop: Callable[[], bool],
-    on_build: Callable[[], None],
-    card: Card,
-    chosen: Chosen,
-) -> Iterator[Engines | None]:
-    if card not in engine_cards(known, chosen):
-        yield None
-        return
-    with Engines(known, card, folder, stop, on_build, chosen) as engines:
-        yield engines
+    def _on_build(self) -> None:
+        self.on_event(SurveyEvent("waiting", message=emulated.BUILDING))
 
 
 def _inspect(known: Findings, simulators: Simulators) -> Inspection:
@@ -282,16 +259,11 @@ def _simulate(known: Findings, simulators: Simulators, on_event: Listener) -> No
     for done, ended in enumerate(simulated, 1):
         task = tasks[ended.number]
         attempts = [known.attempts.get((c.name, task.rung.config.key()), ()) for c in task.cards]
-        on_event(
-            SurveyEvent(
-                "predicted",
-                rungs[ended.number],
-                attempts=attempts[0] if len(attempts) == 1 else (),
-                message=_fitting(attempts) if len(attempts) > 1 else None,
-                index=done,
-                total=len(tasks),
-            )
-        )
+        event = SurveyEvent("predicted", rungs[ended.number], index=done, total=len(tasks))
+        if len(attempts) == 1:
+            on_event(replace(event, attempts=attempts[0]))
+        else:
+            on_event(replace(event, message=_fitting(attempts)))
 
 
 def _fitting(attempts: list[tuple[Attempt, ...]]) -> str:
