@@ -15,12 +15,11 @@ from oomdoctor.analysis.changes.search import Answer
 from oomdoctor.analysis.changes.sets import ChangeSet, sets_in_order
 from oomdoctor.analysis.search.from_prediction import RungPrediction
 from oomdoctor.commands.devices.cards import room_for
-from oomdoctor.commands.events import Listener
 from oomdoctor.commands.jobs.launch import Stopped
 from oomdoctor.commands.ladder import your_changes as yours
 from oomdoctor.commands.ladder.your_changes import Simulation, Sized, Tried
 from oomdoctor.commands.probe.knowledge import Knowledge, predict_rungs
-from oomdoctor.commands.probe.state import Ending, SurveyState
+from oomdoctor.commands.probe.state import SurveyState
 from oomdoctor.commands.probe.walk import SurveyJobs, walk
 from oomdoctor.records.job.result import Attempt, ProbeResult
 from oomdoctor.records.report.user_training import YOURS, Aim, UserTraining, YourChange, YourRung
@@ -37,16 +36,10 @@ def unmeasured(state: SurveyState) -> YourRung | None:
     return yours.unanswered(rung.config.key(), "no change of it was measured")
 
 
-def try_changes(
-    state: SurveyState,
-    jobs: SurveyJobs,
-    knowledge: Knowledge | None,
-    on_event: Listener,
-    ending: Ending,
-) -> None:
+def try_changes(state: SurveyState, jobs: SurveyJobs, knowledge: Knowledge | None) -> None:
     """Measure the changes that promise most, until some help or an end is requested."""
     training, rung = state.request.user_training, state.own_rung()
-    if training is None or rung is None or ending.is_over():
+    if training is None or rung is None or jobs.ending.is_over():
         return
     row = state.row(rung)
     reason = yours.no_answer(row)
@@ -57,38 +50,39 @@ def try_changes(
         return
     simulation, predicted = None, dict[str, RungPrediction]()
     if knowledge is not None and row.key in state.predicted.rungs:
-        simulation = _simulation(state, knowledge, on_event, ending.is_over, predicted)
+        simulation = _simulation(state, jobs, knowledge, predicted)
     changes, ruled_out = _promising(state, training, row, simulation)
     tried: list[Tried] = []
     for one in changes:
-        if ending.is_over() or _is_enough(row, tried):
+        if jobs.ending.is_over() or _is_enough(row, tried):
             break
         changed = yours.changed_rung(one)
         state.add_change(changed, predicted)
         with suppress(Stopped):
-            walk(state, jobs, None, on_event, ending)
+            walk(state, jobs, None)
         result = state.row(changed)
         if _was_tried(one, row, result):
             tried.append((one, result))
             state.yours = _answer(training, row, tried, None)
-    if not ending.is_over():
+    if not jobs.ending.is_over():
         state.yours = _answer(training, row, tried, ruled_out)
 
 
 def _simulation(
     state: SurveyState,
+    jobs: SurveyJobs,
     knowledge: Knowledge,
-    on_event: Listener,
-    is_over: Callable[[], bool],
     predicted: dict[str, RungPrediction],
 ) -> Simulation:
     """A judge on the device of the probe, with what earlier probes measured; fills `predicted`."""
+
+    is_over = jobs.ending.is_over
 
     def run(rungs: Sequence[Sized]) -> Iterator[tuple[Attempt, ...]]:
         sizes = {rung.config.key(): sizes for rung, sizes in rungs}
         asked = [rung for rung, _ in rungs]
         learned = knowledge.learned
-        found = predict_rungs(state, asked, learned, sizes, on_event=on_event, stop=is_over)
+        found = predict_rungs(state, asked, learned, sizes, on_event=jobs.on_event, stop=is_over)
         predicted.update(found.rungs)
         yield from found.attempts.values()
 

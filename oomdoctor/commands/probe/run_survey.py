@@ -74,7 +74,7 @@ def run_survey(
             so_far = partial(_report, state, started_at, ending)
             noting = keeping(folder, so_far, on_event, every_s=0.0)
             with WorkerHost(request.python, environment, folder.path) as host, suppress(Stopped):
-                _run(state, SurveyJobs(setup, host, ending.is_over), noting, ending, started_at)
+                _run(state, SurveyJobs(setup, host, ending, noting), started_at)
     except OomDoctorError:
         if stop() is None:  # otherwise the signal broke off the wait for the device
             raise
@@ -153,30 +153,30 @@ def _origin(state: SurveyState, started_at: str) -> Origin:
     return Origin(state.setup.folder.name, started_at, cap)
 
 
-def _run(
-    state: SurveyState, jobs: SurveyJobs, on_event: Listener, ending: Ending, started_at: str
-) -> None:
+def _run(state: SurveyState, jobs: SurveyJobs, started_at: str) -> None:
     """Look at the model, then measure its rungs until all are settled or a stop is requested."""
-    _prepare(state, jobs, on_event)
-    take_finished(state, on_event)
+    _prepare(state, jobs)
+    take_finished(state, jobs.on_event)
     knowledge = None
     if state.request.predict:
         assert state.inspection is not None
-        knowledge = Knowledge.of(
-            state.setup.device, state.inspection.versions, _origin(state, started_at)
-        )
+        origin = _origin(state, started_at)
+        knowledge = Knowledge.of(state.setup.device, state.inspection.versions, origin)
         state.warn(knowledge.warnings)
-        state.take_prediction(
-            predict_rungs(
-                state, state.rungs, knowledge.learned, on_event=on_event, stop=ending.is_over
-            )
+        predicted = predict_rungs(
+            state,
+            state.rungs,
+            knowledge.learned,
+            on_event=jobs.on_event,
+            stop=jobs.ending.is_over,
         )
-    walk(state, jobs, knowledge, on_event, ending)
-    record_rungs(state, jobs, on_event, ending)
-    try_changes(state, jobs, knowledge, on_event, ending)
+        state.take_prediction(predicted)
+    walk(state, jobs, knowledge)
+    record_rungs(state, jobs)
+    try_changes(state, jobs, knowledge)
 
 
-def _prepare(state: SurveyState, jobs: SurveyJobs, on_event: Listener) -> None:
+def _prepare(state: SurveyState, jobs: SurveyJobs) -> None:
     """Look at the model and the data file.
 
     Raises:
@@ -185,10 +185,10 @@ def _prepare(state: SurveyState, jobs: SurveyJobs, on_event: Listener) -> None:
             ladder would take hours on a CPU that was not asked for (exit 5).
     """
     setup = state.setup
-    on_event(SurveyEvent("inspecting", message=f"{setup.spec.id} ({setup.spec.source})"))
+    jobs.on_event(SurveyEvent("inspecting", message=f"{setup.spec.id} ({setup.spec.source})"))
     inspection = jobs.inspect(state.rungs[0].config)
     state.take_inspection(inspection)
-    counted = count_rows(state.request, setup.spec, jobs.without_deadline, on_event)
+    counted = count_rows(state.request, setup.spec, jobs.without_deadline, jobs.on_event)
     if counted is not None:
         state.take_rows(counted)
     state.set_limits(inspection)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from oomdoctor.analysis.search.ladder import NextTry, SkipRung
 from oomdoctor.analysis.speed_verdict import may_teach
@@ -38,43 +38,37 @@ from oomdoctor.system.store.run_folders import save_attempt
 _ENDINGS: dict[FileKind, str] = {"snapshot": "pickle", "trace": "json"}
 
 
-def walk(
-    state: SurveyState,
-    jobs: SurveyJobs,
-    knowledge: Knowledge | None,
-    on_event: Listener,
-    ending: Ending,
-) -> None:
+def walk(state: SurveyState, jobs: SurveyJobs, knowledge: Knowledge | None) -> None:
     """Take one step after the other. `knowledge` corrects the predictions, where there are any.
 
     Raises:
         Stopped: told to stop.
     """
-    while not ending.is_over():
+    while not jobs.ending.is_over():
         step = state.next_step()
         if step is None:
             return
         if isinstance(step, SkipRung):
             state.skip(step)
-            _tell(state, on_event, "skipped", step.rung, message=step.reason)
+            _tell(state, jobs, "skipped", step.rung, message=step.reason)
             continue
-        attempt = _try(state, jobs, step, on_event)
+        attempt = _try(state, jobs, step)
         state.keep(attempt)
         if knowledge is not None:
             known = state.context.predictions
             trusted = may_teach(attempt, state.context)
             state.correct_predictions(knowledge.learn(step.rung, attempt, known, trusted=trusted))
-        _tell(state, on_event, "tried", step.rung, step.micro_batch_size, attempt=attempt)
+        _tell(state, jobs, "tried", step.rung, step.micro_batch_size, attempt=attempt)
         told = any(one.code == MEMORY_NOT_FREE for one in state.warnings)
         if not told and state.request.emulate is None:
             state.warn(device.not_given_back(state.setup.device))
 
 
-def _try(state: SurveyState, jobs: SurveyJobs, step: NextTry, on_event: Listener) -> Attempt:
+def _try(state: SurveyState, jobs: SurveyJobs, step: NextTry) -> Attempt:
     """Try one micro-batch size of one rung in its own process."""
     rung, size = step.rung, step.micro_batch_size
     config = rung.config.with_micro_batch(size)
-    _tell(state, on_event, "trying", rung, size, message=step.why)
+    _tell(state, jobs, "trying", rung, size, message=step.why)
     reason = cannot_run(config, state.context.compute_capability)
     if reason is not None:
         return refused(config, reason)
@@ -82,13 +76,13 @@ def _try(state: SurveyState, jobs: SurveyJobs, step: NextTry, on_event: Listener
         rung.label,
         config,
         state.context.usable_bytes,
-        on_phase=lambda phase: _tell(state, on_event, "phase", rung, size, phase=phase),
+        on_phase=lambda phase: _tell(state, jobs, "phase", rung, size, phase=phase),
     )
 
 
 def _tell(
     state: SurveyState,
-    on_event: Listener,
+    jobs: SurveyJobs,
     kind: EventKind,
     rung: Rung,
     size: int | None = None,
@@ -100,10 +94,10 @@ def _tell(
     rungs = state.all_rungs()
     index, total = 1 + rungs.index(rung), len(rungs)
     left = sum(one is not rung for one in state.still_to_try())
-    on_event(SurveyEvent(kind, rung, size, phase, attempt, index, total, message, left=left))
+    jobs.on_event(SurveyEvent(kind, rung, size, phase, attempt, index, total, message, left=left))
 
 
-def record_rungs(state: SurveyState, jobs: SurveyJobs, on_event: Listener, ending: Ending) -> None:
+def record_rungs(state: SurveyState, jobs: SurveyJobs) -> None:
     """Record the rungs that the request names, each in a separate process."""
     asked = state.setup.request
     kinds: tuple[tuple[FileKind, str | None], ...] = (
@@ -111,7 +105,7 @@ def record_rungs(state: SurveyState, jobs: SurveyJobs, on_event: Listener, endin
         ("trace", asked.trace),
     )
     for kind, label in kinds:
-        if label is None or ending.is_over():
+        if label is None or jobs.ending.is_over():
             continue
         # The label may have changed with the 16-bit type of the device.
         place = [rung.label for rung in asked.recipe.rungs].index(label)
@@ -122,7 +116,7 @@ def record_rungs(state: SurveyState, jobs: SurveyJobs, on_event: Listener, endin
             state.warn([warning("not_recorded", kind=kind, label=rung.label, reason=reason)])
             continue
         message = f"recording the {kind} of {rung.label} at micro-batch {size}"
-        on_event(SurveyEvent("waiting", message=message))
+        jobs.on_event(SurveyEvent("waiting", message=message))
         name = re.sub(r"[^\w.+-]+", "-", rung.label)
         file = state.setup.folder.path / f"{kind}-{name}.{_ENDINGS[kind]}"
         config = rung.config.with_micro_batch(size)
@@ -148,11 +142,17 @@ def is_alone(request: SurveyRequest) -> bool:
     return request.emulate is not None and request.most_gpus() > 1 and not request.all_ranks
 
 
+@dataclass(frozen=True, slots=True)
 class SurveyJobs:
-    """Runs one job at a time in the host; `stop` ends the one that runs, which raises `Stopped`."""
+    """Runs one job at a time in the host; `ending` ends the one that runs, which raises `Stopped`.
 
-    def __init__(self, setup: SurveySetup, host: WorkerHost, stop: Callable[[], bool]) -> None:
-        self._setup, self._host, self._stop = setup, host, stop
+    `on_event` is the listener of the survey.
+    """
+
+    setup: SurveySetup
+    host: WorkerHost
+    ending: Ending
+    on_event: Listener
 
     def inspect(self, config: TrainConfig) -> Inspection:
         """What the worker says about the model and the machine.
@@ -163,14 +163,14 @@ class SurveyJobs:
         job = ProbeJob(
             mode="inspect",
             label="inspect",
-            model=self._setup.spec,
+            model=self.setup.spec,
             config=on_one_gpu(config),
-            device_type=self._setup.device.type,
+            device_type=self.setup.device.type,
         )
         attempt, reply = self._launched(job, "inspect", None)
         if reply is not None and reply.inspection is not None:
             return reply.inspection
-        raise startup_errors.inspection_error(attempt, self._setup.spec, self._setup.request.python)
+        raise startup_errors.inspection_error(attempt, self.setup.spec, self.setup.request.python)
 
     def without_deadline(
         self, job: ProbeJob, on_phase: Callable[[str], None]
@@ -213,30 +213,30 @@ class SurveyJobs:
         size: int | None = None,
     ) -> tuple[Attempt, Reply | None]:
         """Run a job in the folder of that name; a try of a micro-batch size is kept there."""
-        folder = self._setup.folder.job_folder(name, size)
+        folder = self.setup.folder.job_folder(name, size)
         attempt, reply = launch(
-            self._host,
+            self.host,
             job,
             folder,
             usable_bytes=usable_bytes,
-            deadline_s=self._setup.request.rung_limit_s if deadline_s is None else deadline_s,
+            deadline_s=self.setup.request.rung_limit_s if deadline_s is None else deadline_s,
             on_phase=on_phase,
-            stop=self._stop,
+            stop=self.ending.is_over,
         )
         if size is not None:
             save_attempt(folder, attempt)
         return attempt, reply
 
     def _job(self, label: str, config: TrainConfig, usable_bytes: int) -> ProbeJob:
-        request, gpu = self._setup.request, self._setup.device.gpu
+        request, gpu = self.setup.request, self.setup.device.gpu
         return ProbeJob(
             mode="measure",
             label=label,
-            model=self._setup.spec,
+            model=self.setup.spec,
             config=config,
-            device_type=self._setup.device.type,
+            device_type=self.setup.device.type,
             budget_bytes=usable_bytes,
-            device_id=self._setup.device_id,
+            device_id=self.setup.device_id,
             weights=request.weights,
             evaluate=request.evaluate,
             eval_batch_size=request.eval_batch_size,
@@ -245,5 +245,5 @@ class SurveyJobs:
             alone=config.world_size > 1 and is_alone(request),
             nodes=request.nodes if config.world_size > 1 else 1,
             vllm_bytes=taken_bytes(config, gpu.total_bytes) if gpu is not None else 0,
-            timing_limit_s=min(device.timing_limit_s(self._setup.device), request.rung_limit_s / 4),
+            timing_limit_s=min(device.timing_limit_s(self.setup.device), request.rung_limit_s / 4),
         )

@@ -28,10 +28,7 @@ PARTS = ("page.html", "page.css")
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """A cell under the column of a name.
-
-    `tone` is the color of an outcome, and the `head` cell names the row.
-    """
+    """A cell; `tone` is the color of an outcome, and the `head` cell names the row."""
 
     name: str
     text: str
