@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from oomdoctor.analysis.allocator.caching import CachingAllocator
 from oomdoctor.analysis.allocator.records import OutOfDeviceMemory
@@ -15,6 +14,7 @@ from oomdoctor.commands.devices.cards import card_that_holds
 from oomdoctor.commands.devices.emulated import EmulatedGpus
 from oomdoctor.commands.run.diagnosis import about_a_value
 from oomdoctor.commands.run.processes import Events, Process, ran_out, read_events
+from oomdoctor.commands.run.seen_outside import Seen
 from oomdoctor.commands.run.session import WatchRequest, line_of
 from oomdoctor.commands.run.values import unknown_sizes
 from oomdoctor.records.report.report import Report, Warn
@@ -27,17 +27,11 @@ _ROOMY = "1TiB"  # more than any card has
 LEAST_STEPS = 2  # after the first the optimizer's states are there
 
 
-def with_cards(
-    report: Report,
-    request: WatchRequest,
-    folder: Path,
-    processes: Sequence[Process],
-    *,
-    failed: bool,
-) -> Report:
+def with_cards(report: Report, request: WatchRequest, seen: Seen) -> Report:
     """The report of an emulated run, with the smallest card that would do."""
     assert request.gpus is not None
-    events = [one for process in processes for one in read_events(folder, process)]
+    processes = seen.processes
+    events = [one for process in processes for one in read_events(seen.folder, process)]
     settings = _settings(processes)
     built_for = [word for one in processes for word in one.record["architectures"]]
     least = least_capability(request.gpus.card.capability, built_for)
@@ -51,8 +45,8 @@ def with_cards(
     )
     return replace(
         report,
-        next_commands=_next(request, request.gpus, report.ranks, smallest, failed=failed),
-        warnings=tuple(_warnings(request, processes, report.ranks, folder, failed=failed)),
+        next_commands=_next(request, request.gpus, report.ranks, smallest, failed=seen.failed),
+        warnings=tuple(_warnings(request, request.gpus, seen, report.ranks)),
         smallest_gpu=smallest,
         unknown_sizes=unknown_sizes(request, processes),
     )
@@ -85,24 +79,18 @@ def _next(
 
 
 def _warnings(
-    request: WatchRequest,
-    processes: Sequence[Process],
-    ranks: Sequence[RankMemory],
-    folder: Path,
-    *,
-    failed: bool,
+    request: WatchRequest, gpus: EmulatedGpus, seen: Seen, ranks: Sequence[RankMemory]
 ) -> list[Warn]:
-    gpus = request.gpus
-    assert gpus is not None
+    processes, failed = seen.processes, seen.failed
     found = emulated.warnings(gpus) + emulated.value_warnings(str(request.python))
-    found += emulated.inexact_parts(folder)
+    found += emulated.inexact_parts(seen.folder)
     ranks_asked = _world(processes)
     if gpus.alone and ranks_asked > 1:
         wording = "failed" if failed and not ran_out(ranks) else "text"
         found.append(warning("one_rank", wording, ranks=ranks_asked))
     if not ranks and not failed:
         found.append(warning("gpu_unused"))
-    value = about_a_value(list(processes)) if failed else None
+    value = about_a_value(processes) if failed else None
     if value is not None:
         found.append(warning("unknown_values", message=value))
     steps = max((rank.steps for rank in ranks), default=0)

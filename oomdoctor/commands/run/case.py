@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from oomdoctor.commands.run.process.streams import Tail
 from oomdoctor.commands.run.processes import Process, failures
+from oomdoctor.commands.run.seen_outside import Seen
 from oomdoctor.records.codec import dumps
 from oomdoctor.records.report.report import Report
 from oomdoctor.redaction import HIDDEN, is_secret, text_without_secrets, without_secrets
@@ -43,17 +43,11 @@ _LEAST = 6  # characters; shorter values are in every text
 
 
 def write_case(
-    report: Report,
-    folder: Path,
-    processes: Sequence[Process],
-    tail: Tail,
-    given: Path | None,
-    rendered: Callable[[Report], str],
+    report: Report, seen: Seen, given: Path | None, rendered: Callable[[Report], str]
 ) -> Report:
     """Write the case of a report and return the report with its folder.
 
-    `folder` is what the processes shared, `given` where the user wants the case, and `rendered`
-    makes the page.
+    `given` is where the user wants the case, and `rendered` makes the page.
 
     Raises:
         OomDoctorError: the folder cannot be written (exit 5).
@@ -62,14 +56,14 @@ def write_case(
     case = new_case(report.command_line, given)
     named = shlex.quote(str(case) if given is not None else case.name)
     packed = f"oomdoctor show {named} --zip {shlex.quote(case.name)}.zip"
-    looked_at = _timelines(case, folder, processes)
+    looked_at = _timelines(case, seen)
     commands = (*report.next_commands, *looked_at, packed)
     report = replace(report, run_dir=str(case), next_commands=commands)
     with writing(case):
-        for process in processes:
-            _take_files(process, folder, case, secrets)
-        _write(case / "output.log", secrets.out_of(tail.text()))
-        _write(case / "environment.json", _environment(processes, secrets))
+        for process in seen.processes:
+            _take_files(process, seen.folder, case, secrets)
+        _write(case / "output.log", secrets.out_of(seen.tail.text()))
+        _write(case / "environment.json", _environment(seen.processes, secrets))
         _write(case / PAGE, secrets.out_of(rendered(report)))
         _write(case / CASE, document_of(report, secrets))
     return report
@@ -86,13 +80,13 @@ def snapshot_name(rank: int, device: int) -> str:
     return f"snapshot-rank{rank}-gpu{device}.pickle"
 
 
-def _timelines(case: Path, folder: Path, processes: Sequence[Process]) -> tuple[str, ...]:
+def _timelines(case: Path, seen: Seen) -> tuple[str, ...]:
     """The line that draws the first snapshot; none without one."""
     found = [
         case / snapshot_name(process.rank, failed["device"])
-        for process in processes
+        for process in seen.processes
         for failed in failures(process)
-        if failed["snapshot"] and (folder / failed["snapshot"]).exists()
+        if failed["snapshot"] and (seen.folder / failed["snapshot"]).exists()
     ]
     words = ["oomdoctor", "snapshot", *map(str, found[:1]), "--html", "timeline.html"]
     return (shlex.join(words),) if found else ()

@@ -60,7 +60,7 @@ def micro_batch_of(command: Sequence[str]) -> int | None:
     return setup_of(given, {}).values.get("micro_batch_size")
 
 
-def about_a_value(processes: list[Process]) -> str | None:
+def about_a_value(processes: Sequence[Process]) -> str | None:
     """The message of an exception that a value led to; None if none did."""
     for process in processes:
         error = process.record["exception"]

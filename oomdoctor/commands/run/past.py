@@ -12,8 +12,8 @@ from typing import Any, Literal, NamedTuple
 
 from oomdoctor.commands.explain.explained import with_model
 from oomdoctor.commands.run.diagnosis import SOURCE, micro_batch_of, typed
-from oomdoctor.commands.run.process.streams import Tail
-from oomdoctor.commands.run.processes import Process, failures
+from oomdoctor.commands.run.processes import failures
+from oomdoctor.commands.run.seen_outside import Seen
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.explain.diagnose import diagnose, incident_of
 from oomdoctor.explain.evidence import SnapshotEvidence
@@ -34,12 +34,7 @@ _MOST_DIVISOR = 64  # where the micro-batch size is not known
 
 
 def past_its_memory(
-    rank: RankMemory,
-    answer: SnapshotDevice | None,
-    folder: Path,
-    processes: Sequence[Process],
-    tail: Tail,
-    command: Sequence[str],
+    rank: RankMemory, answer: SnapshotDevice | None, seen: Seen, command: Sequence[str]
 ) -> tuple[SnapshotDevice | None, tuple[Diagnosis, ...]]:
     """What the snapshot of the rank, in the run's folder, says at its peak, and the diagnosis.
 
@@ -48,7 +43,7 @@ def past_its_memory(
     if answer is None or answer.peak is None or rank.oom is None:
         return answer, ()
     held, answer = answer.peak, replace(answer, oom=None)
-    process = next(one for one in processes if one.record["pid"] == rank.pid)
+    process = next(one for one in seen.processes if one.record["pid"] == rank.pid)
     failed = next(one for one in failures(process)[::-1] if one["device"] == rank.device)
     oom = rank.oom
     context = (rank.peak_device_bytes or rank.peak_reserved_bytes) - rank.peak_reserved_bytes
@@ -64,14 +59,16 @@ def past_its_memory(
         evidence,
         _frames(failed),
         step=oom.step,
-        rank=rank.rank if len(processes) > 1 else None,
+        rank=rank.rank if len(seen.processes) > 1 else None,
         capacity_bytes=oom.total_bytes,
         process_bytes=own,
         other_processes_bytes=max(0, used - own),
     )
     batch = process.record.get("micro_batch_size") or micro_batch_of(command)
-    replayed = _replayed(rank, folder / failed["snapshot"], batch) if failed["snapshot"] else None
-    _, facts = scan(lines(chain(tail.chunks(), [b"\n"])))
+    replayed = (
+        _replayed(rank, seen.folder / failed["snapshot"], batch) if failed["snapshot"] else None
+    )
+    _, facts = scan(lines(chain(seen.tail.chunks(), [b"\n"])))
     given = Given(
         settings=typed(command),
         settings_source="the command",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -20,31 +20,17 @@ from oomdoctor.commands.run.diagnosis import (
 )
 from oomdoctor.commands.run.past import past_its_memory
 from oomdoctor.commands.run.process.command import Ended
-from oomdoctor.commands.run.process.streams import Tail
-from oomdoctor.commands.run.processes import Process, failures, ran_out, rank_memory, read_processes
+from oomdoctor.commands.run.processes import failures, ran_out, rank_memory, read_processes
 from oomdoctor.commands.run.real import device_of, machine_of, usable_bytes
-from oomdoctor.commands.run.seen_outside import Samples, lines_from_outside, notes_from_outside
+from oomdoctor.commands.run.seen_outside import Seen, lines_from_outside, notes_from_outside
 from oomdoctor.commands.run.session import WatchRequest
 from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.explain.evidence import evidence_of
-from oomdoctor.records.job.machine import Gpu
 from oomdoctor.records.report.diagnosis import Diagnosis
-from oomdoctor.records.report.report import Fault, Report, Status, Warn, bare_report
+from oomdoctor.records.report.report import Fault, Report, Status, bare_report
 from oomdoctor.records.report.run import RankMemory, RunDevice
 from oomdoctor.records.report.snapshot import SnapshotDevice
 from oomdoctor.records.report.warnings import other_processes, warning
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What was seen of a command: the folder that its processes shared, how it ended, what it
-    printed, samples from outside, and the real GPUs of this machine."""
-
-    folder: Path
-    ended: Ended
-    tail: Tail
-    samples: Samples
-    here: tuple[Gpu, ...] = ()
 
 
 def report_of(
@@ -64,11 +50,11 @@ def report_of(
     """
     bare = _without_summary(request, seen, started, elapsed_s)
     try:
-        processes = read_processes(seen.folder)
-        report = _with_summary(bare, request, seen, processes)
+        seen = replace(seen, processes=tuple(read_processes(seen.folder)))
+        report = _with_summary(bare, request, seen)
         report = report if joined is None else joined(report)
         if report.status == "no" and not request.changes:
-            return _with_case(report, request, seen, processes, rendered)
+            return _with_case(report, request, seen, rendered)
         return report
     except Exception as error:  # noqa: BLE001 - how the command ended must not be lost
         on_crash(error)
@@ -78,14 +64,10 @@ def report_of(
 
 
 def _with_case(
-    report: Report,
-    request: WatchRequest,
-    seen: Seen,
-    processes: Sequence[Process],
-    rendered: Callable[[Report], str],
+    report: Report, request: WatchRequest, seen: Seen, rendered: Callable[[Report], str]
 ) -> Report:
     try:
-        return write_case(report, seen.folder, processes, seen.tail, request.case, rendered)
+        return write_case(report, seen, request.case, rendered)
     except OomDoctorError as error:
         fault = Fault(error.code, error.message, error.hint)
         return replace(report, errors=(*report.errors, fault))
@@ -118,16 +100,16 @@ def _without_summary(
     bare = bare_report("run", _status(ended, ran_out=False), ended.exit_code, started, elapsed_s)
     return replace(
         bare,
-        device=_device(request, seen, ()),
+        device=_device(request, seen),
         command_line=request.command,
         exit_code_of_command=ended.exit_code,
         host=seen.samples.host if request.gpus is None else None,
     )
 
 
-def _device(request: WatchRequest, seen: Seen, processes: Sequence[Process]) -> RunDevice | None:
+def _device(request: WatchRequest, seen: Seen) -> RunDevice | None:
     if request.gpus is None:
-        return device_of(processes, seen.here)
+        return device_of(seen.processes, seen.here)
     card, context = request.gpus.card, request.gpus.card.context.likely
     return RunDevice(
         kind="emulated",
@@ -140,23 +122,17 @@ def _device(request: WatchRequest, seen: Seen, processes: Sequence[Process]) -> 
     )
 
 
-def _with_summary(
-    bare: Report, request: WatchRequest, seen: Seen, processes: Sequence[Process]
-) -> Report:
+def _with_summary(bare: Report, request: WatchRequest, seen: Seen) -> Report:
     """The report with what the processes left, and what the command printed."""
-    ended, device = seen.ended, _device(request, seen, processes)
-    failed = ended.exit_code != 0
-    ranks = _ranks(request, processes, device, failed=failed)
-    ranks, first, answer = _with_evidence(ranks, processes, seen.folder)
-    outside = lines_from_outside(ended, processes, bare.host)
+    ended, failed, device = seen.ended, seen.failed, _device(request, seen)
+    ranks, first, answer = _with_evidence(_ranks(request, seen, device), seen)
+    outside = lines_from_outside(ended, seen.processes, bare.host)
     on_gpu = ran_out(ranks)
     source = first.oom.snapshot if answer is not None and first and first.oom else None
     evidence = () if answer is None else evidence_of(source or "", (answer,))
     told: tuple[Diagnosis, ...] = ()
     if first is not None and first.went_past:
-        answer, told = past_its_memory(
-            first, answer, seen.folder, processes, seen.tail, request.command
-        )
+        answer, told = past_its_memory(first, answer, seen, request.command)
     elif on_gpu or failed:
         told = joined(diagnoses_of(seen.tail, request.command, outside, evidence), evidence)
     for_memory = on_gpu or _ended_for_memory(told, outside)
@@ -169,24 +145,20 @@ def _with_summary(
         ranks=ranks,
         source=source,
         devices=() if answer is None else (answer,),
-        larger_batch=None if failed else larger_batch(ranks, _micro_batch(processes, request)),
+        larger_batch=None if failed else larger_batch(ranks, _micro_batch(seen, request)),
     )
     if request.gpus is None:
-        machine = machine_of(processes, seen.samples.gpus) if for_memory else None
-        warnings = _real_warnings(seen, processes, bare, failed=failed, used=bool(ranks))
+        machine = machine_of(seen.processes, seen.samples.gpus) if for_memory else None
+        notes = notes_from_outside(ended, bare.host)
+        warnings = [warning("ended_from_outside", said=note) for note in notes]
+        warnings += [] if ranks or failed else [warning("gpu_unused")]
         if machine is not None and machine.other_processes:
             warnings.append(other_processes(machine.other_processes))
         return replace(report, machine=machine, warnings=tuple(warnings))
-    return with_cards(report, request, seen.folder, processes, failed=failed)
+    return with_cards(report, request, seen)
 
 
-def _ranks(
-    request: WatchRequest,
-    processes: Sequence[Process],
-    device: RunDevice | None,
-    *,
-    failed: bool,
-) -> tuple[RankMemory, ...]:
+def _ranks(request: WatchRequest, seen: Seen, device: RunDevice | None) -> tuple[RankMemory, ...]:
     real = request.gpus is None
     context = device.context_bytes if device is not None else None
 
@@ -200,10 +172,10 @@ def _ranks(
     measured = real and device is not None and device.kind == "real"
     return tuple(
         memory
-        for process in processes
+        for process in seen.processes
         for memory in rank_memory(
             process,
-            failed=failed,
+            failed=seen.failed,
             usable_bytes=usable,
             context_bytes=context,
             evidence="measured" if measured else "emulated",
@@ -212,15 +184,13 @@ def _ranks(
 
 
 def _with_evidence(
-    ranks: tuple[RankMemory, ...], processes: Sequence[Process], folder: Path
+    ranks: tuple[RankMemory, ...], seen: Seen
 ) -> tuple[tuple[RankMemory, ...], RankMemory | None, SnapshotDevice | None]:
     """The ranks with the names of their snapshots in the case, and what the first one shows.
 
     The first rank that ran out is the one to look at: others may fail because of it.
     """
-    at = {
-        (one.rank, failed["device"]): failed["at"] for one in processes for failed in failures(one)
-    }
+    at = {(one.rank, bad["device"]): bad["at"] for one in seen.processes for bad in failures(one)}
     failed = [rank for rank in ranks if rank.outcome == "oom"]
     first = min(failed, key=lambda rank: at[rank.rank, rank.device], default=None)
     answer: SnapshotDevice | None = None
@@ -229,7 +199,7 @@ def _with_evidence(
         file = None if rank.oom is None else rank.oom.snapshot
         if rank.oom is not None and file is not None:
             if rank is first:
-                answer = snapshot_answer(folder / file, rank.device)
+                answer = snapshot_answer(seen.folder / file, rank.device)
             name = snapshot_name(rank.rank, rank.device) if rank in failed else None
             changed = replace(rank, oom=replace(rank.oom, snapshot=name))
             if rank is first and answer is not None:
@@ -252,19 +222,11 @@ def _ended_for_memory(told: Sequence[Diagnosis], outside: Sequence[str]) -> bool
     return first.is_oom and not first.survived and sure
 
 
-def _micro_batch(processes: Sequence[Process], request: WatchRequest) -> int | None:
+def _micro_batch(seen: Seen, request: WatchRequest) -> int | None:
     """The micro-batch size, as the Trainer says it, or an option of the command."""
-    told = {one.record.get("micro_batch_size") for one in processes}
+    told = {one.record.get("micro_batch_size") for one in seen.processes}
     (size,) = told if len(told) == 1 else (None,)
     return size or micro_batch_of(request.command)
-
-
-def _real_warnings(
-    seen: Seen, processes: Sequence[Process], report: Report, *, failed: bool, used: bool
-) -> list[Warn]:
-    notes = notes_from_outside(seen.ended, processes, report.host)
-    found = [warning("ended_from_outside", said=note) for note in notes]
-    return found if used or failed else [*found, warning("gpu_unused")]
 
 
 def _exit_code(ended: Ended, ranks: Sequence[RankMemory]) -> int:

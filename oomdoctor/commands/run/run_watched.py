@@ -22,8 +22,8 @@ from oomdoctor.commands.run.process.command import run_command
 from oomdoctor.commands.run.process.guard import end_left_over, guarded
 from oomdoctor.commands.run.process.streams import Tail
 from oomdoctor.commands.run.real import gpus_here
-from oomdoctor.commands.run.report import Seen, report_of
-from oomdoctor.commands.run.seen_outside import sampled
+from oomdoctor.commands.run.report import report_of
+from oomdoctor.commands.run.seen_outside import Seen, sampled
 from oomdoctor.commands.run.session import (
     WatchRequest,
     line_of,

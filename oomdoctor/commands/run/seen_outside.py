@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from oomdoctor.commands.run.process.command import Ended
+from oomdoctor.commands.run.process.streams import Tail
 from oomdoctor.commands.run.processes import Process
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.job.machine import Gpu
@@ -67,7 +68,7 @@ def was_killed(ended: Ended, processes: Sequence[Process]) -> bool:
 
 
 def notes_from_outside(
-    ended: Ended, processes: Sequence[Process], host: HostMemory | None, now: float | None = None
+    ended: Ended, host: HostMemory | None, now: float | None = None
 ) -> list[str]:
     """Sentences about an end that is not for lack of memory, or of which that is not known."""
     notes = []
@@ -138,6 +139,24 @@ class Samples:
                 again |= self._seen.get(path.name) != at
                 self._seen[path.name] = at
         return again
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was seen of a command: the folder that its processes shared, how it ended, what it
+    printed, samples from outside, the real GPUs of this machine, and what its processes left."""
+
+    folder: Path
+    ended: Ended
+    tail: Tail
+    samples: Samples
+    here: tuple[Gpu, ...] = ()
+    processes: tuple[Process, ...] = ()
+
+    @property
+    def failed(self) -> bool:
+        """Whether the command ended with another exit code than 0."""
+        return self.ended.exit_code != 0
 
 
 def shared_memory(place: str = _SHM) -> tuple[int | None, int | None]:

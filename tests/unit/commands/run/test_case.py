@@ -13,8 +13,10 @@ import pytest
 from example_runs import ran_out
 
 from oomdoctor.commands.run.case import write_case
+from oomdoctor.commands.run.process.command import Ended
 from oomdoctor.commands.run.process.streams import Tail
 from oomdoctor.commands.run.processes import Process
+from oomdoctor.commands.run.seen_outside import Samples, Seen
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.system.store import cases
 from oomdoctor.system.store.stored import stored_runs
@@ -46,7 +48,8 @@ def _written(folder: Path, given: Path | None = None) -> Any:
     words = ("python", "train.py", f"--hf_token={TOKEN}x", "--password", "p4ssw0rd")
     report = replace(ran_out(), command_line=words)
     page = lambda one: f"{one.run_dir} {' '.join(one.command_line)}"  # noqa: E731
-    return write_case(report, folder, [Process(0, record)], tail, given, page)
+    seen = Seen(folder, Ended(1, None), tail, Samples(), (), (Process(0, record),))
+    return write_case(report, seen, given, page)
 
 
 def test_a_case_holds_the_evidence_and_no_secret(state: Path, tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_so_is_a_rank_that_left_no_last_record() -> None:
 def test_a_kill_without_a_count_says_who_did_not_send_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     assert lines_from_outside(KILLED, [], HOST) == []
-    (note,) = notes_from_outside(KILLED, [], HOST)
+    (note,) = notes_from_outside(KILLED, HOST)
     assert "counted no kill" in note and "somebody sent it" in note
 
 
@@ -65,9 +65,9 @@ def test_slurm_ends_a_job(end: str, word: str, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("SLURM_JOB_ID", "77")
     monkeypatch.setenv("SLURM_JOB_END_TIME", end)
     ended = Ended(-15, signal.SIGTERM)
-    (note,) = notes_from_outside(ended, [], HOST, now=990.0)
+    (note,) = notes_from_outside(ended, HOST, now=990.0)
     assert "job 77" in note and word in note
-    assert notes_from_outside(FAILED, [], HOST, now=990.0) == []
+    assert notes_from_outside(FAILED, HOST, now=990.0) == []
 
 
 def test_nothing_is_said_of_a_command_that_succeeded() -> None:

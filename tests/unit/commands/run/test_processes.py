@@ -23,7 +23,10 @@ from oomdoctor.commands.run.places import (
     unknown_branches,
     user_line,
 )
+from oomdoctor.commands.run.process.command import Ended
+from oomdoctor.commands.run.process.streams import Tail
 from oomdoctor.commands.run.processes import Events, rank_memory, read_events, read_processes
+from oomdoctor.commands.run.seen_outside import Samples, Seen
 from oomdoctor.commands.run.session import WatchRequest
 from oomdoctor.records.report.report import bare_report
 from oomdoctor.records.report.run import Place, RankMemory
@@ -383,7 +386,8 @@ def test_after_a_run_that_ran_out_the_next_finds_what_is_needed(
     request = WatchRequest(("python", "train.py"), gpus, Path("python"), "steady", values="1")
     bare = bare_report("run", "no", 1, datetime(2026, 11, 24, tzinfo=UTC), 1.0)
     report = replace(bare, ranks=tuple(_ranks(tmp_path, failed=True)))
-    found = with_cards(report, request, tmp_path, read_processes(tmp_path), failed=True)
+    seen = Seen(tmp_path, Ended(1, None), Tail(), Samples(), (), tuple(read_processes(tmp_path)))
+    found = with_cards(report, request, seen)
     expected = f"oomdoctor run --emulate {named} --values 1 -- python train.py"
     assert found.next_commands == ((expected,) if named else ())
 
