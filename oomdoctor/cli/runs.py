@@ -37,7 +37,7 @@ def runs(options: RunsOptions) -> None:
     from oomdoctor.cli.option_reader import chosen_format
     from oomdoctor.cli.stored_request import runs_request
     from oomdoctor.commands.runs_choosing import chosen
-    from oomdoctor.render.lists import run_list
+    from oomdoctor.render.runs_page import run_list
     from oomdoctor.system.store.stored import stored_runs
 
     format = chosen_format("runs", options.answer)
@@ -65,7 +65,7 @@ def _prune(over: Sequence[StoredRun], rest: int, options: RunsOptions, format: s
     """Delete the runs after a question, and print which are gone."""
     from oomdoctor.commands.runs_choosing import prune
     from oomdoctor.records.codec import to_json
-    from oomdoctor.render.lists import run_list
+    from oomdoctor.render.runs_page import run_list
     from oomdoctor.render.words import counted
     from oomdoctor.units import format_bytes
 

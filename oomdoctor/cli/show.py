@@ -50,7 +50,7 @@ def _case(options: ShowOptions) -> Report | None:
 
 
 def _list(chosen: str) -> None:
-    from oomdoctor.render.lists import listed_as_before, run_list
+    from oomdoctor.render.runs_page import listed_as_before, run_list
     from oomdoctor.system.store.stored import stored_runs
 
     found = tuple(stored_runs())

@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 
 from oomdoctor.records.report.earlier_runs import StoredRun
 from oomdoctor.render.formats import Style
-from oomdoctor.render.lists import listed_as_before, run_list
+from oomdoctor.render.runs_page import listed_as_before, run_list
 
 RUN = StoredRun(
     name="20260102-030405-model-a7b1",
