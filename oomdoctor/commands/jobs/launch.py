@@ -1,12 +1,11 @@
 """Run one job in its own process, and classify how it ended.
 
-`classify` handles every end: a reply, a kill, a signal, a silent exit, an unreadable reply, a
-deadline. Nothing a child does can end the survey.
+It handles every end: a reply, a kill, a signal, a silent exit, an unreadable reply, a deadline.
+Nothing a child does can end the survey.
 """
 
 from __future__ import annotations
 
-import math
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -79,82 +78,60 @@ def launch(
     if end.how == "stopped":
         raise Stopped
     reply, fault = _read_reply(folder / REPLY)
-    attempt = classify(
-        job.config,
-        end,
-        reply,
-        fault,
-        usable_bytes=usable_bytes,
-        deadline_s=deadline_s,
-        last_phase=_last_phase(folder),
-        log_tail=log_tail(folder / LOG),
-        killed_for_memory=oom_kills() > kills_before,
-        folder=folder.name,
-    )
-    return _naming_the_limit(attempt), reply
-
-
-def classify(
-    config: TrainConfig,
-    end: ChildEnd,
-    reply: Reply | None,
-    reply_fault: str | None,
-    *,
-    usable_bytes: int | None = None,
-    deadline_s: float = math.inf,
-    last_phase: str | None = None,
-    log_tail: str = "",
-    killed_for_memory: bool = False,
-    folder: str | None = None,
-) -> Attempt:
-    """The attempt, from how the child ended and the files it left. A complete reply counts."""
-
-    def attempt(outcome: Outcome, reason: str | None, failure: Failure | None = None) -> Attempt:
-        return Attempt(
-            config=config,
-            outcome=outcome,
-            measurement=reply.measurement if reply else None,
-            oom=reply.oom if reply else None,
-            failure=failure,
-            reason=reason,
-            elapsed_s=end.elapsed_s,
-            folder=folder,
-        )
-
+    phase, log = _last_phase(folder), log_tail(folder / LOG)
     signal_name = _signal_name(end.status)
-
-    def failure(code: str, message: str) -> Failure:
-        exit_code = end.status if end.status is not None and end.status >= 0 else None
-        return Failure(code, message, exit_code, signal_name, last_phase, log_tail)
-
-    if reply is not None:
-        return _of_reply(reply, attempt, failure, usable_bytes, signal_name)
-    no_memory = any(words in log_tail for words in NO_HOST_MEMORY)
-    if end.how == "exited" and signal_name is None:
-        event = parse_oom(log_tail, last_phase or "unknown")
-        if event is not None:
-            # bitsandbytes prints its out-of-memory error and ends the process.
-            return replace(attempt("oom", None), oom=event)
-    where = f" in phase {last_phase}" if last_phase else ""
-    outcome: Outcome = "crashed"
-    if end.how == "deadline":
-        outcome, code, message = "timed_out", "deadline", f"stopped after {deadline_s:.0f} s{where}"
-    elif end.how == "host_died":
-        code, message = "host_died", f"the worker host died{where}"
-    elif signal_name == "SIGKILL" and killed_for_memory:
-        outcome, code = "host_oom", "host_oom_killed"
-        message = f"killed{where} because host memory ran out"
-    elif no_memory and signal_name in (None, "SIGABRT"):
-        outcome, code, message = "host_oom", "host_oom", f"host memory ran out{where}"
-    elif signal_name:
-        code, message = "signal", f"killed by {signal_name}{where}"
-        if signal_name == "SIGKILL":
-            message += "; unless someone sent it, host memory ran out"
-    elif reply_fault:
-        code, message = "unreadable_reply", f"the reply cannot be read: {reply_fault}"
+    if reply is not None:  # a complete reply counts, however the child ended
+        attempt = attempt_of(job, reply, end.elapsed_s, None, usable_bytes, signal_name)
     else:
-        code, message = "no_reply", f"exited with code {end.status}{where} without a reply"
-    return attempt(outcome, message, failure(code, message))
+        silent = end.how == "exited" and signal_name is None
+        event = parse_oom(log, phase or "unknown") if silent else None
+        killed = oom_kills() > kills_before
+        outcome, failure = _why_silent(end, fault, phase, log, deadline_s, killed_for_memory=killed)
+        attempt = Attempt(job.config, outcome, None, None, failure, failure.message, end.elapsed_s)
+        if event is not None:  # bitsandbytes prints its out-of-memory error and ends the process
+            attempt = Attempt(job.config, "oom", None, event, None, None, end.elapsed_s)
+    if attempt.failure is not None:
+        exit_code = end.status if end.status is not None and end.status >= 0 else None
+        failure = replace(
+            attempt.failure,
+            exit_code=exit_code,
+            signal=signal_name,
+            last_phase=phase,
+            log_tail=log,
+        )
+        attempt = replace(attempt, failure=failure)
+    return _naming_the_limit(replace(attempt, folder=folder.name)), reply
+
+
+def _why_silent(
+    end: ChildEnd,
+    reply_fault: str | None,
+    phase: str | None,
+    log: str,
+    deadline_s: float,
+    *,
+    killed_for_memory: bool,
+) -> tuple[Outcome, Failure]:
+    """What a child's end means that left no reply which can be read."""
+    signal_name, where = _signal_name(end.status), f" in phase {phase}" if phase else ""
+    no_memory = any(words in log for words in NO_HOST_MEMORY)
+    if end.how == "deadline":
+        return "timed_out", Failure("deadline", f"stopped after {deadline_s:.0f} s{where}")
+    if end.how == "host_died":
+        return "crashed", Failure("host_died", f"the worker host died{where}")
+    if signal_name == "SIGKILL" and killed_for_memory:
+        message = f"killed{where} because host memory ran out"
+        return "host_oom", Failure("host_oom_killed", message)
+    if no_memory and signal_name in (None, "SIGABRT"):
+        return "host_oom", Failure("host_oom", f"host memory ran out{where}")
+    if signal_name:
+        unsure = "; unless someone sent it, host memory ran out" * (signal_name == "SIGKILL")
+        return "crashed", Failure("signal", f"killed by {signal_name}{where}{unsure}")
+    if reply_fault:
+        message = f"the reply cannot be read: {reply_fault}"
+        return "crashed", Failure("unreadable_reply", message)
+    message = f"exited with code {end.status}{where} without a reply"
+    return "crashed", Failure("no_reply", message)
 
 
 def _naming_the_limit(attempt: Attempt) -> Attempt:
@@ -172,10 +149,31 @@ def _naming_the_limit(attempt: Attempt) -> Attempt:
     return replace(attempt, reason=reason, failure=replace(attempt.failure, message=reason))
 
 
-def attempt_of(job: ProbeJob, reply: Reply, elapsed_s: float, cached_at: str | None) -> Attempt:
-    """The attempt of a reply that was kept; `cached_at` is when, if in an earlier run."""
-    attempt = classify(job.config, ChildEnd("exited", 0, elapsed_s), reply, None)
-    return replace(attempt, cached_at=cached_at)
+def attempt_of(
+    job: ProbeJob,
+    reply: Reply,
+    elapsed_s: float,
+    cached_at: str | None,
+    usable_bytes: int | None = None,
+    signal_name: str | None = None,
+) -> Attempt:
+    """The attempt of a reply; `cached_at` is when, if it was kept in an earlier run."""
+    outcome: Outcome = "fits"
+    reason, failure = None, None
+    if reply.status == "measured" and reply.measurement is not None:
+        outcome, reason = fits(reply.measurement, usable_bytes or 0)
+        if signal_name and reason is None:
+            reason = f"the worker was killed by {signal_name} after its reply, which is complete"
+    elif reply.status == "failed":
+        failure = reply.failure or Failure("unknown", "no reason given")
+        outcome = "failed"
+        reason = f"{failure.code}: {failure.message}".strip().splitlines()[0]
+    elif reply.status in ("oom", "host_oom", "unsupported"):
+        outcome, reason = reply.status, reply.reason
+    measured, oom = reply.measurement, reply.oom
+    return Attempt(
+        job.config, outcome, measured, oom, failure, reason, elapsed_s, cached_at=cached_at
+    )
 
 
 def log_tail(log: Path) -> str:
@@ -187,29 +185,6 @@ def log_tail(log: Path) -> str:
     except OSError:
         return ""
     return "\n".join(text.splitlines()[-LOG_TAIL_LINES:])[-LOG_TAIL_CHARACTERS:]
-
-
-def _of_reply(
-    reply: Reply,
-    attempt: Callable[..., Attempt],
-    failure: Callable[[str, str], Failure],
-    usable_bytes: int | None,
-    signal_name: str | None,
-) -> Attempt:
-    if reply.status == "measured" and reply.measurement is not None:
-        outcome, reason = fits(reply.measurement, usable_bytes or 0)
-        if signal_name and reason is None:
-            reason = f"the worker was killed by {signal_name} after its reply, which is complete"
-        return attempt(outcome, reason)
-    if reply.status in ("inspected", "predicted", "counted", "recorded"):
-        return attempt("fits", None)
-    if reply.status == "failed":
-        failed = reply.failure
-        code, message = (failed.code, failed.message) if failed else ("unknown", "no reason given")
-        return attempt(
-            "failed", f"{code}: {message}".strip().splitlines()[0], failure(code, message)
-        )
-    return attempt(reply.status, reply.reason)
 
 
 def _read_reply(path: Path) -> tuple[Reply | None, str | None]:
