@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 
 from oomdoctor.analysis.rank import rank
 from oomdoctor.analysis.search.micro_batch import divisors
@@ -52,7 +51,7 @@ def verify(known: Findings, checker: Checker) -> None:
     while rungs := [rung for rung in _that_matter(known, card) if rung.config.key() not in done]:
         rung = rungs[0]
         row = known.row(card, rung)
-        attempts = _attempts(row, rung, known, card, checker, (len(done) + 1, len(rungs) - 1))
+        attempts = _attempts(known, card, checker, rung, (len(done) + 1, len(rungs) - 1))
         done.add(rung.config.key())
         if attempts[-1].outcome in ("fits", "oom"):
             checked = _checked(row, rung, attempts, known, card)
@@ -79,32 +78,21 @@ def _that_matter(known: Findings, card: Card) -> list[Rung]:
 
 
 def _attempts(
-    row: ProbeResult,
-    rung: Rung,
-    known: Findings,
-    card: Card,
-    checker: Checker,
-    place: tuple[int, int],
+    known: Findings, card: Card, checker: Checker, rung: Rung, place: tuple[int, int]
 ) -> list[Attempt]:
     """Try the size of the row; if it runs out of memory, smaller ones until one fits.
 
     `place` is its number among those that are checked, and how many more there are so far.
     """
+    row = known.row(card, rung)
     attempts = []
     index, left = place
     for size in _sizes(row, rung, known):
-        event = partial(
-            SurveyEvent,
-            rung=rung,
-            micro_batch_size=size,
-            index=index,
-            total=index + left,
-            left=left,
-        )
-        checker.on_event(event("trying"))
+        event = SurveyEvent("trying", rung, size, index=index, total=index + left, left=left)
+        checker.on_event(event)
 
-        def on_phase(phase: str, event: partial[SurveyEvent] = event) -> None:
-            checker.on_event(event("phase", phase=phase))
+        def on_phase(phase: str, event: SurveyEvent = event) -> None:
+            checker.on_event(replace(event, kind="phase", phase=phase))
 
         folder = checker.folder.job_folder(f"check-{row.label}", size)
         sized = Rung(row.label, rung.config.with_micro_batch(size))
@@ -120,7 +108,7 @@ def _attempts(
         )
         save_attempt(folder, attempt)
         attempts.append(attempt)
-        checker.on_event(event("tried", attempt=attempt))
+        checker.on_event(replace(event, kind="tried", attempt=attempt))
         if attempt.outcome != "oom":
             break
     return attempts

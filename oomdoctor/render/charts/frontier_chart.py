@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -43,41 +43,22 @@ class Point:
 
 def points_of(report: Report) -> list[Point]:
     """Every size that fits and has a known peak and speed, in the order of the ranking."""
-    found = []
-    for result in ranked_results(report):
-        for memory, speed, size, chosen in _sizes(result):
-            found.append(
-                Point(
-                    one_line(result.label),
-                    result.config.method,
-                    size,
-                    memory,
-                    speed,
-                    result.tokens_per_s_spread if chosen else None,
-                    estimate(speed, result),
-                    chosen,
-                    is_estimate(result),
-                )
-            )
-    return found
+    return [point for result in ranked_results(report) for point in _points(result)]
 
 
-def _sizes(result: ProbeResult) -> list[tuple[int, float, int, bool]]:
-    """(peak, speed, micro-batch size, whether it was chosen) of each size that fits."""
-    peak, speed = result.deciding_peak_bytes(), result.tokens_per_s
-    if peak is None or not speed or result.borderline or result.micro_batch_size is None:
-        return []
-    others = [
-        (one.peak_bytes, one.tokens_per_s, one.micro_batch_size, False)
-        for one in result.tries
-        if one.outcome == "fits"
-        and not one.borderline
-        and one.peak_bytes is not None
-        and one.tokens_per_s
-        and not one.peak_is_lower_bound
-        and one.micro_batch_size != result.micro_batch_size
-    ]
-    return [(peak, speed, result.micro_batch_size, True), *others]
+def _points(result: ProbeResult) -> Iterator[Point]:
+    peak, speed, chosen = result.deciding_peak_bytes(), result.tokens_per_s, result.micro_batch_size
+    if peak is None or not speed or result.borderline or chosen is None:
+        return
+    name, method, guessed = one_line(result.label), result.config.method, is_estimate(result)
+    spread, shown = result.tokens_per_s_spread, estimate(speed, result)
+    yield Point(name, method, chosen, peak, speed, spread, shown, True, guessed)
+    for one in result.tries:
+        memory, rate, size = one.peak_bytes, one.tokens_per_s, one.micro_batch_size
+        surely_fits = one.outcome == "fits" and not one.borderline and not one.peak_is_lower_bound
+        if surely_fits and memory is not None and rate and size != chosen:
+            shown = estimate(rate, result)
+            yield Point(name, method, size, memory, rate, None, shown, False, guessed)
 
 
 def front(points: Sequence[Point]) -> list[Point]:
