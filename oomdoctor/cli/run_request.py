@@ -25,10 +25,14 @@ def watch_request(options: RunOptions) -> WatchRequest:
         OomDoctorError: an option is wrong, or there is no such command (exit 2).
     """
     reader = Reader("run", quiet=options.quiet)
-    gpus = _gpus(reader, options.emulate, alone=_alone(reader, options.ranks))
+    if options.ranks not in ("all", "1"):
+        reader.fault("--ranks", f"is all or 1, not {options.ranks!r}")
+    gpus = _gpus(reader, options.emulate, alone=options.ranks == "1")
     reader.exclude(options)
     steps = _steps(reader, options.steps or ("all" if options.emulate is None else "steady"))
-    weights = _weights(reader, options.weights)
+    if options.weights not in get_args(Weights):
+        reader.fault("--weights", f"is real or synthetic, not {options.weights!r}")
+    weights: Weights = "synthetic" if options.weights == "synthetic" else "real"
     values = _values(reader, options.values)
     _check_case(reader, options.case)
     reader.check()
@@ -76,18 +80,6 @@ def _check_case(reader: Reader, folder: Path | None) -> None:
         reader.fault("--case", f"{folder} is not a folder")
     elif folder.is_dir() and any(folder.iterdir()):
         reader.fault("--case", f"{folder} is not empty")
-
-
-def _alone(reader: Reader, text: str) -> bool:
-    if text not in ("all", "1"):
-        reader.fault("--ranks", f"is all or 1, not {text!r}")
-    return text == "1"
-
-
-def _weights(reader: Reader, text: str) -> Weights:
-    if text not in get_args(Weights):
-        reader.fault("--weights", f"is real or synthetic, not {text!r}")
-    return "synthetic" if text == "synthetic" else "real"
 
 
 def _values(reader: Reader, text: str | None) -> str | None:

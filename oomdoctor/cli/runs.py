@@ -71,11 +71,11 @@ def _prune(over: Sequence[StoredRun], rest: int, options: RunsOptions, format: s
 
     size = format_bytes(sum(run.size_bytes for run in over))
     what = f"{counted(len(over), 'run')} ({size})"
-    gone, refused = tuple(over), []
+    gone = tuple(over)
+    refused: tuple[tuple[StoredRun, str], ...] = ()
     if over and not options.dry_run:
         _confirm(what, rest, options)
-        done = prune(over)
-        gone, refused = done.deleted, list(done.refused)
+        gone, refused = prune(over)
         what = f"{counted(len(gone), 'run')} ({format_bytes(sum(r.size_bytes for r in gone))})"
     verb, kept = ("Would delete", "keep") if options.dry_run else ("Deleted", "kept")
     note = f"{verb} {what}, {kept} {rest + len(refused)}."

@@ -124,25 +124,17 @@ def _time(text: str | None) -> datetime | None:
     return found if found is None or found.tzinfo is not None else None
 
 
-@dataclass(frozen=True, slots=True)
-class Pruned:
-    """What was deleted, and what was not, each with the reason."""
+def prune(
+    runs: Sequence[StoredRun],
+) -> tuple[tuple[StoredRun, ...], tuple[tuple[StoredRun, str], ...]]:
+    """Delete these runs, oldest first, and what an interrupted deletion left behind.
 
-    deleted: tuple[StoredRun, ...]
-    refused: tuple[tuple[StoredRun, str], ...]
-
-
-def prune(runs: Sequence[StoredRun]) -> Pruned:
-    """Delete these runs, oldest first, and what an interrupted deletion left behind."""
+    Returns what was deleted, and what was not, each with the reason.
+    """
     remove_leftovers()
-    deleted, refused = [], []
-    for run in runs:
-        why = remove(run)
-        if why is None:
-            deleted.append(run)
-        else:
-            refused.append((run, why))
-    return Pruned(tuple(deleted), tuple(refused))
+    found = [(run, remove(run)) for run in runs]
+    deleted = tuple(run for run, why in found if why is None)
+    return deleted, tuple((run, why) for run, why in found if why is not None)
 
 
 def keep_within_limit(latest: str) -> str | None:
@@ -158,8 +150,8 @@ def keep_within_limit(latest: str) -> str | None:
     except ValueError as error:
         return f"warning: OOMDOCTOR_RUNS_LIMIT is ignored: {error}"
     found = over_limit(tuple(stored_runs()), limits, datetime.now(UTC))
-    done = prune([run for run in found if run.name != latest])
-    if not done.deleted:
+    deleted, _ = prune([run for run in found if run.name != latest])
+    if not deleted:
         return None
-    names = "1 old run" if len(done.deleted) == 1 else f"{len(done.deleted)} old runs"
+    names = "1 old run" if len(deleted) == 1 else f"{len(deleted)} old runs"
     return f"deleted {names}: OOMDOCTOR_RUNS_LIMIT is {text}"

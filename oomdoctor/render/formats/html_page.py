@@ -7,14 +7,15 @@ policy in the head that allows only its style. Every text of the report is escap
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any
 
 from oomdoctor.errors import machine_error
 from oomdoctor.package_data import page_parts
 from oomdoctor.records.report.report import Report
 from oomdoctor.render import pages
 from oomdoctor.render.blocks import Block, Code, Facts, Grid, Note, Part, Section, Sized, Verbatim
-from oomdoctor.render.charts import Chart
+from oomdoctor.render.charts import WIDTHS
 from oomdoctor.render.charts.axes import COLORS
 from oomdoctor.render.charts.choose import charts_of
 from oomdoctor.render.charts.drawing import need_matplotlib, svg_part
@@ -24,27 +25,6 @@ from oomdoctor.render.text import escape, hash_of, one_line, readable
 from oomdoctor.render.words import card_name
 
 PARTS = ("page.html", "page.css")
-
-
-@dataclass(frozen=True, slots=True)
-class _Cell:
-    """A cell; `tone` is the color of an outcome, and the `head` cell names the row."""
-
-    name: str
-    text: str
-    right: bool
-    tone: str
-    head: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Picture:
-    """A chart as it is in the page: its two drawings, and its numbers."""
-
-    chart: Chart
-    wide: str
-    narrow: str
-    grid: dict[str, object]
 
 
 def need_page(option: str = "a report as HTML") -> None:
@@ -76,12 +56,13 @@ def render(report: Report, style: Style) -> str:
 
     texts = page_parts("report", PARTS)
     styles: dict[str, str] = {}
-    pictures = [
-        _picture(chart, number, styles)
+    pictures: list[dict[str, Any]] = [
+        {"chart": chart, "grid": _grid(chart.grid)}
+        | {size: svg_part(chart, size, number, styles) for size in WIDTHS}
         for number, chart in enumerate(charts_of(report, style.rung), 1)
     ]
     classes = (f".{name} {{ {style} }}" for style, name in styles.items())
-    sheet = "\n".join([_colors(), texts["page.css"].strip(), *classes])
+    sheet = "\n".join([_colors(), texts["page.css"].strip(), "\n".join(classes)])
     environment = Environment(
         loader=DictLoader({"page.html": texts["page.html"]}),
         autoescape=True,
@@ -104,15 +85,6 @@ def render(report: Report, style: Style) -> str:
     return readable(page.encode("utf-8", "replace").decode())
 
 
-def _picture(chart: Chart, number: int, styles: dict[str, str]) -> _Picture:
-    return _Picture(
-        chart,
-        svg_part(chart, "wide", number, styles),
-        svg_part(chart, "narrow", number, styles),
-        _grid(chart.grid),
-    )
-
-
 def _colors() -> str:
     """The colors of a light page, and those of a dark one where that is asked for."""
     light = "".join(f"--{role}: {color.light}; " for role, color in COLORS.items())
@@ -121,13 +93,13 @@ def _colors() -> str:
     return f":root {{ {light}}}\n{asked} {{ :root {{ {dark}}} }}"
 
 
-def _part(part: Part, pictures: Sequence[_Picture]) -> dict[str, object]:
+def _part(part: Part, pictures: Sequence[dict[str, Any]]) -> dict[str, object]:
     """A part of the page as the template wants it."""
     return {
         "name": part.name,
         "title": part.title,
         "folded": part.folded,
-        "pictures": [one for one in pictures if one.chart.name in part.charts],
+        "pictures": [one for one in pictures if one["chart"].name in part.charts],
         "sections": [_section(section) for section in part.sections],
     }
 
@@ -172,13 +144,12 @@ def _grid(grid: Grid) -> dict[str, object]:
         "columns": grid.columns,
         "rows": [
             [
-                _Cell(
-                    column.name,
-                    one_line(cell),
-                    column.right,
-                    tone(cell) if column.tone else "",
-                    place == head,
-                )
+                {
+                    "column": column,
+                    "text": one_line(cell),
+                    "tone": tone(cell) if column.tone else "",
+                    "head": place == head,
+                }
                 for place, (cell, column) in enumerate(zip(row, grid.columns, strict=True))
             ]
             for row in grid.rows

@@ -86,14 +86,11 @@ def _answer(report: Report) -> list[tuple[str, str]]:
     yours, result = report.yours, own_result(report)
     if yours is None or result is None:
         return []
-    if yours.aim is None:
-        return [("Changes", yours.reason)] if yours.reason else []
-    if not yours.changes:
+    if yours.aim is None or not yours.changes:
         if yours.reason is None:
             return []
-        if yours.aim == "fits":
-            return [("Fits with", f"nothing that is known here: {yours.reason}")]
-        return [("Changes", yours.reason)]
+        nothing = ("Fits with", f"nothing that is known here: {yours.reason}")
+        return [nothing if yours.aim == "fits" else ("Changes", yours.reason)]
     found = []
     for number, change in enumerate(yours.changes):
         name = {"fits": "Fits with", "faster": "Faster with"}[yours.aim] if number == 0 else "or"
