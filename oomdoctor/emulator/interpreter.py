@@ -84,9 +84,8 @@ def _versions(torch: Path) -> tuple[str | None, str | None]:
         text = (torch / "version.py").read_text(encoding="utf-8")
     except OSError:
         return None, None
-    found = {
-        name: re.search(rf"^{name}\b[^=\n]*=\s*['\"]([^'\"]+)['\"]", text, re.MULTILINE)
+    version, cuda = (
+        re.search(rf"^{name}\b[^=\n]*=\s*['\"]([^'\"]+)['\"]", text, re.MULTILINE)
         for name in ("__version__", "cuda")
-    }
-    version, cuda = found["__version__"], found["cuda"]
+    )
     return version and version[1], cuda and cuda[1]

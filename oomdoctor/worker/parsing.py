@@ -16,7 +16,6 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
@@ -91,10 +90,7 @@ class Facts(TypedDict):
     deepspeed_parts: dict[str, str]
 
 
-@cache
-def _facts() -> Facts:
-    facts: Facts = data_of("stacks/parsers.toml")
-    return facts
+_FACTS: Facts = data_of("stacks/parsers.toml")
 
 
 def trainer(values: Mapping[str, object]) -> dict[str, object]:
@@ -108,7 +104,7 @@ def trl(values: Mapping[str, object]) -> dict[str, object]:
     """The dataclasses that `trl sft`, `trl dpo`, `trl grpo` and `trl reward` parse."""
     import trl as library
 
-    trainers, word = _facts()["trl_trainers"].items(), values.get("objective")
+    trainers, word = _FACTS["trl_trainers"].items(), values.get("objective")
     if word is None:
         fitting = [name for name, marks in trainers if set(marks) & set(values)]
     else:  # the command has named it
@@ -163,7 +159,7 @@ def torchtune(values: Mapping[str, object]) -> dict[str, object]:
     from torchtune.config._errors import ConfigError, InstantiationError
     from torchtune.config._utils import _get_component_from_path
 
-    components = tuple(_facts()["torchtune_components"])
+    components = tuple(_FACTS["torchtune_components"])
 
     def known(part: object) -> bool:
         name = part.get("_component_") if isinstance(part, Mapping) else None
@@ -199,7 +195,7 @@ def _parsed(
     more = [key for key in values if key not in names]
     if strict and more:
         raise ParserError(more[0], f"{more[0]} is not a setting of it")
-    aside = set(_facts()["left_out"])
+    aside = set(_FACTS["left_out"])
     known = {key: one for key, one in values.items() if key in names - aside}
     with tempfile.TemporaryDirectory() as folder:
         # On the CPU, or bf16 would be refused where there is no GPU.
@@ -235,13 +231,13 @@ def deepspeed(values: Mapping[str, object]) -> dict[str, object]:
     """DeepSpeed's own configuration, as for one GPU; "auto" is filled in by the Trainer."""
     from deepspeed.runtime.config import DeepSpeedConfig
 
-    of_world = _facts()["deepspeed_of_world"]
+    of_world = _FACTS["deepspeed_of_world"]
     known = _without_auto({name: one for name, one in values.items() if name not in of_world})
     known.setdefault("train_micro_batch_size_per_gpu", 1)
     try:
         DeepSpeedConfig(known)
     except (ValueError, TypeError, AssertionError, KeyError) as error:
-        head = _facts()["deepspeed_parts"].get(str(getattr(error, "title", "")), "")
+        head = _FACTS["deepspeed_parts"].get(str(getattr(error, "title", "")), "")
         found = of_pydantic(error, head)
         raise ParserError(found.setting or _named(str(found), values), str(found)) from None
     return {}

@@ -7,8 +7,8 @@ killed, the file still has its last phase.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,20 @@ if TYPE_CHECKING:
 
 class UnsupportedError(Exception):
     """This machine or these versions cannot run the rung; the message says why and what to do."""
+
+
+@contextmanager
+def refused(because: str, *kinds: type[Exception], one_line: bool = False) -> Iterator[None]:
+    """In this context, errors of these kinds mean that a library does not support the rung.
+
+    Raises:
+        UnsupportedError: with this reason and the error, whose text may be put on `one_line`.
+    """
+    try:
+        yield
+    except kinds as error:
+        text = " ".join(str(error).split()) if one_line else error
+        raise UnsupportedError(f"{because}: {text}") from error
 
 
 class UnknownValuesError(UnsupportedError):

@@ -15,9 +15,8 @@ from oomdoctor.analysis.allocator.replay import replay_order
 from oomdoctor.analysis.allocator.settings import AllocatorSettings
 from oomdoctor.analysis.allocator.sizes import round_size
 from oomdoctor.analysis.memory.curve import MOMENTS, Stretch, memory_curve, stretches
-from oomdoctor.analysis.memory.phases import Window
 from oomdoctor.analysis.simulator.orders.depth import IrregularError, extend
-from oomdoctor.analysis.simulator.orders.outline import Outline, Peak, outline_of
+from oomdoctor.analysis.simulator.orders.outline import Outline, outline_of
 from oomdoctor.analysis.simulator.orders.steps import (
     with_inputs,
     with_second_micro_step,
@@ -53,10 +52,6 @@ class Layout:
     outline: Outline
     blocks: list[TapeBlock]
     sizes: list[int]
-
-    @property
-    def windows(self) -> list[Window]:
-        return self.outline.windows
 
 
 class RecordedRung:
@@ -202,7 +197,7 @@ def play(
 
 def curve(layout: Layout, settings: AllocatorSettings, moments: int = MOMENTS) -> MemoryCurve:
     """How memory rises and falls on a device without a limit; the peaks are those of a replay."""
-    order, sizes = layout.order, _rounded(layout.sizes)
+    order, sizes = layout.order, rounded_sizes(layout.sizes)
     parts = stretches(order.windows, len(order.events), moments)
     replayed = play(layout, settings, parts=parts)
     changes = [
@@ -215,15 +210,7 @@ def curve(layout: Layout, settings: AllocatorSettings, moments: int = MOMENTS) -
     return memory_curve(changes, categories, parts, peaks)
 
 
-def floor_peaks(layout: Layout) -> dict[Window, Peak]:
-    """The highest sum of living blocks in each (step, phase), as places in the layout's outline.
-
-    Sizes are rounded as the allocator does by default, so it is a lower bound of the allocated
-    peak.
-    """
-    return layout.outline.peaks(_rounded(layout.sizes))
-
-
-def _rounded(sizes: list[int]) -> list[int]:
+def rounded_sizes(sizes: list[int]) -> list[int]:
+    """The bytes of blocks, each rounded as the allocator does by default."""
     rounded = {size: size and round_size(size) for size in set(sizes)}
     return list(map(rounded.__getitem__, sizes))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from oomdoctor.analysis.allocator.records import out_of_memory_message
 from oomdoctor.analysis.fit import is_borderline
@@ -89,7 +90,9 @@ def predictions(
         of_card.record_for(sorted(request.micro_batch_sizes), for_later=request.for_later)
         cards = of_card.cards_alike(tuple(left))
         targets = tuple(target for card in cards for target in left[card])
-        sizes = _Predictor(config, request, of_card, cards[0], targets, knowledge, store).run()
+        kind = ZeroSizes if is_zero(config) else Sizes
+        at = kind(config, of_card, cards[0], knowledge.errors, store)
+        sizes = _Predictor(config, request, at, targets, knowledge).run()
         # A later recording may have shown that some cards are not alike after all.
         if all(map(of_card.hold_for, cards)):
             found.append(Prediction(sizes, facts.simulated_layers, facts.layers, facts.notes))
@@ -98,25 +101,23 @@ def predictions(
     return tuple(found)
 
 
+@dataclass(frozen=True)
 class _Predictor:
-    """Predicts a rung at the sizes of its request, on devices that `recordings` hold for."""
+    """Predicts a rung at the sizes of its request, on devices that need the same recordings."""
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        request: SimulationRequest,
-        recordings: Recordings,
-        card: Card,
-        targets: tuple[Target, ...],
-        knowledge: Knowledge,
-        store: Store,
-    ) -> None:
-        self.config, self.request, self.targets = config, request, targets
-        self.knowledge = knowledge
-        sizes = ZeroSizes if is_zero(config) else Sizes
-        self.at: Sizes | ZeroSizes = sizes(config, recordings, card, knowledge.errors, store)
-        self.sizes = sorted(request.micro_batch_sizes)
-        self.limit = max((target.limit_bytes for target in targets), default=None)
+    config: TrainConfig
+    request: SimulationRequest
+    at: Sizes | ZeroSizes
+    targets: tuple[Target, ...]
+    knowledge: Knowledge
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        return sorted(self.request.micro_batch_sizes)
+
+    @cached_property
+    def limit(self) -> int | None:
+        return max((target.limit_bytes for target in self.targets), default=None)
 
     def run(self) -> tuple[PredictedSize, ...]:
         """Predict from the largest size down, and only the smallest if nothing can fit.

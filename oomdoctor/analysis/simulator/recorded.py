@@ -71,10 +71,9 @@ class RungFacts:
     """What is the same in all recordings of a rung.
 
     `units` are (simulated, real) units of each stack. `least_bytes` are weights and gradients at
-    full depth. `attention` is the
-    implementation that the model runs. `torch_release` and `workspace_setting`
-    (CUBLAS_WORKSPACE_CONFIG) decide the cuBLAS workspaces; without `as_cuda` there are none.
-    `groups` are the parameters at full depth, in their order.
+    full depth. `attention` is the implementation that the model runs. `torch_release` and
+    `workspace_setting` (CUBLAS_WORKSPACE_CONFIG) decide the cuBLAS workspaces; without `as_cuda`
+    there are none. `groups` are the parameters at full depth, in their order.
     """
 
     units: tuple[tuple[int, int], ...]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from oomdoctor.analysis.allocator.settings import AllocatorSettings, equal_blocks_of
 from oomdoctor.analysis.memory.phases import Window, breakdown, peak_phase, worst_of
 from oomdoctor.analysis.simulator.card import Card
-from oomdoctor.analysis.simulator.playback import Layout, curve, floor_peaks, play
+from oomdoctor.analysis.simulator.playback import Layout, curve, play, rounded_sizes
 from oomdoctor.analysis.simulator.recorded import Cost, Floors, Held, OfSteps, Played, Store
 from oomdoctor.analysis.simulator.recordings import Recordings
 from oomdoctor.analysis.simulator.timing import Work, costs_between, estimated_timing, work_of
@@ -234,7 +234,7 @@ def phase_peaks(layout: Layout) -> tuple[PhasePeak, ...]:
 
 def floors(layout: Layout) -> Floors:
     """The lower bounds of the peaks, and what the highest of them consists of."""
-    found = floor_peaks(layout)
+    found = layout.outline.peaks(rounded_sizes(layout.sizes))
     highest = max(found.values(), key=lambda peak: peak.size)
     parts = dict.fromkeys(CATEGORIES, 0)
     for block, count in layout.outline.alive(highest).items():
@@ -257,7 +257,7 @@ def played(layout: Layout, settings: AllocatorSettings) -> Played:
         replayed.peak_allocated_bytes,
         replayed.peak_reserved_bytes,
         replayed.retries,
-        _by_step(zip(layout.windows, peaks, strict=False)),
+        _by_step(zip(layout.outline.windows, peaks, strict=False)),
     )
 
 
@@ -271,5 +271,5 @@ def _by_step(peaks: Iterable[tuple[Window, PhaseMemory]]) -> OfSteps:
 def held(layout: Layout, settings: AllocatorSettings, limit: int) -> Held:
     """A replay on a device that lets the process reserve up to `limit` bytes."""
     replayed = play(layout, settings, limit)
-    last = layout.windows[len(replayed.windows) - 1][1]
+    last = layout.outline.windows[len(replayed.windows) - 1][1]
     return Held(replayed.fits, replayed.peak_reserved_bytes, replayed.out_of_memory, last)

@@ -17,7 +17,7 @@ import torch
 from oomdoctor.records.configuration.config import TrainConfig, is_zero, steps_in_backward
 from oomdoctor.records.facts.dtypes import dtype_bytes
 from oomdoctor.records.job.result import ProbeJob
-from oomdoctor.worker.protocol import OnHost, UnsupportedError
+from oomdoctor.worker.protocol import OnHost, refused
 from oomdoctor.worker.training import optimizers, unsloth
 from oomdoctor.worker.training.loading import load_model
 from oomdoctor.worker.training.model_config import load_config
@@ -116,7 +116,7 @@ def _arguments(setup: Setup) -> TrainingArguments:
         computes = {unsloth.autocast_dtype(config)}
     if is_zero(config):  # it trains 16-bit weights in mixed precision
         computes.add(config.weights_dtype)
-    try:
+    with refused("the Trainer rejects this rung", ValueError, ImportError, TypeError):
         return arguments_class(config)(
             output_dir=tempfile.gettempdir(),  # exists: a Trainer would make its folder
             per_device_train_batch_size=config.micro_batch(),
@@ -137,5 +137,3 @@ def _arguments(setup: Setup) -> TrainingArguments:
             **engine_arguments(config, dtype_bytes(config.weights_dtype)),
             **objective_arguments(config),
         )
-    except (ValueError, ImportError, TypeError) as error:
-        raise UnsupportedError(f"the Trainer rejects this rung: {error}") from error

@@ -15,7 +15,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
 from oomdoctor.records.job.result import ProbeJob
-from oomdoctor.worker.protocol import OnHost, UnsupportedError
+from oomdoctor.worker.protocol import OnHost, refused
 from oomdoctor.worker.replacing import replaced
 from oomdoctor.worker.training.model_config import model_class
 
@@ -126,12 +126,9 @@ def _prepare_quantized(
 
     quantizer = AutoHfQuantizer.from_config(quantization, pre_quantized=False)
     device_map = {"": str(device)}
-    try:
+    because = f"this transformers version cannot use bitsandbytes on {device.type}"
+    with refused(because, RuntimeError, ImportError):
         quantizer.validate_environment(device_map=device_map)
-    except (RuntimeError, ImportError) as error:
-        raise UnsupportedError(
-            f"this transformers version cannot use bitsandbytes on {device.type}: {error}"
-        ) from error
     with unset_fake_temporarily():
         quantizer.preprocess_model(
             model=model, device_map=device_map, keep_in_fp32_modules=_kept_in_fp32(model)
@@ -243,18 +240,15 @@ def _fake_quantized(
     """
     import bitsandbytes
 
+    functional, more = bitsandbytes.functional, dict[str, object]()
     if kind == "Int8Params":
-        stored, scales, _ = bitsandbytes.functional.int8_vectorwise_quant(value.to(torch.float16))
-        parameter = torch.nn.Parameter(stored, requires_grad=False)
-        vars(parameter).update(settings, CB=stored, SCB=scales)
-        return parameter
-    stored, state = bitsandbytes.functional.quantize_4bit(
-        value,
-        blocksize=settings["blocksize"],
-        compress_statistics=settings["compress_statistics"],
-        quant_type=settings["quant_type"],
-        quant_storage=torch.uint8,
-    )
+        stored, scales, _ = functional.int8_vectorwise_quant(value.to(torch.float16))
+        more = {"CB": stored, "SCB": scales}
+    else:
+        names = ("blocksize", "compress_statistics", "quant_type")
+        given = {name: settings[name] for name in names}
+        stored, state = functional.quantize_4bit(value, **given, quant_storage=torch.uint8)
+        more = {"quant_state": state, "bnb_quantized": True}
     parameter = torch.nn.Parameter(stored, requires_grad=False)
-    vars(parameter).update(settings, quant_state=state, bnb_quantized=True)
+    vars(parameter).update(settings | more)
     return parameter

@@ -23,7 +23,7 @@ from oomdoctor.records.configuration.config import (
     scored_tokens,
     trains_with_trl,
 )
-from oomdoctor.worker.protocol import UnsupportedError
+from oomdoctor.worker.protocol import UnsupportedError, refused
 from oomdoctor.worker.replacing import replaced
 from oomdoctor.worker.training.batch import Batch, padding_token
 from oomdoctor.worker.training.loading import load_model
@@ -110,17 +110,16 @@ def make_trl_trainer(setup: Setup) -> None:
 
     sharded = is_fsdp(config) and config.fsdp_version == 2
     parts = _own_parts(module, noted, lambda: _reference(setup))
-    with parts, moved_with_values() if sharded else nullcontext():
-        try:
-            setup.trainer = _class(getattr(trl, name), setup.on_phase, config)(
-                model=model,
-                args=setup.arguments,
-                train_dataset=Dataset.from_dict(_ROW),
-                processing_class=tokenizer_of(model),
-                **given,
-            )
-        except (ValueError, ImportError, NotImplementedError) as error:
-            raise UnsupportedError(f"TRL's {name} rejects this rung: {error}") from error
+    kinds = (ValueError, ImportError, NotImplementedError)
+    rejecting = refused(f"TRL's {name} rejects this rung", *kinds)
+    with parts, moved_with_values() if sharded else nullcontext(), rejecting:
+        setup.trainer = _class(getattr(trl, name), setup.on_phase, config)(
+            model=model,
+            args=setup.arguments,
+            train_dataset=Dataset.from_dict(_ROW),
+            processing_class=tokenizer_of(model),
+            **given,
+        )
     if config.objective == "default" or config.adapter_dtype != "default":
         _undo_cast(setup.trainer.model, own)
     setup.model = setup.trainer.model

@@ -26,7 +26,7 @@ import torch
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.configuration.faults import UNSLOTH_CHECKPOINTING
 from oomdoctor.system.environment import set_variables, variable
-from oomdoctor.worker.protocol import UnsupportedError
+from oomdoctor.worker.protocol import refused
 from oomdoctor.worker.training.setup import Setup
 from oomdoctor.worker.training.synthetic import Blueprint, declare_model
 from oomdoctor.worker.training.trl import tokenizer_of
@@ -55,11 +55,9 @@ def import_unsloth() -> None:
         set_variables({"UNSLOTH_COMPILE_LOCATION": scratch})
     if variable("UNSLOTH_DISABLE_STATISTICS") is None:
         set_variables({"UNSLOTH_DISABLE_STATISTICS": "1"})  # a rung is no training of theirs
-    try:
+    # It raises whatever it meets, also for versions that do not fit.
+    with refused("Unsloth cannot be imported", Exception, one_line=True):
         importlib.import_module("unsloth")
-    except Exception as error:  # it raises whatever it meets, also for versions that do not fit
-        reason = " ".join(str(error).split())
-        raise UnsupportedError(f"Unsloth cannot be imported: {reason}") from error
 
 
 def load_model(setup: Setup) -> PreTrainedModel:
@@ -93,11 +91,9 @@ def load_model(setup: Setup) -> PreTrainedModel:
 
 def _loaded(name: str, settings: dict[str, object]) -> PreTrainedModel:
     unsloth = importlib.import_module("unsloth")
-    try:
+    kinds = (NotImplementedError, ValueError, ImportError)
+    with refused("Unsloth cannot load this model", *kinds, one_line=True):
         model: PreTrainedModel = unsloth.FastLanguageModel.from_pretrained(name, **settings)[0]
-    except (NotImplementedError, ValueError, ImportError) as error:
-        reason = " ".join(str(error).split())
-        raise UnsupportedError(f"Unsloth cannot load this model: {reason}") from error
     return model
 
 
@@ -120,11 +116,9 @@ def add_adapter(setup: Setup) -> None:
     if config.modules_to_save:
         settings["modules_to_save"] = list(config.modules_to_save)
     unsloth = importlib.import_module("unsloth")
-    try:
+    kinds = (NotImplementedError, ValueError, TypeError)
+    with refused("Unsloth cannot add these adapters", *kinds, one_line=True):
         setup.model = unsloth.FastLanguageModel.get_peft_model(setup.model, **settings)
-    except (NotImplementedError, ValueError, TypeError) as error:
-        reason = " ".join(str(error).split())
-        raise UnsupportedError(f"Unsloth cannot add these adapters: {reason}") from error
 
 
 def autocast_dtype(config: TrainConfig) -> str:

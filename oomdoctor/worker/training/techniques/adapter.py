@@ -132,11 +132,8 @@ def cast_trained(model: Module, dtype: Dtype) -> None:
 
 def _extensions(config: TrainConfig) -> dict[str, object]:
     """What a rung adds to LoRA; only what it names, so that older versions of peft still work."""
-    found: dict[str, object] = {}
-    if config.use_dora:
-        found["use_dora"] = True
-    if config.use_rslora:
-        found["use_rslora"] = True
+    named = {"use_dora": config.use_dora, "use_rslora": config.use_rslora}
+    found: dict[str, object] = {name: True for name, uses in named.items() if uses}
     if config.vision == "frozen":
         found["exclude_modules"] = rf".*\b({'|'.join(TOWERS)})\b.*"
     if config.modules_to_save:

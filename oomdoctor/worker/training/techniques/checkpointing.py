@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from torch.nn import Module
 
 from oomdoctor.records.facts.architectures import LAYER_PARTS
-from oomdoctor.worker.protocol import OnHost, UnsupportedError
+from oomdoctor.worker.protocol import OnHost, UnsupportedError, refused
 from oomdoctor.worker.training.layers import stacks_of
 from oomdoctor.worker.training.setup import Setup
 from oomdoctor.worker.training.techniques.offload import saved_on_host
@@ -49,13 +49,11 @@ def enable_checkpointing(setup: Setup) -> None:
 def _enable(model: Module, **settings: object) -> None:
     # transformers 5 renamed the method. peft and remote code may only have the old name.
     enable = getattr(model, "activation_checkpointing_enable", None)
-    try:
+    with refused("no activation checkpointing", ValueError):
         if enable is None:
             model.gradient_checkpointing_enable(_SETTINGS)
         else:
             enable(_SETTINGS, **settings)
-    except ValueError as error:
-        raise UnsupportedError(f"no activation checkpointing: {error}") from error
 
 
 def _has_setting(model: Module, setting: str) -> bool:

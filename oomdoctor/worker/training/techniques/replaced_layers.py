@@ -14,7 +14,7 @@ from types import ModuleType
 import torch
 from torch.nn import Module
 
-from oomdoctor.worker.protocol import UnsupportedError
+from oomdoctor.worker.protocol import UnsupportedError, refused
 from oomdoctor.worker.training.setup import Setup
 from oomdoctor.worker.training.techniques.adapter import without_adapter
 
@@ -30,12 +30,10 @@ def apply_kernels(setup: Setup) -> None:
     """
     base = without_adapter(setup.model)
     kind = base.config.model_type
-    try:
+    with refused(f"cannot put Liger kernels into {kind}", ImportError, ValueError):
         liger = importlib.import_module("liger_kernel.transformers")
         known = importlib.import_module("liger_kernel.transformers.monkey_patch")
         liger._apply_liger_kernel_to_instance(model=base)
-    except (ImportError, ValueError) as error:
-        raise UnsupportedError(f"cannot put Liger kernels into {kind}: {error}") from error
     if kind not in known.MODEL_TYPE_TO_APPLY_LIGER_FN:
         setup.notes.append(f"Liger has no kernels for {kind}, so none are used")
 
@@ -84,14 +82,13 @@ def convert_to_transformer_engine(setup: Setup) -> None:
     """
     model = setup.trainer.model
     old = list(model.parameters())
-    try:
-        with torch.no_grad():
-            _of_accelerate().convert_model(model)
-    except (ImportError, AttributeError, OSError) as error:
-        reason = " ".join(str(error).split())
-        raise UnsupportedError(f"Transformer Engine cannot be used here: {reason}") from error
-    finally:
-        del old
+    because, kinds = (
+        "Transformer Engine cannot be used here",
+        (ImportError, AttributeError, OSError),
+    )
+    with refused(because, *kinds, one_line=True), torch.no_grad():
+        _of_accelerate().convert_model(model)
+    del old
     setup.notes.append(_ENGINE_NOTE)
     setup.around = _autocast
 
