@@ -45,15 +45,14 @@ def entered(
     folder: Path,
     cache: Path,
     compiler: str | None = None,
-    pid: int = 1,
     path: str | None = None,
     on_build: Callable[[], None] = lambda: None,
 ) -> Iterator[Session]:
     """A session of a command that `python` runs, in an existing, empty `folder`.
 
     The stand-ins are built into `cache` if they are not there, or into `folder` if that cannot be
-    or is another user's; `on_build` is called before.
-    `pid` is the process that holds `foreign_bytes`. `path` is the PATH of the command; None: ours.
+    or is another user's; `on_build` is called before. Process 1 holds `foreign_bytes`. `path` is
+    the PATH of the command; None: ours.
 
     Raises:
         OomDoctorError: emulation is not possible, with the reason.
@@ -84,5 +83,5 @@ def entered(
         devices,
     )
     if devices.foreign_bytes:
-        session.hold(pid, dict.fromkeys(range(devices.count), devices.foreign_bytes))
+        session.hold(1, dict.fromkeys(range(devices.count), devices.foreign_bytes))
     yield session

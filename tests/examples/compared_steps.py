@@ -63,8 +63,7 @@ def step_bytes(result: Measurement) -> dict[tuple[str, str], int]:
 def trained(job: ProbeJob, each: int = 2) -> tuple[list[float], list[torch.Tensor]]:
     """The losses of three steps of `each` micro-batches, and the weights after them."""
     setup = build(job, CPU)
-    task = job.model.task
-    batches = micro_batches(job.config, task, setup.model_config, CPU, count=each, seed=0)
+    batches = micro_batches(setup, job.config, count=each)
     losses = [step_loss(setup, batches) for _ in range(3)]
     return losses, [weight.detach().clone() for weight in setup.model.parameters()]
 

@@ -29,14 +29,7 @@ def setup_of(job: ProbeJob) -> tuple[Any, Any, Any]:
     device = torch.device("cuda:0" if job.device_type == "cuda" else "cpu")
     marks = Marks(PhaseFile(None))
     setup = build(job, device, marks)
-    batches = micro_batches(
-        job.config,
-        job.model.task,
-        setup.model_config,
-        device,
-        count=job.config.accumulation_steps(),
-        seed=job.seed,
-    )
+    batches = micro_batches(setup, job.config, count=job.config.accumulation_steps())
     return setup, batches, marks
 
 

@@ -60,16 +60,15 @@ def measure(job: ProbeJob, progress: PhaseFile) -> Measurement:
     with meter.recording(), _eager_where_watched(job):
         setup, held, marks = built(job, meter, progress)
         batches = of_step(held, job)
-        trace = meter.trace_for_breakdown(*logits_shape(job.config, setup.task, setup.model_config))
+        trace = meter.trace_for_breakdown()
+        trace.vocabulary, trace.tokens = logits_shape(setup, job.config)
         losses: list[float] = []
         for step in MEMORY_STEPS:
             losses.append(_memory_step(setup, batches, marks, meter, progress, step, trace))
         if job.evaluate:
             enter(meter, progress, "eval", "eval")
             config = job.config.with_micro_batch(job.eval_batch_size)
-            task, of_model = setup.task, setup.model_config
-            (batch,) = micro_batches(config, task, of_model, device, count=1, seed=job.seed)
-            evaluation_step(setup, batch)
+            evaluation_step(setup, micro_batches(setup, config, count=1)[0])
         enter(meter, progress, "end", "timing")
     totals = meter.totals(optimizers.managed_bytes(setup.trainer.optimizer))
     kernels = None
@@ -103,8 +102,7 @@ def built(
     enter(meter, progress, "load", "load")
     device, marks = own_device(job.device_type), Marks(progress)
     setup = build(job, device, marks, on_host=meter.on_host)
-    held = held_batches(job.config, setup.task, setup.model_config, device, seed=job.seed)
-    return setup, held, marks
+    return setup, held_batches(setup), marks
 
 
 def of_step(held: list[Batch], job: ProbeJob) -> list[Batch]:

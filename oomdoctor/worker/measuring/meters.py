@@ -63,8 +63,7 @@ class CpuMeter:
         self.trace.enter(phase)
         self.trace.tape.enter(step, phase)
 
-    def trace_for_breakdown(self, vocabulary: int, tokens: int) -> AllocationTrace:
-        self.trace.vocabulary, self.trace.tokens = vocabulary, tokens
+    def trace_for_breakdown(self) -> AllocationTrace:
         return self.trace
 
     def totals(self, managed_bytes: int) -> DeviceTotals:
@@ -122,8 +121,8 @@ class CudaMeter:
         self._window = (step, phase)
         torch.cuda.reset_peak_memory_stats()
 
-    def trace_for_breakdown(self, vocabulary: int, tokens: int) -> AllocationTrace:
-        return AllocationTrace("cuda", vocabulary=vocabulary, tokens=tokens)
+    def trace_for_breakdown(self) -> AllocationTrace:
+        return AllocationTrace("cuda")
 
     def totals(self, managed_bytes: int) -> DeviceTotals:
         stats = torch.cuda.memory_stats()

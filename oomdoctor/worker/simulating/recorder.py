@@ -179,7 +179,7 @@ class Recorder:
         """
         setup, trace, marks = self.setup, self._trace, self._instruments.marks
         config = self.job.config.with_micro_batch(size)
-        batches = self._batches(config)
+        batches = micro_batches(setup, config, count=1)
         if self.request.as_cuda:
             batches = [as_on_gpu(batch) for batch in batches]
         if padded_rows(config):
@@ -190,7 +190,7 @@ class Recorder:
         if known:
             self._know(batches, config, images=images)
         trace.adopt(tensors_of(batches), INPUTS)
-        trace.vocabulary, trace.tokens = logits_shape(config, setup.task, setup.model_config)
+        trace.vocabulary, trace.tokens = logits_shape(setup, config)
 
         def watch(phase: str) -> None:
             self._instruments.enter("first", phase)
@@ -214,12 +214,6 @@ class Recorder:
         trace.adopt(optimizers.state_tensors(setup.trainer.optimizer), OPTIMIZER)
         return batches
 
-    def _batches(self, config: TrainConfig) -> list[Batch]:
-        setup, cpu = self.setup, torch.device("cpu")
-        return micro_batches(
-            config, setup.task, setup.model_config, cpu, count=1, seed=self.job.seed
-        )
-
     def _know(self, batches: Sequence[Batch], config: TrainConfig, *, images: bool) -> None:
         """Keep the numbers in batches, from which models compute shapes; with images, no texts."""
         for batch in batches:
@@ -229,7 +223,7 @@ class Recorder:
                     rows, length = texts.shape
                     values = numbers_of(rows, length, config, self.setup.model_config)
                 else:
-                    (values,) = self._batches(config)
+                    (values,) = micro_batches(self.setup, config, count=1)
             for name, value in values.items():
                 tensor = batch[name]
                 if isinstance(tensor, torch.Tensor):

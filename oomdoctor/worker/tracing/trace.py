@@ -59,14 +59,11 @@ class AllocationTrace:
         device_type: str,
         *,
         limit: int | None = None,
-        vocabulary: int = 0,
-        tokens: int = 0,
         where: Whereabouts | None = None,
     ) -> None:
         self.device_type = device_type
         self.limit = limit
-        self.vocabulary = vocabulary
-        self.tokens = tokens
+        self.vocabulary = self.tokens = 0
         self.where = where
         self.watcher: Watcher | None = None
         self.steps_of: StepsOf | None = None

@@ -17,7 +17,6 @@ from oomdoctor.records.configuration.config import (
     rows_of,
     trains_with_trl,
 )
-from oomdoctor.records.job.model import Task
 from oomdoctor.worker.training.objectives.completions import (
     completions_of,
     pairs_of,
@@ -25,6 +24,7 @@ from oomdoctor.worker.training.objectives.completions import (
 )
 from oomdoctor.worker.training.objectives.images import plain_tokens, vision_of, with_images
 from oomdoctor.worker.training.objectives.packing import joined, padded, row_of
+from oomdoctor.worker.training.setup import Setup
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -35,22 +35,14 @@ Tensors = dict[str, torch.Tensor]
 Batch = dict[str, torch.Tensor | int]  # numbers are what a kernel takes
 
 
-def micro_batches(
-    config: TrainConfig,
-    task: Task,
-    model_config: PretrainedConfig,
-    device: torch.device,
-    *,
-    count: int,
-    seed: int,
-) -> list[Batch]:
-    """`count` micro-batches on `device`, as a Trainer's collator would return them.
+def micro_batches(setup: Setup, config: TrainConfig, *, count: int) -> list[Batch]:
+    """`count` micro-batches on the device, of the sizes of `config`, as a collator returns them.
 
     Text: `input_ids`, `attention_mask` and `labels` of (micro-batch, sequence length), int64.
     With packing, one row and where its documents begin (see `joined`).
     Images: `pixel_values` of (micro-batch, channels, height, width) and `labels` of (micro-batch,).
     """
-    whole = _whole_batch(config, task, model_config, rows_of(config) * count, seed)
+    device, whole = setup.device, _whole_batch(setup, config, rows_of(config) * count)
     if config.packing != "none":
         tensors, numbers = joined(whole["input_ids"], config, count)
         return [
@@ -58,7 +50,8 @@ def micro_batches(
             for i in range(count)
         ]
     if config.padding != "none":
-        whole = padded(whole, config, count, padding_token(model_config.get_text_config()))
+        token = padding_token(setup.model_config.get_text_config())
+        whole = padded(whole, config, count, token)
     batches: list[Batch] = [
         {
             name: tensor[i * part : (i + 1) * part].to(device)
@@ -74,18 +67,11 @@ def micro_batches(
     return batches
 
 
-def held_batches(
-    config: TrainConfig,
-    task: Task,
-    model_config: PretrainedConfig,
-    device: torch.device,
-    *,
-    seed: int,
-) -> list[Batch]:
-    """All micro-batches that `device` holds during a step; the first ones are those of the step."""
-    count = config.accumulation_steps()
-    batches = micro_batches(config, task, model_config, device, count=count, seed=seed)
-    ahead = held_micro_batches(config, on_cpu=device.type == "cpu") - count
+def held_batches(setup: Setup) -> list[Batch]:
+    """All micro-batches that the device holds in a step; the first ones are those of the step."""
+    count = setup.config.accumulation_steps()
+    batches = micro_batches(setup, setup.config, count=count)
+    ahead = held_micro_batches(setup.config, on_cpu=setup.device.type == "cpu") - count
     return batches + [_copied(batches[0]) for _ in range(ahead)]
 
 
@@ -123,10 +109,9 @@ def tensors_of(batches: Iterable[Batch]) -> Iterator[torch.Tensor]:
             yield value
 
 
-def _whole_batch(
-    config: TrainConfig, task: Task, model_config: PretrainedConfig, rows: int, seed: int
-) -> Tensors:
-    generator = torch.Generator().manual_seed(seed)
+def _whole_batch(setup: Setup, config: TrainConfig, rows: int) -> Tensors:
+    task, model_config = setup.task, setup.model_config
+    generator = torch.Generator().manual_seed(setup.job.seed)
     if task == "image-classification":
         vision = vision_of(model_config)
         size = config.image_size or getattr(vision, "image_size", None) or _USUAL_IMAGE
@@ -168,17 +153,15 @@ def _end_rows(ids: torch.Tensor, model_config: PretrainedConfig) -> None:
     ids[:, -1] = end
 
 
-def logits_shape(
-    config: TrainConfig, task: Task, model_config: PretrainedConfig
-) -> tuple[int, int]:
+def logits_shape(setup: Setup, config: TrainConfig) -> tuple[int, int]:
     """(vocabulary, tokens of a micro-batch) if the model returns scores per token, else (0, 0)."""
     # TRL never has the scores of all tokens at once.
     scored = ("causal-lm", "masked-lm", "seq2seq-lm", "image-text-to-text")
-    if task not in scored or trains_with_trl(config):
+    if setup.task not in scored or trains_with_trl(config):
         return 0, 0
     # Shifting the labels drops one position per row.
     tokens = config.micro_batch() * (config.sequence_length - 1)
-    return int(model_config.get_text_config().vocab_size), tokens
+    return int(setup.model_config.get_text_config().vocab_size), tokens
 
 
 def _first_plain_token(text_config: PretrainedConfig) -> int:

@@ -24,14 +24,7 @@ STEPS = 3
 def losses_of(job: ProbeJob) -> list[float]:
     """The loss of each of a few optimizer steps over the same whole effective batch."""
     setup = build(job, CPU)
-    batches = micro_batches(
-        job.config,
-        job.model.task,
-        setup.model_config,
-        CPU,
-        count=job.config.accumulation_steps(),
-        seed=0,
-    )
+    batches = micro_batches(setup, job.config, count=job.config.accumulation_steps())
     return [step_loss(setup, batches) for _ in range(STEPS)]
 
 
@@ -61,10 +54,7 @@ def test_the_losses_are_those_of_a_real_trainer(kind: str) -> None:
     job = tiny_job(kind, micro_batch_size=2, effective_batch_size=4)
     mine = losses_of(job)
     setup = build(job, CPU)
-    task = job.model.task
-    rows = micro_batches(
-        job.config.with_micro_batch(1), task, setup.model_config, CPU, count=4, seed=0
-    )
+    rows = micro_batches(setup, job.config.with_micro_batch(1), count=4)
     data = [{name: tensor[0] for name, tensor in row.items()} for row in rows] * STEPS
     arguments = TrainingArguments(
         output_dir="unused",
@@ -159,7 +149,7 @@ def test_what_cannot_run_here_says_why(changes: dict[str, Any], told: str) -> No
 def test_every_task_evaluates(kind: str) -> None:
     job = tiny_job(kind)
     setup = build(job, CPU)
-    batch = micro_batches(job.config, job.model.task, setup.model_config, CPU, count=1, seed=0)[0]
+    batch = micro_batches(setup, job.config, count=1)[0]
     assert evaluation_step(setup, batch) > 0
     assert setup.model.training
 

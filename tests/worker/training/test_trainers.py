@@ -35,7 +35,7 @@ def test_the_step_is_that_of_trl() -> None:
     job = tiny_job(objective="dpo", method="lora")
     setup = build(job, CPU)
     assert type(setup.trainer).__mro__[2].__module__ == "trl.trainer.dpo_trainer"
-    batches = micro_batches(job.config, setup.task, setup.model_config, CPU, count=2, seed=0)
+    batches = micro_batches(setup, job.config, count=2)
     for group in setup.trainer.optimizer.param_groups:
         group["lr"] = 0.01
     losses = [step_loss(setup, batches) for _ in range(4)]
@@ -73,7 +73,7 @@ def test_batches_are_those_of_trl(objective: Any) -> None:
     module = import_module(f"trl.trainer.{objective}_trainer")
     job = tiny_job(objective=objective, completion_length=20 if objective == "dpo" else 0)
     setup = build(job, CPU)
-    batch = micro_batches(job.config, setup.task, setup.model_config, CPU, count=2, seed=0)[1]
+    batch = micro_batches(setup, job.config, count=2)[1]
     rows = batch["input_ids"].tolist()
     assert len(rows) == 4  # two chosen, two rejected
     given = [
@@ -204,7 +204,7 @@ def test_grpo_scores_completions_that_were_generated_before() -> None:
     setup = build(job, CPU)
     assert type(setup.trainer).__mro__[2].__module__ == "trl.trainer.grpo_trainer"
     assert setup.reference is None  # TRL's beta is 0 unless there is a KL term
-    batch = micro_batches(job.config, setup.task, setup.model_config, CPU, count=2, seed=0)[1]
+    batch = micro_batches(setup, job.config, count=2)[1]
     assert batch["prompt_ids"].shape == (2, 12)
     assert batch["completion_ids"].shape == (2, 20)
     loss = step_loss(setup, [batch])
@@ -226,7 +226,7 @@ def test_without_trl_the_line_to_type_is_named(monkeypatch: pytest.MonkeyPatch) 
 def test_the_loss_in_chunks_is_that_of_the_model() -> None:
     plain, chunked = (build(tiny_job(loss=loss), CPU) for loss in ("default", "chunked"))
     assert type(chunked.trainer).__mro__[2].__module__ == "trl.trainer.sft_trainer"
-    batches = micro_batches(plain.config, plain.task, plain.model_config, CPU, count=2, seed=0)
+    batches = micro_batches(plain, plain.config, count=2)
     for setup in (plain, chunked):  # their defaults differ
         for group in setup.trainer.optimizer.param_groups:
             group["lr"] = 1e-4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ CPU = torch.device("cpu")
 def stepped(kind: str, **rung: Any) -> tuple[Setup, list[dict[str, Any]], float]:
     job = tiny_job(kind, image_size=32 if kind == "qwen2_5_vl" else 0, **rung)
     setup = build(job, CPU)
-    batches = micro_batches(job.config, setup.task, setup.model_config, CPU, count=2, seed=0)
+    batches = micro_batches(setup, job.config, count=2)
     loss = step_loss(setup, batches)
     return setup, batches, loss
 
@@ -67,7 +68,7 @@ def test_what_cannot_be_is_said() -> None:
     with pytest.raises(UnsupportedError, match="images of 16 pixels"):
         job = tiny_job("llava", image_size=20)
         setup = build(job, CPU)
-        micro_batches(job.config, setup.task, setup.model_config, CPU, count=1, seed=0)
+        micro_batches(setup, job.config, count=1)
     with pytest.raises(UnsupportedError, match="no vision encoder"):
         build(tiny_job("dense", vision="frozen"), CPU)
 
@@ -76,7 +77,6 @@ def test_a_model_whose_images_are_not_known_is_trained_on_text() -> None:
     job = tiny_job("dense")
     setup = build(job, CPU)
     assert "of llama are not known" in str(why_text_alone(job.config, setup.model_config))
-    (batch,) = micro_batches(
-        job.config, "image-text-to-text", setup.model_config, CPU, count=1, seed=0
-    )
+    setup.job = replace(job, model=replace(job.model, task="image-text-to-text"))
+    (batch,) = micro_batches(setup, job.config, count=1)
     assert set(batch) == {"input_ids", "attention_mask", "labels"}

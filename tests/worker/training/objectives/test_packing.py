@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 
 
 def batches_of(job: ProbeJob, setup: Any) -> list[dict[str, Any]]:
-    return micro_batches(job.config, job.model.task, setup.model_config, CPU, count=2, seed=0)
+    return micro_batches(setup, job.config, count=2)
 
 
 @pytest.mark.parametrize("packing", ["packed", "padding_free"])

@@ -20,7 +20,7 @@ LENGTH = 32
 
 
 def batches_of(job: ProbeJob, setup: Any) -> list[dict[str, Any]]:
-    return micro_batches(job.config, setup.task, setup.model_config, CPU, count=2, seed=0)
+    return micro_batches(setup, job.config, count=2)
 
 
 @pytest.mark.parametrize(

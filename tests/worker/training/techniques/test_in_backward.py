@@ -60,7 +60,7 @@ def test_embeddings_keep_32_bit_states_and_the_rest_8_bit() -> None:
     GlobalOptimManager.get_instance().initialize()
     job = one_batch(**IN_BACKWARD, optimizer="adamw_bnb_8bit")
     setup = build(job, CPU)
-    batches = micro_batches(job.config, job.model.task, setup.model_config, CPU, count=1, seed=0)
+    batches = micro_batches(setup, job.config, count=1)
     for _ in range(2):  # the second would see what the first left behind
         setup.trainer.optimizer.optimizer.state.clear()
         training_step(setup, batches, lambda phase: None)

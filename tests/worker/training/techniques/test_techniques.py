@@ -196,7 +196,7 @@ def test_a_wrapped_module_looks_and_evaluates_as_before() -> None:
     one, other = (setup.model.model.layers[0].self_attn for setup in (plain, wrapped))
     assert inspect.signature(other.forward) == inspect.signature(one.forward)
     assert "self_attn.forward = functools.partial" in wrapped.notes[0]
-    batch = micro_batches(job.config, job.model.task, wrapped.model_config, CPU, count=1, seed=0)[0]
+    batch = micro_batches(wrapped, job.config, count=1)[0]
     assert evaluation_step(wrapped, batch) == evaluation_step(plain, batch)
 
 
