@@ -75,9 +75,9 @@ _NAMELESS = (
 @pytest.mark.parametrize(
     ("name", "library", "line"),
     [
-        ("sft.yaml", "trl", "SFTConfig("),
-        ("train.py", "transformers", "TrainingArguments("),
-        ("quantized.yaml", "transformers", "TrainingArguments("),  # what axolotl trains with
+        ("sft.yaml", "trl", "add per_device_train_batch_size: "),
+        ("train.py", "transformers", "args = TrainingArguments("),
+        ("quantized.yaml", "transformers", "micro_batch_size: 1 (line 5)"),  # of axolotl
     ],
 )
 def test_the_file_says_which_program_the_log_does_not_name(
@@ -95,6 +95,27 @@ def test_the_file_says_which_program_the_log_does_not_name(
     table = cli("explain", str(log), "--config", str(file)).out
     assert line in table
     assert "pytorch " not in table
+
+
+@pytest.mark.parametrize(
+    ("said", "key", "lines"),
+    [
+        ("axolotl.cli.train: started", "axolotl", "micro_batch_size: 2\ngradient_accumulation_"),
+        ("llamafactory-cli train", "llama-factory", "per_device_train_batch_size: 2\ngradient_a"),
+    ],
+)
+def test_a_set_for_a_log_has_the_settings_of_its_program(
+    said: str, key: str, lines: str, tmp_path: Path, cli: Any
+) -> None:
+    """The lines of a set were TrainingArguments(...) for programs that read a file."""
+    log = tmp_path / "oom.txt"
+    log.write_text(f"{said}\n{_NAMELESS}")
+    words = ("--model", "Qwen/Qwen2.5-7B", "--micro-batch", "8", "--seq-len", "4096")
+    (found,) = json.loads(cli("explain", str(log), *words, "--json").out)["diagnoses"]
+    (first, *_) = [one for one in found["remedies"] if "+" in one["key"]]
+    assert next(iter(first["lines"])) == key
+    assert first["lines"][key].startswith(lines)
+    assert "TrainingArguments" not in cli("explain", str(log), *words).out.split("Other rem")[0]
 
 
 def test_files_that_disagree_are_said(trace: Path, tmp_path: Path, cli: Any) -> None:
@@ -257,7 +278,8 @@ def test_a_deepspeed_file_that_a_file_names_is_read_where_it_is_here(
     elsewhere = explained('"engine.json"')
     inline = explained(json.dumps(engine))
     (tmp_path / "engine.json").write_text(json.dumps(engine))
-    assert explained('"engine.json"') == inline != elsewhere
+    there = explained('"engine.json"')
+    assert there.replace('"engine.json"', json.dumps(engine)) == inline != elsewhere
 
 
 def test_no_checkpointing_is_assumed_where_the_program_turns_it_off(

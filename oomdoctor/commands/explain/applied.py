@@ -8,9 +8,11 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
+from oomdoctor.commands.ladder.your_changes import as_the_program_does
+from oomdoctor.commands.user_training import write_change
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.explain.remedies.table import TABLE
 from oomdoctor.records.configuration.config import TrainConfig
@@ -26,7 +28,16 @@ from oomdoctor.records.report.user_training import (
 from oomdoctor.stacks.names.row import shown
 from oomdoctor.stacks.reading.finish import Overrides, finished
 from oomdoctor.stacks.reading.merge import draft_of
-from oomdoctor.stacks.writing.patch import NotPatchedError, code_text, edit_of, patched, written
+from oomdoctor.stacks.writing.changed_lines import main_file
+from oomdoctor.stacks.writing.patch import (
+    NotPatchedError,
+    by_file,
+    code_place,
+    code_text,
+    edit_of,
+    patched,
+    written,
+)
 from oomdoctor.system.regular_files import with_line_ends
 from oomdoctor.system.train_config import read_text
 from oomdoctor.system.training_files import read_documents
@@ -60,7 +71,7 @@ def apply_remedy(found: Diagnosis, file: str, number: int | None) -> AppliedReme
     for place in wanted:
         remedy = found.remedies[place - 1]
         try:
-            after = _changed(training.config, remedy)
+            after = _changed(training, remedy)
             lines = _lines(training, after, file, text)
             new = _patched(file, text, lines, after)
         except (_NotAppliedError, NotPatchedError) as error:
@@ -77,6 +88,28 @@ def apply_remedy(found: Diagnosis, file: str, number: int | None) -> AppliedReme
             not_applied=tuple(refused),
         )
     return AppliedRemedy(file, None, None, {}, (), "", tuple(refused))
+
+
+def in_your_file(found: Diagnosis, training: UserTraining) -> Diagnosis:
+    """The diagnosis with the lines of the user's files for each remedy that they can say."""
+    return replace(found, remedies=tuple(_in_your_file(one, training) for one in found.remedies))
+
+
+def _in_your_file(remedy: Remedy, training: UserTraining) -> Remedy:
+    try:
+        change = write_change(training, _changed(training, remedy))
+    except (_NotAppliedError, NotPatchedError):
+        return remedy
+    own = PurePath(main_file(training).path).name
+    texts = by_file([line for line in change.lines if line.file is not None])
+    said = [
+        text if file == own else f"{text} in {file}"
+        for file, lines in texts.items()
+        for text in lines
+    ]
+    for code in change.code:
+        said += [f"# {code_place(code)}:", *code.imports, *code.code.splitlines()]
+    return replace(remedy, lines={own: "\n".join(said), **remedy.lines}) if said else remedy
 
 
 def write(applied: AppliedRemedy, save: Callable[[Path, bytes], None]) -> AppliedRemedy:
@@ -140,14 +173,15 @@ def _training(documents: Sequence[Document]) -> UserTraining:
         return finished(draft, dict, Overrides(gpus=_SOME_GPUS))
 
 
-def _changed(before: TrainConfig, remedy: Remedy) -> TrainConfig:
+def _changed(training: UserTraining, remedy: Remedy) -> TrainConfig:
     """The rung of the file with the remedy."""
+    before = training.config
     changes = _of_rung(remedy) or _by_key(before, remedy)
     if not changes:
         raise _NotAppliedError("it is not a training setting")
     if before.world_size > 1:
         changes = {key: value for key, value in changes.items() if key != "world_size"}
-    after = replace(before, **changes)
+    after = as_the_program_does(training, before)(replace(before, **changes))
     if after == before:
         raise _NotAppliedError("the file says so already")
     size = after.micro_batch_size

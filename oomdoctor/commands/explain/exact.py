@@ -174,6 +174,11 @@ class _Search:
         named = {key for remedy in self._found.remedies for key in remedy.key.split("+")}
         return change.key in named or change.key not in OF_SOME_PROGRAMS
 
+    def _spoken(self, lines: Mapping[str, str]) -> Mapping[str, str]:
+        """The lines for the programs of the other remedies, in their order; else all."""
+        names = dict.fromkeys(name for remedy in self._found.remedies for name in remedy.lines)
+        return {name: lines[name] for name in names if name in lines} or lines
+
     def first(self, remedies: Sequence[Remedy], before: ProbeResult) -> tuple[Remedy, ...]:
         """The remedies, with the set that the search found before all others."""
         config = self._found.config
@@ -182,7 +187,8 @@ class _Search:
         (best, row), changes = self.answer, changed_keys(config, self.answer[0].config)
         same = [remedy for remedy in remedies if remedy.changes == changes]
         values = {"was": f" (now {config.micro_batch_size})", **_device_values(self._found)}
-        new = replace(told(of_simulation(best), config.method, TABLE, values), changes=changes)
+        new = told(of_simulation(best), config.method, TABLE, values)
+        new = replace(new, changes=changes, lines=self._spoken(new.lines))
         chosen = same[0] if same else _checked(new, before, row)
         return (chosen, *(remedy for remedy in remedies if remedy.changes != changes))
 

@@ -151,7 +151,7 @@ def changed_rung(found: ChangeSet, label: str = YOURS) -> Rung:
 
 def offered(training: UserTraining, config: TrainConfig) -> tuple[Offers, Adapt]:
     """Which changes of a rung the user's files can hold, and how their program completes them."""
-    adapt = _as_the_program_does(training, config)
+    adapt = as_the_program_does(training, config)
 
     def offers(change: Change) -> bool:
         steps = change.steps(config)
@@ -219,7 +219,7 @@ def shown(
     return tuple(_change(training, base, *pair) for pair in found[:MOST_SHOWN])
 
 
-def _as_the_program_does(training: UserTraining, own: TrainConfig) -> Adapt:
+def as_the_program_does(training: UserTraining, own: TrainConfig) -> Adapt:
     """Completes a change to QLoRA with the program's own defaults, which need no line in a file."""
     defaults: dict[str, Any] = {}
     for file in training.files:

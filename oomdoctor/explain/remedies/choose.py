@@ -8,6 +8,7 @@ change that cannot help is not listed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.diagnosis.causes.rules import Called, anything
@@ -66,7 +67,10 @@ def remedies(
     if case.beyond:
         # What is computed is compared as a whole; what is not computed comes after what is enough.
         computed = closing(case, found, table, values)
-        ranked += [((close, 1, *place, 0), remedy) for (close, *place), remedy in computed]
+        ranked += [
+            ((close, 1, *place, 0), replace(remedy, lines=dict(spoken(case, remedy.lines))))
+            for (close, *place), remedy in computed
+        ]
         keys = {key: Called(3) for key in keys if key not in COMPUTED and key != "bigger_card"}
     for place, (key, (doubt, in_order)) in enumerate(keys.items()):
         row = table[key]

@@ -21,6 +21,7 @@ from oomdoctor.explain.remedies.row import Row, fill, parts_text
 from oomdoctor.explain.remedies.sets import Choice, fits, rank, smallest, tight
 from oomdoctor.records.job.machine import GpuFacts
 from oomdoctor.records.report.diagnosis import Remedy
+from oomdoctor.stacks.writing.changed_lines import IN_FILES
 from oomdoctor.system import catalogue
 from oomdoctor.units import format_bytes
 
@@ -193,7 +194,10 @@ def _values(choice: Choice) -> dict[str, str]:
 
 
 def _lines(rows: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """The lines of all changes for each library; a change without one takes another library's."""
+    """The lines of all changes for each library; a change without one takes another library's.
+
+    A file of settings takes none, and says each setting once.
+    """
     if len(rows) == 1:
         return dict(rows[0])
     named = {name for row in rows for name in row}
@@ -202,6 +206,12 @@ def _lines(rows: Sequence[Mapping[str, str]]) -> dict[str, str]:
         wanted = (library, *_INSTEAD)
         chosen = (next((row[name] for name in wanted if name in row), "") for row in rows)
         lines[library] = "\n".join(_joined(filter(None, chosen)))
+    for name in IN_FILES:
+        if all(name in row for row in rows):
+            said: dict[str, str] = {}
+            for line in (line for row in rows for line in row[name].split("\n")):
+                said.setdefault(line.partition(":")[0], line)
+            lines[name] = "\n".join(said.values())
     shell = [row["shell"] for row in rows if "shell" in row]
     return {**lines, "shell": "\n".join(shell)} if shell else lines
 

@@ -13,7 +13,7 @@ from oomdoctor.explain.memory.moments import Moment
 from oomdoctor.explain.memory.snapshot_shares import Saving, halved, saving
 from oomdoctor.explain.training.assumed import Training
 from oomdoctor.records.report.diagnosis import Basis
-from oomdoctor.stacks.writing.changed_lines import said_in_calls
+from oomdoctor.stacks.writing.changed_lines import said_by_programs
 from oomdoctor.units import MIB, format_bytes
 
 _HALF = 0.5
@@ -62,7 +62,7 @@ class Row:
     @property
     def lines(self) -> Mapping[str, str]:
         """What to write, by library."""
-        return {**said_in_calls(self.settings), **self.own_lines}
+        return {**said_by_programs(self.settings), **self.own_lines}
 
 
 def difference(

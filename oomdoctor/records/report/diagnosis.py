@@ -172,8 +172,9 @@ class Cause:
 class Remedy:
     """One change, how much memory it frees and how that is known, and what to type per library.
 
-    `lines` has the keys transformers, trl, accelerate, deepspeed, pytorch, shell as they apply; if
-    a remedy combines several changes (`parts`), each value has a line for each of them.
+    `lines` has the keys transformers, trl, accelerate, deepspeed, axolotl, pytorch, shell as they
+    apply; if a remedy combines several changes (`parts`), each value has a line for each of them.
+    With --config, the name of that file comes first, with the lines to change in it.
     `leaves_bytes` is what the training then needs at its peak, if it needs more than the GPU has
     now. `enough` says whether the remedy closes the gap; None if that cannot be computed.
     `changes` are the keys of a recipe that it sets, {} if it is no change of a known training.

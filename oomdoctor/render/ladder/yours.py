@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import PurePath
@@ -14,8 +13,6 @@ from oomdoctor.records.facts.dtypes import dtype_bytes
 from oomdoctor.records.job.result import ProbeResult
 from oomdoctor.records.report.report import Report
 from oomdoctor.records.report.user_training import (
-    COMMAND_LINE,
-    OF_SHELLS,
     YOURS,
     ChangedLine,
     NotTaken,
@@ -28,7 +25,7 @@ from oomdoctor.render.ladder.columns import DID_NOT_FIT, NOT_RUN, Row, fit_notes
 from oomdoctor.render.ladder.header import is_plan, own_result, too_large
 from oomdoctor.render.text import escape
 from oomdoctor.render.words import counted, estimate
-from oomdoctor.stacks.writing.patch import code_place
+from oomdoctor.stacks.writing.patch import by_file, code_place
 from oomdoctor.units import format_bytes
 
 _MOST_LISTED = 12
@@ -126,49 +123,9 @@ def _effect(change: YourChange, result: ProbeResult) -> str:
 
 
 def _lines(lines: Sequence[ChangedLine]) -> str:
-    """`in train.yaml: gradient_checkpointing: true (line 8)`, one file after the other.
-
-    A line of a script that has several changes is said once.
-    """
-    found: dict[str, list[str]] = {}
-    for line in lines:
-        file = "the environment" if line.file is None else PurePath(line.file).name
-        if line.text is not None:
-            texts = found.setdefault(file, [])
-            if (text := _script_line(line)) not in texts:
-                texts.append(text)
-            continue
-        if (line.file or "").endswith((COMMAND_LINE, *OF_SHELLS)):
-            text, name = _option(line), f"--{line.name}"
-        else:
-            text = f"{line.name}: {line.after}" if line.file else f"{line.name}={line.after}"
-            name = line.name
-        if line.after is None:
-            text = f"remove {name}"
-        elif line.before is None and line.file:
-            text = f"add {text}"
-        place = f" (line {line.line})" if line.line is not None else ""
-        found.setdefault(file, []).append(text + place)
-    return "; ".join(f"in {file}: {', '.join(texts)}" for file, texts in found.items())
-
-
-def _option(line: ChangedLine) -> str:
-    """`--max_length 1024`; a part of a setting as JSON, as `HfArgumentParser` reads it."""
-    name, _, part = line.name.partition(".")
-    value = str(line.after) if not part else shlex.quote(f'{{"{part}": {line.after}}}')
-    return f"--{name} {value}"
-
-
-def _script_line(line: ChangedLine) -> str:
-    """`BATCH = 1 (line 3)`, or `add optim="sgd" to TrainingArguments(...) (line 8)`."""
-    place = f" (line {line.line})" if line.line is not None else ""
-    if line.after is None:
-        return f"{line.call}(...) {line.text}{place}"
-    return (
-        f"{line.text}{place}"
-        if line.call is None
-        else f"add {line.text} to {line.call}(...){place}"
-    )
+    """`in train.yaml: gradient_checkpointing: true (line 8)`, one file after the other."""
+    files = by_file(lines).items()
+    return "; ".join(f"in {file}: {', '.join(texts)}" for file, texts in files)
 
 
 def _taken(report: Report, training: UserTraining, *, verbose: bool) -> list[tuple[str, str]]:

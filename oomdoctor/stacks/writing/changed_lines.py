@@ -8,6 +8,7 @@ from typing import Any
 
 from oomdoctor.records.configuration.config import TrainConfig, changed_keys
 from oomdoctor.records.configuration.keys import KEYS
+from oomdoctor.records.facts.choices import FormatName
 from oomdoctor.records.report.user_training import ChangedLine, TrainingFile, UserTraining
 from oomdoctor.stacks.names.row import LEFT_OUT, Row, listed, nested, written
 from oomdoctor.stacks.programs import BY_NAME, table_of
@@ -60,11 +61,13 @@ def changed_lines(training: UserTraining, after: TrainConfig) -> tuple[ChangedLi
 def unsaid(training: UserTraining, after: TrainConfig) -> tuple[str, ...]:
     """The keys that `after` changes and that no setting of the files' programs says.
 
-    Keys that are said elsewhere, such as by the launcher, do not count.
+    Keys that are said elsewhere, such as by the launcher, and the program's own defaults do not
+    count.
     """
     before = training.config
     tables = [table_of(file.path, file.format) for file in training.files]
     rows = [row for table in tables if table is not None for row in table.rows if row.write]
+    defaults = {key: one for table in tables if table for key, one in table.defaults.items()}
     said = {one.key for one in training.said} | _BY_OTHERS
     changed = changed_keys(after, before).items()
     open_keys = {key: old for key, old in changed if key not in said and not KEYS[key].elsewhere}
@@ -72,6 +75,7 @@ def unsaid(training: UserTraining, after: TrainConfig) -> tuple[str, ...]:
         key
         for key, old in open_keys.items()
         if _settings(rows, replace(after, **{key: old})) == _settings(rows, after)
+        and defaults.get(key, old) != getattr(after, key)
     )
 
 
@@ -104,9 +108,16 @@ def _said_only(
 ) -> tuple[ChangedLine, ...]:
     """Changed keys under names that are only read, such as a script's own.
 
-    A line that says one of `keys`, which another line says now, has to go.
+    A line that says one of `keys`, which another line says now, has to go. A name that is written
+    too, and says the same as before, stays: LoRA and QLoRA are one type of LLaMA-Factory.
     """
     shown = {(line.file, line.name) for line in found}
+    for file in training.files:
+        table = table_of(file.path, file.format)
+        for row in () if table is None else table.rows:
+            then = LEFT_OUT if row.write is None else row.write(after)
+            if row.write is not None and row.write(training.config) == then is not LEFT_OUT:
+                shown.add((file.path, row.name))
     texts = {
         key: None if key in keys else scalar(new)
         for key, new in changed_keys(training.config, after).items()
@@ -118,13 +129,19 @@ def _said_only(
     )
 
 
+IN_FILES: tuple[FormatName, ...] = ("axolotl", "llama-factory")
+"""Programs for which a change is lines of a file of settings, and no call."""
 _CALLS = {"transformers": ("TrainingArguments", ARGUMENTS), "trl": ("SFTConfig", SFT_CONFIG)}
 # The default optimizer is a change that may be said.
 _BEFORE = TrainConfig(optimizer="adamw_torch", micro_batch_size=1)
+_OTHERWISE = replace(_BEFORE, attention="eager", weights_dtype="float32")
 
 
-def said_in_calls(changes: Mapping[str, Any]) -> dict[str, str]:
-    """The calls that say these keys of a rung, by library; none for one that cannot."""
+def said_by_programs(changes: Mapping[str, Any]) -> dict[str, str]:
+    """The calls, and the lines of a file, that say these keys of a rung, by program.
+
+    None for a program that cannot.
+    """
     found: dict[str, str] = {}
     for library, (kind, table) in _CALLS.items():
         before = written(table, _BEFORE)
@@ -133,4 +150,9 @@ def said_in_calls(changes: Mapping[str, Any]) -> dict[str, str]:
         if new:
             words = [f"{name}={literal(value)}" for name, value in nested(new).items()]
             found[library] = f"{kind}({', '.join(words)})"
+    for name in IN_FILES:
+        training = UserTraining((TrainingFile("", name),), None, None, None, _OTHERWISE, (), (), ())
+        lines = changed_lines(training, replace(_OTHERWISE, **changes))
+        if texts := [f"{line.name}: {line.after}" for line in lines if line.file is not None]:
+            found[name] = "\n".join(texts)
     return found

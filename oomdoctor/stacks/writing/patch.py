@@ -8,12 +8,20 @@ character as it is.
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 from typing import Any
 
 from oomdoctor.records.configuration.config import TrainConfig
-from oomdoctor.records.report.user_training import AddedCode, ChangedLine, UserTraining
+from oomdoctor.records.report.user_training import (
+    COMMAND_LINE,
+    OF_SHELLS,
+    AddedCode,
+    ChangedLine,
+    UserTraining,
+)
 from oomdoctor.stacks.names.row import table_at
 from oomdoctor.stacks.reading.script import parse
 from oomdoctor.stacks.writing.changed_lines import changed_lines, unsaid
@@ -102,6 +110,56 @@ def _together(said: Sequence[ChangedLine], path: str, text: str) -> list[Changed
         else one
         for one in said
     ]
+
+
+THE_ENVIRONMENT = "the environment"
+"""Stands for the name of a file where variables are set."""
+
+
+def by_file(lines: Sequence[ChangedLine]) -> dict[str, list[str]]:
+    """What to change by name of the file, as texts such as `gradient_checkpointing: true (line 8)`.
+
+    A line of a script that has several changes is said once.
+    """
+    found: dict[str, list[str]] = {}
+    for line in lines:
+        file = THE_ENVIRONMENT if line.file is None else PurePath(line.file).name
+        if line.text is not None:
+            texts = found.setdefault(file, [])
+            if (text := _script_line(line)) not in texts:
+                texts.append(text)
+            continue
+        if (line.file or "").endswith((COMMAND_LINE, *OF_SHELLS)):
+            text, name = _option(line), f"--{line.name}"
+        else:
+            text = f"{line.name}: {line.after}" if line.file else f"{line.name}={line.after}"
+            name = line.name
+        if line.after is None:
+            text = f"remove {name}"
+        elif line.before is None and line.file:
+            text = f"add {text}"
+        place = f" (line {line.line})" if line.line is not None else ""
+        found.setdefault(file, []).append(text + place)
+    return found
+
+
+def _option(line: ChangedLine) -> str:
+    """`--max_length 1024`; a part of a setting as JSON, as `HfArgumentParser` reads it."""
+    name, _, part = line.name.partition(".")
+    value = str(line.after) if not part else shlex.quote(f'{{"{part}": {line.after}}}')
+    return f"--{name} {value}"
+
+
+def _script_line(line: ChangedLine) -> str:
+    """`BATCH = 1 (line 3)`, or `add optim="sgd" to TrainingArguments(...) (line 8)`."""
+    place = f" (line {line.line})" if line.line is not None else ""
+    if line.after is None:
+        return f"{line.call}(...) {line.text}{place}"
+    return (
+        f"{line.text}{place}"
+        if line.call is None
+        else f"add {line.text} to {line.call}(...){place}"
+    )
 
 
 def code_text(code: AddedCode) -> str:
