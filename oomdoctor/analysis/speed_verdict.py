@@ -9,6 +9,7 @@ from typing import TypedDict, cast
 from oomdoctor.analysis.search.ladder import Context
 from oomdoctor.analysis.speed.limits import PeakShares, peak_shares
 from oomdoctor.analysis.speed.throughput import (
+    CountedModel,
     mfu,
     peak_flops,
     step_seconds,
@@ -89,17 +90,17 @@ def _shares(
     timing: Timing, measured: Measurement, config: TrainConfig, context: Context
 ) -> PeakShares | None:
     """The shares of the card's peaks that the times imply; None if the card is unknown."""
-    if context.gpu is None or context.counts is None:
+    model = _model(measured, context)
+    if context.gpu is None or model is None:
         return None
-    return peak_shares(
-        timing,
-        config,
-        context.gpu,
-        counts=context.counts,
-        trainable=measured.trainable_parameters,
-        model_config=context.model_config,
-        task=context.task,
-    )
+    return peak_shares(timing, config, context.gpu, model)
+
+
+def _model(measured: Measurement, context: Context) -> CountedModel | None:
+    trainable, task = measured.trainable_parameters, context.task
+    if context.counts is None:
+        return None
+    return CountedModel(context.counts, trainable, context.model_config, task)
 
 
 def may_teach(attempt: Attempt, context: Context) -> bool:
@@ -141,15 +142,8 @@ def _rates(
     request: SurveyRequest,
 ) -> Figures:
     rate = tokens_per_s(timing, config)
-    utilization = mfu(
-        rate,
-        config,
-        counts=context.counts,
-        trainable=measured.trainable_parameters,
-        model_config=context.model_config,
-        task=context.task,
-        peak=peak_flops(config, context.gpu),
-    )
+    peak = peak_flops(config, context.gpu)
+    utilization = mfu(rate, config, _model(measured, context), peak)
     return {
         **_NO_SPEED,
         "tokens_per_s": rate,

@@ -65,45 +65,59 @@ class SkipRung:
     missed_by_bytes: int | None
 
 
-def next_step(
-    rungs: tuple[Rung, ...],
-    attempts: Mapping[str, tuple[Attempt, ...]],
-    skipped: Mapping[str, SkipRung],
-    context: Context,
-) -> NextTry | SkipRung | None:
-    """The next try or the next rung to skip; None once every rung is settled.
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How far a survey has come.
 
     `attempts` is keyed by `config.rung_key()`, which is the same for all sizes of a rung, and
     `skipped` by `config.key()` of the rung.
     """
-    for rung in run_order(rungs, context):
-        if rung.config.key() in skipped:
-            continue
-        tried = attempts_of(rung, attempts)
-        if not tried:
-            skip = _reason_to_skip(rung, rungs, attempts, context)
-            if skip is not None:
+
+    rungs: tuple[Rung, ...]
+    attempts: Mapping[str, tuple[Attempt, ...]]
+    skipped: Mapping[str, SkipRung]
+    context: Context
+
+    def next_step(self) -> NextTry | SkipRung | None:
+        """The next try or the next rung to skip; None once every rung is settled."""
+        for rung in run_order(self.rungs, self.context):
+            if rung.config.key() in self.skipped:
+                continue
+            tried = attempts_of(rung, self.attempts)
+            if not tried and (skip := self._reason_to_skip(rung)) is not None:
                 return skip
-        step = _next_size(rung, tuple(sample_of(attempt) for attempt in tried), context)
-        if step is not None:
-            return NextTry(rung, step.micro_batch_size, step.why)
-    return None
+            step = _next_size(rung, tuple(map(sample_of, tried)), self.context)
+            if step is not None:
+                return NextTry(rung, step.micro_batch_size, step.why)
+        return None
 
+    def still_to_try(self) -> tuple[Rung, ...]:
+        """The rungs without a try, without those that would be skipped by what is known now."""
+        open_rungs = (rung for rung in self.rungs if rung.config.key() not in self.skipped)
+        untried = (rung for rung in open_rungs if not attempts_of(rung, self.attempts))
+        return tuple(rung for rung in untried if self._reason_to_skip(rung) is None)
 
-def still_to_try(
-    rungs: tuple[Rung, ...],
-    attempts: Mapping[str, tuple[Attempt, ...]],
-    skipped: Mapping[str, SkipRung],
-    context: Context,
-) -> tuple[Rung, ...]:
-    """The rungs that have no try yet, without those that would be skipped by what is known now."""
-    return tuple(
-        rung
-        for rung in rungs
-        if rung.config.key() not in skipped
-        and not attempts_of(rung, attempts)
-        and _reason_to_skip(rung, rungs, attempts, context) is None
-    )
+    def _reason_to_skip(self, rung: Rung) -> SkipRung | None:
+        context = self.context
+        return too_big(rung, context) or _predicted_to_miss(rung, context) or self._ruled_out(rung)
+
+    def _ruled_out(self, rung: Rung) -> SkipRung | None:
+        """A skip if a rung that surely needs no more ran out at the same or a smaller size."""
+        smallest = rung.config.with_micro_batch(fixed_size(rung.config, self.context) or 1)
+        tried = (
+            (one, attempt) for one in self.rungs for attempt in attempts_of(one, self.attempts)
+        )
+        for other, attempt in tried:
+            if attempt.outcome != "oom":
+                continue
+            raised = needs_more(smallest, attempt.config, _setting(self.context))
+            if raised is not None:
+                size, keys = attempt.config.micro_batch_size, " and ".join(raised)
+                ran_out = f"{other.label} ran out of memory at micro-batch size {size}"
+                return SkipRung(
+                    rung, f"{ran_out}, and this rung needs more because of its {keys}", None
+                )
+        return None
 
 
 def run_order(rungs: tuple[Rung, ...], context: Context) -> tuple[Rung, ...]:
@@ -119,19 +133,6 @@ def run_order(rungs: tuple[Rung, ...], context: Context) -> tuple[Rung, ...]:
         return bound_of(rung.config, counts, context).size_bytes
 
     return tuple(sorted(rungs, key=lambda rung: (least(rung), _relative_need(rung.config))))
-
-
-def _reason_to_skip(
-    rung: Rung,
-    rungs: tuple[Rung, ...],
-    attempts: Mapping[str, tuple[Attempt, ...]],
-    context: Context,
-) -> SkipRung | None:
-    return (
-        too_big(rung, context)
-        or _predicted_to_miss(rung, context)
-        or _ruled_out(rung, rungs, attempts, context)
-    )
 
 
 def _next_size(rung: Rung, samples: tuple[Sample, ...], context: Context) -> NextSize | None:
@@ -213,27 +214,3 @@ def too_big(rung: Rung, context: Context) -> SkipRung | None:
         return None
     needs = f"needs at least {format_bytes(bound.size_bytes)}, short by {format_bytes(missed)}"
     return SkipRung(rung, f"{needs}: {bound.arithmetic}", missed)
-
-
-def _ruled_out(
-    rung: Rung,
-    rungs: tuple[Rung, ...],
-    attempts: Mapping[str, tuple[Attempt, ...]],
-    context: Context,
-) -> SkipRung | None:
-    """A skip if a rung that surely needs no more memory ran out at the same or a smaller size."""
-    setting = _setting(context)
-    smallest = rung.config.with_micro_batch(fixed_size(rung.config, context) or 1)
-    for other in rungs:
-        for attempt in attempts_of(other, attempts):
-            if attempt.outcome != "oom":
-                continue
-            raised = needs_more(smallest, attempt.config, setting)
-            if raised is not None:
-                reason = (
-                    f"{other.label} ran out of memory at micro-batch size "
-                    f"{attempt.config.micro_batch_size}, and this rung needs more because of its "
-                    f"{' and '.join(raised)}"
-                )
-                return SkipRung(rung, reason, None)
-    return None

@@ -10,14 +10,13 @@ The figures are lower bounds of the work, so a true time is never called wrong:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from oomdoctor.analysis.memory.bounds import shards_of
 from oomdoctor.analysis.memory.closed_form import packed_bytes, state_width, trained_bytes_of
 from oomdoctor.analysis.speed.roofline import efficiency_of
 from oomdoctor.analysis.speed.throughput import (
+    CountedModel,
     mfu,
     multiplied_parameters,
     peaks_by_dtype,
@@ -30,7 +29,6 @@ from oomdoctor.records.facts.dtypes import dtype_bytes
 from oomdoctor.records.job.costs import Calibration
 from oomdoctor.records.job.machine import GpuFacts
 from oomdoctor.records.job.measurement import Timing
-from oomdoctor.records.job.model import ParameterCounts, Task
 
 MOST_OF_PEAK = 0.95  # no training step comes closer to a published peak
 
@@ -54,29 +52,12 @@ class PeakShares:
 
 
 def peak_shares(
-    timing: Timing,
-    config: TrainConfig,
-    gpu: GpuFacts,
-    *,
-    counts: ParameterCounts,
-    trainable: int | None,
-    model_config: Mapping[str, Any],
-    task: Task | None,
+    timing: Timing, config: TrainConfig, gpu: GpuFacts, model: CountedModel
 ) -> PeakShares:
     """The shares of the card's peaks that the times of a rung imply at least."""
     peak, rate = _highest_peak(config, gpu), tokens_per_s(timing, config)
-    compute = mfu(
-        rate,
-        config,
-        counts=counts,
-        trainable=trainable,
-        model_config=model_config,
-        task=task,
-        peak=peak,
-        attention=6,
-    )
-    multiplied = multiplied_parameters(counts, model_config, task, config)
-    moved = _least_bytes(config, counts, trainable, multiplied)
+    compute = mfu(rate, config, model, peak, attention=6)
+    moved = _least_bytes(config, model)
     bandwidth = None
     if moved is not None and gpu.bandwidth_bytes_per_s:
         bandwidth = moved / step_seconds(timing, config) / gpu.bandwidth_bytes_per_s
@@ -123,10 +104,9 @@ def _highest_peak(config: TrainConfig, gpu: GpuFacts) -> float | None:
     return max(known) * excess * (2 if config.quantization == "int8" else 1)
 
 
-def _least_bytes(
-    config: TrainConfig, counts: ParameterCounts, trainable: int | None, multiplied: float | None
-) -> float | None:
+def _least_bytes(config: TrainConfig, model: CountedModel) -> float | None:
     """Bytes between the card's memory and its cores in one optimizer step, at least."""
+    multiplied, counts = multiplied_parameters(model, config), model.counts
     if multiplied is None or config.offload != "none":
         return None
     if config.method == "qlora":
@@ -134,7 +114,7 @@ def _least_bytes(
     else:
         read = int(multiplied) * dtype_bytes(config.weights_dtype)
     whole = config.method == "full" and not config.frozen_layers
-    trained = counts.total if whole else trainable or 0
+    trained = counts.total if whole else model.trainable or 0
     each = trained_bytes_of(config)
     if config.modules_to_save:  # they may be in another type than adapters
         each = min(each, dtype_bytes(saved_dtype(config)))

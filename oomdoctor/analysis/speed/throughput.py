@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from oomdoctor.analysis.memory.shape import Shape, shape_of, text_part
@@ -24,6 +25,19 @@ from oomdoctor.records.job.model import ParameterCounts, Task
 
 _WITHOUT_SCORES = ("linear_attention", "mamba", "recurrent", "conv")
 _WITH_WINDOW = ("sliding_attention", "chunked_attention")
+
+
+@dataclass(frozen=True, slots=True)
+class CountedModel:
+    """A model whose parameters were counted, `trainable` ones with gradients; None if unknown.
+
+    `config` is the content of its config.json.
+    """
+
+    counts: ParameterCounts
+    trainable: int | None
+    config: Mapping[str, Any]
+    task: Task | None
 
 
 def step_seconds(timing: Timing, config: TrainConfig) -> float:
@@ -66,11 +80,7 @@ def peak_flops(config: TrainConfig, facts: GpuFacts | None) -> float | None:
 def mfu(
     rate: float,
     config: TrainConfig,
-    *,
-    counts: ParameterCounts | None,
-    trainable: int | None,
-    model_config: Mapping[str, Any],
-    task: Task | None,
+    model: CountedModel | None,
     peak: float | None,
     attention: int = 12,
 ) -> float | None:
@@ -78,52 +88,37 @@ def mfu(
 
     None if the peak, the counts or the formula are missing (see `flops_per_token`).
     """
-    if counts is None or not peak:
+    if model is None or not peak:
         return None
-    flops = flops_per_token(
-        config,
-        counts=counts,
-        trainable=trainable,
-        model_config=model_config,
-        task=task,
-        attention=attention,
-    )
+    flops = flops_per_token(config, model, attention)
     return None if flops is None else flops * rate / (peak * config.world_size)
 
 
-def flops_per_token(
-    config: TrainConfig,
-    *,
-    counts: ParameterCounts,
-    trainable: int | None,
-    model_config: Mapping[str, Any],
-    task: Task | None,
-    attention: int = 12,
-) -> float | None:
+def flops_per_token(config: TrainConfig, model: CountedModel, attention: int = 12) -> float | None:
     """Model FLOPs of training on one token, by PaLM's appendix B.
 
     N counts the parameters a token is multiplied with: no input embeddings, and only the active
     routed experts. Full training costs 6N; a frozen base 4N (forward and input gradients) plus 6
     for each adapter parameter. The attention term is left out if the config does not give its
     sizes, so the figure may be too low but not too high. PaLM counts the scores of all pairs of
-    tokens (`attention` is 12); a causal kernel may skip half of them (6).
-    DPO adds the forward pass of its reference. None for
-    encoder-decoders, where a token passes only one half, for models with a tower that text does not
-    enter, for images, and for a frozen base with an unknown number of trainable parameters.
+    tokens (`attention` is 12); a causal kernel may skip half of them (6). DPO adds the forward pass
+    of its reference. None for encoder-decoders, where a token passes only one half, for models with
+    a tower that text does not enter, for images, and for a frozen base with an unknown number of
+    trainable parameters.
     """
-    size = multiplied_parameters(counts, model_config, task, config)
+    size, trainable = multiplied_parameters(model, config), model.trainable
     if size is None:
         return None
     document = config.document_length if config.packing == "packed" else config.sequence_length
     length = min(document, config.sequence_length)  # of the tokens that attend to each other
-    scores = attention * _attention_products(shape_of(model_config), model_config, length)
+    scores = attention * _attention_products(shape_of(model.config), model.config, length)
     # GRPO's reference is asked once, when completions are generated.
     passes = config.objective == "dpo" and has_reference_pass(config)
     reference = 2 * size + scores / 3 if passes else 0.0
     if config.frozen_layers:
         if trainable is None:
             return None
-        return _after_frozen(size, counts, trainable) + scores / 3 + reference
+        return _after_frozen(size, model.counts, trainable) + scores / 3 + reference
     if config.method == "full":
         return 6 * size + scores + reference
     return None if trainable is None else 4 * size + 6 * trainable + scores + reference
@@ -138,14 +133,12 @@ def _after_frozen(size: float, counts: ParameterCounts, trainable: int) -> float
     return 6 * trained + 2 * (size - trained)
 
 
-def multiplied_parameters(
-    counts: ParameterCounts, model_config: Mapping[str, Any], task: Task | None, config: TrainConfig
-) -> float | None:
+def multiplied_parameters(model: CountedModel, config: TrainConfig) -> float | None:
     """The parameters that every token is multiplied with; None where `flops_per_token` is.
 
     DPO multiplies the output head with the tokens of completions only.
     """
-    shape = shape_of(model_config)
+    shape, counts, task = shape_of(model.config), model.counts, model.task
     if shape.encoder_decoder or shape.towers or task in ("seq2seq-lm", "image-classification"):
         return None
     size = float(counts.total - counts.embedding)

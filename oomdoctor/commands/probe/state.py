@@ -8,14 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from oomdoctor.analysis.search.from_prediction import RungPrediction
-from oomdoctor.analysis.search.ladder import (
-    Context,
-    NextTry,
-    SkipRung,
-    attempts_of,
-    next_step,
-    still_to_try,
-)
+from oomdoctor.analysis.search.ladder import Context, NextTry, SkipRung, Standing, attempts_of
 from oomdoctor.analysis.speed.throughput import tokens_per_s
 from oomdoctor.analysis.speed.training_time import training_data
 from oomdoctor.analysis.verdict import conclude
@@ -119,11 +112,14 @@ class SurveyState(Ledger):
 
     def next_step(self) -> NextTry | SkipRung | None:
         """What to do next; None once every rung is settled."""
-        return next_step(self.all_rungs(), self.attempts, self.skipped, self.context)
+        return self._standing().next_step()
 
     def still_to_try(self) -> tuple[Rung, ...]:
         """The rungs that have no try yet and will get one, as far as is known."""
-        return still_to_try(self.all_rungs(), self.attempts, self.skipped, self.context)
+        return self._standing().still_to_try()
+
+    def _standing(self) -> Standing:
+        return Standing(self.all_rungs(), self.attempts, self.skipped, self.context)
 
     def all_rungs(self) -> tuple[Rung, ...]:
         """The ladder, and the changes of the rung of --from."""

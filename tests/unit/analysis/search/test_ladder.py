@@ -10,8 +10,8 @@ from oomdoctor.analysis.search.ladder import (
     Context,
     NextTry,
     SkipRung,
+    Standing,
     attempts_of,
-    next_step,
     run_order,
 )
 
@@ -36,6 +36,10 @@ def tried(*attempts):
         key = attempt.config.rung_key()
         found[key] = (*found.get(key, ()), attempt)
     return found
+
+
+def next_step(*known):
+    return Standing(*known).next_step()
 
 
 def step(*attempts, rungs=LADDER, skipped=None, context=CONTEXT):

@@ -15,7 +15,7 @@ from oomdoctor.analysis.speed.communication import (
     with_communication,
 )
 from oomdoctor.analysis.speed.links import Link, Links, host_link, interconnects, links_of
-from oomdoctor.analysis.speed.throughput import mfu, tokens_per_s
+from oomdoctor.analysis.speed.throughput import CountedModel, mfu, tokens_per_s
 from oomdoctor.analysis.speed.traffic import gathered_bytes, host_updates, traffic_of
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.report.plan import Interconnect
@@ -202,11 +202,10 @@ def test_each_rank_updates_its_shard_of_a_whole_model():
 def test_tokens_per_second_are_those_of_all_gpus():
     # Two micro-batches of 2 sequences on each of 4 GPUs.
     assert tokens_per_s(timing(0.5, 0.0), CONFIG) == pytest.approx(16 * 1000 / 1.0)
-    shared = {"counts": COUNTS, "trainable": None, "task": None, "peak": 1e12}
-    model = {"vocab_size": 50_000, "hidden_size": 2000}
+    model = CountedModel(COUNTS, None, {"vocab_size": 50_000, "hidden_size": 2000}, None)
     alone = replace(CONFIG, world_size=1, sharding="none")
-    one = mfu(1000, alone, model_config=model, **shared)
-    assert mfu(1000, CONFIG, model_config=model, **shared) == pytest.approx(one / 4)
+    one = mfu(1000, alone, model, 1e12)
+    assert mfu(1000, CONFIG, model, 1e12) == pytest.approx(one / 4)
 
 
 def test_what_cannot_be_estimated():

@@ -8,6 +8,7 @@ import pytest
 from analysis_make import COUNTS, MODEL_CONFIG, timing
 
 from oomdoctor.analysis.speed.limits import MOST_OF_PEAK, bounded, calibration_share, peak_shares
+from oomdoctor.analysis.speed.throughput import CountedModel
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.job.costs import Calibration
 from oomdoctor.system.catalogue import find_gpu, gpus
@@ -18,15 +19,8 @@ N = COUNTS.total - COUNTS.embedding + min(COUNTS.embedding, 50_000 * 2000)
 
 
 def shares(config=CONFIG, *, micro=0.5, optimizer=0.1, gpu=H100, model=MODEL_CONFIG, task=None):
-    return peak_shares(
-        timing(micro, optimizer),
-        config,
-        gpu,
-        counts=COUNTS,
-        trainable=10_000_000,
-        model_config=model,
-        task=task,
-    )
+    counted = CountedModel(COUNTS, 10_000_000, model, task)
+    return peak_shares(timing(micro, optimizer), config, gpu, counted)
 
 
 def test_the_shares_by_hand():

@@ -9,6 +9,7 @@ import pytest
 from analysis_make import COUNTS, MODEL_CONFIG, gpu_facts, timing
 
 from oomdoctor.analysis.speed.throughput import (
+    CountedModel,
     flops_per_token,
     mfu,
     peak_flops,
@@ -24,9 +25,7 @@ SCORES = 20 * 20 * 100 * 1000
 
 
 def flops(config=CONFIG, counts=COUNTS, trainable=None, model_config=MODEL_CONFIG, task=None):
-    return flops_per_token(
-        config, counts=counts, trainable=trainable, model_config=model_config, task=task
-    )
+    return flops_per_token(config, CountedModel(counts, trainable, model_config, task))
 
 
 def test_tokens_per_second_at_the_effective_batch():
@@ -119,10 +118,10 @@ def test_no_figure_where_the_formula_does_not_hold(model_config, task):
 
 
 def test_utilisation_is_flops_times_rate_over_the_peak():
-    told = {"counts": COUNTS, "trainable": None, "model_config": MODEL_CONFIG, "task": None}
-    assert mfu(1e5, CONFIG, peak=1e15, **told) == pytest.approx(flops() * 1e5 / 1e15)
-    assert mfu(1e5, CONFIG, peak=None, **told) is None
-    assert mfu(1e5, CONFIG, peak=1e15, **{**told, "counts": None}) is None
+    told = CountedModel(COUNTS, None, MODEL_CONFIG, None)
+    assert mfu(1e5, CONFIG, told, 1e15) == pytest.approx(flops() * 1e5 / 1e15)
+    assert mfu(1e5, CONFIG, told, None) is None
+    assert mfu(1e5, CONFIG, None, 1e15) is None
 
 
 def test_the_peak_is_that_of_the_type_that_is_multiplied():
