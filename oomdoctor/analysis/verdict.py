@@ -90,7 +90,7 @@ def conclude(
         predicted=None,
         oom=oom,
         failure=shown.failure if shown is not None else None if skip is not None else NOT_REACHED,
-        reason=_why(shown, skip),
+        reason=_reason(shown) if shown else skip.reason if skip else NOT_REACHED.message,
         notes=(measured.notes if measured else ())
         + speed.notes
         + ((host.text(),) if host and config.offload != "none" else ())
@@ -164,12 +164,6 @@ def _is_lower_bound(attempt: Attempt) -> bool:
     if found is None or found.overhead_bytes is None:
         return False
     return found.peak_reserved_bytes is None
-
-
-def _why(shown: Attempt | None, skip: SkipRung | None) -> str | None:
-    if shown is not None:
-        return _reason(shown)
-    return skip.reason if skip is not None else NOT_REACHED.message
 
 
 def _reason(attempt: Attempt) -> str | None:

@@ -178,8 +178,9 @@ class CachingAllocator:
         Raises:
             OutOfDeviceMemory: as `allocate`.
         """
-        if self._gc_bytes is not None:
-            self._collect_garbage(self._gc_bytes)
+        if self._gc_bytes is not None and not self.settings.expandable_segments:
+            for stale in stale_blocks(self._large_pools(), self.reserved_bytes - self._gc_bytes):
+                self._release(stale)
         segment = segment_size(size, self.settings.large_segment_bytes)
         block = self._reserve(pool, size, segment)
         if block is None and self._release_oversize(pool, size):
@@ -189,16 +190,15 @@ class CachingAllocator:
             self.retries += 1
             block = self._reserve(pool, size, segment)
         if block is None:
-            raise OutOfDeviceMemory(
-                OutOfMemory(
-                    requested_bytes=segment,
-                    tensor_bytes=asked,
-                    free_bytes=self._device.free_bytes,
-                    reserved_bytes=self.reserved_bytes,
-                    allocated_bytes=self.allocated_bytes,
-                    limit_bytes=self.limit_bytes,
-                )
+            state = OutOfMemory(
+                requested_bytes=segment,
+                tensor_bytes=asked,
+                free_bytes=self._device.free_bytes,
+                reserved_bytes=self.reserved_bytes,
+                allocated_bytes=self.allocated_bytes,
+                limit_bytes=self.limit_bytes,
             )
+            raise OutOfDeviceMemory(state)
         return block
 
     def _reserve(self, pool: Pool, size: int, segment: int) -> Block | None:
@@ -219,11 +219,6 @@ class CachingAllocator:
         del block.pool.segments[block.address]
         self._device.give_back(block.size)
         self._device.addresses.remove(block.address, block.size)
-
-    def _collect_garbage(self, gc_bytes: int) -> None:
-        if not self.settings.expandable_segments:
-            for block in stale_blocks(self._large_pools(), self.reserved_bytes - gc_bytes):
-                self._release(block)
 
     def _release_oversize(self, pool: Pool, size: int) -> bool:
         """Release blocks above `max_split_size`; whether that makes room for the request."""

@@ -57,14 +57,14 @@ class PlainBlocks:
         """
         allocator, kinds, live, spare = self._allocator, self._kinds, self._live, self._spare
         streams = self._streams
-        by_number = allocator.settings.equal_blocks == "oldest"
+        oldest, bits = allocator.settings.equal_blocks == "oldest", ADDRESS_BITS
         allocated, peak = allocator.allocated_bytes, allocator.peak_allocated_bytes
         for event in events:
             if event > 0:
                 size, keys, blocks, keep = kinds[event]
                 if not size:
                     continue
-                at = bisect_left(keys, size << ADDRESS_BITS)
+                at = bisect_left(keys, size << bits)
                 if at == len(keys):
                     allocator.allocated_bytes, allocator.peak_allocated_bytes = allocated, peak
                     pools = allocator.pools_of(0 if streams is None else streams[event - 1])
@@ -82,10 +82,9 @@ class PlainBlocks:
                         used = spare.pop()
                         used.address, used.size, used.pool = found.address, size, found.pool
                         used.number = next(object_numbers)
-                        used.shift = found.shift
                     else:
                         used = Block(found.address, size, found.pool)
-                        used.shift = found.shift
+                    used.shift = found.shift
                     before = used.previous = found.previous
                     if before is not None:
                         before.next = used
@@ -93,9 +92,7 @@ class PlainBlocks:
                     found.previous = used
                     found.address += size
                     found.size = rest
-                    key = rest << ADDRESS_BITS | (
-                        found.number if by_number else found.address + found.shift
-                    )
+                    key = rest << bits | (found.number if oldest else found.address + found.shift)
                     found.key = key
                     to = bisect_left(keys, key, 0, at)
                     if to == at:
@@ -149,9 +146,7 @@ class PlainBlocks:
                     following.previous = before
                 grown = before
             else:
-                key = size << ADDRESS_BITS | (
-                    freed.number if by_number else freed.address + freed.shift
-                )
+                key = size << bits | (freed.number if oldest else freed.address + freed.shift)
                 freed.key = key
                 at = bisect_left(keys, key)
                 keys.insert(at, key)
@@ -160,9 +155,7 @@ class PlainBlocks:
             grown.size = size
             grown.number = freed.number
             spare.append(freed)
-            key = size << ADDRESS_BITS | (
-                grown.number if by_number else grown.address + grown.shift
-            )
+            key = size << bits | (grown.number if oldest else grown.address + grown.shift)
             grown.key = key
             to = bisect_left(keys, key, at + 1) - 1
             if to == at:

@@ -23,7 +23,8 @@ def round_size(size: int, divisions: Sequence[int] = ()) -> int:
     is rounded up to the next step. Empty, or 0 or 1 for the interval: no such rounding.
     """
     if divisions and size >= MIN_BLOCK:
-        steps = divisions[_interval(size)]
+        interval = max(size.bit_length() - 1 - _FIRST_INTERVAL, 0)
+        steps = divisions[min(interval, ROUNDUP_INTERVALS - 1)]
         if steps > 1 and size > MIN_BLOCK * steps:
             return _next_step(size, steps)
     return max(1, -(-size // MIN_BLOCK)) * MIN_BLOCK
@@ -36,10 +37,6 @@ def segment_size(rounded: int, large_segment: int = LARGE_SEGMENT) -> int:
     if rounded < OWN_SEGMENT:
         return large_segment
     return -(-rounded // SEGMENT_ROUNDING) * SEGMENT_ROUNDING
-
-
-def _interval(size: int) -> int:
-    return min(max(size.bit_length() - 1 - _FIRST_INTERVAL, 0), ROUNDUP_INTERVALS - 1)
 
 
 def _next_step(size: int, steps: int) -> int:

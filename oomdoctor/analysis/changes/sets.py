@@ -129,7 +129,8 @@ class Lattice:
         """
         for method in self.methods():
             named = self.groups(method)
-            choices = product(*(reversed(_furthest(options)) for options in named.values()))
+            furthest = ({change.key: (change, n) for change, n in each} for each in named.values())
+            choices = product(*(reversed(last.values()) for last in furthest))
             sets = [dict(zip(named, chosen, strict=True)) for chosen in choices]
             while sets:
                 going_on: list[dict[str, Option]] = []
@@ -196,11 +197,6 @@ class Lattice:
             config = self._adapt(replace(config, **steps[number]))
         faulty = {key for key, _ in config_faults(config)} if chosen else set()
         return config if faulty <= self._faulty else None
-
-
-def _furthest(options: Sequence[Option]) -> list[Option]:
-    """The last step of each change."""
-    return list({change.key: (change, step) for change, step in options}.values())
 
 
 def _count(change: Change, config: TrainConfig) -> int:

@@ -10,13 +10,9 @@ from typing import Any, Literal
 ModelSource = Literal["local", "cache", "hub", "catalogue"]
 SourceChoice = Literal["auto", ModelSource]
 Task = Literal[
-    "causal-lm",
-    "masked-lm",
-    "sequence-classification",
-    "seq2seq-lm",
-    "image-classification",
+    "causal-lm", "masked-lm", "sequence-classification", "seq2seq-lm", "image-classification",
     "image-text-to-text",
-]
+]  # fmt: skip
 TaskChoice = Literal["auto", Task]
 AUTO_CLASSES: dict[Task, str] = {
     "causal-lm": "AutoModelForCausalLM",

@@ -124,16 +124,9 @@ class Reply:
     """A worker's reply, written as reply.json. The worker reports; the survey decides."""
 
     status: Literal[
-        "inspected",
-        "measured",
-        "predicted",
-        "counted",
-        "recorded",
-        "oom",
-        "host_oom",
-        "unsupported",
-        "failed",
-    ]
+        "inspected", "measured", "predicted", "counted", "recorded", "oom", "host_oom",
+        "unsupported", "failed",
+    ]  # fmt: skip
     measurement: Measurement | None = None
     predictions: tuple[Prediction, ...] = ()
     inspection: Inspection | None = None

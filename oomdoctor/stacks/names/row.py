@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from oomdoctor.package_data import data_of
@@ -87,21 +87,14 @@ def by_name(names: Mapping[str, str]) -> dict[str, str]:
     return {name: value for value, text in names.items() for name in text.split()}
 
 
-@cache
-def settings_data() -> dict[str, Any]:
-    """What is known of programs, their words, and settings without a row, by table."""
-    found: dict[str, Any] = data_of("stacks/settings.toml")
-    return found
-
-
-@cache
-def published_data() -> dict[str, Any]:
-    """All settings of some programs, and torchtune's models (scripts/build_stack_names.py).
-
-    They tell a setting that a rung cannot express from one that the program does not know.
-    """
-    found: dict[str, Any] = data_of("stacks/published.json")
-    return found
+_data: Callable[[str], dict[str, Any]] = cache(data_of)
+rows_data = partial(_data, "stacks/rows.toml")
+"""The settings that a rung knows, by table."""
+settings_data = partial(_data, "stacks/settings.toml")
+"""What is known of programs, their words, and settings without a row, by table."""
+published_data = partial(_data, "stacks/published.json")
+"""All settings of some programs, and torchtune's models (scripts/build_stack_names.py). They tell a
+setting that a rung cannot express from one that the program does not know."""
 
 
 def words_of(setting: str) -> dict[str, Any]:

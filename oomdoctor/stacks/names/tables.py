@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
-from oomdoctor.package_data import data_of
 from oomdoctor.records.configuration import config as rung
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.configuration.keys import low_rank
@@ -22,6 +21,7 @@ from oomdoctor.stacks.names.row import (
     each_word,
     listed,
     published_data,
+    rows_data,
     settings_data,
 )
 from oomdoctor.stacks.partial_config import PartialConfig
@@ -63,19 +63,13 @@ def table(name: str, own: Functions | None = None) -> Table:
     )
 
 
-@cache
-def _data() -> Mapping[str, Any]:
-    found: dict[str, Any] = data_of("stacks/rows.toml")
-    return found
-
-
 def _rows(name: str, functions: Functions) -> Iterator[Row]:
-    for names, said in _data().get(name, {}).items():
+    for names, said in rows_data().get(name, {}).items():
         if isinstance(said, str):
             yield _row(names, {"number": said, "copies": said}, functions)
         elif "rows" not in said:
             yield _row(names, said, functions)
-        elif said["rows"] in _data():
+        elif said["rows"] in rows_data():
             yield from _rows(said["rows"], functions)
         else:
             made = functions[said["rows"]]

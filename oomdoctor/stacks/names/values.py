@@ -7,20 +7,13 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
+from operator import attrgetter
 from re import _parser  # type: ignore[attr-defined]  # no public parser of expressions exists
 from typing import Any
 
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.optimizers import optimizer_named
-from oomdoctor.stacks.names.row import (
-    LEFT_OUT,
-    NotTakenError,
-    Read,
-    Row,
-    Write,
-    settings_data,
-    words_of,
-)
+from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Read, Row, settings_data, words_of
 from oomdoctor.stacks.partial_config import PartialConfig, only
 
 AUTO = "auto"
@@ -159,9 +152,9 @@ def among(setting: str, null: PartialConfig | None = None, otherwise: Read | Non
     return read
 
 
-def number(name: str, key: str, *aliases: str, write: Write | None = None) -> Row:
+def number(name: str, key: str, *aliases: str) -> Row:
     """A row whose whole number is that of a key."""
-    return Row(name, (key,), whole(key), write or (lambda config: getattr(config, key)), aliases)
+    return Row(name, (key,), whole(key), attrgetter(key), aliases)
 
 
 def steps(config: TrainConfig) -> object:
@@ -169,20 +162,18 @@ def steps(config: TrainConfig) -> object:
     return config.accumulation_steps()
 
 
-def words(name: str, key: str, known: Mapping[str, str], *aliases: str, what: str = "") -> Row:
+def words(name: str, key: str, known: Mapping[str, str], *aliases: str) -> Row:
     """A row that says a key in other words: word of the program -> value of the key.
 
     The first word of a value is the one that is written.
     """
-    spoken: dict[str, object] = {}
-    for text, value in known.items():
-        spoken.setdefault(value, text)
+    spoken: dict[str, object] = {known[text]: text for text in [*known][::-1]}
 
     def read(value: object) -> PartialConfig:
         for text in (value, _word(value)):
             if isinstance(text, str) and text in known:
                 return only(key, known[text])
-        raise NotTakenError(f"a rung has no {what or key.replace('_', ' ')} {value!r}")
+        raise NotTakenError(f"a rung has no {key.replace('_', ' ')} {value!r}")
 
     def write(config: TrainConfig) -> object:
         return spoken.get(getattr(config, key), LEFT_OUT)
