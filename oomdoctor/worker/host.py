@@ -43,7 +43,6 @@ _PRELOAD = (
     "transformers.models.auto.modeling_auto",
     "transformers.generation.utils",
 )
-
 # A simulation compiles nothing.
 _PRELOAD_TO_COMPILE = (
     "torch._dynamo",
@@ -143,11 +142,10 @@ def run_here(request: dict[str, str], run_job: Callable[[Path, Path], None]) -> 
     try:
         with clean_slate():
             run_job(Path(request["job"]), Path(request["reply"]))
+        return 0
     except BaseException:  # noqa: BLE001  (the host must go on)
         traceback.print_exc()
         return 1
-    else:
-        return 0
     finally:
         _flush()
         for number, descriptor in enumerate(kept, 1):

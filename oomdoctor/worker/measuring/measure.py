@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 
 import torch
 
@@ -64,7 +65,12 @@ def measure(job: ProbeJob, progress: PhaseFile) -> Measurement:
         trace.vocabulary, trace.tokens = logits_shape(setup, job.config)
         losses: list[float] = []
         for step in MEMORY_STEPS:
-            losses.append(_memory_step(setup, batches, marks, meter, progress, step, trace))
+            marks.listen(partial(_watched, setup, meter, progress, step, trace))
+            whole_step(setup, batches, marks)
+            if device.type == "cpu":
+                trace.adopt(optimizers.state_tensors(setup.trainer.optimizer), OPTIMIZER)
+                trace.adopt(weights(setup), WEIGHTS)
+            losses.append(setup.books.logged())
         if job.evaluate:
             enter(meter, progress, "eval", "eval")
             config = job.config.with_micro_batch(job.eval_batch_size)
@@ -119,28 +125,18 @@ def enter(meter: meters.Meter, progress: PhaseFile, step: str, phase: str) -> No
     meter.enter(step, phase)
 
 
-def _memory_step(
+def _watched(
     setup: Setup,
-    batches: list[Batch],
-    marks: Marks,
     meter: meters.Meter,
     progress: PhaseFile,
     step: str,
     trace: AllocationTrace,
-) -> float:
-    """Run one watched step; returns its loss."""
-
-    def watch(phase: str) -> None:
-        enter(meter, progress, step, phase)
-        if phase == "optimizer" and setup.device.type == "cpu":
-            trace.adopt(gradients(setup), GRADIENTS)
-
-    marks.listen(watch)
-    whole_step(setup, batches, marks)
-    if setup.device.type == "cpu":
-        trace.adopt(optimizers.state_tensors(setup.trainer.optimizer), OPTIMIZER)
-        trace.adopt(weights(setup), WEIGHTS)
-    return setup.books.logged()
+    phase: str,
+) -> None:
+    """Begin a phase of a step that is watched."""
+    enter(meter, progress, step, phase)
+    if phase == "optimizer" and setup.device.type == "cpu":
+        trace.adopt(gradients(setup), GRADIENTS)
 
 
 def _eager_where_watched(job: ProbeJob) -> AbstractContextManager[object]:

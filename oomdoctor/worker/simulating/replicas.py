@@ -9,6 +9,7 @@ weights in flat copies of about 250 MiB, of which two exist at once (comm.cpp).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
@@ -80,10 +81,10 @@ def note_replica(model: torch.nn.Module, whole: WholeModel, trace: AllocationTra
         held.append(trace.note_hidden(TapeBlock(size, TEMPORARY, "ddp")))
     for block in held:
         trace.free_hidden([block])
-    buckets: dict[torch.dtype, int] = {}
+    buckets: Counter[torch.dtype] = Counter()
     for dtype, size, trains in _tensors(model, whole):
         if trains:
-            buckets[dtype] = buckets.get(dtype, 0) + size
+            buckets[dtype] += size
     for size in buckets.values():
         trace.note_hidden(TapeBlock(size, TEMPORARY, "ddp"))
 

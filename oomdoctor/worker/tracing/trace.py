@@ -21,6 +21,7 @@ from oomdoctor.analysis.memory.curve import Stretch, memory_curve, stretches
 from oomdoctor.analysis.simulator.tape import Region, Tape, TapeBlock
 from oomdoctor.records.facts.categories import CATEGORIES, TEMPORARY, WEIGHTS
 from oomdoctor.records.job.measurement import MemoryCurve
+from oomdoctor.worker.replacing import replaced
 from oomdoctor.worker.tracing.calls import OperatorCall, Recording, resized_storages
 from oomdoctor.worker.tracing.categories import OptimizerWalk, category_of, gathered
 from oomdoctor.worker.tracing.steps import (
@@ -155,11 +156,8 @@ class AllocationTrace:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Tensors made in this context are not memory of the device, then or later."""
-        before, self._paused = self._paused, True
-        try:
+        with replaced(self, "_paused", True):
             yield
-        finally:
-            self._paused = before
 
     def works_on(self, parameter: torch.Tensor) -> None:
         """The optimizer comes to a parameter, with operators that are not recorded."""

@@ -75,7 +75,7 @@ def build(
     if config.library == "unsloth":
         setup.model = unsloth.load_model(setup)
     else:
-        setup.model, attention = load_model(job, setup.model_config, device, on_host)
+        setup.model, attention = load_model(setup)
         setup.fell_back_to_eager = attention != config.attention
     setup.model.config.use_cache = False
     if setup.fell_back_to_eager:

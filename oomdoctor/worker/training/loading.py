@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from oomdoctor.records.configuration.config import TrainConfig, is_fsdp
-from oomdoctor.records.job.result import ProbeJob
-from oomdoctor.worker.protocol import OnHost, UnsupportedError
+from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.tracing.tensors import logical_numel
 from oomdoctor.worker.training import synthetic
 from oomdoctor.worker.training.model_config import model_class
 from oomdoctor.worker.training.setup import Setup
 
 if TYPE_CHECKING:
-    from transformers import BitsAndBytesConfig, PretrainedConfig, PreTrainedModel
+    from transformers import BitsAndBytesConfig, PreTrainedModel
 
 _MUCH = 0.1  # of a model's parameters
 
@@ -55,25 +54,21 @@ def note_what_stays_whole(setup: Setup) -> None:
         )
 
 
-def load_model(
-    job: ProbeJob, model_config: PretrainedConfig, device: torch.device, on_host: OnHost
-) -> tuple[PreTrainedModel, str]:
-    """The model, and the attention implementation that it has.
+def load_model(setup: Setup) -> tuple[PreTrainedModel, str]:
+    """The model of a setup's configuration, and the attention implementation that it has.
 
     What FSDP shards is declared in host memory, inside `on_host`.
     """
-    config = job.config
+    job, config, device = setup.job, setup.config, setup.device
     quantization = quantization_config(config) if config.quantization != "none" else None
     attention: str = config.attention
     while True:
         try:
-            blueprint = synthetic.Blueprint(job, model_config, attention)
+            blueprint = synthetic.Blueprint(job, setup.model_config, attention)
             if job.weights == "pretrained":
-                model = _load_pretrained(blueprint, quantization, device)
-            else:
-                place = _place(config)
-                model = synthetic.build_model(blueprint, device, quantization, place, on_host)
-            return model, attention
+                return _load_pretrained(blueprint, quantization, device), attention
+            given = (quantization, _place(config), setup.on_host)
+            return synthetic.build_model(blueprint, device, *given), attention
         except RuntimeError as error:
             if "supported by the bitsandbytes" in str(error):
                 raise UnsupportedError(str(error)) from error
@@ -99,9 +94,9 @@ def _load_pretrained(
     blueprint: synthetic.Blueprint, quantization: BitsAndBytesConfig | None, device: torch.device
 ) -> PreTrainedModel:
     spec = blueprint.job.model
-    kwargs: dict[str, object] = (
-        {} if quantization is None else {"quantization_config": quantization}
-    )
+    given: dict[str, object] = {synthetic.dtype_keyword(): blueprint.dtype}
+    if quantization is not None:
+        given["quantization_config"] = quantization
     local = spec.source == "local"
     return model_class(spec, blueprint.config).from_pretrained(
         spec.path if local else spec.id,
@@ -110,6 +105,5 @@ def _load_pretrained(
         trust_remote_code=spec.trust_remote_code,
         attn_implementation=blueprint.attention,
         device_map={"": str(device)},
-        **{synthetic.dtype_keyword(): blueprint.dtype},
-        **kwargs,
+        **given,
     )

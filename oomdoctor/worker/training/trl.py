@@ -100,7 +100,7 @@ def make_trl_trainer(setup: Setup) -> None:
     if config.objective == "grpo":
         given["reward_funcs"] = _reward
     elif has_reference_model(config):
-        given["ref_model"] = _reference(setup)
+        given["ref_model"] = load_model(setup)[0]
     own: dict[str, torch.dtype] = {}  # of each weight that is trained
 
     def noted(model: PreTrainedModel) -> Module:
@@ -109,7 +109,7 @@ def make_trl_trainer(setup: Setup) -> None:
         return found
 
     sharded = is_fsdp(config) and config.fsdp_version == 2
-    parts = _own_parts(module, noted, lambda: _reference(setup))
+    parts = _own_parts(module, noted, lambda: load_model(setup)[0])
     kinds = (ValueError, ImportError, NotImplementedError)
     rejecting = refused(f"TRL's {name} rejects this rung", *kinds)
     with parts, moved_with_values() if sharded else nullcontext(), rejecting:
@@ -123,10 +123,6 @@ def make_trl_trainer(setup: Setup) -> None:
     if config.objective == "default" or config.adapter_dtype != "default":
         _undo_cast(setup.trainer.model, own)
     setup.model = setup.trainer.model
-
-
-def _reference(setup: Setup) -> PreTrainedModel:
-    return load_model(setup.job, setup.model_config, setup.device, setup.on_host)[0]
 
 
 def _undo_cast(model: Module, own: Mapping[str, torch.dtype]) -> None:

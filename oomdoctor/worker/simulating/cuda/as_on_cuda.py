@@ -20,7 +20,7 @@ import importlib
 import importlib.util
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import wraps
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -86,8 +86,7 @@ def cuda_dropout(tensor: torch.Tensor, rate: float, train: bool) -> torch.Tensor
     return torch.ops.aten.native_dropout(tensor, rate, True)[0]
 
 
-@contextmanager
-def emptied_cache_noted(trace: AllocationTrace) -> Iterator[None]:
+def emptied_cache_noted(trace: AllocationTrace) -> AbstractContextManager[None]:
     """Put the emptied cache on the tape while the context is open, as with a GPU."""
     import peft
 
@@ -100,15 +99,14 @@ def emptied_cache_noted(trace: AllocationTrace) -> Iterator[None]:
         return model
 
     if "auto_clear_cache" not in inspect.signature(prepare).parameters:
-        yield
-        return
+        return nullcontext()
     # It asks for a GPU, and there is none.
-    with replaced(peft, "prepare_model_for_kbit_training", noting):
-        yield
+    return replaced(peft, "prepare_model_for_kbit_training", noting)
 
 
-@contextmanager
-def paged_states(trace: AllocationTrace, managed: dict[Region | None, int]) -> Iterator[None]:
+def paged_states(
+    trace: AllocationTrace, managed: dict[Region | None, int]
+) -> AbstractContextManager[None]:
     """Leave paged states out of the trace and add their bytes to `managed`, by unit.
 
     Like bitsandbytes' `get_state_buffer`, which does not page small states.
@@ -129,8 +127,7 @@ def paged_states(trace: AllocationTrace, managed: dict[Region | None, int]) -> I
         return state
 
     # The original asks CUDA for unified memory.
-    with replaced(Optimizer8bit, "get_state_buffer", get_state_buffer):
-        yield
+    return replaced(Optimizer8bit, "get_state_buffer", get_state_buffer)
 
 
 class _Kernel:

@@ -53,17 +53,14 @@ def simulated_attention() -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def _masks_of_the_packages() -> Iterator[None]:
+def _masks_of_the_packages() -> contextlib.AbstractContextManager[None]:
     """Build no mask, as for the packages; with a sliding window sdpa has one (from 4.53 on)."""
     try:
         from transformers import masking_utils
     except ImportError:
-        yield
-        return
+        return contextlib.nullcontext()
     makers = masking_utils.ALL_MASK_ATTENTION_FUNCTIONS._global_mapping
-    with restored(makers, {"sdpa": masking_utils.flash_attention_mask}):
-        yield
+    return restored(makers, {"sdpa": masking_utils.flash_attention_mask})
 
 
 def _forward(

@@ -13,8 +13,8 @@ what is known, so views share it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from fractions import Fraction
 from functools import cache, partial
 from typing import NamedTuple
@@ -123,16 +123,14 @@ class Answers:
         """In this context a mask that indexes a tensor is true for this share of its elements."""
         return replaced(self, "_share", share)
 
-    @contextmanager
-    def several_in_a_row(self, several: bool) -> Iterator[None]:
+    def several_in_a_row(self, several: bool) -> AbstractContextManager[None]:
         """With `several`, transformers finds that the position ids of a row restart."""
         import transformers
 
         masks = getattr(transformers, "masking_utils", None)
         find = getattr(masks, "find_packed_sequence_indices", None)
         if find is None or not several:
-            yield
-            return
+            return nullcontext()
 
         def found(position_ids: torch.Tensor) -> torch.Tensor | None:
             with replaced(self, "_holds", False):
@@ -141,8 +139,7 @@ class Answers:
 
         # It asks whether the last token still belongs to the first document, and nobody computed
         # that.
-        with replaced(masks, "find_packed_sequence_indices", found):
-            yield
+        return replaced(masks, "find_packed_sequence_indices", found)
 
 
 def _no_overflow(args: Sequence[object], _: object) -> None:

@@ -8,8 +8,8 @@ Positive elements count as evenly spread: each expert of a mixture gets the same
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from fractions import Fraction
 from functools import cache
 
@@ -22,8 +22,7 @@ _NAME = "_oomdoctor_positive_share"
 Rule = Callable[..., Fraction | None]  # (the operator's arguments) -> share of its result
 
 
-@contextmanager
-def one_hot_masks_known() -> Iterator[None]:
+def one_hot_masks_known() -> AbstractContextManager[None]:
     """Know that one element in n is positive in a mask that `one_hot` makes of n classes."""
     one_hot = torch.nn.functional.one_hot
 
@@ -33,8 +32,7 @@ def one_hot_masks_known() -> Iterator[None]:
         return mask
 
     # Several operators make a mask; only the function knows that the result is one-hot.
-    with replaced(torch.nn.functional, "one_hot", known):
-        yield
+    return replaced(torch.nn.functional, "one_hot", known)
 
 
 def positive_share(tensor: torch.Tensor) -> Fraction | None:

@@ -5,8 +5,8 @@ A mode costs each operator about as much as its fake kernel, so there is one mod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import cache
 from typing import Self
 
@@ -15,6 +15,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from oomdoctor.worker.protocol import UnknownValuesError
+from oomdoctor.worker.replacing import replaced
 from oomdoctor.worker.simulating.device.answers import Answers
 from oomdoctor.worker.simulating.device.results import Again, Maker, describer, is_regular
 from oomdoctor.worker.tracing import real_values
@@ -95,24 +96,17 @@ class SimulatedDevice(_OfOneRung, FakeTensorMode):  # type: ignore[misc]
         self._inside = False
         self._kind: Kind | None = None
 
-    @contextmanager
-    def observed_by(self, observer: Observer) -> Iterator[None]:
+    def observed_by(self, observer: Observer) -> AbstractContextManager[None]:
         """A context in which the observer sees every operator, but not what it calls in turn."""
-        self._observer = observer
-        try:
-            yield
-        finally:
-            self._observer = None
+        return replaced(self, "_observer", observer)
 
-    @contextmanager
-    def real_too(self) -> Iterator[None]:
+    def real_too(self) -> AbstractContextManager[object]:
         """A context in which the observer also sees operators on real tensors, at some cost.
 
         Models are declared with real tensors that soon die, as they would on a GPU.
         """
         assert self._observer is not None
-        with _RealOperators(self._observer):
-            yield
+        return _RealOperators(self._observer)
 
     def __torch_dispatch__(
         self,
