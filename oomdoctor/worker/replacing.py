@@ -6,9 +6,20 @@ Every use of this module has a comment with its reason. Not thread-safe: one sim
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
+from types import ModuleType
 from typing import TypeVar
+
+
+def module_if_there(name: str) -> ModuleType | None:
+    """A module of a library; None if the library or this version of it does not have the module."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
+
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")

@@ -26,7 +26,7 @@ from oomdoctor.worker.training.objectives.task import built_job
 from oomdoctor.worker.training.order import act_at, scales_gradients
 from oomdoctor.worker.training.setup import Books, OnPhase, Setup
 from oomdoctor.worker.training.sharding import engine_arguments, prepare
-from oomdoctor.worker.training.support import check_supported
+from oomdoctor.worker.training.support import check_supported, installed
 from oomdoctor.worker.training.trl import arguments_class, objective_arguments
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def import_libraries(config: TrainConfig | None = None) -> None:
 
     Some of their modules make tables when they are imported, which are not memory of the device.
     """
-    if config is not None and config.library == "unsloth" and unsloth.is_installed():
+    if config is not None and config.library == "unsloth" and installed("unsloth"):
         unsloth.import_unsloth()
     for name in ("bitsandbytes", "peft"):
         with suppress(ImportError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import torch
 
 from oomdoctor.records.configuration.config import TrainConfig, is_fsdp, is_zero, steps_in_backward
@@ -19,14 +21,13 @@ def check_supported(config: TrainConfig, device_type: str, *, simulated: bool = 
     Raises:
         UnsupportedError: it is not supported; the text says why and what to do.
     """
-    places: list[Where] = ["anywhere"]
-    if device_type == "cpu":
-        places.append("cpu")
-    if simulated:
-        places.append("simulated")
-    for where in places:
-        reason = unsupported(config, where)
-        if reason is not None:
+    places: dict[Where, bool] = {
+        "anywhere": True,
+        "cpu": device_type == "cpu",
+        "simulated": simulated,
+    }
+    for where, applies in places.items():
+        if applies and (reason := unsupported(config, where)) is not None:
             raise UnsupportedError(reason)
     if steps_in_backward(config) and config.accumulation_steps() > 1:
         raise UnsupportedError(
@@ -40,21 +41,21 @@ def check_supported(config: TrainConfig, device_type: str, *, simulated: bool = 
             "adamw_torch_fused, or use paged_adamw_8bit, whose states move to the host by "
             "themselves"
         )
-    if config.loss == "liger" and not (_installed("liger_kernel") and _installed("triton")):
+    if config.loss == "liger" and not (installed("liger_kernel") and installed("triton")):
         raise UnsupportedError("needs Liger kernels: pip install liger-kernel")
-    if config.library == "unsloth" and not _installed("unsloth"):
+    if config.library == "unsloth" and not installed("unsloth"):
         raise UnsupportedError("needs Unsloth: pip install unsloth")
     if config.offload == "parameters" and not (is_fsdp(config) or config.sharding == "zero3"):
         raise UnsupportedError("only fsdp and zero3 can keep the weights in host memory")
-    if is_zero(config) and not simulated and not _installed("deepspeed"):
+    if is_zero(config) and not simulated and not installed("deepspeed"):
         raise UnsupportedError("ZeRO needs DeepSpeed: pip install deepspeed")
-    if config.quantization != "none" and not _installed("bitsandbytes"):
+    if config.quantization != "none" and not installed("bitsandbytes"):
         raise UnsupportedError("quantized weights need bitsandbytes: pip install bitsandbytes")
-    if config.method != "full" and not _installed("peft"):
+    if config.method != "full" and not installed("peft"):
         raise UnsupportedError("LoRA needs peft: pip install peft")
-    if config.fp8 == "torchao" and not _installed("torchao"):
+    if config.fp8 == "torchao" and not installed("torchao"):
         raise UnsupportedError("fp8 needs torchao: pip install torchao")
-    if config.fp8 == "transformer_engine" and not _installed("transformer_engine"):
+    if config.fp8 == "transformer_engine" and not installed("transformer_engine"):
         raise UnsupportedError(
             "fp8 needs Transformer Engine: "
             "pip install --no-build-isolation 'transformer_engine[pytorch]'"
@@ -65,7 +66,10 @@ def check_supported(config: TrainConfig, device_type: str, *, simulated: bool = 
             "apollo_adamw, or measure it on a real GPU"
         )
     if not simulated:
-        lacking = card_lacks(config, _capability()) if device_type != "cpu" else None
+        own = None
+        if device_type != "cpu" and torch.cuda.is_available():
+            own = "{}.{}".format(*torch.cuda.get_device_capability())
+        lacking = card_lacks(config, own) if device_type != "cpu" else None
         if lacking is not None:
             raise UnsupportedError(lacking)
         _check_attention(config, device_type)
@@ -77,7 +81,7 @@ def _check_attention(config: TrainConfig, device_type: str) -> None:
         return
     if device_type == "cpu":
         raise UnsupportedError(f"{row.name} needs a GPU")
-    if not _installed(row.module):
+    if not installed(row.module):
         raise UnsupportedError(
             f"{row.name} needs the package {row.package} ({row.install}); "
             "sdpa already includes a flash kernel"
@@ -89,13 +93,6 @@ def _check_attention(config: TrainConfig, device_type: str) -> None:
         )
 
 
-def _capability() -> str | None:
-    if not torch.cuda.is_available():
-        return None
-    return "{}.{}".format(*torch.cuda.get_device_capability())
-
-
-def _installed(module: str) -> bool:
-    import importlib.util
-
+def installed(module: str) -> bool:
+    """Whether a package is there; nothing is imported."""
     return importlib.util.find_spec(module) is not None

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import atexit
 import importlib
-import importlib.util
 import json
 import shutil
 import tempfile
@@ -28,7 +27,7 @@ from oomdoctor.records.configuration.faults import UNSLOTH_CHECKPOINTING
 from oomdoctor.system.environment import set_variables, variable
 from oomdoctor.worker.protocol import refused
 from oomdoctor.worker.training.setup import Setup
-from oomdoctor.worker.training.synthetic import Blueprint, declare_model
+from oomdoctor.worker.training.synthetic import Blueprint, declare_model, dtype_keyword
 from oomdoctor.worker.training.trl import tokenizer_of
 
 if TYPE_CHECKING:
@@ -36,11 +35,6 @@ if TYPE_CHECKING:
 
 
 _NAMES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
-
-
-def is_installed() -> bool:
-    """Whether the package is there; nothing is imported."""
-    return importlib.util.find_spec("unsloth") is not None
 
 
 def import_unsloth() -> None:
@@ -146,7 +140,6 @@ def write_checkpoint(folder: Path, blueprint: Blueprint) -> None:
         file.write(len(text).to_bytes(8, "little") + text)
         file.truncate(8 + len(text) + end)
     model.config.architectures = [type(model).__name__]
-    word = "dtype" if hasattr(model.config, "dtype") else "torch_dtype"  # before transformers 4.56
-    setattr(model.config, word, blueprint.dtype)
+    setattr(model.config, dtype_keyword(), blueprint.dtype)
     model.config.save_pretrained(folder)
     tokenizer_of(model).save_pretrained(folder)

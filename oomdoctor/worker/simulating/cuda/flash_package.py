@@ -19,7 +19,7 @@ import torch
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.attention import ATTENTIONS
 from oomdoctor.worker.protocol import UnsupportedError
-from oomdoctor.worker.replacing import restored
+from oomdoctor.worker.replacing import module_if_there, restored
 from oomdoctor.worker.simulating.cuda.attention import Call, pad_last, run
 
 
@@ -55,12 +55,11 @@ def simulated_attention() -> Iterator[None]:
 
 def _masks_of_the_packages() -> contextlib.AbstractContextManager[None]:
     """Build no mask, as for the packages; with a sliding window sdpa has one (from 4.53 on)."""
-    try:
-        from transformers import masking_utils
-    except ImportError:
+    masks = module_if_there("transformers.masking_utils")
+    if masks is None:
         return contextlib.nullcontext()
-    makers = masking_utils.ALL_MASK_ATTENTION_FUNCTIONS._global_mapping
-    return restored(makers, {"sdpa": masking_utils.flash_attention_mask})
+    makers = masks.ALL_MASK_ATTENTION_FUNCTIONS._global_mapping
+    return restored(makers, {"sdpa": masks.flash_attention_mask})
 
 
 def _forward(

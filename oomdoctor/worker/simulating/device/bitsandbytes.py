@@ -16,14 +16,14 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import cache, wraps
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, NoReturn
 
 import torch
 from torch.nn import Module
 
 from oomdoctor.worker.protocol import UnsupportedError
-from oomdoctor.worker.replacing import replaced, restored
+from oomdoctor.worker.replacing import module_if_there, replaced, restored
 from oomdoctor.worker.simulating.registering import own_operator
 from oomdoctor.worker.training.synthetic import is_fake
 
@@ -44,11 +44,10 @@ _UPDATES = {
 
 def replacements(*, cuda: bool) -> Iterator[AbstractContextManager[None]]:
     """Contexts that let bitsandbytes work with fake tensors; none if it is not installed."""
-    try:
-        functional = importlib.import_module("bitsandbytes.functional")
-    except ImportError:
+    functional = module_if_there("bitsandbytes.functional")
+    if functional is None:
         return
-    yield from _kept_tables()
+    yield from _kept_tables(functional)
     for name in _UPDATES:
         if not hasattr(torch.ops.bitsandbytes, name):
             # The function calls CUDA through ctypes, which fake tensors cannot follow.
@@ -65,14 +64,12 @@ def replacements(*, cuda: bool) -> Iterator[AbstractContextManager[None]]:
         yield replaced(integrations, check, lambda raise_exception=False: True)
 
 
-def _kept_tables() -> Iterator[AbstractContextManager[None]]:
+def _kept_tables(functional: ModuleType) -> Iterator[AbstractContextManager[None]]:
     """Tables of its data types that bitsandbytes caches: a fake one must not outlive the rung."""
-    functional = importlib.import_module("bitsandbytes.functional")
     yield restored(functional.name2qmap)
-    try:
-        utils = importlib.import_module("bitsandbytes.backends.utils")
-        operators = importlib.import_module("bitsandbytes.backends.default.ops")
-    except ImportError:
+    utils = module_if_there("bitsandbytes.backends.utils")
+    operators = module_if_there("bitsandbytes.backends.default.ops")
+    if utils is None or operators is None:
         return
     if hasattr(utils, "_code_4bit_cache"):
         yield restored(utils._code_4bit_cache)
@@ -104,12 +101,10 @@ def _update(function: Callable[..., None]) -> Callable[..., None]:
 
 def dora_replacements() -> Iterator[AbstractContextManager[None]]:
     """Contexts in which DoRA dequantizes fake weights; none if peft has no DoRA."""
-    try:
-        dora = importlib.import_module("peft.tuners.lora.dora")
-    except ImportError:
-        return
-    if hasattr(dora, "dequantize_module_weight"):
-        yield replaced(dora, "dequantize_module_weight", _dequantize(dora.dequantize_module_weight))
+    dora = module_if_there("peft.tuners.lora.dora")
+    dequantize = getattr(dora, "dequantize_module_weight", None)
+    if dequantize is not None:
+        yield replaced(dora, "dequantize_module_weight", _dequantize(dequantize))
     if hasattr(dora, "deepcopy"):
         yield replaced(dora, "deepcopy", _copied)
 

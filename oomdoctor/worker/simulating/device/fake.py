@@ -15,13 +15,12 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from types import ModuleType
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.function import FunctionCtx
 
-from oomdoctor.worker.replacing import replaced
+from oomdoctor.worker.replacing import module_if_there, replaced
 from oomdoctor.worker.simulating.device import bitsandbytes, known_values, torchao_states
 from oomdoctor.worker.simulating.device.mode import Remembered, SimulatedDevice, of_this_process
 
@@ -57,7 +56,7 @@ def _replacements(*, cuda: bool) -> Iterator[AbstractContextManager[None]]:
         # While it is traced, transformers skips checks of values and then builds masks that a
         # real run does not build.
         yield replaced(import_utils, "is_fake_tensor", lambda tensor: False)
-    experts = _module("transformers.integrations.moe")
+    experts = module_if_there("transformers.integrations.moe")
     if experts is not None and hasattr(experts, "_can_use_grouped_mm"):
         # The fallback has the same results, and fake kernels for every type.
         yield replaced(
@@ -77,14 +76,6 @@ def _replacements(*, cuda: bool) -> Iterator[AbstractContextManager[None]]:
             # Fake tensors are on the CPU, where torch would not use foreach kernels.
             devices = "_get_foreach_kernels_supported_devices"
             yield replaced(place, devices, lambda: ["cuda", "cpu"])
-
-
-def _module(name: str) -> ModuleType | None:
-    """A module of transformers; None if this version does not have it."""
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        return None
 
 
 def _apply(

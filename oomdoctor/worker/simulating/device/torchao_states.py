@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from types import ModuleType, SimpleNamespace
 from typing import TypeAlias
 
 import torch
 from torch.optim import Optimizer
 
-from oomdoctor.worker.replacing import replaced
+from oomdoctor.worker.replacing import module_if_there, replaced
 from oomdoctor.worker.simulating.registering import own_operator
 
 # Codes, scales and a table, or a plain one.
@@ -31,10 +31,8 @@ def classes() -> frozenset[type]:
     module = _module()
     names = ("OptimState8bit", "OptimState4bit")
     found = {getattr(module, name) for name in names if hasattr(module, name)}
-    with suppress(ImportError):
-        float8 = importlib.import_module("torchao.float8.float8_training_tensor")
-        found.add(float8.Float8TrainingTensor)
-    return frozenset(found)
+    float8 = module_if_there("torchao.float8.float8_training_tensor")
+    return frozenset(found if float8 is None else found | {float8.Float8TrainingTensor})
 
 
 def replacements(*, cuda: bool) -> Iterator[AbstractContextManager[None]]:
@@ -89,12 +87,7 @@ def _eager() -> SimpleNamespace:
 
 
 def _module() -> ModuleType | None:
-    for place in _PLACES:
-        try:
-            return importlib.import_module(place)
-        except ImportError:
-            continue
-    return None
+    return next(filter(None, map(module_if_there, _PLACES)), None)
 
 
 def _new_buffer(optimizer: Optimizer, parameter: torch.Tensor, signed: bool) -> State:

@@ -14,7 +14,6 @@ of tokens has the same size for any padding, and FlashAttention computes the oth
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from types import ModuleType
 
@@ -27,6 +26,7 @@ from oomdoctor.records.configuration.config import (
     padded_rows,
 )
 from oomdoctor.worker.protocol import UnsupportedError
+from oomdoctor.worker.replacing import module_if_there
 from oomdoctor.worker.training.setup import Setup
 
 _IGNORED = -100  # the label of a document's first token, which follows another document
@@ -67,10 +67,7 @@ def check_packing(setup: Setup) -> None:
 
 def _masks() -> ModuleType | None:
     """transformers' module of masks; None before 4.53, which reads no position ids for them."""
-    try:
-        found = importlib.import_module("transformers.masking_utils")
-    except ImportError:
-        return None
+    found = module_if_there("transformers.masking_utils")
     return found if hasattr(found, "find_packed_sequence_indices") else None
 
 
