@@ -7,9 +7,9 @@ which each module began and ended.
 
 from __future__ import annotations
 
-import functools
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial, wraps
 from typing import NamedTuple
 
 import torch
@@ -57,8 +57,8 @@ class Whereabouts:
                 self._follow_layer(path, module)
             else:
                 # FSDP gathers a layer's weights in a hook, which belongs to the layer too.
-                module.register_forward_pre_hook(self._entering(path), prepend=is_unit)
-                module.register_forward_hook(self._leaving(path), always_call=True)
+                module.register_forward_pre_hook(partial(self._begin, path), prepend=is_unit)
+                module.register_forward_hook(partial(self._end, path), always_call=True)
 
     def enter(self, phase: str) -> None:
         """Begin a phase, in which no module runs yet."""
@@ -83,42 +83,32 @@ class Whereabouts:
 
     def _follow_layer(self, path: str, layer: Module) -> None:
         """Wrap `layer.forward`: for some models transformers 4 calls it without the hooks."""
-        forward, entering, leaving = layer.forward, self._entering(path), self._leaving(path)
+        forward = layer.forward
 
-        @functools.wraps(forward)
+        @wraps(forward)
         def followed(*args: object, **kwargs: object) -> object:
-            entering()
+            self._begin(path)
             try:
                 return forward(*args, **kwargs)
             finally:
-                leaving()
+                self._end(path)
 
         layer.forward = followed
 
-    def _entering(self, path: str) -> Callable[..., None]:
-        def hook(*_: object) -> None:
-            self._stack.append(Place(self.module, self.region))
-            self.module = path
-            self.region = self._units.get(path, self.region)
-            self._note()
+    def _begin(self, path: str, *_: object) -> None:
+        self._stack.append(Place(self.module, self.region))
+        self.module = path
+        self.region = self._units.get(path, self.region)
+        self._note()
 
-        return hook
-
-    def _leaving(self, path: str) -> Callable[..., None]:
-        unit = self._units.get(path)
-
-        def hook(*_: object) -> None:
-            if not self._stack:
-                return
-            self.module, outer = self._stack.pop()
-            if unit is not None and not self._backward:
-                # Memory freed between two layers belongs to the first of them.
-                self.region = None if path in self._last else unit
-            else:
-                self.region = outer
-            self._note()
-
-        return hook
+    def _end(self, path: str, *_: object) -> None:
+        if not self._stack:
+            return
+        self.module, self.region = self._stack.pop()
+        if path in self._units and not self._backward:
+            # Memory freed between two layers belongs to the first of them.
+            self.region = None if path in self._last else self._units[path]
+        self._note()
 
     def _note(self) -> None:
         if self._backward:

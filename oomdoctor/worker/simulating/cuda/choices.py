@@ -42,7 +42,7 @@ class Choices:
     def attention(self, call: Call) -> Backend:
         """The attention kernel of a call."""
         chosen = choose_backend(call, self.card)
-        self._keep(card for card in self._others if choose_backend(call, card) == chosen)
+        self.alike = {card for card in self.alike if choose_backend(call, card) == chosen}
         return chosen
 
     def steps(self, call: OperatorCall) -> tuple[Step, ...]:
@@ -51,7 +51,7 @@ class Choices:
             return (OnHost(0),)
         steps = kernels.steps_of(call, self.card)
         if kernels.differs_by_card(call.func):
-            self._keep(card for card in self._others if kernels.steps_of(call, card) == steps)
+            self.alike = {card for card in self.alike if kernels.steps_of(call, card) == steps}
         return steps
 
     def workspaces(self, call: OperatorCall) -> tuple[Lasting | Passing, ...]:
@@ -60,13 +60,6 @@ class Choices:
         Their names are those of all cards.
         """
         return (*workspaces_of(call, self.card), *kept_of(call))
-
-    @property
-    def _others(self) -> set[Card]:
-        return self.alike - {self.card}
-
-    def _keep(self, cards: Iterable[Card]) -> None:
-        self.alike = {self.card, *cards}
 
 
 _LITTLE_SHARED_MEMORY = ((8, 6), (8, 7), (8, 9), (12, 0), (12, 1))

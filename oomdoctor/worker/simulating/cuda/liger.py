@@ -13,11 +13,11 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import ModuleType, SimpleNamespace
 
 import torch
 
-from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.worker.replacing import replaced
 from oomdoctor.worker.simulating.cuda.choices import Choices
 from oomdoctor.worker.simulating.registering import own_operator
@@ -57,7 +57,7 @@ def simulated_kernels(choices: Choices) -> Iterator[None]:
         properties = SimpleNamespace(multi_processor_count=_MULTIPROCESSORS)
         enter(replaced(torch.cuda, "get_device_properties", lambda *_: properties))
         # Liger's kernels differ by compute capability, so the simulated card answers.
-        enter(replaced(torch.cuda, "get_device_capability", _capability_of(choices)))
+        enter(replaced(torch.cuda, "get_device_capability", partial(_capability, choices)))
         enter(_cpu_counts_as_cuda())
         # Liger changes classes of transformers, which the next rung must find unchanged.
         enter(replaced(liger, apply.__name__, enter(_undone_at_the_end(apply))))
@@ -94,18 +94,12 @@ def launch(*args: object, **kwargs: object) -> None:
         operator(list(tensors.values()))
 
 
-def _capability_of(choices: Choices) -> Callable[..., tuple[int, int]]:
+def _capability(choices: Choices, *_: object) -> tuple[int, int]:
     """To Liger, all cards from Ampere on are alike; older ones differ by capability."""
-
-    def known(card: Card) -> tuple[int, int]:
-        return min(card.compute_capability, _AMPERE)
-
-    def capability(*_: object) -> tuple[int, int]:
-        answer = known(choices.card)
-        choices.alike = {card for card in choices.alike if known(card) == answer}
-        return answer
-
-    return capability
+    known = {card: min(card.compute_capability, _AMPERE) for card in choices.alike}
+    answer = known[choices.card]
+    choices.alike = {card for card in known if known[card] == answer}
+    return answer
 
 
 @contextlib.contextmanager

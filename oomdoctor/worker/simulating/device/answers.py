@@ -157,8 +157,8 @@ def _rules_of_masks() -> dict[OpOverload, Note]:
     aten = torch.ops.aten
     kept = real_values.overloads("_to_copy", "clone", "bitwise_not", "logical_not", "index")
     rules: dict[OpOverload, Note] = dict.fromkeys(kept, _keep_padded)
-    rules |= dict.fromkeys(real_values.overloads("all"), _answered(False))
-    rules |= dict.fromkeys(real_values.overloads("any"), _answered(True))
+    rules |= dict.fromkeys(real_values.overloads("all"), partial(_answer, False))
+    rules |= dict.fromkeys(real_values.overloads("any"), partial(_answer, True))
     rules = {func: note for func, note in rules.items() if "out" not in func._overloadname}
     rules |= dict.fromkeys((aten.eq.Scalar, aten.ne.Scalar), _compared)
     return rules | dict.fromkeys((aten.sum.default, aten.sum.dim_IntList), _keep_padded)
@@ -185,9 +185,6 @@ def _compared(args: Sequence[object], result: object) -> None:
         know_padded([result])
 
 
-def _answered(answer: bool) -> Note:
-    def note(args: Sequence[object], result: object) -> None:
-        if _is_padded(args):
-            setattr(result, _NAME, answer)
-
-    return note
+def _answer(answer: bool, args: Sequence[object], result: object) -> None:
+    if _is_padded(args):
+        setattr(result, _NAME, answer)

@@ -6,10 +6,10 @@ of the chosen modules is wrapped in `torch.utils.checkpoint`, as a user would do
 
 from __future__ import annotations
 
-import functools
 import inspect
 import re
 from collections.abc import Callable, Iterator
+from functools import partial, wraps
 
 from torch.nn import Module
 
@@ -131,7 +131,7 @@ def _checkpoint(module: Module, method: str) -> None:
 
     forward = getattr(module, method)
 
-    @functools.wraps(forward)
+    @wraps(forward)
     def checkpointed(*args: object, **kwargs: object) -> object:
         if not module.training:
             return forward(*args, **kwargs)
@@ -153,7 +153,7 @@ def _keep_inputs_on_host(model: Module, on_host: OnHost, notes: list[str]) -> No
     for module in model.modules():
         run = vars(module).get("_gradient_checkpointing_func")
         if run is not None:
-            module._gradient_checkpointing_func = _with_inputs_on_host(run, on_host)
+            module._gradient_checkpointing_func = partial(_with_inputs_on_host, on_host, run)
     if not _has_setting(model, "offload"):
         notes.append(
             "this transformers version cannot offload checkpoints; use transformers 5.23 or later "
@@ -161,9 +161,8 @@ def _keep_inputs_on_host(model: Module, on_host: OnHost, notes: list[str]) -> No
         )
 
 
-def _with_inputs_on_host(run: Callable[..., object], on_host: OnHost) -> Callable[..., object]:
-    def offloading(function: Callable[..., object], *args: object, **kwargs: object) -> object:
-        with saved_on_host(on_host):
-            return run(function, *args, **kwargs)
-
-    return offloading
+def _with_inputs_on_host(
+    on_host: OnHost, run: Callable[..., object], *args: object, **kwargs: object
+) -> object:
+    with saved_on_host(on_host):
+        return run(*args, **kwargs)
