@@ -1,14 +1,43 @@
-"""What of a GPU decides which kernels a step runs, and how large its cuBLAS workspaces are."""
+"""What of a GPU decides which kernels a step runs, and how large workspaces and scratch are.
+
+The scratch is that of sums over rows, such as the gradient of a norm's weight or of a bias. If few
+results have many terms each, CUDA splits the terms over thread blocks, which leave partial sums in
+global memory: up to 113 MB on an A100. Source: Reduce.cuh, `setReduceConfig` and
+`ReduceConfig::global_memory_size`, compared with what torch 2.12.1 allocates for 2,400 shapes.
+
+The number of blocks depends on how many threads the card holds. Cards of one compute capability are
+taken for the largest of them that people train on, so that they share one answer.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from oomdoctor.records.job.simulation import Target
+from oomdoctor.units import MIB
 
-MIB = 1024**2
+Capability = tuple[int, int]
+_MOST_THREADS = 512  # of a block, `mnt_wrapper::MAX_NUM_THREADS`
+_WARP = 32
+_MOST_VALUES, _FEWEST_VALUES = 256, 16  # per thread
+_MOST_BYTES = 2**31 - 1  # larger tensors are summed in halves, one after the other
+
+# (multiprocessors, threads that each holds): CUDA programming guide, and data/gpus.json for a V100,
+# T4, A100, RTX 3090, RTX 4090, H100, B200, B300 and RTX 5090.
+_HELD: dict[Capability, tuple[int, int]] = {
+    (7, 0): (80, 2048),
+    (7, 5): (40, 1024),
+    (8, 0): (108, 2048),
+    (8, 6): (82, 1536),
+    (8, 9): (128, 1536),
+    (9, 0): (132, 2048),
+    (10, 0): (148, 2048),
+    (10, 3): (148, 2048),
+    (12, 0): (170, 1536),
+}
 WORKSPACES = ("cublas", "cublas of the autograd thread")  # forward pass, backward pass
 
 
@@ -49,3 +78,60 @@ def workspace_bytes(card: Card, torch_release: tuple[int, int], setting: str) ->
 def workspaces(card: Card, torch_release: tuple[int, int], setting: str) -> Mapping[str, int]:
     """Bytes of each cuBLAS workspace of a card, by its name on a tape."""
     return dict.fromkeys(WORKSPACES, workspace_bytes(card, torch_release, setting))
+
+
+class RowSum(NamedTuple):
+    """A sum over all but the last dimensions: `results` with `terms` each, in groups of `vector`.
+
+    Both may grow with the micro-batch. `item` are the bytes of a term, `partial` those of a partial
+    sum. `semaphores` is for the second block that it takes, a counter for each block of results.
+    """
+
+    results: int
+    terms: int
+    vector: int
+    item: int
+    partial: int
+    semaphores: bool = False
+
+
+def held_threads(capability: Capability) -> tuple[int, int]:
+    """(multiprocessors, threads of each) of the cards with a compute capability."""
+    return (
+        _HELD.get(capability) or _HELD[min(_HELD, key=lambda known: _distance(known, capability))]
+    )
+
+
+def scratch_bytes(of: RowSum, capability: Capability) -> int:
+    """Bytes of the partial sums, or of the semaphores; 0 where each block finishes its results."""
+    terms = of.terms
+    while of.results * terms * of.item > _MOST_BYTES and terms > 1:
+        terms = -(-terms // 2)
+    most = _MOST_THREADS // of.vector
+    columns = min(_power_of_two(of.results // of.vector), most)
+    rows = min(_power_of_two(terms), most)
+    width = min(columns, _WARP)
+    height = min(rows, most // width)
+    width = min(columns, most // height)
+    if terms < min(height * _FEWEST_VALUES, _MOST_VALUES):
+        return 0
+    values = -(-terms // height)
+    multiprocessors, threads = held_threads(capability)
+    blocks = multiprocessors * (threads // (width * height))
+    grid = -(-(of.results // of.vector) // width)
+    if values < _MOST_VALUES or grid > blocks:
+        return 0
+    split = min(-(-blocks // grid), -(-values // _FEWEST_VALUES))
+    split = max(split, -(-values // _MOST_VALUES))
+    if split < 2:
+        return 0
+    return 4 * grid if of.semaphores else of.partial * of.results * split * width * of.vector
+
+
+def _power_of_two(number: int) -> int:
+    """The largest that is not above the number; 1 for less."""
+    return 1 << (max(number, 1).bit_length() - 1)
+
+
+def _distance(one: Capability, other: Capability) -> int:
+    return abs(10 * one[0] + one[1] - 10 * other[0] - other[1])

@@ -15,6 +15,7 @@ from oomdoctor.analysis.allocator.replay import replay_order
 from oomdoctor.analysis.allocator.settings import AllocatorSettings
 from oomdoctor.analysis.allocator.sizes import round_size
 from oomdoctor.analysis.memory.curve import MOMENTS, Stretch, memory_curve, stretches
+from oomdoctor.analysis.simulator.card import Capability
 from oomdoctor.analysis.simulator.orders.depth import IrregularError, extend
 from oomdoctor.analysis.simulator.orders.outline import Outline, outline_of
 from oomdoctor.analysis.simulator.orders.steps import (
@@ -23,7 +24,6 @@ from oomdoctor.analysis.simulator.orders.steps import (
     with_steady_step,
 )
 from oomdoctor.analysis.simulator.recorded import without_collection
-from oomdoctor.analysis.simulator.reductions import Capability
 from oomdoctor.analysis.simulator.tape import (
     Between,
     Order,

@@ -10,9 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import astuple
 from typing import Any, TypeVar
 
-from oomdoctor.analysis.simulator.card import Card
+from oomdoctor.analysis.simulator.card import Card, RowSum
 from oomdoctor.analysis.simulator.recorded import Cost, Recorded
-from oomdoctor.analysis.simulator.reductions import RowSum
 from oomdoctor.analysis.simulator.tape import Region, Tape, TapeBlock
 from oomdoctor.records.job.costs import OpCost
 

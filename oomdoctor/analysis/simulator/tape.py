@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
 
-from oomdoctor.analysis.simulator.reductions import Capability, RowSum, scratch_bytes
+from oomdoctor.analysis.simulator.card import Capability, RowSum, scratch_bytes
 
 Region = tuple[int, int]  # (stack of repeating layers, unit within it)
 EMPTIED = "emptied"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from oomdoctor.analysis.simulator.reductions import RowSum
+from oomdoctor.analysis.simulator.card import RowSum
 
 OTHERS = -1  # the position of all results that were not allocated before
 

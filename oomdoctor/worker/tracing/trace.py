@@ -51,8 +51,8 @@ class AllocationTrace:
     Invariant: `live` is the sum of the sizes of all blocks on the tape that have not died. If an
     allocation crosses `limit` bytes, it raises `torch.OutOfMemoryError` in PyTorch's words.
     `vocabulary` and `tokens` (of one micro-batch) distinguish logits from activations. `where` says
-    which module a birth belongs to. `watcher` is called after every operator, and `optimizer` is
-    told when the optimizer's update of parameters begins and ends.
+    which module a birth belongs to. `watcher` is called after every operator. `optimizer`
+    follows the update of parameters.
     """
 
     def __init__(

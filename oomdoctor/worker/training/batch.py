@@ -17,13 +17,9 @@ from oomdoctor.records.configuration.config import (
     rows_of,
     trains_with_trl,
 )
-from oomdoctor.worker.training.objectives.completions import (
-    completions_of,
-    pairs_of,
-    scored_in_step,
-)
 from oomdoctor.worker.training.objectives.images import plain_tokens, vision_of, with_images
 from oomdoctor.worker.training.objectives.packing import joined, padded, row_of
+from oomdoctor.worker.training.objectives.task import completions_of, pairs_of, scored_in_step
 from oomdoctor.worker.training.setup import Setup
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.training import optimizers, unsloth
 from oomdoctor.worker.training.loading import note_what_stays_whole
-from oomdoctor.worker.training.objectives.completions import note_generation
 from oomdoctor.worker.training.objectives.images import freeze_vision
 from oomdoctor.worker.training.objectives.packing import check_packing, check_padding
+from oomdoctor.worker.training.objectives.task import note_generation
 from oomdoctor.worker.training.setup import Setup
 from oomdoctor.worker.training.techniques import compilation, replaced_layers
 from oomdoctor.worker.training.techniques.adapter import add_adapter

@@ -18,10 +18,9 @@ from cases.row_lengths import Lengths
 from oomdoctor.analysis.allocator.caching import CachingAllocator
 from oomdoctor.analysis.allocator.records import OutOfDeviceMemory
 from oomdoctor.analysis.allocator.settings import AllocatorSettings, equal_blocks_of
-from oomdoctor.analysis.simulator.card import Card, card_of, workspaces
+from oomdoctor.analysis.simulator.card import Capability, Card, card_of, scratch_bytes, workspaces
 from oomdoctor.analysis.simulator.orders.depth import IrregularError
 from oomdoctor.analysis.simulator.playback import Layout, RecordedRung
-from oomdoctor.analysis.simulator.reductions import Capability, scratch_bytes
 from oomdoctor.analysis.simulator.tape import TapeBlock
 from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.worker.protocol import PhaseFile, UnsupportedError

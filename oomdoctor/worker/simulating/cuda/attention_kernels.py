@@ -10,8 +10,7 @@ import math
 
 import torch
 
-from oomdoctor.analysis.simulator.card import Card
-from oomdoctor.analysis.simulator.reductions import held_threads
+from oomdoctor.analysis.simulator.card import Card, held_threads
 from oomdoctor.worker.tracing.calls import OperatorCall
 from oomdoctor.worker.tracing.steps import OTHERS, Freed, OnHost, Result, Step
 from oomdoctor.worker.tracing.tensors import tensor_bytes

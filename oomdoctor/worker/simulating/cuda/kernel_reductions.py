@@ -7,8 +7,7 @@ from math import prod
 
 import torch
 
-from oomdoctor.analysis.simulator.card import Card
-from oomdoctor.analysis.simulator.reductions import RowSum
+from oomdoctor.analysis.simulator.card import Card, RowSum
 from oomdoctor.worker.tracing.calls import OperatorCall
 from oomdoctor.worker.tracing.steps import OTHERS, Result, Scratch, Step
 from oomdoctor.worker.tracing.tensors import tensor_bytes

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from oomdoctor.analysis.simulator.card import MIB, WORKSPACES, Card, workspace_bytes
+from oomdoctor.analysis.simulator.card import WORKSPACES, Card, workspace_bytes
 from oomdoctor.package_data import data_of
 from oomdoctor.system.environment import variable
+from oomdoctor.units import MIB
 from oomdoctor.worker.tracing.calls import OperatorCall
 from oomdoctor.worker.tracing.steps import Lasting, Passing
 from oomdoctor.worker.training.inspection import torch_release

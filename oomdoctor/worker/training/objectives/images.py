@@ -61,9 +61,9 @@ def with_images(
     }
     if why_text_alone(config, model) is not None or not config.images:
         return batch
-    batch["input_ids"] = torch.where(within, image_token(model), ids)
+    batch["input_ids"] = torch.where(within, _image_token(model), ids)
     batch["labels"] = torch.where(within, -100, ids)
-    pixels = images_of(rows, config, model).pixels
+    pixels = _images_of(rows, config, model).pixels
     return batch | {name: torch.randn(shape, generator=generator) for name, shape in pixels.items()}
 
 
@@ -74,7 +74,7 @@ def numbers_of(
     within, numbers = _numbers_beside(rows, length, config, model)
     text = torch.full((rows, length), 3)
     if within.any():
-        text = torch.where(within, image_token(model), text)
+        text = torch.where(within, _image_token(model), text)
     return numbers | {"input_ids": text, "attention_mask": torch.ones_like(text)}
 
 
@@ -97,7 +97,7 @@ def _numbers_beside(
         places = torch.arange(length)
         within = (places % (tokens + 1) < tokens) & (places < count * (tokens + 1))
         within = within.expand(rows, length)
-        numbers |= images_of(rows, config, model).numbers
+        numbers |= _images_of(rows, config, model).numbers
     for name in ("token_type_ids", "mm_token_type_ids"):
         if name in inputs and (config.images or name == "token_type_ids"):
             numbers[name] = within.to(torch.int64)
@@ -105,15 +105,11 @@ def _numbers_beside(
 
 
 def _inputs_of(model: PretrainedConfig) -> Mapping[str, Parameter]:
-    return signature(class_of(model).forward).parameters
+    return signature(_class_of(model).forward).parameters
 
 
-def class_of(model: PretrainedConfig) -> type[PreTrainedModel]:
-    """The class that the config names, or that transformers maps to its type.
-
-    Raises:
-        UnsupportedError: this transformers has no such class.
-    """
+def _class_of(model: PretrainedConfig) -> type[PreTrainedModel]:
+    """The class that the config names, or that transformers maps to its type."""
     import transformers
     from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
@@ -128,12 +124,8 @@ def class_of(model: PretrainedConfig) -> type[PreTrainedModel]:
     )
 
 
-def image_token(model: PretrainedConfig) -> int:
-    """The token that stands for a part of an image.
-
-    Raises:
-        ImagesUnknownError: the config names none.
-    """
+def _image_token(model: PretrainedConfig) -> int:
+    """The token that stands for a part of an image."""
     names = [
         name for name in vars(model) if re.fullmatch(r"(image|media)\w*_token_(id|index)", name)
     ]
@@ -159,7 +151,7 @@ def why_text_alone(config: TrainConfig, model: PretrainedConfig) -> str | None:
         return None
     try:
         _tokens(config, model)
-        image_token(model)
+        _image_token(model)
     except ImagesUnknownError as error:
         inputs = _inputs_of(model)
         if "pixel_values" in inputs and inputs["pixel_values"].default is Parameter.empty:
@@ -201,12 +193,8 @@ def freeze_vision(setup: Setup) -> None:
         tower.requires_grad_(False)
 
 
-def images_of(rows: int, config: TrainConfig, model: PretrainedConfig) -> Images:
-    """The images of `rows` rows, in the form that the forward pass takes.
-
-    Raises:
-        UnsupportedError: it takes them in no form that is known here.
-    """
+def _images_of(rows: int, config: TrainConfig, model: PretrainedConfig) -> Images:
+    """The images of `rows` rows, in the form that the forward pass takes."""
     inputs = _inputs_of(model).keys()
     for marks, make in _FORMS:
         if {"pixel_values", *marks} <= inputs:
@@ -220,12 +208,8 @@ def images_of(rows: int, config: TrainConfig, model: PretrainedConfig) -> Images
 
 
 def _tokens(config: TrainConfig, model: PretrainedConfig) -> int:
-    """How many tokens of its row an image is: the rows of features that the encoder makes of it.
-
-    Raises:
-        ImagesUnknownError: it cannot be asked.
-    """
-    key = (class_of(model), model.to_json_string(), config.image_size)
+    """How many tokens of its row an image is: the rows of features that the encoder makes of it."""
+    key = (_class_of(model), model.to_json_string(), config.image_size)
     if key not in _COUNTED:
         _COUNTED[key] = _counted(model, TrainConfig(image_size=config.image_size))
     counted = _COUNTED[key]
@@ -247,10 +231,10 @@ def _counted(model: PretrainedConfig, config: TrainConfig) -> int | ImagesUnknow
     for built in (shallow, model):  # not every family can be built with a single layer
         try:
             with real_values.computing(), torch.no_grad():
-                images = images_of(1, config, model)
+                images = _images_of(1, config, model)
                 stated = images.tokens
                 with ShapesOnly(), real_values.lists_known():
-                    whole = class_of(model)._from_config(copy.deepcopy(built))
+                    whole = _class_of(model)._from_config(copy.deepcopy(built))
                     return _rows_in(_encoded(whole, images))
         except ImagesUnknownError as error:
             return error
@@ -267,7 +251,7 @@ def _counted(model: PretrainedConfig, config: TrainConfig) -> int | ImagesUnknow
 
 def _has_encoder(model: PretrainedConfig) -> bool:
     """Whether the class, or the model inside it, can be asked for features of images."""
-    whole = class_of(model)
+    whole = _class_of(model)
     module = importlib.import_module(whole.__module__)
     inside = getattr(module, whole.__name__.replace("ForConditionalGeneration", "Model"), whole)
     return any(hasattr(kind, "get_image_features") for kind in (whole, inside))
@@ -376,7 +360,7 @@ def _tiles(rows: int, config: TrainConfig, model: PretrainedConfig) -> Images:
     """LLaVA-NeXT: the whole image, and tiles of it, each of the encoder's size."""
     own = vision_of(model).image_size
     side = config.image_size or own
-    module = importlib.import_module(class_of(model).__module__)
+    module = importlib.import_module(_class_of(model).__module__)
     tiles = module.image_size_to_num_patches([side, side], model.image_grid_pinpoints, own)
     count = rows * config.images
     sizes = torch.tensor([[side, side]]).repeat(count, 1)

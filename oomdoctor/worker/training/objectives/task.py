@@ -1,19 +1,34 @@
-"""What an objective makes of a job: the model's head, and how many sequences a sample has."""
+"""What an objective makes of a job and of its batches, and what generating completions keeps.
+
+For GRPO, TRL generates the completions of a whole optimizer step at once, scores them, and then
+trains on them in micro-batches (TRL 1.16 `grpo_trainer` `_prepare_inputs`). The step is what is run
+here. For DPO and reward models, the chosen sequences come first, then the rejected ones:
+(2 x pairs, length) of full-length rows (TRL 1.16 `DataCollatorForPreference` in `dpo_trainer` and
+`reward_trainer`).
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
 
+import torch
+
+from oomdoctor.analysis.memory.shape import shape_of, size_in, text_part
+from oomdoctor.records.configuration.adapters import compute_dtype
 from oomdoctor.records.configuration.config import (
     TrainConfig,
     documents_of,
+    has_reference_pass,
     padded_rows,
     rows_of,
     scored_tokens,
 )
+from oomdoctor.records.facts.dtypes import dtype_bytes
 from oomdoctor.records.job.result import ProbeJob
+from oomdoctor.units import format_bytes
 from oomdoctor.worker.protocol import UnsupportedError
+from oomdoctor.worker.training.setup import Setup
 
 REWARDS = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}  # a single score
 
@@ -61,3 +76,64 @@ def _share_of_documents(config: TrainConfig) -> Fraction:
     size = config.micro_batch()
     tokens = size * config.sequence_length
     return Fraction(tokens - size * documents_of(config), tokens - 1)
+
+
+def completions_of(ids: torch.Tensor, config: TrainConfig) -> dict[str, torch.Tensor]:
+    """The tensors of a whole batch with rows `ids` of (completions, length), by name."""
+    scored = scored_tokens(config)
+    prompt = config.sequence_length - scored
+    batch = {
+        "prompt_ids": ids[:, :prompt].contiguous(),
+        "prompt_mask": torch.ones((len(ids), prompt), dtype=torch.int64),
+        "completion_ids": ids[:, prompt:].contiguous(),
+        "completion_mask": torch.ones((len(ids), scored), dtype=torch.int64),
+        "advantages": torch.ones(len(ids)),
+    }
+    if has_reference_pass(config):
+        batch["ref_per_token_logps"] = torch.full((len(ids), scored), -1.0)
+    return batch
+
+
+def scored_in_step(config: TrainConfig, device: torch.device) -> torch.Tensor:
+    """The number of tokens that the loss of an optimizer step counts."""
+    return torch.full((), config.effective_batch_size * scored_tokens(config), device=device)
+
+
+def note_generation(setup: Setup) -> None:
+    """Note what generation keeps in memory between two steps, which the step does not show."""
+    config, model = setup.config, setup.job.model
+    if config.vllm_gpu_memory_utilization:
+        setup.notes.append(
+            f"vLLM holds {config.vllm_gpu_memory_utilization:.0%} of the card beside the training "
+            "(vllm_gpu_memory_utilization), with its own weights, keys and values; it counts as "
+            "memory of libraries"
+        )
+        return
+    rows = config.rank_batch_size()
+    text, shape = text_part(model.config), shape_of(model.config)
+    heads = size_in(text, "kv_heads") or shape.heads
+    if shape.layers is None or heads is None or shape.head_width is None:
+        kept = "keys and values of an unknown size"
+    else:
+        values = 2 * shape.layers * heads * shape.head_width
+        each = dtype_bytes(compute_dtype(config))
+        size = round(values * each * config.sequence_length * rows)
+        kept = f"up to {format_bytes(size)} of keys and values"
+    setup.notes.append(
+        f"the training step only; to generate {rows} completions, transformers keeps {kept} beside "
+        "weights and optimizer states"
+    )
+
+
+def pairs_of(ids: torch.Tensor, config: TrainConfig) -> dict[str, torch.Tensor]:
+    """The tensors of a whole batch with rows `ids` of (2 x pairs, length), by name."""
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    if config.objective == "dpo":
+        scored = (
+            torch.arange(config.sequence_length) >= config.sequence_length - scored_tokens(config)
+        ).to(torch.int64)
+        batch["completion_mask"] = scored.repeat(len(ids), 1)
+        if config.reference == "precomputed":
+            for name in ("ref_chosen_logps", "ref_rejected_logps"):
+                batch[name] = torch.full((len(ids) // 2,), -1.0)
+    return batch

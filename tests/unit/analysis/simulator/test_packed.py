@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from oomdoctor.analysis.allocator.records import OutOfMemory
-from oomdoctor.analysis.simulator.card import Card
+from oomdoctor.analysis.simulator.card import Card, RowSum
 from oomdoctor.analysis.simulator.recorded import Cost, Floors, Held, Played, Recorded, RungFacts
 from oomdoctor.analysis.simulator.recording_bytes import Pack, opened, packed, unpacked
-from oomdoctor.analysis.simulator.reductions import RowSum
 from oomdoctor.analysis.simulator.tape import Tape, TapeBlock
 from oomdoctor.records.facts.categories import CATEGORIES
 from oomdoctor.records.job.costs import OpCost

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from alive_blocks import made_of
 
+from oomdoctor.analysis.simulator.card import RowSum, scratch_bytes
 from oomdoctor.analysis.simulator.orders.steps import with_second_micro_step, with_steady_step
 from oomdoctor.analysis.simulator.playback import RecordedRung
-from oomdoctor.analysis.simulator.reductions import RowSum, scratch_bytes
 from oomdoctor.analysis.simulator.tape import (
     EMPTIED,
     Between,

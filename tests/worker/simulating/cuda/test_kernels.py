@@ -10,8 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from oomdoctor.analysis.simulator.card import Card
-from oomdoctor.analysis.simulator.reductions import RowSum
+from oomdoctor.analysis.simulator.card import Card, RowSum
 from oomdoctor.analysis.simulator.tape import TapeBlock
 from oomdoctor.worker.simulating.cuda import kernel_reductions as reductions
 from oomdoctor.worker.simulating.cuda.kernel_rules import steps_of
