@@ -232,7 +232,22 @@ def test_a_borderline_row_says_so(
     assert not any((one.note or "").startswith("borderline;") for one in after.remedies)
 
 
-def test_segments_that_are_enough_come_first_and_once(
+def test_the_order_is_that_of_a_diagnosis_without_what_is_ruled_out(
+    failed: Diagnosis, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What could not be simulated once came after what costs more."""
+    enough = [one.change for one in failed.remedies if one.enough]
+    first, second = enough[:2]
+    plans = Plans({"the training": 7 * GIB, second: 2 * GIB, "GPU": 3 * GIB})
+    after = checked(failed, plans, monkeypatch, tmp_path).diagnosis.remedies
+    assert [one.change for one in after if one.enough][:2] == [first, second]
+    plans = Plans({"the training": 7 * GIB, first: 5 * GIB, "": 2 * GIB})
+    after = checked(failed, plans, monkeypatch, tmp_path).diagnosis.remedies
+    assert [one.change for one in after if one.change in enough[1:]] == enough[1:]
+    assert [one.enough for one in after if one.change == first] == [False]
+
+
+def test_segments_that_are_enough_have_their_place_and_come_once(
     failed: Diagnosis, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     told = replace(failed, evidence=(*failed.evidence, "try PYTORCH_ALLOC_CONF=.."))
@@ -240,11 +255,12 @@ def test_segments_that_are_enough_come_first_and_once(
     told = replace(told, remedies=(*told.remedies, Remedy(row.change, GIB, "measured", {})))
     plans = Plans({"the training": (5 * GIB, 4 * GIB), "8-bit": (5 * GIB, 3 * GIB), "": 2 * GIB})
     after = checked(told, plans, monkeypatch, tmp_path).diagnosis
-    first, *others = after.remedies
-    assert (first.change, first.leaves_bytes, first.enough) == (row.change, 4 * GIB, True)
+    (first,) = [one for one in after.remedies if one.change == row.change]
+    others = [one for one in after.remedies if one is not first]
+    assert (first.leaves_bytes, first.enough) == (4 * GIB, True)
+    assert "smaller micro-batch" in after.remedies[0].change  # as `plan` tries them
     assert first.lines["shell"] == "export PYTORCH_ALLOC_CONF=expandable_segments:True"
     assert first.changes == {"allocator": "expandable_segments"}
-    assert row.change not in [one.change for one in others]
     both = next(one for one in others if one.change.endswith("with expandable segments"))
     assert both.enough and both.changes["allocator"] == "expandable_segments"
     assert both.lines["shell"].endswith(first.lines["shell"]) and "AdamW" in both.lines["pytorch"]

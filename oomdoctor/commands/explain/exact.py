@@ -8,7 +8,7 @@ from functools import partial
 
 from oomdoctor.analysis.changes.search import Search, verdict_of
 from oomdoctor.analysis.changes.sets import ChangeSet
-from oomdoctor.analysis.changes.table import Change
+from oomdoctor.analysis.changes.table import Change, Tier
 from oomdoctor.analysis.command_line import size_text
 from oomdoctor.analysis.fit import USUAL_HEADROOM
 from oomdoctor.commands.devices.cards import card_named, room_for
@@ -21,7 +21,7 @@ from oomdoctor.errors import ExitCode
 from oomdoctor.explain.remedies.closing import holds_it, told
 from oomdoctor.explain.remedies.devices import device_values
 from oomdoctor.explain.remedies.row import fill
-from oomdoctor.explain.remedies.sets import OF_SOME_PROGRAMS, of_simulation, with_autocast
+from oomdoctor.explain.remedies.sets import OF_SOME_PROGRAMS, cost_of, of_simulation, with_autocast
 from oomdoctor.explain.remedies.table import TABLE
 from oomdoctor.records.configuration.config import Recipe, Rung, TrainConfig, changed_keys
 from oomdoctor.records.configuration.faults import config_faults
@@ -36,6 +36,7 @@ from oomdoctor.units import format_bytes
 _AS_IT_WAS = "the training"
 _LIMIT_S = 600.0  # of one simulation
 _BORDERLINE = "borderline"
+_AFTER_ALL = 1 + max(Tier)  # remedies that are no changes of the table, such as other hardware
 _STOPPED = "the simulation was interrupted"
 
 Rows = Mapping[str, ProbeResult]
@@ -80,7 +81,7 @@ def check(
     """The diagnosis with what its training needs and its remedies free, by simulation.
 
     `model` is that of the diagnosis, with the place where it may be looked up. What could not be
-    simulated keeps its arithmetic. Remedies that are enough come first. Once `stop()` returns an
+    simulated keeps its arithmetic. The order is that of the costs, as without a simulation. Once `stop()` returns an
     exit code, the answer is what is known.
 
     Raises:
@@ -125,8 +126,8 @@ def check(
     answer = replace(
         found,
         simulated_bytes=before.peak_device_bytes,
-        remedies=wanted.first(
-            sorted(_and_segments_alone(found, remedies, before, whole), key=_place), before
+        remedies=_in_order(
+            found, wanted.among(_and_segments_alone(found, remedies, before, whole), before)
         ),
         oddities=(*found.oddities, *_oddities(before, found.room_bytes)),
     )
@@ -179,8 +180,8 @@ class _Search:
         names = dict.fromkeys(name for remedy in self._found.remedies for name in remedy.lines)
         return {name: lines[name] for name in names if name in lines} or lines
 
-    def first(self, remedies: Sequence[Remedy], before: ProbeResult) -> tuple[Remedy, ...]:
-        """The remedies, with the set that the search found before all others."""
+    def among(self, remedies: Sequence[Remedy], before: ProbeResult) -> tuple[Remedy, ...]:
+        """The remedies, with the set that the search found; it comes first."""
         config = self._found.config
         if self.answer is None or config is None:
             return tuple(remedies)
@@ -319,11 +320,24 @@ def _segments(found: Diagnosis) -> Remedy:
     return Remedy(row.change, None, "rule", lines, note=row.note, changes=changes, key=row.key)
 
 
-def _place(remedy: Remedy) -> int:
-    """First what is enough by simulation, last what is not; otherwise the order stays."""
-    if remedy.basis != "predicted":
-        return 1
-    return 0 if remedy.enough else 2
+def _in_order(found: Diagnosis, remedies: Sequence[Remedy]) -> tuple[Remedy, ...]:
+    """The order of `explain` without a simulation: what is enough by its cost, then what is not.
+
+    Where the closed form had no need to compare costs, only what is not enough moves, to the end.
+    """
+    beyond = (found.needed_bytes or 0) > (found.room_bytes or 0)
+
+    def place(remedy: Remedy) -> tuple[float, ...]:
+        simulated = remedy.basis == "predicted"
+        if not beyond:
+            return (simulated and not remedy.enough,)
+        doubt = {True: 0, False: 2, None: 3}[remedy.enough]
+        close = remedy.enough is True and _BORDERLINE in (remedy.note or "")
+        several = "allocator" in remedy.changes and "expandable_segments" not in remedy.key
+        cost = cost_of(remedy.key.split("+"), several=several)
+        return (doubt + close, *(cost or (_AFTER_ALL, 0)), not simulated)
+
+    return tuple(sorted(remedies, key=place))
 
 
 def _oddities(row: ProbeResult, room: int) -> tuple[str, ...]:

@@ -114,8 +114,19 @@ def rank(case: Case, choice: Choice) -> tuple[bool, float, float]:
     line, several = case.scores_line is not None, len(choice.keys) > 1
     stored = line and choice.training.config.attention == "eager"
     close = tight(case, choice.leaves_bytes) and (several or stored or not line)
-    first = next(n for n, change in enumerate(TABLE) if choice.keys[0] == _key(case, change))
-    return close, choice.tier, 1 + first + len(TABLE) * (several + 2 * stored)
+    _, place = cost_of(choice.keys) or (0, 0)
+    return close, choice.tier, place + len(TABLE) * 2 * stored
+
+
+def cost_of(keys: Sequence[str], *, several: bool = False) -> tuple[int, int] | None:
+    """The tier and the place of a set by the keys of its rows, single changes before several.
+
+    None if a row is no change of the table.
+    """
+    if not all(key in _PLACES for key in keys):
+        return None
+    tier = max(_PLACES[key][1] for key in keys)
+    return tier, 1 + _PLACES[keys[0]][0] + len(TABLE) * (several or len(keys) > 1)
 
 
 def _alone(form: ClosedForm) -> list[Choice]:
@@ -322,5 +333,9 @@ _HELPS: Mapping[str, Callable[[Case, Training], bool]] = {
 }
 OF_SOME_PROGRAMS = frozenset({"chunked", "optimizer_in_backward"})
 """Changes that only some programs can make: a diagnosis names them if its training can."""
+_PLACES = {
+    _row_key(change.key): (place, change.tier) for place, change in reversed([*enumerate(TABLE)])
+}
+_PLACES["quantized_load"] = _PLACES["qlora"]
 # Keys of the rows that the closed form computes.
 COMPUTED = frozenset({*_HELPS, "quantized_load"} - {"shortest_sequence"})
