@@ -81,8 +81,8 @@ def check(
     """The diagnosis with what its training needs and its remedies free, by simulation.
 
     `model` is that of the diagnosis, with the place where it may be looked up. What could not be
-    simulated keeps its arithmetic. The order is that of the costs, as without a simulation. Once `stop()` returns an
-    exit code, the answer is what is known.
+    simulated keeps its arithmetic. The order is that of the costs, as without a simulation. Once
+    `stop()` returns an exit code, the answer is what is known.
 
     Raises:
         OomDoctorError: the model cannot be used (exit 4), or no worker can be started (exit 5).
@@ -299,7 +299,7 @@ def _with_segments(
 def _and_segments_alone(
     found: Diagnosis, remedies: list[Remedy], before: ProbeResult, whole: Rows
 ) -> list[Remedy]:
-    """The remedies; expandable segments come first if they alone make the training fit."""
+    """The remedies, with expandable segments if they alone make the training fit."""
     row = whole.get(_AS_IT_WAS)
     if row is None or row.outcome != "fits":
         return remedies
