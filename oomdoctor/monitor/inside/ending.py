@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from oomdoctor.analysis.own_code import is_ours
+from oomdoctor.monitor.shared_folder import replace_file
+from oomdoctor.system.store.live_logs import is_alive
 
 _MOST_TEXT = 4000
 _MOST_FRAMES = 60
@@ -120,7 +122,7 @@ def agree(folder: Path, rank: int, world: int, step: int, could_stop: bool) -> b
     votes = folder / "votes"
     votes.mkdir(exist_ok=True)
     (votes / f"{rank}.pid").write_text(str(os.getpid()))
-    _vote(votes / f"{step}.{rank}", could_stop)
+    replace_file(votes / f"{step}.{rank}", "1" if could_stop else "0")
     end = time.monotonic() + _PATIENCE_S
     waiting = [other for other in range(world) if other != rank]
     agreed = could_stop
@@ -139,19 +141,9 @@ def agree(folder: Path, rank: int, world: int, step: int, could_stop: bool) -> b
     return agreed
 
 
-def _vote(path: Path, could_stop: bool) -> None:
-    beside = path.with_name(f".{path.name}")
-    beside.write_text("1" if could_stop else "0")
-    beside.replace(path)
-
-
 def _has_ended(pid_file: Path) -> bool:
-    try:
-        os.kill(int(pid_file.read_text()), 0)
-    except ProcessLookupError:
-        return True
-    except (OSError, ValueError):
-        return False
+    with suppress(OSError, ValueError):
+        return not is_alive(int(pid_file.read_text()))
     return False
 
 

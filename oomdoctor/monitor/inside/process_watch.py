@@ -20,25 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from oomdoctor.emulator.variables import ALONE
-from oomdoctor.monitor.inside import memory, passes, past, process
+from oomdoctor.monitor.inside import ending, memory, passes, past, process
 from oomdoctor.monitor.inside.counted import CountedMemory
-from oomdoctor.monitor.inside.ending import (
-    agree,
-    frames_here,
-    last_exception,
-    on_out_of_memory,
-    script_file,
-    wait_for_watchdog,
-    wants_to_stop,
-)
 from oomdoctor.monitor.inside.history import Snapshots, leave_to_the_script
-from oomdoctor.monitor.inside.process import (
-    architectures,
-    library_folders,
-    resident_bytes,
-    torch_release,
-    versions,
-)
 from oomdoctor.monitor.inside.traced import TracedMemory
 from oomdoctor.monitor.shared_folder import asked, rank_and_world, replace_file
 from oomdoctor.system.environment import WATCH_FOLDER, allocator_settings, variable
@@ -88,14 +72,14 @@ class Watch:
         from torch.optim import optimizer
 
         self._facts = {
-            "torch": torch_release(),
-            "versions": versions(),
-            "architectures": architectures(),
+            "torch": process.torch_release(),
+            "versions": process.versions(),
+            "architectures": process.architectures(),
         }
         self._memory.begin()
         optimizer.register_optimizer_step_post_hook(self._after_step)
         self._passes.begin()
-        on_out_of_memory(self._on_out_of_memory)
+        ending.on_out_of_memory(self._on_out_of_memory)
         process.note_reads()
         memory.keep_peaks()
         atexit.register(self._at_exit)
@@ -144,7 +128,7 @@ class Watch:
         """Read and write from time to time where no optimizer steps, as in inference."""
         self._forwards += 1
         if self._forwards <= _FIRST_FORWARDS:
-            wait_for_watchdog()
+            ending.wait_for_watchdog()
         if os.getpid() != self.pid or time.monotonic() - self._read_at < _INTERVAL_S:
             return
         with self._quietly():
@@ -163,7 +147,7 @@ class Watch:
         if self.stopped is not None:
             return None  # the Trainer was asked to stop, and may evaluate and save
         cycle = _MOST_CYCLE if self._unit == "pass" else 1
-        wish = wants_to_stop(self._asked["steps"], self._step, self._memory.steps(), cycle)
+        wish = ending.wants_to_stop(self._asked["steps"], self._step, self._memory.steps(), cycle)
         if wish == "steady" and passes.still_waits(self._turns, self._step):
             wish = None  # as of the generator of a GAN whose critic steps more often
         if wish is None and self._asked["steps"] == "steady":
@@ -173,13 +157,13 @@ class Watch:
         if world > 1 and rank is not None and asks_others:
             if self._step > self._asked["patience"]:
                 return None
-            answer = agree(self._folder, rank, world, self._step, wish is not None)
+            answer = ending.agree(self._folder, rank, world, self._step, wish is not None)
             if answer is None:
                 self._notes.append(f"a rank did not answer at step {self._step}")
                 self._asked = {**self._asked, "steps": "all"}
             wish = wish if answer else None
         self.stopped = wish
-        self._stopped_in = frames_here() if wish is not None and not trainers else []
+        self._stopped_in = ending.frames_here() if wish is not None and not trainers else []
         return wish
 
     def _is_past(self) -> str | None:
@@ -231,7 +215,7 @@ class Watch:
                 "allocated_bytes": torch.cuda.memory_allocated(device),
                 "reserved_bytes": torch.cuda.memory_reserved(device),
                 "step": self._step + 1,
-                "frames": frames_here(),
+                "frames": ending.frames_here(),
                 **self._memory.place(),
                 "snapshot": None,
             }
@@ -278,7 +262,7 @@ class Watch:
             "rank": rank,
             "world": world,
             **self._facts,
-            "library_folders": library_folders(),
+            "library_folders": process.library_folders(),
             "allocator": allocator_settings(),
             "written_at": time.time(),
             "ended": ended,
@@ -288,13 +272,13 @@ class Watch:
             "stopped_in": self._stopped_in,
             "without_gradients": self._memory.without_gradients,
             "micro_batch_size": self.micro_batch_size,
-            "resident_bytes": resident_bytes(),
-            "exception": last_exception() if ended else None,
+            "resident_bytes": process.resident_bytes(),
+            "exception": ending.last_exception() if ended else None,
             "ooms": self._ooms,
             "past": self._memory.past,
             "unknown_reads": process.unknown_reads(),
             "notes": self._notes,
-            "script": script_file(),
+            "script": ending.script_file(),
             "live_log": None if live_log is None else str(live_log),
         }
         with self._writing:

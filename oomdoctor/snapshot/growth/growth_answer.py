@@ -8,7 +8,7 @@ keeps them for as long.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
@@ -237,11 +237,9 @@ def failures_of(history: History) -> SnapshotGrowth | None:
         if step + _LATER >= len(ends):
             break
         begin, later = ends[step - 1] if step else 0, ends[step + _LATER]
-        first = bisect_left(history.births, begin)
-        last = bisect_left(history.births, failed)
         had = [
             block
-            for block in history.by_birth[first:last]
+            for block in history.blocks_born(begin, failed)
             if blocks.died[block] > failed and meanings.phase(blocks.stack[block]) in _OF_A_STEP
         ]
         stays = sum(blocks.size[block] for block in had if blocks.died[block] >= later)
