@@ -20,7 +20,6 @@ from oomdoctor.explain.reading.programs import program_of, program_of_file
 from oomdoctor.explain.remedies.choose import remedies
 from oomdoctor.explain.remedies.closing import no_way
 from oomdoctor.explain.remedies.sets import choices
-from oomdoctor.explain.remedies.table import TABLE
 from oomdoctor.explain.training.assumed import NO_CHECKPOINTING, Training, training_of
 from oomdoctor.explain.training.known import PROGRAM, Given, setup_of
 from oomdoctor.records.codec import shared
@@ -124,7 +123,7 @@ def _answer(source: str, incident: Incident, facts: LogFacts, given: Given) -> D
         tensor=case.tensors[0] if case.tensors else None,
         tensors=case.tensors,
         causes=found,
-        remedies=remedies(case, keys, helpful, TABLE),
+        remedies=remedies(case, keys, helpful),
         verdict=verdict(case),
         assumed=assumed,
         oddities=oddities(case),

@@ -188,7 +188,7 @@ class _Search:
         (best, row), changes = self.answer, changed_keys(config, self.answer[0].config)
         same = [remedy for remedy in remedies if remedy.changes == changes]
         values = {"was": f" (now {config.micro_batch_size})", **_device_values(self._found)}
-        new = told(of_simulation(best), config.method, TABLE, values)
+        new = told(of_simulation(best), config.method, values)
         new = replace(new, changes=changes, lines=self._spoken(new.lines))
         chosen = same[0] if same else _checked(new, before, row)
         return (chosen, *(remedy for remedy in remedies if remedy.changes != changes))

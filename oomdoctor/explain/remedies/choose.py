@@ -16,12 +16,13 @@ from oomdoctor.explain.reading.programs import around, around_of, libraries, pro
 from oomdoctor.explain.remedies.closing import closing
 from oomdoctor.explain.remedies.devices import device_values, host_values
 from oomdoctor.explain.remedies.engines import engine_values
-from oomdoctor.explain.remedies.row import Effect, Row, fill, next_batch
+from oomdoctor.explain.remedies.row import Effect, fill, next_batch
 from oomdoctor.explain.remedies.sets import COMPUTED, Choice
+from oomdoctor.explain.remedies.table import TABLE
 from oomdoctor.records.report.diagnosis import Remedy
 from oomdoctor.units import format_bytes
 
-_ALSO_LOAD = frozenset({"transformers", "pytorch"})  # libraries that do not only train
+_ALSO_LOAD = ("transformers", "pytorch")  # libraries that do not only train
 
 
 def values_of(case: Case) -> dict[str, str]:
@@ -54,9 +55,7 @@ def values_of(case: Case) -> dict[str, str]:
     }
 
 
-def remedies(
-    case: Case, keys: Mapping[str, Called], found: Sequence[Choice], table: Mapping[str, Row]
-) -> tuple[Remedy, ...]:
+def remedies(case: Case, keys: Mapping[str, Called], found: Sequence[Choice]) -> tuple[Remedy, ...]:
     """The rows with these keys that can help, in the order in which to try them.
 
     `keys` come in the order of their causes.
@@ -66,14 +65,14 @@ def remedies(
     ranked: list[tuple[tuple[float, ...], Remedy]] = []
     if case.beyond:
         # What is computed is compared as a whole; what is not computed comes after what is enough.
-        computed = closing(case, found, table, values)
+        computed = closing(case, found, values)
         ranked += [
             ((close, 1, *place, 0), replace(remedy, lines=dict(spoken(case, remedy.lines))))
             for (close, *place), remedy in computed
         ]
         keys = {key: Called(3) for key in keys if key not in COMPUTED and key != "bigger_card"}
     for place, (key, (doubt, in_order)) in enumerate(keys.items()):
-        row = table[key]
+        row = TABLE[key]
         if not row.suits(case):
             continue
         effect = row.effect(case)
@@ -100,7 +99,7 @@ def remedies(
         order = (0, 0, 0) if in_order else (1, _enough(effect, case.needed), row.cost)
         ranked.append(((doubt, *order, place), remedy))
     if not ranked and keys.keys() != set(anything()):  # no change for this cause is one for it
-        return remedies(case, dict.fromkeys(anything(), Called(2)), (), table)
+        return remedies(case, dict.fromkeys(anything(), Called(2)), ())
     return tuple(remedy for _, remedy in sorted(ranked, key=lambda pair: pair[0]))
 
 
@@ -108,27 +107,19 @@ def spoken(case: Case, lines: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """The lines that are written for the program, its own first, and for what runs around it."""
     program, seen = case.program, case.around
     others = frozenset(key for one in programs() for key in one.speaks) - frozenset(libraries())
+    loads = case.phase in ("load", "generate") and case.resource == "gpu"
+    without_trainer = "inference" in case.kinds or loads
     for key in sorted(lines, key=lambda key: _place(key, program.speaks)):
         if key in around():
             # of a container, both ways if none is named: something limits /dev/shm
             right = key in seen or (key in around_of("container") and not seen & lines.keys())
-        elif (
-            key in libraries()
-            and key not in _ALSO_LOAD
-            and key not in (program.name, program.library)
-        ):
-            right = program.kind == "training" and not _without_trainer(case)
+        elif key in libraries() and key not in (*_ALSO_LOAD, program.name, program.library):
+            right = program.kind == "training" and not without_trainer
         else:
             trains = program.kind == "training" and key not in others
             right = key in program.speaks or trains
         if right:
             yield key, lines[key]
-
-
-def _without_trainer(case: Case) -> bool:
-    """Whether the run only loads or uses a model, as far as the text shows it."""
-    loads = case.phase in ("load", "generate") and case.resource == "gpu"
-    return "inference" in case.kinds or loads
 
 
 def _place(key: str, speaks: Sequence[str]) -> int:

@@ -17,8 +17,9 @@ from oomdoctor.analysis.changes.table import Tier
 from oomdoctor.analysis.memory.overhead import device_total_bytes
 from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.reading.programs import libraries
-from oomdoctor.explain.remedies.row import Row, fill, parts_text
+from oomdoctor.explain.remedies.row import fill, parts_text
 from oomdoctor.explain.remedies.sets import Choice, fits, rank, smallest, tight
+from oomdoctor.explain.remedies.table import TABLE
 from oomdoctor.records.job.machine import GpuFacts
 from oomdoctor.records.report.diagnosis import Remedy
 from oomdoctor.stacks.writing.changed_lines import IN_FILES
@@ -35,15 +36,12 @@ _CALL = re.compile(r"(\w+)\((.*)\)")
 Ranked = tuple[tuple[int, float, float], Remedy]
 
 
-def closing(
-    case: Case, found: Sequence[Choice], table: Mapping[str, Row], values: Mapping[str, str]
-) -> list[Ranked]:
+def closing(case: Case, found: Sequence[Choice], values: Mapping[str, str]) -> list[Ranked]:
     """The computed remedies, each with its place: what closes the gap first.
 
     `found` are the changes of the training that help.
     """
-    computed = [_remedy(case, table, choice, values) for choice in found]
-    return [*computed, *_hardware(case, table, values)]
+    return [*(_remedy(case, choice, values) for choice in found), *_hardware(case, values)]
 
 
 def no_way(case: Case, found: Sequence[Choice]) -> str | None:
@@ -63,13 +61,11 @@ def no_way(case: Case, found: Sequence[Choice]) -> str | None:
     return f"{text}: even {listed(best.words)}{both} {needs}.{holds}"
 
 
-def told(
-    choice: Choice, method: str, table: Mapping[str, Row], values: Mapping[str, str]
-) -> Remedy:
+def told(choice: Choice, method: str, values: Mapping[str, str]) -> Remedy:
     """A set of changes of a training with this `method`: what to do, without what it frees."""
-    rows = [table[key] for key in choice.keys]
-    both = method == "full" and table["qlora"] in rows  # QLoRA is 4-bit weights and adapters
-    written = [*rows, table["lora"]] if both else rows
+    rows = [TABLE[key] for key in choice.keys]
+    both = method == "full" and TABLE["qlora"] in rows  # QLoRA is 4-bit weights and adapters
+    written = [*rows, TABLE["lora"]] if both else rows
     names = {**values, **_values(choice)}
     single = len(rows) == 1
     return Remedy(
@@ -83,10 +79,8 @@ def told(
     )
 
 
-def _remedy(
-    case: Case, table: Mapping[str, Row], choice: Choice, values: Mapping[str, str]
-) -> Ranked:
-    written = told(choice, case.trained.config.method, table, values)
+def _remedy(case: Case, choice: Choice, values: Mapping[str, str]) -> Ranked:
+    written = told(choice, case.trained.config.method, values)
     closes = fits(case, choice.leaves_bytes)
     notes = ("borderline" if tight(case, choice.leaves_bytes) else None, written.note)
     remedy = replace(
@@ -103,7 +97,7 @@ def _remedy(
     return (close if closes else 2, cost, place), remedy
 
 
-def _hardware(case: Case, table: Mapping[str, Row], values: Mapping[str, str]) -> list[Ranked]:
+def _hardware(case: Case, values: Mapping[str, str]) -> list[Ranked]:
     """More GPUs of this size, and the smallest card that holds the training as it is."""
     assert case.total is not None  # it is beyond the card
     found: list[Ranked] = []
@@ -117,7 +111,7 @@ def _hardware(case: Case, table: Mapping[str, Row], values: Mapping[str, str]) -
         choice = Choice((), (), sharded, case.whole(sharded).size_bytes + case.context)
         if not fits(case, choice.leaves_bytes):
             continue
-        row = table["shard"]
+        row = TABLE["shard"]
         lines = {"shell": f"torchrun --nproc-per-node {count} train.py", **row.lines}
         remedy = Remedy(
             f"Shard across {count} GPUs of this size (FSDP or ZeRO-3)",
@@ -132,7 +126,7 @@ def _hardware(case: Case, table: Mapping[str, Row], values: Mapping[str, str]) -
         )
         found.append(((0, _HARDWARE, 0), remedy))
         break
-    row = table["bigger_card"]
+    row = TABLE["bigger_card"]
     lines = {name: fill(line, values) for name, line in row.lines.items()}
     card = None if case.at_least else smallest_card(case, case.total)
     needs = format_bytes(case.total)

@@ -18,10 +18,8 @@ from pathlib import Path
 
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.report.earlier_runs import StoredRun
-from oomdoctor.records.report.report import SurveyRequest
 from oomdoctor.system.machine.lock import take_lock
 from oomdoctor.system.store.cases import CASE, cases_dir
-from oomdoctor.system.store.record_files import read_record
 from oomdoctor.system.store.run_folders import (
     REQUEST,
     RUN_NAME,
@@ -82,7 +80,7 @@ def _latest_first(probes_only: bool) -> Iterator[Path]:
 def _is_probe(path: Path) -> bool:
     """Whether a run may be a probe; a damaged request is reported when it is opened."""
     try:
-        return read_record(SurveyRequest, path / REQUEST).plan is None
+        return RunFolder(path).read_request().plan is None
     except OomDoctorError:
         return True
 

@@ -19,15 +19,12 @@ from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.report.diagnosis import RESOURCE_WORDS
 from oomdoctor.records.report.earlier_runs import StoredRun
 from oomdoctor.records.report.report import Report, SurveyRequest
-from oomdoctor.system.machine.lock import is_marked
 from oomdoctor.system.store.cases import CASE, cases_dir
 from oomdoctor.system.store.record_files import read_record
 from oomdoctor.system.store.run_folders import (
-    PARTIAL,
     REPORT,
     REQUEST,
     RUN_NAME,
-    RUNNING,
     RunFolder,
     exists,
     folders,
@@ -60,20 +57,20 @@ def started(path: Path) -> tuple[str, float, str]:
 def _run(path: Path) -> StoredRun:
     request: SurveyRequest | None = None
     report: Report | None = None
-    row = _bare(path, "foreign", "not a run of oomdoctor; left alone")
+    row, folder = _bare(path, "foreign", "not a run of oomdoctor; left alone"), RunFolder(path)
     try:
         if exists(path / REQUEST):
-            request = read_record(SurveyRequest, path / REQUEST)
-            row = replace(row, status="unfinished", problem=RunFolder(path).problem())
-        if exists(path / PARTIAL):
-            report = read_record(Report, path / PARTIAL)
+            request = folder.read_request()
+            row = replace(row, status="unfinished", problem=folder.problem())
+        report = folder.read_partial()
+        if report is not None:
             row = replace(row, status="interrupted", problem=None)
         elif exists(path / REPORT):
             report = read_record(Report, path / REPORT)
             row = replace(row, status=report.status, problem=None)
     except OomDoctorError as error:
         row = replace(row, status="unreadable", problem=error.message)
-    if is_marked(path / RUNNING):  # also if a file is damaged: nobody may delete it now
+    if folder.is_running():  # also if a file is damaged: nobody may delete it now
         row = replace(row, status="running", problem=None)
     verb = None if request is None else "probe" if request.plan is None else "plan"
     fits, rungs = _counts(report)
