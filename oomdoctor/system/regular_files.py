@@ -33,6 +33,18 @@ def opened(path: Path, flags: int = os.O_RDONLY) -> int:
     raise OSError(errno.EINVAL, "not a regular file", str(path))
 
 
+def exists(path: Path) -> bool:
+    """Whether there is a file or a folder, readable or not."""
+    try:
+        path.stat()
+    except OSError as error:
+        # A file without read permission exists: reading it reports the error.
+        return isinstance(error, PermissionError)
+    except ValueError:  # a name with a NUL
+        return False
+    return True
+
+
 def is_there(path: Path) -> bool:
     """Whether a regular file has this name, as far as this user may know.
 

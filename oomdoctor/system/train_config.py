@@ -76,15 +76,14 @@ def _parse(path: Path, option: str, text: str) -> Any:
     try:
         if suffix == ".toml":
             return bounded(toml_of(text))
-        if suffix == ".json" or text.lstrip().startswith("{"):
-            return bounded(json.loads(text))
+        is_json = suffix == ".json" or text.lstrip().startswith("{")
+        return bounded(json.loads(text) if is_json else _yaml(path, option, text))
     except json.JSONDecodeError as error:
         raise _bad(path, option, f"line {error.lineno}: {error.msg}") from None
     except RecursionError:
         raise _bad(path, option, TOO_DEEP) from None
     except ValueError as error:
         raise _bad(path, option, str(error)) from None
-    return _yaml(path, option, text)
 
 
 def _yaml(path: Path, option: str, text: str) -> Any:
@@ -97,13 +96,11 @@ def _yaml(path: Path, option: str, text: str) -> Any:
             "run `pip install pyyaml`, or pass the settings as JSON",
         ) from None
     try:
-        return bounded(yaml.safe_load(text))
-    except RecursionError:
-        raise _bad(path, option, TOO_DEEP) from None
-    except (yaml.YAMLError, ValueError) as error:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
         place = getattr(error, "problem_mark", None)
         line = f"line {place.line + 1}: " if place is not None else ""
-        raise _bad(path, option, f"{line}{getattr(error, 'problem', None) or error}") from None
+        raise ValueError(f"{line}{getattr(error, 'problem', None) or error}") from None
 
 
 def bounded(value: Any) -> Any:

@@ -6,7 +6,6 @@ It takes one line at a time and uses bounded memory, however long the log is.
 from __future__ import annotations
 
 from collections import deque
-from typing import NamedTuple
 
 from oomdoctor.explain.reading.failures.going_on import LONGEST_QUOTE, GoingOn, Report
 from oomdoctor.explain.reading.logged_settings import SettingsReader
@@ -19,14 +18,6 @@ _RE = patterns("log_facts")
 _STEP_WORDS = ("tep", "oss", "em", "ter", "atch")  # parts of step, loss, mem, iteration, batch
 _MOST_SAMPLES = 64
 _LONGEST_LINE = 20_000
-
-
-class Progress(NamedTuple):
-    """How far a log had come at a line: the step, and whether it said that it had finished."""
-
-    report: Report
-    step: int | None
-    over: bool
 
 
 class FactReader:
@@ -78,9 +69,9 @@ class FactReader:
         """The process of `torch.multiprocessing.spawn` whose failure is reported from a line on."""
         return next((rank for at, rank in reversed(self._spawned) if at < number), None)
 
-    def progress(self, number: int, text: str) -> Progress:
+    def report(self, number: int, text: str) -> Report:
         """How far the log has come at a line that may report a failure."""
-        return Progress(self.going_on.report(number, text), self.step, self.going_on.over)
+        return self.going_on.report(number, text)._replace(step=self.step)
 
     def facts(self, line_count: int) -> LogFacts:
         """Everything learned from the lines."""

@@ -33,7 +33,7 @@ from oomdoctor.explain.reading.lines.clean import Line
 from oomdoctor.explain.reading.lines.prefixes import Split, number_in, rank_in
 from oomdoctor.explain.reading.lines.traceback import EXCEPTION, starts_traceback
 from oomdoctor.explain.reading.lines.window import AHEAD, Read, Window
-from oomdoctor.explain.reading.log_facts import FactReader, Progress
+from oomdoctor.explain.reading.log_facts import FactReader
 from oomdoctor.explain.reading.logged_settings import MEMORY_LIMIT
 from oomdoctor.explain.reading.parse import MAY_OPEN, Message, figure, printed_size
 from oomdoctor.explain.reading.patterns import patterns
@@ -86,7 +86,7 @@ class _Scanner:
         self._tried = self._others = 0
         self._wsl = False
         self._facts = FactReader()
-        self._moves_at: dict[int, Progress] = {}
+        self._reports: dict[int, Report] = {}
         self._quoted: Incident | None = None
 
     def read(self, lines: Iterable[Line | str]) -> tuple[tuple[Incident, ...], LogFacts]:
@@ -119,34 +119,34 @@ class _Scanner:
         if not self._wsl and "WSL" in text and _RE["wsl"].search(text):
             self._wsl = True
         if MAY_OPEN.search(text) or MAY_FAIL.search(text):
-            self._moves_at[index] = self._facts.progress(line.number, text)
+            self._reports[index] = self._facts.report(line.number, text)
             if self._tried < _MOST_TRIED and len(self._found) < _MOST_READ:
                 self._waiting.append(index)
             else:
                 if len(self._late) == _MOST_LATE:
-                    self._moves_at.pop(self._late[0], None)
+                    self._reports.pop(self._late[0], None)
                 self._late.append(index)
         while self._waiting and self._waiting[0] + AHEAD <= index:
             self._try(self._waiting.popleft())
 
     def _try(self, index: int) -> None:
         self._tried += 1
-        progress = self._moves_at.pop(index)
+        report = self._reports.pop(index)
         split = self._window.split(index)
         if self._consumed.get(split.tag, -1) >= index:
             return
         text = self._window.line(index).text
         if MAY_OPEN.search(text):
             read = self._window.message(index, split.tag)
-            if read is not None and self._keep(index, split, read, progress):
+            if read is not None and self._keep(index, split, read, report):
                 return
         if self._others < _MOST_OTHERS and (MAY_FAIL.search(text) or "illed" in text):
             self._others += 1
             found = find_look_alike(self._window.around(index, split.tag, before=0, after=4))
             if found is not None:
-                self._keep_look_alike(index, split, found, progress)
+                self._keep_look_alike(index, split, found, report)
 
-    def _keep(self, index: int, split: Split, read: Read, progress: Progress) -> bool:
+    def _keep(self, index: int, split: Split, read: Read, report: Report) -> bool:
         """Keep what a message says; False if its traceback shows that it means something else."""
         message, told, flat = read
         looks = not message.dialect.hints_only or message.dialect.in_frames is not None
@@ -159,11 +159,11 @@ class _Scanner:
             if self._quoted is None:
                 self._quoted = self._incident(index, self._quote(index), look_alike=QUOTED)
             return True
-        if self._over(index, message, progress):
+        if self._over(index, message, report):
             found = Found(SHUTDOWN.name, None, self._quote(index), True, False)
-            self._keep_look_alike(index, split, found, progress)
+            self._keep_look_alike(index, split, found, report)
         else:
-            self._keep_memory(told, split, message, progress, frames)
+            self._keep_memory(told, split, message, report, frames)
             self._note_retry(told)
         self._window.end_traceback(told[-1], split.tag)
         return True
@@ -191,11 +191,11 @@ class _Scanner:
         number = self._window.line(index).number
         return Incident(event, lines=(self._quote(index),), line_number=number, **known)
 
-    def _over(self, index: int, message: Message, progress: Progress) -> bool:
+    def _over(self, index: int, message: Message, report: Report) -> bool:
         """Whether a worker was killed after the training, or when its loader was cleaned up."""
         if message.dialect.name != "dataloader_worker":
             return False
-        if progress.over:
+        if report.over:
             return True
         window = self._window
         near = range(max(window.start, index - 8), min(index + 6, window.end))
@@ -218,7 +218,7 @@ class _Scanner:
         told: list[int],
         split: Split,
         message: Message,
-        progress: Progress,
+        report: Report,
         frames: tuple[Frame, ...],
     ) -> None:
         dialect, index = message.dialect, told[0]
@@ -252,14 +252,14 @@ class _Scanner:
             lines=tuple(map(self._quote, told)),
             rank=rank,
             line_number=line.number,
-            step=progress.step,
+            step=report.step,
             listed_processes=message.listed_processes,
             exception=exception[-1] if exception else None,
             recomputing=recomputes(frames),
             tensor_shape=message.tensor_shape,
             tensor_dtype=message.tensor_dtype,
         )
-        report = progress.report._replace(last=self._window.line(told[-1]).number)
+        report = report._replace(last=self._window.line(told[-1]).number)
         fold(self._found, Finding(incident, [report], dialect))
 
     def _dialect_and_resource(
@@ -310,7 +310,7 @@ class _Scanner:
             told = number_in(split.tag, self._window.tags())
         return self._facts.spawned_before(line.number) if told is None else told
 
-    def _keep_look_alike(self, index: int, split: Split, found: Found, progress: Progress) -> None:
+    def _keep_look_alike(self, index: int, split: Split, found: Found, report: Report) -> None:
         frames = self._window.traceback(index, split.tag)
         if not (frames or found.strong or self._window.end < _SHORT_LOG):
             return
@@ -325,11 +325,11 @@ class _Scanner:
             phase=phase,
             where=where,
             rank=self._rank(split, self._window.line(index)),
-            step=progress.step,
+            step=report.step,
             exception=found.exception,
             consequence=found.consequence,
         )
-        fold(self._found, Finding(incident, [progress.report], strong=found.strong))
+        fold(self._found, Finding(incident, [report], strong=found.strong))
 
     def _went_on(self, finding: Finding, report: Report) -> str | None:
         """The line that shows that the run went on: steps, its end, a saved model or a retry."""

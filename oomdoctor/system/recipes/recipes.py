@@ -6,7 +6,6 @@ knows which values a key accepts. Whether the machine supports them is decided b
 
 from __future__ import annotations
 
-import errno
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,7 +29,7 @@ from oomdoctor.system.recipes.rungs import (
     read_words,
 )
 from oomdoctor.system.recipes.toml_lines import Lines, find_lines
-from oomdoctor.system.regular_files import bytes_of, plain_text
+from oomdoctor.system.regular_files import bytes_of, exists, plain_text
 from oomdoctor.system.toml_text import toml_of
 
 NONE = "none"
@@ -84,7 +83,7 @@ def load_recipe(name_or_path: str, **sizes: Unpack[Sizes]) -> Recipe:
         return Recipe(NONE, "only the rungs of the command line", (), "command line")
     built_in = name_or_path in recipe_names()
     own = Path(name_or_path).expanduser()
-    if not built_in and not _is_named(own):
+    if not built_in and not exists(own):
         raise _unknown(name_or_path)
     path = _folder() / f"{name_or_path}{_SUFFIX}" if built_in else own
     source = "built-in" if built_in else name_or_path
@@ -194,13 +193,6 @@ def _read(
     reader = _Reader(path, find_lines(text), sizes, built_in=built_in)
     reader.read(document)
     return str(document.get("description", "")), tuple(reader.rungs), reader.errors()
-
-
-def _is_named(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError as error:
-        return error.errno != errno.ENAMETOOLONG
 
 
 def _text(path: Path | Traversable) -> str:

@@ -152,13 +152,10 @@ def _key_fault(key: str) -> str | None:
 
 def _value_fault(key: str, value: Any) -> str | None:
     if key == LABEL:
-        if isinstance(value, str) and value.isprintable() and value.strip():
-            return (
-                None
-                if len(value) <= _LONGEST_LABEL
-                else f"must have at most {_LONGEST_LABEL} characters"
-            )
-        return f"must be one line of text, not {_shown(value)}"
+        if not isinstance(value, str) or not value.isprintable() or not value.strip():
+            return f"must be one line of text, not {_shown(value)}"
+        long = len(value) > _LONGEST_LABEL
+        return f"must have at most {_LONGEST_LABEL} characters" if long else None
     if key == "optimizer":
         if value in RECIPE_NAMES:
             return None
@@ -166,12 +163,12 @@ def _value_fault(key: str, value: Any) -> str | None:
         known = near or f"; known: {', '.join(RECIPE_NAMES)}"
         return f"{_shown(value)} is not an optimizer{known}"
     listed = isinstance(value, list) and all(isinstance(name, str) and name for name in value)
+    if listed and key in ("modules_to_save", "lora_targets"):
+        return None
     if key == "modules_to_save":
-        if listed:
-            return None
         return f"must be a list of module names such as embed_tokens, not {_shown(value)}"
     if key == "lora_targets":
-        if listed or value in TARGET_WORDS:
+        if value in TARGET_WORDS:
             return None
         words = ", ".join(f'"{word}"' for word in TARGET_WORDS)
         return f"must be {words} or a list of module names, not {_shown(value)}"

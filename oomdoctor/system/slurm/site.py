@@ -92,17 +92,11 @@ def _asked(arguments: tuple[str, ...], since: str) -> str:
             f"--since: sacct does not understand {since!r}",
             "oomdoctor triage --since yesterday; or 3d, 12h, 2026-11-23",
         )
+    hint = "name the logs: oomdoctor triage logs/*.out"
     if answer.absent:
-        raise machine_error(
-            "no_slurm",
-            "cannot list jobs: sacct is not installed",
-            "run it on a login node, or name the logs: oomdoctor triage logs/*.out",
-        )
-    raise machine_error(
-        "slurm_silent",
-        f"cannot list jobs: {answer.fault}",
-        "name the logs: oomdoctor triage logs/*.out",
-    )
+        hint = f"run it on a login node, or {hint}"
+        raise machine_error("no_slurm", "cannot list jobs: sacct is not installed", hint)
+    raise machine_error("slurm_silent", f"cannot list jobs: {answer.fault}", hint)
 
 
 def _sacct(arguments: tuple[str, ...]) -> SlurmAnswer:

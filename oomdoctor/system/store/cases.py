@@ -15,8 +15,9 @@ from oomdoctor.errors import OomDoctorError, machine_error, usage_error
 from oomdoctor.records import codec
 from oomdoctor.records.report.report import Report
 from oomdoctor.system.environment import state_dir
+from oomdoctor.system.regular_files import exists
 from oomdoctor.system.store.record_files import MOST_BYTES, read_record, whole_or_not, writing
-from oomdoctor.system.store.run_folders import exists, folders, new_folder, slug
+from oomdoctor.system.store.run_folders import folders, new_folder, slug
 
 CASE, PAGE = "case.json", "report.txt"
 _NAMELESS = ("python", "env", "srun", "uv", "poetry", "torchrun", "accelerate", "deepspeed")

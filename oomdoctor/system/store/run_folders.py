@@ -24,7 +24,7 @@ from oomdoctor.records.job.result import Attempt, ProbeJob
 from oomdoctor.records.report.report import Report, SurveyRequest
 from oomdoctor.system.environment import state_dir
 from oomdoctor.system.machine.lock import is_marked, mark
-from oomdoctor.system.regular_files import text_of
+from oomdoctor.system.regular_files import exists, text_of
 from oomdoctor.system.store.record_files import read_record, write_record, writing
 
 PARTIAL, RUNNING = "partial.json", "running.lock"
@@ -193,16 +193,6 @@ def folders(root: Path) -> list[Path]:
         return [path for path in root.iterdir() if path.is_dir()]
     except OSError:
         return []
-
-
-def exists(path: Path) -> bool:
-    """Whether there is a file or a folder, readable or not."""
-    try:
-        path.stat()
-    except OSError as error:
-        # A file without read permission exists: reading it reports the error.
-        return isinstance(error, PermissionError)
-    return True
 
 
 def _numbered(root: Path) -> list[tuple[int, Path]]:

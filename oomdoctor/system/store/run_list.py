@@ -19,13 +19,13 @@ from pathlib import Path
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.report.earlier_runs import StoredRun
 from oomdoctor.system.machine.lock import take_lock
+from oomdoctor.system.regular_files import exists
 from oomdoctor.system.store.cases import CASE, cases_dir
 from oomdoctor.system.store.run_folders import (
     REQUEST,
     RUN_NAME,
     RUNNING,
     RunFolder,
-    exists,
     folders,
     runs_dir,
 )

@@ -19,6 +19,7 @@ from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.report.diagnosis import RESOURCE_WORDS
 from oomdoctor.records.report.earlier_runs import StoredRun
 from oomdoctor.records.report.report import Report, SurveyRequest
+from oomdoctor.system.regular_files import exists
 from oomdoctor.system.store.cases import CASE, cases_dir
 from oomdoctor.system.store.record_files import read_record
 from oomdoctor.system.store.run_folders import (
@@ -26,7 +27,6 @@ from oomdoctor.system.store.run_folders import (
     REQUEST,
     RUN_NAME,
     RunFolder,
-    exists,
     folders,
     runs_dir,
 )

@@ -29,13 +29,16 @@ LONGEST_QUOTE = 400
 class Report(NamedTuple):
     """Where a failure is reported: by which process, in which run of the text, and its last line.
 
-    `moves` counts the signs of progress of the process before it.
+    `moves` counts the signs of progress of the process before it, and `step` is its last one. If
+    the run is `over`, it had said that it finished.
     """
 
     process: str
     run: int
     moves: int
     last: int
+    over: bool
+    step: int | None = None
 
 
 class _End(NamedTuple):
@@ -115,7 +118,8 @@ class GoingOn:
         self._asked, self._last_report = True, number
         process = process_of(text)
         self._named = self._named or bool(process)
-        return Report(process, self.run, _progress(self._moves, process)[0], number)
+        moves = _progress(self._moves, process)[0]
+        return Report(process, self.run, moves, number, self.over)
 
     @property
     def finished_line(self) -> int:
