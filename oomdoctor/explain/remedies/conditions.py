@@ -9,7 +9,7 @@ from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.diagnosis.causes.conditions import offloads, own_workers
 from oomdoctor.explain.reading.programs import around_of
 from oomdoctor.explain.remedies.devices import device_of
-from oomdoctor.explain.remedies.engines import fitting_context, share_of
+from oomdoctor.explain.remedies.engines import SHORTEST, fitting_context, share_of
 from oomdoctor.explain.training.assumed import stage_of
 from oomdoctor.records.facts.architectures import LIGER_FAMILIES
 from oomdoctor.records.facts.optimizers import is_paged, optimizer_named
@@ -17,6 +17,7 @@ from oomdoctor.units import GIB
 
 Condition = Callable[[Case], bool]
 
+_LOADS = ("load", "init", "generate")  # phases in which a model comes onto the GPU
 _SEVERAL_RANKS = r"torchrun|local_rank|\brank \d|\[rank\d|nproc|deepspeed|accelerate|fsdp"
 
 
@@ -66,16 +67,6 @@ def _can_liger(case: Case) -> bool:
 def trl_computes_loss(case: Case) -> bool:
     """Whether the loss is that of TRL's SFTTrainer."""
     return case.framework == "trl" and case.shows(r"sft_trainer")
-
-
-def _can_chunk(case: Case) -> bool:
-    return case.setup.get("loss") in (None, "default") and trl_computes_loss(case)
-
-
-def _eager(case: Case) -> bool:
-    """Whether eager attention runs and the model can do without it."""
-    capped = case.sizes is not None and case.sizes.capped_scores
-    return case.setup.get("attention") == "eager" and not capped
 
 
 def _not_checkpointed(case: Case) -> bool:
@@ -155,11 +146,7 @@ def _wide_weights(case: Case) -> bool:
 
 def _unquantized(case: Case) -> bool:
     whole = case.setup.get("method") != "qlora" and case.setup.get("quantization") in (None, "none")
-    return whole and case.phase in ("load", "init", "generate")
-
-
-def _one_card(case: Case) -> bool:
-    return case.phase in ("load", "init", "generate") and (case.setup.get("world_size") or 1) <= 1
+    return whole and case.phase in _LOADS
 
 
 # Evaluation, host memory, servers and the card.
@@ -179,16 +166,6 @@ def _workers(case: Case) -> bool:
         "DataLoader"
     )
     return case.dialect.startswith("dataloader") or bool(mentioned)
-
-
-def _gathers(case: Case) -> bool:
-    """Whether several ranks gather the model to save it."""
-    return (case.phase == "save" or "saving" in case.around) and _several_ranks(case)
-
-
-def _large_request(case: Case) -> bool:
-    """Whether the request itself is large; if it is small, all before it is the reason."""
-    return case.resource == "gpu" or (case.requested or GIB) >= GIB
 
 
 def _scheduled(case: Case) -> bool:
@@ -245,28 +222,20 @@ def _of_others(case: Case) -> bool:
     return bool(case.others) or case.capacity is None or case.dialect == "vllm"
 
 
-def _worth_serving(case: Case) -> bool:
-    """Whether the context that would fit, if the text says it, is long enough for a request."""
-    fits = fitting_context(case)
-    return fits is None or fits >= 1024
-
-
-def _splits(case: Case) -> bool:
-    """Whether only smaller splits can help: with older torch, and on ROCm."""
-    return _has_gaps(case) and (_older_torch(case) or case.dialect == "hip")
-
-
 WHEN: Mapping[str, Condition] = {
     "stop_others": _of_others,
     "other_card": lambda case: _of_others(case) and case.dialect != "mps",
     "raise_fraction": lambda case: case.incident.event.allowed_bytes is not None,
     "expandable_segments": _gaps_cover,
     "empty_cache": _has_gaps,
-    "max_split": _splits,
+    "max_split": lambda case: _has_gaps(case) and (_older_torch(case) or case.dialect == "hip"),
     "bigger_card": lambda case: case.resource == "gpu",
     "liger": _can_liger,
-    "chunked": _can_chunk,
-    "sdpa": _eager,
+    "chunked": lambda case: case.setup.get("loss") in (None, "default") and trl_computes_loss(case),
+    "sdpa": lambda case: (
+        case.setup.get("attention") == "eager"
+        and not (case.sizes is not None and case.sizes.capped_scores)
+    ),
     "smaller_batch": _many_sequences,
     "checkpointing": lambda case: _not_checkpointed(case) and not case.one_buffer,
     "offload_activations": _offloadable,
@@ -281,7 +250,9 @@ WHEN: Mapping[str, Condition] = {
     "qlora": lambda case: _quantisable(case) and _quantizes(case),
     "half_weights": _wide_weights,
     "quantized_load": lambda case: _unquantized(case) and _quantizes(case),
-    "device_map": lambda case: _one_card(case) and case.dialect != "mps",
+    "device_map": lambda case: (
+        case.phase in _LOADS and (case.setup.get("world_size") or 1) <= 1 and case.dialect != "mps"
+    ),
     "zero_grad_none": lambda case: not case.shows(r"transformers/trainer\.py"),
     "eval_to_host": lambda case: (
         case.phase == "eval" and case.setup.get("eval_accumulation_steps") is None
@@ -294,11 +265,13 @@ WHEN: Mapping[str, Condition] = {
     "shard_load": _several_ranks,
     "fewer_workers": _workers,
     "less_offload": lambda case: bool(offloads(case)),
-    "sharded_save": _gathers,
-    "chunk": _large_request,
+    "sharded_save": lambda case: (
+        (case.phase == "save" or "saving" in case.around) and _several_ranks(case)
+    ),
+    "chunk": lambda case: case.resource == "gpu" or (case.requested or GIB) >= GIB,
     "smaller_generation": lambda case: case.setup.get("eval_batch_size") != 1,
     "engine_share_higher": lambda case: share_of(case) < 0.95,
-    "engine_context": _worth_serving,
+    "engine_context": lambda case: (fits := fitting_context(case)) is None or fits >= SHORTEST,
     "mixed_precision": lambda case: case.setup.get("autocast_dtype") in (None, "none"),
     "smaller_image": lambda case: case.program.kind == "diffusion" or _step_is_on(case),
     "more_limit": _contained,

@@ -19,7 +19,7 @@ _ROLLOUT_SHARE = 0.3  # TRL's default for an engine beside a trainer
 _LARGEST_SHARE = 0.95
 _STEP = 0.10
 _MARGIN = 0.02  # of the GPU: what others take may change by this much
-_SHORTEST = 1024  # tokens; what is shorter serves hardly anybody
+SHORTEST = 1024  # tokens; what is shorter serves hardly anybody
 
 
 def share_of(case: Case) -> float:
@@ -77,7 +77,7 @@ def _context(case: Case) -> int:
     if fits is not None:
         return fits
     today = _number(case, "max_model_len") or _number(case, "n_ctx")
-    return max(_SHORTEST, (today or case.program.context or _CONTEXT) // 2)
+    return max(SHORTEST, (today or case.program.context or _CONTEXT) // 2)
 
 
 def _number(case: Case, key: str) -> int:
