@@ -7,16 +7,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from oomdoctor.explain.diagnosis.case import Case
+from oomdoctor.package_data import data_of
 from oomdoctor.records.report.diagnosis import ListedProcess
 from oomdoctor.units import format_bytes
 
 
 class Device(NamedTuple):
-    """A kind of device: its tools and variables.
-
-    `processes` lists who uses it. `visible` is the variable that chooses devices, and `allocator`
-    the one with the settings of PyTorch's allocator. `quantizes`: bitsandbytes has kernels for it.
-    """
+    """A kind of device: its tools and variables, as `data/devices.toml` has them."""
 
     processes: str
     visible: str
@@ -24,18 +21,7 @@ class Device(NamedTuple):
     quantizes: bool = False
 
 
-_CUDA = Device(
-    "nvidia-smi; fuser -v /dev/nvidia*", "CUDA_VISIBLE_DEVICES", "PYTORCH_CUDA_ALLOC_CONF", True
-)
-_DEVICES = {
-    "hip": Device("rocm-smi --showpids", "HIP_VISIBLE_DEVICES", "PYTORCH_HIP_ALLOC_CONF", True),
-    "xpu": Device("xpu-smi ps", "ZE_AFFINITY_MASK", "PYTORCH_ALLOC_CONF"),
-    "mps": Device("top -o mem", "PYTORCH_MPS_DEVICE", "PYTORCH_ALLOC_CONF"),
-    "NPU": Device("npu-smi info", "ASCEND_RT_VISIBLE_DEVICES", "PYTORCH_NPU_ALLOC_CONF"),
-    "MLU": Device("cnmon info", "MLU_VISIBLE_DEVICES", "PYTORCH_MLU_ALLOC_CONF"),
-    "MUSA": Device("mthreads-gmi", "MUSA_VISIBLE_DEVICES", "PYTORCH_MUSA_ALLOC_CONF"),
-    "HPU": Device("hl-smi", "HABANA_VISIBLE_DEVICES", "PYTORCH_HPU_ALLOC_CONF"),
-}
+_DEVICES = {name: Device(**row) for name, row in data_of("devices.toml").items()}
 # How data is read in pieces, with the library that the text shows.
 _IN_PIECES = (
     (
@@ -51,7 +37,7 @@ _VENDOR = re.compile(r"\b(NPU|MLU|MUSA|HPU) out of memory")  # as their builds o
 def device_of(dialect: str, message: str) -> Device:
     """The kind of device whose memory ran out; an NVIDIA GPU if nothing says another."""
     vendor = _VENDOR.search(message)
-    return _DEVICES.get(dialect if vendor is None else vendor[1], _CUDA)
+    return _DEVICES.get(dialect if vendor is None else vendor[1], _DEVICES["cuda"])
 
 
 def device_values(
@@ -59,7 +45,7 @@ def device_values(
 ) -> dict[str, str]:
     """The values of the $names in texts and lines about devices, from what a failure prints."""
     device = device_of(dialect, message)
-    nvidia = device is _CUDA
+    nvidia = device is _DEVICES["cuda"]
     hidden = "fuser finds processes that nvidia-smi does not list, such as an old notebook"
     since = "this torch has no expandable segments; 2.1 and later do, and they help more"
     largest = max(listed, key=lambda one: one.used_bytes).pid if listed else "PID"

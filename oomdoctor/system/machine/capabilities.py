@@ -11,26 +11,18 @@ import re
 from collections.abc import Mapping
 from importlib import metadata
 
+from oomdoctor.package_data import data_of
 from oomdoctor.records.facts.attention import OF_PACKAGE
 from oomdoctor.records.job.machine import Capability, Gpu
 from oomdoctor.system.machine.libraries import numbers, versions
 
-_ADDS = {
-    "torch": "every measurement and simulation",
-    "transformers": "the models",
-    "accelerate": "mixed precision and gradient accumulation, as in Trainer",
-    "peft": "LoRA and QLoRA",
-    "bitsandbytes": "8-bit and paged optimizers, QLoRA (nf4, int8)",
+_KNOWN = data_of("capabilities.toml")
+_ADDS: dict[str, str] = {
+    **_KNOWN["first"],
     **{package: f"attention {row.name}" for package, row in OF_PACKAGE.items()},
-    "liger-kernel": 'loss "liger": cross-entropy without full logits',
-    "kernels": "attention kernels from the Hugging Face hub",
+    **_KNOWN["then"],
 }
 PACKAGES = tuple(_ADDS)
-_HARDWARE = (
-    ("bf16", "8.0", "bfloat16 on tensor cores"),
-    ("fp8", "8.9", "FP8 tensor cores"),
-    ("fp4", "10.0", "FP4 tensor cores (MXFP4, NVFP4)"),
-)
 
 
 def installed_versions() -> dict[str, str | None]:
@@ -41,7 +33,7 @@ def installed_versions() -> dict[str, str | None]:
 def capabilities(found: Mapping[str, str | None], gpus: tuple[Gpu, ...]) -> tuple[Capability, ...]:
     """One row per library and hardware feature: what it makes possible, or what is missing."""
     rows = [_library(package, found.get(package), gpus) for package in PACKAGES]
-    rows += [_feature(name, least, adds, gpus) for name, least, adds in _HARDWARE]
+    rows += [_feature(name, least, adds, gpus) for name, (least, adds) in _KNOWN["cards"].items()]
     return tuple(rows)
 
 

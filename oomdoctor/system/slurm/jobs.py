@@ -115,14 +115,9 @@ def _usual_files(job: str, places: Iterable[Path]) -> list[Path]:
     return list(next(filter(None, there), ()))
 
 
-def _readable(files: Iterable[Path]) -> tuple[tuple[Path, ...], tuple[str, ...]]:
-    readable, notes = [], []
-    for path in files:
-        if os.access(path, os.R_OK):
-            readable.append(path)
-        else:
-            notes.append(_denied(path))
-    return tuple(readable), tuple(notes)
+def _readable(files: list[Path]) -> tuple[tuple[Path, ...], tuple[str, ...]]:
+    readable = tuple(path for path in files if os.access(path, os.R_OK))
+    return readable, tuple(_denied(path) for path in files if path not in readable)
 
 
 def _absent(job: str, named: list[Path], places: list[Path]) -> tuple[str, ...]:
