@@ -19,10 +19,10 @@ from oomdoctor.commands.plan.findings import Findings
 from oomdoctor.commands.plan.run_plan import run_plan
 from oomdoctor.errors import ExitCode
 from oomdoctor.explain.remedies.closing import holds_it, told
-from oomdoctor.explain.remedies.devices import device_values
 from oomdoctor.explain.remedies.row import fill
 from oomdoctor.explain.remedies.sets import OF_SOME_PROGRAMS, cost_of, of_simulation, with_autocast
 from oomdoctor.explain.remedies.table import TABLE
+from oomdoctor.explain.remedies.text_values import device_values
 from oomdoctor.records.configuration.config import Recipe, Rung, TrainConfig, changed_keys
 from oomdoctor.records.configuration.faults import config_faults
 from oomdoctor.records.job.model import ModelRef

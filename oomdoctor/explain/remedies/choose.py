@@ -14,45 +14,13 @@ from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.diagnosis.causes.rules import Called, anything
 from oomdoctor.explain.reading.programs import around, around_of, libraries, programs
 from oomdoctor.explain.remedies.closing import closing
-from oomdoctor.explain.remedies.devices import device_values, host_values
-from oomdoctor.explain.remedies.engines import engine_values
-from oomdoctor.explain.remedies.row import Effect, fill, next_batch
+from oomdoctor.explain.remedies.row import Effect, fill
 from oomdoctor.explain.remedies.sets import COMPUTED, Choice
 from oomdoctor.explain.remedies.table import TABLE
+from oomdoctor.explain.remedies.text_values import values_of
 from oomdoctor.records.report.diagnosis import Remedy
-from oomdoctor.units import format_bytes
 
 _ALSO_LOAD = ("transformers", "pytorch")  # libraries that do not only train
-
-
-def values_of(case: Case) -> dict[str, str]:
-    """The values of the $names in texts and lines."""
-    setup = case.setup
-    batch, divisor = next_batch(case), case.batch_divisor or 2
-    was = case.batch
-    if batch is None or was is None:
-        steps = f"({divisor} * YOUR_STEPS)"
-    else:
-        steps = str(setup.get("accumulation_steps", 1) * was // batch)
-    length = setup.get("sequence_length")
-    allowed, total = case.incident.event.allowed_bytes, case.capacity
-    return {
-        "batch": f"YOUR_BATCH // {divisor}" if batch is None else str(batch),
-        "steps": steps,
-        "was": "" if was is None else f" (now {was})",
-        "length": "YOUR_LENGTH // 2" if length is None else str(max(1, length // 2)),
-        "others": format_bytes(case.others),
-        "allowed": format_bytes(allowed),
-        "share": f"{(allowed or 0) / total:.2f}" if total else "less than all",
-        "requested": format_bytes(case.requested),
-        "workers": str(max(0, (setup.get("workers") or 4) // 2)),
-        "model": setup.get("model") or "MODEL",
-        **device_values(
-            case.dialect, case.message, case.incident.lines, case.incident.listed_processes
-        ),
-        **host_values(case),
-        **engine_values(case),
-    }
 
 
 def remedies(case: Case, keys: Mapping[str, Called], found: Sequence[Choice]) -> tuple[Remedy, ...]:

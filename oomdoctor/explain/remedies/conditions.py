@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.diagnosis.causes.conditions import offloads, own_workers
 from oomdoctor.explain.reading.programs import around_of
-from oomdoctor.explain.remedies.devices import device_of
-from oomdoctor.explain.remedies.engines import SHORTEST, fitting_context, share_of
+from oomdoctor.explain.remedies.text_values import SHORTEST, device_of, fitting_context, share_of
 from oomdoctor.explain.training.assumed import stage_of
 from oomdoctor.records.facts.architectures import LIGER_FAMILIES
 from oomdoctor.records.facts.optimizers import is_paged, optimizer_named

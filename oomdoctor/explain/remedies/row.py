@@ -39,7 +39,7 @@ class Row:
     """One change. `cost`: 0 nothing lost, 1-2 a little speed, 3-4 speed, 5-6 quality, 7+ money.
 
     `change` starts with a verb. `change`, `note` and `lines` may contain the $names that
-    `choose.values_of` fills in. `settings` are the keys of a rung that it sets, whatever the
+    `text_values.values_of` fills in. `settings` are the keys of a rung that it sets, whatever the
     training; how programs say them follows, and `own_lines` say the rest. `programs` are the names
     and kinds of those that can make it; empty for any. `when` says whether the change can help at
     all; `effect` says how much memory it frees.

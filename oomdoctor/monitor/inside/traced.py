@@ -180,7 +180,6 @@ class Position:
         self._names: dict[int, str] = {}
         self._thread: int | None = None
         self.without_gradients = False
-        self._handles: list[Any] = []
 
     def begin(self) -> None:
         """Add the hooks. torch.compile would warn that there are some; they leave it alone."""
@@ -188,17 +187,9 @@ class Position:
         from torch.nn.modules import module
         from torch.optim import optimizer
 
-        self._handles = [
-            module.register_module_forward_pre_hook(self._before),
-            module.register_module_forward_hook(self._after, always_call=True),
-            optimizer.register_optimizer_step_pre_hook(self._before_optimizer),
-        ]
-
-    def end(self) -> None:
-        """Remove the hooks."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        module.register_module_forward_pre_hook(self._before)
+        module.register_module_forward_hook(self._after, always_call=True)
+        optimizer.register_optimizer_step_pre_hook(self._before_optimizer)
 
     def enter(self, phase: str, module: str = "") -> None:
         """Note where the training is from now on."""

@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from oomdoctor.errors import machine_error, usage_error
-from oomdoctor.system.interpreters.asked_versions import differing, names_and_versions
 from oomdoctor.system.interpreters.environments import (
     ABOUT,
+    differing,
     folder_of,
     interpreter_with,
     is_ready,
+    names_and_versions,
     python_in,
     shared_folders,
 )

@@ -6,7 +6,7 @@ import pytest
 
 from oomdoctor.explain.diagnose import diagnose
 from oomdoctor.explain.reading.scan import scan
-from oomdoctor.explain.remedies.devices import device_of, device_values
+from oomdoctor.explain.remedies.text_values import device_of, device_values
 from oomdoctor.explain.training.known import Given
 from oomdoctor.records.report.diagnosis import Diagnosis, ListedProcess
 
