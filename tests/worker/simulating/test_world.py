@@ -62,7 +62,7 @@ def test_a_few_layers_of_a_rank_stand_for_all(job: ProbeJob) -> None:
     stack = LayerStack("model.layers", ("0",) * LAYERS, prefix=0, period=1, units=LAYERS)
     few, whole = layouts(job, (stack,)), layouts(job, ())
     for one, other in zip(few, whole, strict=True):
-        assert one.windows == other.windows
+        assert one.outline.windows == other.outline.windows
         assert after_load(one) == after_load(other)
     settings = AllocatorSettings(equal_blocks="oldest_segment")
     for one in few:
@@ -92,7 +92,7 @@ def test_the_reference_of_a_rank_is_one_unit(job: ProbeJob, changes: dict[str, s
     job = replace(job, config=replace(job.config, **changes))  # type: ignore[arg-type]
     stack = LayerStack("model.layers", ("0",) * LAYERS, prefix=0, period=1, units=LAYERS)
     few, whole = layouts(job, (stack,))[0], layouts(job, ())[0]
-    assert few.windows == whole.windows
+    assert few.outline.windows == whole.outline.windows
     assert after_load(few) == after_load(whole)
     table = 512 * 64
     layer = 4 * 64 * 64 + 3 * 64 * 128 + 2 * 64
@@ -133,5 +133,5 @@ def after_load(layout: Layout) -> list[tuple[int, int]]:
 
 def peak(layout: Layout, phase: str) -> int:
     played = play(layout, AllocatorSettings())
-    windows = zip(layout.windows, played.windows, strict=True)
+    windows = zip(layout.outline.windows, played.windows, strict=True)
     return max(w.peak_allocated_bytes for (_, name), w in windows if name == phase)
