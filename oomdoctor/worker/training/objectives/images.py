@@ -12,6 +12,8 @@ import importlib
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import lru_cache
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -209,20 +211,26 @@ def _images_of(rows: int, config: TrainConfig, model: PretrainedConfig) -> Image
 
 def _tokens(config: TrainConfig, model: PretrainedConfig) -> int:
     """How many tokens of its row an image is: the rows of features that the encoder makes of it."""
-    key = (_class_of(model), model.to_json_string(), config.image_size)
-    if key not in _COUNTED:
-        _COUNTED[key] = _counted(model, TrainConfig(image_size=config.image_size))
-    counted = _COUNTED[key]
+    asked = _Asked(_class_of(model), model.to_json_string(), config.image_size, model)
+    counted = _counted(asked)
     if isinstance(counted, ImagesUnknownError):
         raise counted
     return counted
 
 
-# By what decides the answer: the class of a model, its configuration and the size of images.
-_COUNTED: dict[tuple[type, str, int], int | ImagesUnknownError] = {}
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A model and a size of images, by what decides the answer."""
+
+    kind: type
+    settings: str
+    image_size: int
+    model: PretrainedConfig = field(compare=False)
 
 
-def _counted(model: PretrainedConfig, config: TrainConfig) -> int | ImagesUnknownError:
+@lru_cache(maxsize=32)
+def _counted(asked: _Asked) -> int | ImagesUnknownError:
+    model, config = asked.model, TrainConfig(image_size=asked.image_size)
     shallow = copy.deepcopy(model)
     with suppress(AttributeError):
         shallow.get_text_config().num_hidden_layers = 1
