@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from oomdoctor.analysis.speed.trust import UNRANKED
 from oomdoctor.records.configuration.config import uses_host
 from oomdoctor.records.job.result import ProbeResult
 from oomdoctor.records.report.report import Picks, RankBy, Ranking
@@ -23,7 +22,7 @@ def rank(results: tuple[ProbeResult, ...], by: RankBy) -> Ranking:
     """
     by = ranked_by(results, by)
     all_fitting = [result for result in results if result.surely_fits]
-    fitting = [r for r in all_fitting if by != "throughput" or r.speed_state not in UNRANKED]
+    fitting = [r for r in all_fitting if by != "throughput" or r.speed_state not in _WHY_APART]
     order = _ordered(fitting, by)
     best = min(order, key=lambda result: _place(result, by), default=None)
     reasons = {

@@ -36,13 +36,6 @@ class StackRung:
         """How often the script goes through the data: one time, if the user's file says nothing."""
         return float(self.beside.get("epochs", 1))
 
-    @property
-    def micro_batch(self) -> int:
-        """The micro-batch size."""
-        size = self.config.micro_batch_size
-        assert isinstance(size, int)
-        return size
-
 
 # What a training usually starts with; adapters take larger steps than all weights.
 _LEARNING_RATES = {

@@ -7,7 +7,7 @@ and what it can free from these rows. `oomdoctor.analysis.changes.search` combin
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 from typing import Any, Literal
@@ -56,10 +56,6 @@ class Change:
     group: str
     tier: Tier = Tier.SAME
     package: str | None = None
-
-    def applied(self, config: TrainConfig, step: Settings) -> TrainConfig:
-        """A configuration with one of the steps."""
-        return replace(config, **step)
 
     def text(self, config: TrainConfig) -> str:
         """The words for the change of a configuration that has it."""

@@ -1,4 +1,4 @@
-"""Two reports side by side: the whole answer of `diff`.
+"""Two reports side by side: the whole answer of `diff`, with what both ran in and were asked for.
 
 Which rows of two reports belong together: by configuration, never by place.
 Only the rung of the user's file goes by its label, because the file may have changed.
@@ -9,22 +9,29 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
 
 from oomdoctor.analysis.differences.judging import Sides, importance, judged, most_important
 from oomdoctor.analysis.differences.rows import Row, rows_of
-from oomdoctor.analysis.differences.surroundings import (
-    device_of,
-    environment_changes,
-    model_of,
-    setting_changes,
-)
-from oomdoctor.records.report.earlier_runs import DiffAnswer, DiffSide
-from oomdoctor.records.report.report import Report
+from oomdoctor.records.job.machine import real_name
+from oomdoctor.records.report.earlier_runs import ChangedPart, DiffAnswer, DiffSide, ValueChange
+from oomdoctor.records.report.report import Report, SurveyRequest
 from oomdoctor.records.report.user_training import YOURS
+from oomdoctor.units import format_bytes
 
 # What a command line sets for every rung at once, so that all rungs of two runs may differ in it.
 _RUN_WIDE = frozenset({"sequence_length", "effective_batch_size", "world_size", "gpus_per_node"})
+# What does not shape a rung, or is shown elsewhere: the model and the device.
+_LEFT_OUT = frozenset(
+    {
+        *("model", "recipe", "rank_by", "tokens", "time_limit_s", "rung_limit_s", "python"),
+        *("plan", "lengths", "predict", "fresh", "training", "snapshot", "trace", "device"),
+        *("emulate", "versions", "user_training"),
+    }
+)
+_NAMES = {"vram_bytes": "vram", "most_gpus": "gpus", "from_files": "from"}
 
 
 def compared(before: Report, after: Report, names: tuple[str, str], sides: Sides) -> DiffAnswer:
@@ -37,8 +44,8 @@ def compared(before: Report, after: Report, names: tuple[str, str], sides: Sides
         before=one,
         after=other,
         verdict=most_important(one.verdict for one in rungs),
-        environment=environment_changes(before, after),
-        settings=setting_changes(before, after),
+        environment=tuple(_changes("environment", _environment(before), _environment(after))),
+        settings=tuple(_changes("setting", _asked(before), _asked(after))),
         rungs=tuple(rungs),
         only_before=tuple(row.label for row in only_before),
         only_after=tuple(row.label for row in only_after),
@@ -51,8 +58,8 @@ def _side(report: Report, name: str, rows: Sequence[Row]) -> DiffSide:
     return DiffSide(
         name=name,
         command=report.command,
-        model=model_of(report),
-        device=device_of(report),
+        model=_model_of(report),
+        device=_device_of(report),
         started_at=report.started_at,
         evidence=kinds.most_common(1)[0][0] if kinds else None,
         oomdoctor=report.tool.version,
@@ -110,3 +117,73 @@ def _without_types(row: Row) -> str:
 
 def _of_the_user(row: Row) -> str:
     return YOURS if row.label == YOURS else ""
+
+
+def _device_of(report: Report) -> str | None:
+    """The device, or the cards of a plan; an emulated GPU counts as the card that it stands for."""
+    if report.device is not None:
+        name = real_name(report.device.gpu_name or format_bytes(report.device.total_bytes))
+        return f"{report.device.gpus} x {name}" if report.device.gpus > 1 else name
+    if report.machine is None:
+        return None
+    named = real_name(report.machine.gpu_name or "") or None
+    if named is not None and report.machine.gpus > 1:
+        return f"{report.machine.gpus} x {named}"
+    return named or ", ".join(card.name for card in report.cards) or report.machine.device
+
+
+def _model_of(report: Report) -> str | None:
+    """The model as it was named; of a watched command its command line."""
+    if report.request is not None:
+        return report.request.model.name
+    if report.command_line:
+        return " ".join(report.command_line)
+    return report.model.id if report.model is not None else None
+
+
+def _environment(report: Report) -> dict[str, str | None]:
+    found: dict[str, str | None] = {}
+    machine = report.machine
+    if machine is not None:
+        found |= machine.versions
+        found["driver"] = machine.driver_version
+        found["cpu"] = machine.cpu_name if machine.device == "cpu" else None
+    if report.torch_version is not None:
+        found["torch"] = report.torch_version
+    found["oomdoctor"] = report.tool.version
+    return found
+
+
+def _asked(report: Report) -> dict[str, str | None]:
+    found: dict[str, str | None] = {}
+    request = report.request
+    if request is not None:
+        found["recipe"] = request.recipe.name
+        for field in fields(SurveyRequest):
+            if field.name not in _LEFT_OUT:
+                found[_NAMES.get(field.name, field.name)] = _word(field.name, request)
+        if request.plan is not None and request.plan.interconnect != "auto":
+            found["interconnect"] = request.plan.interconnect
+    if report.budget is not None:
+        found["usable memory"] = format_bytes(report.budget.usable_bytes)
+    for name, value in report.settings.items():
+        found[name] = str(value)
+    return found
+
+
+def _word(name: str, request: SurveyRequest) -> str | None:
+    value = getattr(request, name)
+    if value is None:
+        return None
+    if isinstance(value, tuple):
+        return ", ".join(value) or None
+    return format_bytes(value) if name.endswith("_bytes") else str(value)
+
+
+def _changes(
+    part: ChangedPart, before: Mapping[str, Any], after: Mapping[str, Any]
+) -> Iterator[ValueChange]:
+    for name in dict.fromkeys([*before, *after]):
+        one, other = before.get(name), after.get(name)
+        if one != other:
+            yield ValueChange(part, name, one, other)

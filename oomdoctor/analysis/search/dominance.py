@@ -53,7 +53,7 @@ def needs_more(more: TrainConfig, less: TrainConfig, setting: Setting) -> tuple[
     Both have an integer micro-batch size. None if the two are equal or cannot be compared.
     """
     more, less = _relevant(more), _relevant(less)
-    micro_more, micro_less = _micro(more), _micro(less)
+    micro_more, micro_less = more.micro_batch(), less.micro_batch()
     if micro_more < micro_less:
         return None
     if more.accumulation_steps() == 1 and less.accumulation_steps() > 1:
@@ -174,7 +174,7 @@ def _precision_at_least(more: TrainConfig, less: TrainConfig, setting: Setting) 
     if scores or masks_pairs(more) or masks_pairs(less) or not _fast_attention(computed, setting):
         return False
     gained = weights_bytes(more, setting.counts) - weights_bytes(less, setting.counts)
-    return gained >= 8 * _micro(less) * less.sequence_length * vocabulary
+    return gained >= 8 * less.micro_batch() * less.sequence_length * vocabulary
 
 
 def _fast_attention(dtype: str, setting: Setting) -> bool:
@@ -200,7 +200,7 @@ def _logits_outweigh(config: TrainConfig, setting: Setting) -> bool:
     hidden = shape_of(setting.model_config).hidden
     if hidden is None:
         return False
-    tokens = _micro(config) * config.sequence_length
+    tokens = config.micro_batch() * config.sequence_length
     return 8 * tokens >= 2 * dtype_bytes(config.weights_dtype) * hidden
 
 
@@ -214,16 +214,9 @@ def _logits_outweigh_tiles(config: TrainConfig, setting: Setting) -> bool:
     shape = shape_of(setting.model_config)
     if setting.device_type == "cpu" or shape.hidden is None or shape.vocabulary is None:
         return False
-    tokens = _micro(config) * config.sequence_length
+    tokens = config.micro_batch() * config.sequence_length
     tile = 4 * min(tokens, _TILE_TOKENS) * _TILE_WORDS
     rows = 2 * 4 * _TILE_WORDS * shape.hidden
     gradients = 8 * (shape.vocabulary + tokens) * shape.hidden
     hidden = 8 * tokens * shape.hidden
     return 8 * tokens * shape.vocabulary >= tile + rows + gradients + hidden
-
-
-def _micro(config: TrainConfig) -> int:
-    size = config.micro_batch_size
-    if not isinstance(size, int):
-        raise ValueError("the micro-batch size has not been chosen yet")
-    return size

@@ -64,10 +64,7 @@ def divisors(effective: int) -> tuple[int, ...]:
 
 def sample_of(attempt: Attempt) -> Sample:
     """What the search needs from an attempt."""
-    size = attempt.config.micro_batch_size
-    if not isinstance(size, int):
-        raise ValueError("an attempt has an integer micro-batch size")
-    measured = attempt.measurement
+    size, measured = attempt.config.micro_batch(), attempt.measurement
     near = attempt.borderline is not None
     if measured is None:
         return Sample(size, attempt.outcome, borderline=near)

@@ -53,8 +53,7 @@ def training_time(data: TrainingData, config: TrainConfig, timing: Timing | None
     `config` has the micro-batch size and the sequence length that `timing` belongs to. Tokens are
     those that the model processes, padding included.
     """
-    micro, length = config.micro_batch_size, config.sequence_length
-    assert isinstance(micro, int)
+    micro, length = config.micro_batch(), config.sequence_length
     sequences, each = _sequences(data, micro, length)
     steps = math.ceil(math.ceil(sequences / config.effective_batch_size) * data.epochs)
     micro_steps = math.ceil(math.ceil(sequences / micro) * data.epochs)

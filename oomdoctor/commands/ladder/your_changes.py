@@ -155,7 +155,7 @@ def offered(training: UserTraining, config: TrainConfig) -> tuple[Offers, Adapt]
 
     def offers(change: Change) -> bool:
         steps = change.steps(config)
-        return any(_can_say(training, adapt(change.applied(config, step))) for step in steps)
+        return any(_can_say(training, adapt(replace(config, **step))) for step in steps)
 
     return offers, adapt
 

@@ -119,7 +119,7 @@ def _with_packages(
         frees = sum(getattr(parts, f"{part}_bytes") for part in change.frees)
         if peak - frees > card.usable_bytes:
             continue
-        config = change.applied(row.config, steps[-1])
+        config = replace(row.config, **steps[-1])
         found.append(
             PlanRemedy(
                 row.config.method, row.key, row.label, change.text(config), frees, None,

@@ -10,7 +10,7 @@ from oomdoctor.records.configuration import config as rung
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.configuration.keys import low_rank
 from oomdoctor.stacks.engines import fsdp_word
-from oomdoctor.stacks.names import fsdp, peft, techniques, values
+from oomdoctor.stacks.names import fsdp, techniques, values
 from oomdoctor.stacks.names.row import (
     LEFT_OUT,
     Read,
@@ -30,7 +30,7 @@ Functions = Mapping[str, Any]
 """What rows name: readers, writers, what holds for a rung, and what makes several rows."""
 _SHARED: Functions = {
     name: found
-    for module in (rung, values, peft, techniques, fsdp)
+    for module in (rung, values, techniques, fsdp)
     for name, found in vars(module).items()
 } | {"low_rank": low_rank, "fsdp_word": fsdp_word}
 _NOTHING_SAID: dict[str, Any] = {"neutral": "", "reasons": {}, "defaults": {}, "source": ""}

@@ -8,8 +8,8 @@ from functools import partial
 
 from oomdoctor.records.configuration.config import TrainConfig, is_zero
 from oomdoctor.records.facts.attention import ATTENTION_NAMES
-from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, words_of
-from oomdoctor.stacks.names.values import flag, given, integer, is_auto
+from oomdoctor.stacks.names import values
+from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row, words_of
 from oomdoctor.stacks.partial_config import PartialConfig
 
 _KERNELS = words_of("attention kernels")
@@ -17,7 +17,7 @@ _KERNELS = words_of("attention kernels")
 
 def attention(value: object) -> PartialConfig:
     """`attn_implementation`; null and auto leave the choice to transformers, which takes sdpa."""
-    if value is None or is_auto(value):
+    if value is None or values.is_auto(value):
         return {}
     word = str(value).strip().lower()
     found = ATTENTION_NAMES.get(word) or _KERNELS.get(word)
@@ -84,12 +84,12 @@ def side(value: object) -> PartialConfig:
     if isinstance(value, list | tuple):
         if len(value) != 2:
             raise NotTakenError("a rung has images of one size")
-        return {"image_size": math.isqrt(integer(value[0]) * integer(value[1]))}
-    return {"image_size": integer(value)}
+        return {"image_size": math.isqrt(values.integer(value[0]) * values.integer(value[1]))}
+    return {"image_size": values.integer(value)}
 
 
 # The most pixels of an image: larger ones are made smaller, so this is the worst case.
-side_of_pixels = given("image_size", lambda value: math.isqrt(integer(value)))
+side_of_pixels = values.given("image_size", lambda value: math.isqrt(values.integer(value)))
 
 
 def pixels(config: TrainConfig) -> int:
@@ -98,7 +98,7 @@ def pixels(config: TrainConfig) -> int:
 
 
 # A switch that keeps the vision encoder as it is.
-frozen_vision = given("vision", lambda value: "frozen" if flag(value) else "trained")
+frozen_vision = values.given("vision", lambda value: "frozen" if values.flag(value) else "trained")
 
 
 def trainable_vision(value: object) -> PartialConfig:
@@ -106,3 +106,50 @@ def trainable_vision(value: object) -> PartialConfig:
     if isinstance(value, bool):
         return {"vision": "trained" if value else "frozen"}
     return {"vision": "frozen" if str(value).strip().lower() == "frozen" else "trained"}
+
+
+def adapted(config: TrainConfig) -> bool:
+    """Whether a rung has an adapter."""
+    return config.method != "full"
+
+
+def variants(
+    dora: str, rslora: str | None = None, saved: str | None = None, *, joined: bool = False
+) -> tuple[Row, ...]:
+    """The rows of DoRA, rsLoRA and modules trained whole, by a program's names.
+
+    They are written only where they are used. `joined` writes modules as text with commas.
+    """
+
+    def modules(config: TrainConfig) -> object:
+        found = config.modules_to_save
+        return LEFT_OUT if not found else ",".join(found) if joined else list(found)
+
+    def row(name: str, key: str) -> Row:
+        read = values.switched(key)
+        return Row(name, (key,), read, lambda config: getattr(config, key) or LEFT_OUT)
+
+    found = [row(dora, "use_dora")]
+    if rslora is not None:
+        found.append(row(rslora, "use_rslora"))
+    if saved is not None:
+        found.append(Row(saved, ("modules_to_save",), values.names("modules_to_save"), modules))
+    return tuple(found)
+
+
+def upcast_adapters(name: str) -> tuple[Row]:
+    """peft's `autocast_adapter_dtype`: adapters are made float32, not left in 16 bits."""
+
+    def kept(config: TrainConfig) -> object:
+        wide = config.quantization != "none" or config.weights_dtype == "float32"
+        return LEFT_OUT if wide or config.adapter_dtype != config.weights_dtype else False
+
+    return (Row(name, ("autocast_adapters",), values.switched("autocast_adapters"), kept),)
+
+
+def lora_rows(rank: str, alpha: str, dropout: str, *older: str) -> tuple[Row, ...]:
+    """The rows of an adapter's sizes, by a program's names; `older` ones of the rank are read."""
+    key, read = "lora_dropout", values.given("lora_dropout", values.decimal)
+    share = Row(dropout, (key,), read, lambda config: config.lora_dropout)
+    rows = (values.number(rank, "lora_rank", *older), values.number(alpha, "lora_alpha"), share)
+    return tuple(values.only_if(row, adapted) for row in rows)

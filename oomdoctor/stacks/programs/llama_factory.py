@@ -9,9 +9,9 @@ from collections.abc import Collection
 from functools import partial
 
 from oomdoctor.records.configuration.config import TrainConfig, is_zero
-from oomdoctor.stacks.names.peft import variants
 from oomdoctor.stacks.names.row import NotTakenError, Settings, exports_data
 from oomdoctor.stacks.names.tables import table
+from oomdoctor.stacks.names.techniques import variants
 from oomdoctor.stacks.names.values import integer, target_words
 from oomdoctor.stacks.partial_config import PartialConfig, RungKeys, only
 from oomdoctor.stacks.programs.arguments import ARGUMENTS

@@ -1,7 +1,8 @@
 """What settings say that are no whole training: a file that leaves much open, or settings in a log.
 
 Nothing is filled in and nothing is refused. What a program's table does not name may have the name
-of another program.
+of another program, or one that no program of `--from` has: of older releases, of other scripts, or
+of our own rungs.
 """
 
 from __future__ import annotations
@@ -9,16 +10,54 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from typing import get_args, get_type_hints
 
+from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.choices import FormatName
-from oomdoctor.stacks.names.row import NotTakenError, Row, Table, flat, in_names
-from oomdoctor.stacks.names.scripts import SCRIPT
+from oomdoctor.stacks.names.row import NotTakenError, Row, Table, flat, in_names, words_of
+from oomdoctor.stacks.names.scripts import LENGTH, SCRIPT
+from oomdoctor.stacks.names.tables import table
+from oomdoctor.stacks.names.values import words
 from oomdoctor.stacks.partial_config import PartialConfig, only
 from oomdoctor.stacks.programs import BY_NAME, PROGRAMS
+from oomdoctor.stacks.programs.accelerate import ACCELERATE
+from oomdoctor.stacks.programs.deepspeed import DEEPSPEED
 from oomdoctor.stacks.programs.program import BESIDE
 from oomdoctor.stacks.programs.trl import TRL
-from oomdoctor.stacks.reading.other_names import OTHERS
 
+# A name -> the name in the tables of TRL and of scripts that means the same.
+_MEANS = words_of("sizes of scripts") | words_of("other names")
+_KNOWN = TRL | LENGTH | SCRIPT
+# What files of accelerate nest, such as fsdp_offload_params, may stand outside of its table, and
+# so may DeepSpeed's tables of what is moved to the host.
+_INNER = tuple(
+    Row(inner, row.keys, row.read)
+    for row in (*ACCELERATE.rows, *DEEPSPEED.rows)
+    if (inner := row.name.partition(".")[2])
+    and (row in ACCELERATE.rows or inner.startswith("offload_"))
+)
+# Keys of a rung whose values are words.
+_RUNG = (
+    *("method", "quantization", "weights_dtype", "autocast_dtype", "activation_checkpointing"),
+    *("loss", "packing", "offload", "sharding"),
+)
+_CHOICES = {key: get_args(kind) for key, kind in get_type_hints(TrainConfig).items()}
+
+
+def _meaning(name: str, other: str) -> Row:
+    row = _KNOWN.row(other)
+    assert row is not None, other
+    return Row(name, row.keys, row.read)
+
+
+OTHERS = Table(
+    (
+        *(_meaning(name, other) for name, other in _MEANS.items()),
+        *_INNER,
+        *table("others").rows,
+        *(words(key, key, {one: one for one in _CHOICES[key]}) for key in _RUNG),
+    )
+)
 # Where several programs have a name, the first one's meaning counts.
 _ORDER = (
     TRL | SCRIPT,

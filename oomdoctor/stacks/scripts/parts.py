@@ -81,7 +81,7 @@ def _constants(rung: StackRung) -> str:
     if config.objective in ("dpo", "grpo"):
         sizes.append(f"COMPLETION_LENGTH = {scored_tokens(config)}  # tokens after the prompt")
     sizes += [
-        f"MICRO_BATCH_SIZE = {rung.micro_batch}  # {rows} in one forward pass of a GPU",
+        f"MICRO_BATCH_SIZE = {config.micro_batch()}  # {rows} in one forward pass of a GPU",
         f"ACCUMULATION_STEPS = {steps}  # forward passes in one optimizer step",
     ]
     return "\n".join(sizes)

@@ -9,7 +9,7 @@ import pytest
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.stacks.partial_config import PartialConfig, RungKeys
 from oomdoctor.stacks.programs import PROGRAMS
-from oomdoctor.stacks.reading.other_names import OTHERS
+from oomdoctor.stacks.reading.partial import OTHERS
 
 TABLES = [table for program in PROGRAMS for table in (program.names, program.script)]
 ALL = [*(table for table in TABLES if table is not None), OTHERS]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from analysis_make import fit, result, timing
 
-from oomdoctor.analysis.speed.trust import disturbed, disturbing, settled
+from oomdoctor.analysis.speed_verdict import disturbed, disturbing, settled
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.job.measurement import Load
 
