@@ -72,7 +72,7 @@ OUTCOMES = tuple(
 def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """`--with` would download libraries; only its text matters here."""
     monkeypatch.setattr("oomdoctor.cli.streams.running.make_environment", lambda *_, **__: None)
-    monkeypatch.setattr("oomdoctor.commands.user_training.checked", lambda documents, _: documents)
+    monkeypatch.setattr("oomdoctor.commands.user_training.checked", lambda found, *_, **__: found)
 
 
 @pytest.fixture
