@@ -9,13 +9,13 @@ from dataclasses import replace
 from oomdoctor.errors import ExitCode
 from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.diagnosis.causes.rules import causes
-from oomdoctor.explain.diagnosis.frames import scores_line
 from oomdoctor.explain.diagnosis.requested import matches
 from oomdoctor.explain.diagnosis.verdict import OTHER, oddities, short_answer, verdict
 from oomdoctor.explain.evidence import SnapshotEvidence, matching
 from oomdoctor.explain.memory.activations import activations
 from oomdoctor.explain.memory.model_sizes import Sizes, sizes_of
 from oomdoctor.explain.memory.states import weights
+from oomdoctor.explain.reading.lines.traceback import scores_line
 from oomdoctor.explain.reading.programs import program_of, program_of_file
 from oomdoctor.explain.remedies.choose import remedies
 from oomdoctor.explain.remedies.closing import no_way
@@ -242,9 +242,8 @@ def _with_needed_checkpointing(
     passed = incident.phase in _AFTER_FORWARD or (
         incident.phase == "forward" and re.search(_OUTPUT, near)
     )
-    if "activation_checkpointing" in setup or not passed:
-        return training, assumed
-    if capacity is None or kept is None:
+    known = "activation_checkpointing" in setup or not passed
+    if known or capacity is None or kept is None:
         return training, assumed
     held = weights(sizes, training).size_bytes
     checkpointed = training.changed(activation_checkpointing="full")

@@ -13,9 +13,10 @@ import re
 import sys
 import threading
 from collections import Counter, deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from inspect import isfunction
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from oomdoctor.analysis.memory.trend import Growth, Trend
@@ -130,7 +131,9 @@ def _variable(container: Any) -> Keeper | None:
             attribute = None if value is container else _attribute(value, container)
             if value is container or attribute is not None:
                 shown = name if attribute is None else f"{name}.{attribute}"
-                return _filled(shown, frame.f_code.co_filename, _lines_of(frame), frame.f_lineno)
+                return _filled(
+                    shown, frame.f_code.co_filename, _span([frame.f_code]), frame.f_lineno
+                )
     return None
 
 
@@ -145,10 +148,8 @@ def _attribute_of_an_object(container: Any) -> Keeper | None:
             continue
         codes = [one.__code__ for one in vars(type(owner)).values() if isfunction(one)]
         if codes:
-            lines = [line for code in codes for *_, line in code.co_lines() if line is not None]
-            span = range(min(lines), max(lines) + 1)
             shown = f"{type(owner).__name__}.{name}"
-            return _filled(shown, codes[0].co_filename, span, codes[0].co_firstlineno)
+            return _filled(shown, codes[0].co_filename, _span(codes), codes[0].co_firstlineno)
     return None
 
 
@@ -175,8 +176,8 @@ def _frames() -> list[FrameType]:
     return found
 
 
-def _lines_of(frame: FrameType) -> range:
-    lines = [line for *_, line in frame.f_code.co_lines() if line is not None]
+def _span(codes: Iterable[CodeType]) -> range:
+    lines = [line for code in codes for *_, line in code.co_lines() if line is not None]
     return range(min(lines, default=1), max(lines, default=1) + 1)
 
 

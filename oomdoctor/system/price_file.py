@@ -72,15 +72,17 @@ def read_prices(path: Path) -> PriceFile:
 
 
 def _csv_rows(path: Path, text: str) -> Iterator[tuple[str, float, str]]:
-    lines = text.splitlines()
-    kept = [number for number, line in enumerate(lines, 1) if line.strip(" \t,;\ufeff")]
-    kept = [number for number in kept if not lines[number - 1].lstrip().startswith("#")]
+    kept = {
+        number: line
+        for number, line in enumerate(text.splitlines(), 1)
+        if line.strip(" \t,;\ufeff") and not line.lstrip().startswith("#")
+    }
     if not kept:
         return
-    first = lines[kept[0] - 1]
+    first = next(iter(kept.values()))
     delimiter = next((mark for mark in "\t;" if mark in first), ",")
     try:
-        table = list(csv.reader((lines[number - 1] for number in kept), delimiter=delimiter))
+        table = list(csv.reader(kept.values(), delimiter=delimiter))
     except csv.Error as error:
         raise ValueError(f"{path} is not CSV: {error}") from None
     place, label = (0, 1), ""

@@ -12,10 +12,10 @@ from functools import cached_property
 from oomdoctor.analysis.memory.closed_form import Term
 from oomdoctor.analysis.memory.overhead import context_bytes
 from oomdoctor.explain.diagnosis import usage
-from oomdoctor.explain.diagnosis.frames import quote, scores_line
 from oomdoctor.explain.evidence import SnapshotEvidence
 from oomdoctor.explain.memory.model_sizes import Sizes
 from oomdoctor.explain.memory.moments import Moment, at_phase, peak, serving
+from oomdoctor.explain.reading.lines.traceback import quote, scores_line
 from oomdoctor.explain.reading.patterns import patterns
 from oomdoctor.explain.reading.programs import (
     Program,

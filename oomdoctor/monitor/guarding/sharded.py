@@ -9,6 +9,7 @@ came in the middle of a scatter, the batch is not skipped.
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import wraps
 from typing import Any
 
@@ -217,10 +218,7 @@ def _cannot_be_made_again(move: Move) -> bool:
 
 
 def _forwards(moves: list[Move]) -> int:
-    counts: dict[int, int] = {}
-    for name, group in moves:
-        if name == "pre_forward":
-            counts[id(group)] = counts.get(id(group), 0) + 1
+    counts = Counter(id(group) for name, group in moves if name == "pre_forward")
     return max(counts.values(), default=0)
 
 

@@ -53,13 +53,9 @@ def begin() -> None:
     asked, question = os.pipe()
     answer, told = os.pipe()
     threading.Thread(target=_answer, args=(asked, told), daemon=True).start()
-    here = ctypes.CFUNCTYPE(ctypes.c_int)(_is_handled_here)
+    here = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: int(_sees(threading.get_ident())))
     _held.append(here)
     device.emu_past_begin(question, answer, here)
-
-
-def _is_handled_here() -> int:
-    return _sees(threading.get_ident())
 
 
 def first() -> dict[str, int] | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from oomdoctor.explain.diagnosis.case import Case
-from oomdoctor.explain.diagnosis.frames import quote
+from oomdoctor.explain.reading.lines.traceback import quote
 from oomdoctor.explain.reading.programs import around_of
 from oomdoctor.records.report.diagnosis import MemorySample
 from oomdoctor.units import MIB, format_bytes

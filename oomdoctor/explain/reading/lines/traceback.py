@@ -1,7 +1,8 @@
 """Reads the frames of tracebacks in every format.
 
 It knows the lines of Python, IPython and rich, and tracebacks that were truncated or retyped, that
-terminals, mails and forums wrapped, or that loggers and search engines joined into one line.
+terminals, mails and forums wrapped, or that loggers and search engines joined into one line. Frames
+are also quoted here as lines of a traceback.
 """
 
 from __future__ import annotations
@@ -131,3 +132,31 @@ def from_one_line(text: str) -> list[str]:
         end = _RE["exception_line"].search(code)
         found += [match[1], f"    {code[: end.start()] if end else code}"]
     return found
+
+
+def quote(frame: Frame) -> str:
+    """A frame, written as a line of a traceback."""
+    number = "" if frame.line is None else f", line {frame.line}"
+    code = f": {frame.code}" if frame.code else ""
+    path = frame.file.replace("\\", "/")
+    return f'File "{path}"{number}, in {frame.function}{code}'
+
+
+def scores_line(frames: Sequence[Frame]) -> Frame | None:
+    """The innermost line outside PyTorch, if it makes attention scores or works on them.
+
+    They have a row and a column for each token: they grow with the square of the length. Only eager
+    attention stores them; fused kernels never do.
+    """
+    own = [
+        frame for frame in frames if not _RE["of_libraries"].search(frame.file.replace("\\", "/"))
+    ]
+    if not own or not own[-1].code:
+        return None
+    frame, code = own[-1], own[-1].code
+    if _RE["not_scores"].search(code) or _RE["output"].search(code):
+        return None
+    if _RE["scores"].search(code):
+        return frame
+    around = " ".join(f"{f.file} {f.function} {f.code or ''}" for f in own[-2:])
+    return frame if _RE["plain"].search(code) and _RE["inside_attention"].search(around) else None

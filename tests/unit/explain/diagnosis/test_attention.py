@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from explain_make import answer, gib, llama
 
-from oomdoctor.explain.diagnosis.frames import scores_line
+from oomdoctor.explain.reading.lines.traceback import scores_line
 from oomdoctor.explain.training.known import Given
 from oomdoctor.records.report.diagnosis import Frame
 
