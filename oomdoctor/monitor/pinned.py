@@ -13,7 +13,7 @@ import re
 import sys
 import threading
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from inspect import isfunction
 from types import CodeType, FrameType
@@ -131,9 +131,7 @@ def _variable(container: Any) -> Keeper | None:
             attribute = None if value is container else _attribute(value, container)
             if value is container or attribute is not None:
                 shown = name if attribute is None else f"{name}.{attribute}"
-                return _filled(
-                    shown, frame.f_code.co_filename, _span([frame.f_code]), frame.f_lineno
-                )
+                return _filled(shown, [frame.f_code], frame.f_lineno)
     return None
 
 
@@ -149,7 +147,7 @@ def _attribute_of_an_object(container: Any) -> Keeper | None:
         codes = [one.__code__ for one in vars(type(owner)).values() if isfunction(one)]
         if codes:
             shown = f"{type(owner).__name__}.{name}"
-            return _filled(shown, codes[0].co_filename, _span(codes), codes[0].co_firstlineno)
+            return _filled(shown, codes, codes[0].co_firstlineno)
     return None
 
 
@@ -176,13 +174,11 @@ def _frames() -> list[FrameType]:
     return found
 
 
-def _span(codes: Iterable[CodeType]) -> range:
-    lines = [line for code in codes for *_, line in code.co_lines() if line is not None]
-    return range(min(lines, default=1), max(lines, default=1) + 1)
-
-
-def _filled(name: str, file: str, lines: range, now: int) -> Keeper:
+def _filled(name: str, codes: Sequence[CodeType], now: int) -> Keeper:
     """The first line that fills the variable; the line that runs now if none shows."""
+    file = codes[0].co_filename
+    known = [line for code in codes for *_, line in code.co_lines() if line is not None]
+    lines = range(min(known, default=1), max(known, default=1) + 1)
     filling = re.compile(
         rf"\b{re.escape(name.rpartition('.')[2])}\b\s*"
         r"(?:\.(?:append|extend|add|insert|appendleft)\(|\[[^\]]*\]\s*=[^=]|\+=)"
