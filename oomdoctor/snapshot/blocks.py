@@ -25,7 +25,6 @@ from oomdoctor.snapshot.reading.events import (
     SEGMENT_FREE,
     SEGMENT_MAP,
     SEGMENT_UNMAP,
-    Events,
 )
 from oomdoctor.snapshot.reading.snapshot import DeviceSnapshot
 
@@ -199,7 +198,12 @@ class _Layout:
 
     def __init__(self, device: DeviceSnapshot, before: dict[int, int]) -> None:
         ends = {s.address: s.address + s.size for s in device.segments if not s.is_expandable}
-        _walk_back(device.events, ends)
+        events = device.events
+        for at in range(len(events) - 1, -1, -1):  # undo what the trace did to the segments
+            if events.action[at] == SEGMENT_ALLOC:
+                ends.pop(events.address[at], None)
+            elif events.action[at] == SEGMENT_FREE:
+                ends[events.address[at]] = events.address[at] + events.size[at]
         self._ends = ends
         self._segments = sorted(ends)
         self._blocks = sorted(before)
@@ -239,13 +243,3 @@ class _Layout:
         rest = end - address - size
         worth = MIN_BLOCK if size <= SMALL_LIMIT else SMALL_LIMIT + 1
         return size + rest if 0 < rest < worth else size
-
-
-def _walk_back(events: Events, ends: dict[int, int]) -> None:
-    """Undo what the trace did to the segments."""
-    for at in range(len(events) - 1, -1, -1):
-        action = events.action[at]
-        if action == SEGMENT_ALLOC:
-            ends.pop(events.address[at], None)
-        elif action == SEGMENT_FREE:
-            ends[events.address[at]] = events.address[at] + events.size[at]

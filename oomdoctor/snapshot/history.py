@@ -239,8 +239,11 @@ class Categories:
 
         None if that step makes the states itself.
         """
-        first = self._steps[0] if self._steps else None
-        if first is None or self._makes_states(first):
+        if not self._steps:
+            return Counter()
+        first = self._steps[0]
+        columns = zip(self._blocks.born, self._blocks.died, strict=True)
+        if any(first[0] <= born < first[1] <= died for born, died in columns):
             return Counter()
         return Counter(
             self._blocks.size[block]
@@ -248,8 +251,3 @@ class Categories:
             if phase == "backward"
             and BEFORE < self._blocks.born[block] < first[0] <= self._blocks.died[block]
         )
-
-    def _makes_states(self, step: tuple[int, int]) -> bool:
-        """Whether a step of the optimizer leaves blocks behind."""
-        columns = zip(self._blocks.born, self._blocks.died, strict=True)
-        return any(step[0] <= born < step[1] <= died for born, died in columns)

@@ -61,7 +61,8 @@ class Sharded:
             return "a block holds several forward passes; guard each of them"
         if any(_cannot_be_made_again(move) for move in self._half_made()):
             return "memory ran out while parameters or gradients were sent"
-        if not _is_start(self._backward(self._ended), self._backward(self._usual)):
+        made, usual = _keys(self._backward(self._ended)), _keys(self._backward(self._usual))
+        if made != usual[: len(made)]:
             return "its backward pass differs from the one before"
         return None
 
@@ -78,11 +79,12 @@ class Sharded:
             self._forward(root)
             self._in_the_usual_order(root)
             self._backward_moves()
+        moves = set(_keys(self._usual))
         with torch.no_grad():
             for state in states:
                 getattr(state, "_modules_to_run_forward", set()).clear()
             for group in _groups(states):
-                if self._is_scattered(group):
+                if ("post_backward", id(group)) not in moves:  # torch scatters it last
                     _fill(group)
             getattr(root, _FINAL)()
 
@@ -140,12 +142,6 @@ class Sharded:
         for move in self._ended:
             left.remove(move)
         return left
-
-    def _is_scattered(self, group: Any) -> bool:
-        """Whether torch's last moves scatter the gradients of this group."""
-        return not any(
-            name == "post_backward" and one is group for name, one in self._backward(self._usual)
-        )
 
     @staticmethod
     def _backward(moves: list[Move]) -> list[Move]:
@@ -224,12 +220,6 @@ def _forwards(moves: list[Move]) -> int:
 
 def _keys(moves: list[Move]) -> list[tuple[str, int]]:
     return [(name, id(group)) for name, group in moves]
-
-
-def _is_start(some: list[Move], whole: list[Move]) -> bool:
-    return len(some) <= len(whole) and all(
-        a[0] == b[0] and a[1] is b[1] for a, b in zip(some, whole, strict=False)
-    )
 
 
 def _groups(states: list[Any]) -> list[Any]:

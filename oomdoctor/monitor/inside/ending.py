@@ -85,13 +85,8 @@ def last_exception() -> dict[str, Any] | None:
     return {
         "type": type(error).__name__,
         "message": str(error)[:_MOST_TEXT],
-        "frames": frames_of(error.__traceback__),
+        "frames": _told(traceback.extract_tb(error.__traceback__)),
     }
-
-
-def frames_of(trace: Any) -> list[dict[str, Any]]:
-    """The frames of a traceback without ours, innermost first."""
-    return _told(traceback.extract_tb(trace))
 
 
 def frames_here(thread: int | None = None) -> list[dict[str, Any]]:

@@ -155,7 +155,9 @@ def _on_read(address: int, size: int, worth: int, operator: bytes | None, read: 
             if kind != "size":
                 return
             user = inner
-        note_read((*user, *inner, (operator or b"").decode(), kind, worth < _MADE_UP))
+        place = (*user, *inner, (operator or b"").decode(), kind, worth < _MADE_UP)
+        if place in _counts or len(_counts) < _MOST_LINES:
+            _counts[place] = _counts.get(place, 0) + 1
 
 
 def _places() -> tuple[tuple[str, int] | None, tuple[str, int]]:
@@ -175,12 +177,6 @@ def _places() -> tuple[tuple[str, int] | None, tuple[str, int]]:
             return (file, frame.f_lineno), inner
         frame = frame.f_back
     return None, inner
-
-
-def note_read(read: _Read) -> None:
-    """Count a value that was read by a line of the user's code and is not known."""
-    if read in _counts or len(_counts) < _MOST_LINES:
-        _counts[read] = _counts.get(read, 0) + 1
 
 
 def unknown_reads() -> list[dict[str, str | int | bool]]:

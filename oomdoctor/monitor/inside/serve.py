@@ -89,7 +89,8 @@ def served_folder(name: str, folder: Path, revision: str | None = None) -> Path 
     Several ranks may ask at the same time: one makes it, the others wait.
     """
     local = Path(name)
-    if local.is_dir() and (_has_weights(local) or not (local / "config.json").is_file()):
+    weights = (path for pattern in _WEIGHTS for path in local.glob(pattern))
+    if local.is_dir() and (any(weights) or not (local / "config.json").is_file()):
         return None
     target = folder / (re.sub(r"[^\w.-]+", "--", name.strip("/")) or _MARK)
     folder.mkdir(parents=True, exist_ok=True)
@@ -100,10 +101,6 @@ def served_folder(name: str, folder: Path, revision: str | None = None) -> Path 
             here = "deepspeed" not in sys.modules
             (make if here else _make_apart)(name, target, revision)
     return target
-
-
-def _has_weights(folder: Path) -> bool:
-    return any(next(folder.glob(pattern), None) for pattern in _WEIGHTS)
 
 
 def _make_apart(name: str, target: Path, revision: str | None) -> None:

@@ -35,7 +35,8 @@ def kind_of(
     phases = {meaning: _phase(history, line) for meaning, line, _ in grown}
     if "optimizer" in phases.values():
         return "optimizer"
-    if any(_is_cache(meaning) for meaning, *_ in grown) or phases[main] == "generate":
+    files = (meaning.line.file for meaning, *_ in grown if meaning.line is not None)
+    if any(map(_CACHE_FILE.search, files)) or phases[main] == "generate":
         return "kv_cache"
     passed = sum(size for meaning, _, size in grown if phases[meaning] in FORWARD)
     if passed < total / 2 or (main.depth == 0 and phases[main] in ("forward", "unknown")):
@@ -94,10 +95,6 @@ def _own_chain(frames: tuple[Frame, ...]) -> list[Frame]:
 
 def _phase(history: History, line: Line) -> ReadPhase:
     return history.meanings.phase(line.staying()[0])
-
-
-def _is_cache(meaning: Meaning) -> bool:
-    return meaning.line is not None and _CACHE_FILE.search(meaning.line.file) is not None
 
 
 def _shallowest(history: History) -> int:

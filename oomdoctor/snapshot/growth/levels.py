@@ -181,13 +181,11 @@ def _passes(history: History, first: int, after: int) -> list[int]:
         for stack, found in at.items()
         if len(found) >= _LEAST
         and found[-1] - found[0] >= _COVERED * (after - first)
-        and _is_of_a_loop(meanings.of(stack))
+        and (meaning := meanings.of(stack)).where is not None
+        and not meaning.depth
+        and meaning.phase not in _NO_LOOP
     ]
     return min(regular)[2] if regular else []
-
-
-def _is_of_a_loop(meaning: Meaning) -> bool:
-    return meaning.where is not None and not meaning.depth and meaning.phase not in _NO_LOOP
 
 
 def _irregularity(found: list[int]) -> float:

@@ -72,7 +72,11 @@ def device_lock(
                 on_wait(f"waiting for another survey on {device_id}{holder}")
                 announced = True
             time.sleep(_POLL_S)
-        _write_holder(file, run)
+        try:
+            os.ftruncate(file.fileno(), 0)
+            os.pwrite(file.fileno(), json.dumps({"pid": os.getpid(), "run": run}).encode(), 0)
+        except OSError as error:  # a full disk: the lock still works, only the name is missing
+            _LOG.debug("cannot write the name of the lock's holder: %s", error)
         yield
 
 
@@ -116,14 +120,6 @@ def take_lock(file: IO[str] | int, *, quiet: bool = False) -> bool:
             error,
         )
     return True
-
-
-def _write_holder(file: IO[str], run: str | None) -> None:
-    try:
-        os.ftruncate(file.fileno(), 0)
-        os.pwrite(file.fileno(), json.dumps({"pid": os.getpid(), "run": run}).encode(), 0)
-    except OSError as error:  # a full disk: the lock still works, only the name is missing
-        _LOG.debug("cannot write the name of the lock's holder: %s", error)
 
 
 def _holder(file: IO[str]) -> str:

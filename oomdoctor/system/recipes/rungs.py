@@ -147,7 +147,8 @@ def _spread(values: Mapping[str, Any], gpus: int | None) -> dict[str, Any]:
 def _key_fault(key: str) -> str | None:
     if key == LABEL or key in config_keys():
         return None
-    return f"is not a key{nearest_key(key, [*config_keys(), LABEL])}"
+    others = {one.name: one.names for one in KEYS.values()}
+    return f"is not a key{nearest(key, [*config_keys(), LABEL], others)}"
 
 
 def _value_fault(key: str, value: Any) -> str | None:
@@ -260,11 +261,6 @@ def nearest(
         return ""
     *most, last = found
     return f" (did you mean {', '.join(most)} or {last}?)" if most else f" (did you mean {last}?)"
-
-
-def nearest_key(word: str, known: Iterable[str]) -> str:
-    """The suggestion for a mistyped key."""
-    return nearest(word, known, {key.name: key.names for key in KEYS.values()})
 
 
 def nearest_value(key: str, word: str, known: Iterable[str]) -> str:

@@ -72,7 +72,8 @@ def summary(head: JobRecord) -> str:
     text += f" on {head.nodes}" if head.nodes else ""
     text += f": {head.state or 'in an unknown state'}"
     text += f" after {head.elapsed}" if head.elapsed and head.word not in _WAITING else ""
-    text += f" of {head.time_limit}" if head.elapsed and _is_time(head.time_limit) else ""
+    limit = head.time_limit or ""  # not a time if it names another limit: Partition_Limit
+    text += f" of {limit}" if head.elapsed and limit[:1].isdigit() else ""
     text += f", exit code {head.exit_code}" if head.exit_code and not head.alive else ""
     memory = []
     if head.peak_bytes:
@@ -112,11 +113,6 @@ def end_of(head: JobRecord) -> JobEnd | None:
             "its output does not say why; write stderr to the same file: leave out #SBATCH --error",
         )
     return None
-
-
-def _is_time(limit: str | None) -> bool:
-    """Whether a limit is a time, and not the name of another one: Partition_Limit."""
-    return limit is not None and limit[:1].isdigit()
 
 
 def _account(records: list[JobRecord]) -> Account:

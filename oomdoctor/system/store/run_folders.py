@@ -102,17 +102,11 @@ class RunFolder:
                     f"the run {self.name} is still running and has no results yet",
                     f"look again later: oomdoctor show {shlex.quote(self.name)}",
                 )
-            raise machine_error(
-                "no_report",
-                f"the run {self.name} {self.problem()}",
-                self._how_to_continue(),
-            )
+            again = f"oomdoctor probe --resume {shlex.quote(self.name)}"
+            if self.read_request().plan is not None:
+                again = "make the plan again"
+            raise machine_error("no_report", f"the run {self.name} {self.problem()}", again)
         return read_record(Report, self.path / REPORT)
-
-    def _how_to_continue(self) -> str:
-        if self.read_request().plan is None:
-            return f"oomdoctor probe --resume {shlex.quote(self.name)}"
-        return "make the plan again"
 
     def job_folder(self, label: str, micro_batch: int | None) -> Path:
         """A new folder for one worker process, such as `03-full-bf16-ckpt-mb4`.

@@ -128,13 +128,9 @@ def _in_documentation(place: Place) -> bool:
     defined = _RE["defined"].search(raw)
     if defined is not None and place.words[:20] in defined[1]:
         return True
-    return _RE["item"].search(raw) is not None and _is_setting(place.before)
-
-
-def _is_setting(before: Sequence[str]) -> bool:
-    """Whether the items of a list before a line belong to a setting."""
-    head = next((line for line in reversed(before) if not _RE["item"].search(line)), "")
-    return _RE["setting"].search(head) is not None
+    # An item of a list that belongs to a setting.
+    head = next((line for line in reversed(place.before) if not _RE["item"].search(line)), "")
+    return bool(_RE["item"].search(raw) and _RE["setting"].search(head))
 
 
 def _in_listing(place: Place) -> bool:

@@ -150,9 +150,9 @@ def _unescaped(line: str) -> list[str] | None:
             record = json.loads(stripped)
         except (ValueError, RecursionError):
             record = None
-        if isinstance(record, dict) and _is_data(record):
-            return [line]
         if isinstance(record, dict):
+            if len(_DATA_KEYS & record.keys()) > 1 and not _LOG_KEYS & record.keys():
+                return [line]  # a row of data, whose text is not a log
             texts = list(_strings(record, 0))
             if any("\n" in text for text in texts):
                 return [part for text in texts for part in text.split("\n")]
@@ -160,11 +160,6 @@ def _unescaped(line: str) -> list[str] | None:
         text = line.replace("\\r", "").replace("\\n", "\n").replace('\\"', '"')
         return text.replace("\\t", "\t").rstrip('"}], ').split("\n")
     return None
-
-
-def _is_data(record: dict[str, Any]) -> bool:
-    """Whether a JSON record is a row of data, whose text is not a log."""
-    return len(_DATA_KEYS & record.keys()) > 1 and not _LOG_KEYS & record.keys()
 
 
 def _strings(value: Any, depth: int) -> Iterator[str]:
