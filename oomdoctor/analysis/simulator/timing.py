@@ -1,8 +1,7 @@
-"""Estimate how long the steps of a simulated rung take on a card.
+"""Estimate how long the steps of a simulated rung take on a card, and how far that may be off.
 
-How far a predicted time may be off, from the recorded errors of its kind.
-The figure is the 95th percentile of the recorded errors. Our own runs take precedence over
-published ones. Errors are recorded by architecture. On another one, or if the host is the
+The error is the 95th percentile of the recorded errors of its kind. Our own runs take precedence
+over published ones. Errors are recorded by architecture. On another one, or if the host is the
 bottleneck, the known spread between kernels or hosts is added.
 """
 

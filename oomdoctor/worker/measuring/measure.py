@@ -2,12 +2,8 @@
 
 Memory is watched during the load, a first step (which creates the optimizer states), a steady step
 and, on request, an evaluation step. Then the same step is timed with nothing watching, except on an
-emulated GPU, where no kernel runs.
-
-Peaks of PyTorch's allocator while each operator ran, beside what the trace sees of tensors.
-
-A kernel takes memory that no tensor shows, such as workspaces, and the allocator rounds. So what is
-allocated is read from the allocator after every operator, in the one step that is traced.
+emulated GPU, where no kernel runs. In a step that is traced, the allocator's peak is read after
+every operator: a kernel takes memory that no tensor shows, and the allocator rounds.
 """
 
 from __future__ import annotations

@@ -1,17 +1,11 @@
 """Time real steps after a warm-up, and repeat them until the spread is small.
 
-Several ranks take the same number of steps: rank 0 decides.
-
 On CUDA, events time the work when it runs, not when it is queued. On the CPU, the clock is enough.
-
-Who uses the cores and the GPU while steps are timed: this process, or others too.
+Rank 0 decides how many steps all ranks take: clocks differ, and a rank that takes a step more than
+the others waits for them in vain.
 
 Other processes make a step slower than it is on an idle machine. The kernel counts the busy time of
 each core, and of this process; the rest was used by others. For the GPU, the driver is asked.
-
-Decisions that all ranks of a training have to take alike.
-
-Clocks differ between ranks. A rank that takes a step more than the others waits for them in vain.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """One rank of a job runs, and stands for all of them on an emulated GPU.
 
-Let large tensors of the host keep no values, where one rank stands for all.
-
-An offloaded optimizer would otherwise really update its part of the model on this machine, which
-takes its memory and its time and says nothing about a GPU. Results are made but not written, so
-their pages are never taken. Small tensors are computed as always.
+Large tensors of the host keep no values. An offloaded optimizer would otherwise really update its
+part of the model on this machine, which takes its memory and its time and says nothing about a GPU.
+Results are made but not written, so their pages are never taken. Small tensors are computed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Answer a job of several ranks with one reply: that of the rank that decides.
 
-One reply of several ranks.
-
-If all measured, the rank that needs the most memory decides. If one failed, it is the one that
-failed first: the others only say that they waited for it in vain.
+If all measured, it is the one that needs the most memory. If one failed, it is the one that failed
+first: the others only say that they waited for it in vain.
 """
 
 from __future__ import annotations

@@ -3,11 +3,9 @@
 `Trainer.create_optimizer` chooses the class, the parameter groups and the overrides (bitsandbytes
 keeps 32-bit states for embeddings), so nothing here repeats those choices.
 
-Step each parameter in the backward pass as soon as its gradient is there, and free the gradient.
-
-As torchtune's `optimizer_in_bwd` and PyTorch's tutorial do it: one optimizer for each parameter,
-called by a hook. So gradients of only a few parameters exist at a time, and they cannot be
-accumulated or clipped.
+Steps in the backward pass are as in torchtune's `optimizer_in_bwd` and PyTorch's tutorial: one
+optimizer for each parameter, called by a hook that then frees the gradient. So gradients of only a
+few parameters exist at a time, and they cannot be accumulated or clipped.
 """
 
 from __future__ import annotations

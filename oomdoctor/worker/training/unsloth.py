@@ -2,12 +2,8 @@
 
 Unsloth changes transformers, peft and TRL when it is imported, so it comes first and its jobs have
 a new interpreter. It loads only from a folder or the hub, so synthetic weights are a checkpoint
-without data. Read from Unsloth 2026.10.
-
-A checkpoint of a model without data, for libraries that load a model only from a folder.
-
-The file of the weights has a header and then a hole, so it takes no place on the disk. Its weights
-read as zero.
+without data: the file has a header and then a hole, so it takes no place on the disk, and its
+weights read as zero. Read from Unsloth 2026.10.
 """
 
 from __future__ import annotations
@@ -32,7 +28,6 @@ from oomdoctor.worker.training.trl import tokenizer_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
 
 _NAMES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 

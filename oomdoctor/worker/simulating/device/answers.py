@@ -1,9 +1,8 @@
 """Answer code that reads values which nobody computed, as in a healthy run.
 
 An attention mask has no padding unless a rung pads its rows, the loss is a number, and no gradient
-overflows. `known_values` knows more about some tensors.
-
-TRL's losses index tensors with a mask of the completions: the scored tokens of each row.
+overflows. `known_values` knows more about some tensors. TRL's losses index tensors with a mask of
+the completions: the scored tokens of each row.
 
 transformers asks a mask in several ways whether it can be left out: `mask.all()`,
 `mask.sum() == mask.numel()`, `(mask == 1).all()` and `0 in mask`. The memory of a tensor carries

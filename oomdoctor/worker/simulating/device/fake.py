@@ -4,10 +4,9 @@ They are fake CPU tensors, because autograd cannot walk fake CUDA tensors withou
 switches on what torch and transformers do differently on a GPU. The folder `cuda` holds the kernels
 that differ.
 
-Experts that are not trained, in types that torch's fake kernel of grouped products refuses.
-
-There transformers' fallback stands for torch's own product. Its backward pass also makes gradients
-of weights, so it keeps the input of every expert; torch keeps it only where weights are trained.
+For types that torch's fake kernel of grouped products refuses, transformers' fallback stands for
+torch's own product of experts. Its backward pass also makes gradients of weights, so it keeps the
+input of every expert; torch keeps it only where weights are trained.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""Write gradients in place where autograd does, which it never does under a dispatch mode.
+"""Sums and statistics as on CUDA: gradients added in place, layer_norm's statistics in fp32.
 
 A tensor that was used twice has two gradients. The engine adds the second to the first in place if
 nobody else holds the first (torch/csrc/autograd/input_buffer.cpp, `can_accumulate_inplace`, torch
 1.11-2.13). Under a dispatch mode every tensor counts as a subclass, and the sum is a new tensor.
 
-The statistics of layer_norm, which CUDA keeps in fp32 for half precision; the CPU does not.
-
-layer_norm_kernel.cu `layer_norm_cuda` makes them of the accumulation type (torch 1.8-2.13).
+layer_norm_kernel.cu `layer_norm_cuda` makes the statistics of the accumulation type, which is fp32
+for half precision (torch 1.8-2.13); the CPU does not.
 """
 
 from __future__ import annotations

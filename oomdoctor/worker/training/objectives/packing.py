@@ -1,14 +1,12 @@
-"""Rows that hold several documents: TRL's packing and its padding-free batches.
+"""Rows that hold several documents, as TRL's packing and padding-free do, and rows with padding.
 
-Both join the sequences of a micro-batch into one row without an attention mask, whose position ids
+TRL joins the sequences of a micro-batch into one row without an attention mask, whose position ids
 restart with each document (TRL 1.16 `sft_trainer.DataCollatorForLanguageModeling`, transformers
 `DataCollatorWithFlattening`). FlashAttention takes the borders of the documents and computes
 nothing between them. For sdpa and eager, transformers builds a mask of all pairs of tokens of the
 row from the position ids, so memory grows with the square of the micro-batch.
 
-Rows that end in padding, as a collator makes them that pads on the right.
-
-Each padded row has one token of padding. That is what needs the most memory: a mask of all pairs
+A padded row ends in one token of padding. That is what needs the most memory: a mask of all pairs
 of tokens has the same size for any padding, and FlashAttention computes the other tokens.
 """
 
