@@ -153,7 +153,7 @@ def simulated_rung(job: ProbeJob, progress: PhaseFile, *, shallow: bool) -> Iter
             )
         if job.config.sharding == "zero3":
             stack.enter_context(zero3_products())
-        stack.enter_context(fake_world(config, device, trace))
+        stack.enter_context(fake_world(config, trace))
         stack.enter_context(device.observed_by(trace))
         stack.callback(trace.finish)  # before the device closes, so no death is recorded
         with device.real_too():

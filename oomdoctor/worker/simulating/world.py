@@ -20,7 +20,6 @@ from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.system.environment import kept_variables
 from oomdoctor.worker.protocol import launched_alone
 from oomdoctor.worker.replacing import replaced
-from oomdoctor.worker.simulating.device.mode import SimulatedDevice
 from oomdoctor.worker.tracing.calls import resized_storages
 from oomdoctor.worker.tracing.tensors import memory_of
 from oomdoctor.worker.tracing.trace import AllocationTrace
@@ -30,9 +29,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def fake_world(
-    config: TrainConfig, device: SimulatedDevice, trace: AllocationTrace
-) -> Iterator[None]:
+def fake_world(config: TrainConfig, trace: AllocationTrace) -> Iterator[None]:
     """Be the first of the config's ranks while the context is open; alone, nothing changes."""
     if config.world_size == 1:
         yield
@@ -41,7 +38,7 @@ def fake_world(
     from accelerate.state import PartialState
     from accelerate.utils import DistributedType
     from torch.distributed import _functional_collectives, device_mesh
-    from torch.distributed.tensor import DTensor, _sharding_prop
+    from torch.distributed.tensor import _sharding_prop
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     def backend(*_: object, **__: object) -> tuple[str, DistributedType]:
@@ -50,7 +47,6 @@ def fake_world(
     def set_device(state: PartialState) -> None:
         state.device = torch.device("cpu")
 
-    device.sharded = DTensor
     with ExitStack() as stack:
         stack.enter_context(kept_variables(launched_alone(config)))
         dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=config.world_size)

@@ -120,8 +120,9 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
         return result
 
 
+@cache
 def made_of_tensors(kind: type) -> bool:
-    """Whether tensors of this class hold others, whose operators come one by one."""
+    """Whether tensors of this class hold others, on which its operators call operators in turn."""
     return kind.__name__ == "DTensor" or kind.__module__.startswith("torchao.")
 
 

@@ -100,16 +100,12 @@ def kept_layers(stack: LayerStack) -> int:
 
 def _pattern(path: str, words: tuple[str, ...]) -> LayerStack:
     """The prefix and the unit that leave the fewest layers to simulate."""
-    best = LayerStack(path, words, prefix=0, period=1, units=0)
-    fewest = len(words) + 1
+    found = []
     for prefix in range(min(_LONGEST_PREFIX, len(words) - 1) + 1):
         rest = words[prefix:]
         for period in range(1, min(_LONGEST_UNIT, len(rest)) + 1):
-            if any(rest[i] != rest[i % period] for i in range(len(rest))):
-                continue
-            units = len(rest) // period
-            kept = prefix + min(units, UNITS) * period + len(rest) % period
-            if kept < fewest:
-                fewest, best = kept, LayerStack(path, words, prefix, period, units)
-            break
-    return best
+            if all(rest[i] == rest[i % period] for i in range(len(rest))):
+                found.append(LayerStack(path, words, prefix, period, len(rest) // period))
+                break
+    whole = LayerStack(path, words, prefix=0, period=1, units=0)
+    return min(found, key=kept_layers, default=whole)

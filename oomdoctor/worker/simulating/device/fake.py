@@ -39,9 +39,7 @@ def simulated_device(
         for replacement in _replacements(cuda=cuda):
             stack.enter_context(replacement)
         own = of_this_process() if remembered is None else remembered
-        mode = stack.enter_context(SimulatedDevice(own, cuda=cuda))
-        mode.wrappers = torchao_states.classes()
-        yield mode
+        yield stack.enter_context(SimulatedDevice(own, cuda=cuda))
 
 
 def _replacements(*, cuda: bool) -> Iterator[AbstractContextManager[None]]:

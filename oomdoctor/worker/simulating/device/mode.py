@@ -19,7 +19,7 @@ from oomdoctor.worker.replacing import replaced
 from oomdoctor.worker.simulating.device.answers import Answers
 from oomdoctor.worker.simulating.device.results import Again, Maker, describer, is_regular
 from oomdoctor.worker.tracing import real_values
-from oomdoctor.worker.tracing.calls import Observer, OperatorCall, Recording
+from oomdoctor.worker.tracing.calls import Observer, OperatorCall, Recording, made_of_tensors
 
 Types = Sequence[type]  # of the tensors among the arguments
 Arguments = tuple[object, ...]
@@ -77,11 +77,7 @@ class _RealOperators(_OfOneRung, Recording):
 
 
 class SimulatedDevice(_OfOneRung, FakeTensorMode):  # type: ignore[misc]
-    """See the module. `sharded` is the class of tensors that are sharded over ranks.
-
-    `wrappers` are further classes of tensors that hold others. What operators returned is in
-    `remembered`, which devices of one process share.
-    """
+    """See the module. What operators returned is in `remembered`: devices of a process share it."""
 
     def __init__(self, remembered: Remembered, *, cuda: bool) -> None:
         super().__init__(allow_non_fake_inputs=True)
@@ -91,8 +87,6 @@ class SimulatedDevice(_OfOneRung, FakeTensorMode):  # type: ignore[misc]
         self._describe = describer()
         self._maker = Maker(self)
         self._observer: Observer | None = None
-        self.sharded: type | None = None
-        self.wrappers: frozenset[type] = frozenset()
         self._inside = False
         self._kind: Kind | None = None
 
@@ -115,8 +109,7 @@ class SimulatedDevice(_OfOneRung, FakeTensorMode):  # type: ignore[misc]
         args: Arguments = (),
         kwargs: Keywords | None = None,
     ) -> object:
-        # The operators on what such a tensor holds come here in turn.
-        if self.sharded in types or not self.wrappers.isdisjoint(types):
+        if any(map(made_of_tensors, types)):
             return NotImplemented
         if func is _device_of:  # a tensor asks for its device; nothing happens on it
             tensor: FakeTensor = args[0]

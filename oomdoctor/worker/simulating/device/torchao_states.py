@@ -26,15 +26,6 @@ _PLACES = ("torchao.optim.adam", "torchao.prototype.low_bit_optim.adam")
 _LEAST_ELEMENTS = 4096  # smaller parameters keep states in their own type
 
 
-def classes() -> frozenset[type]:
-    """The classes of its states; none before torchao was imported."""
-    module = _module()
-    names = ("OptimState8bit", "OptimState4bit")
-    found = {getattr(module, name) for name in names if hasattr(module, name)}
-    float8 = module_if_there("torchao.float8.float8_training_tensor")
-    return frozenset(found if float8 is None else found | {float8.Float8TrainingTensor})
-
-
 def replacements(*, cuda: bool) -> Iterator[AbstractContextManager[None]]:
     """Contexts in which torchao's optimizers step on fake tensors; none if it is not installed.
 
