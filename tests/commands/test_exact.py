@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from analysis_make import result
 
+from oomdoctor.analysis.changes.sets import ChangeSet
+from oomdoctor.analysis.changes.table import TABLE as CHANGES
 from oomdoctor.analysis.command_line import rung_text
 from oomdoctor.commands.explain import exact
 from oomdoctor.commands.explain.exact import Checked, unknown
@@ -22,6 +24,8 @@ from oomdoctor.errors import ExitCode
 from oomdoctor.explain.diagnose import diagnose
 from oomdoctor.explain.reading.lines.stream import lines
 from oomdoctor.explain.reading.scan import scan
+from oomdoctor.explain.remedies.closing import told
+from oomdoctor.explain.remedies.sets import of_simulation
 from oomdoctor.explain.remedies.table import TABLE
 from oomdoctor.explain.training.known import Given
 from oomdoctor.records.configuration.config import Rung, TrainConfig
@@ -245,6 +249,14 @@ def test_the_order_is_that_of_a_diagnosis_without_what_is_ruled_out(
     after = checked(failed, plans, monkeypatch, tmp_path).diagnosis.remedies
     assert [one.change for one in after if one.change in enough[1:]] == enough[1:]
     assert [one.enough for one in after if one.change == first] == [False]
+
+
+def test_every_change_of_the_search_has_a_row(failed: Diagnosis) -> None:
+    """`explain --exact` ended with an internal error where a plan names unquantized weights."""
+    assert failed.config is not None
+    for change in CHANGES:
+        found = ChangeSet((change,), (0,), failed.config)
+        assert told(of_simulation(found), "lora", TABLE, {}).change
 
 
 def test_segments_that_are_enough_have_their_place_and_come_once(
