@@ -18,8 +18,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
-import importlib
-import importlib.util
 import json
 import os
 import signal
@@ -30,7 +28,7 @@ from pathlib import Path
 from typing import TextIO
 
 from oomdoctor.system.environment import variable
-from oomdoctor.worker.replacing import replaced
+from oomdoctor.worker.replacing import module_if_there, replaced
 from oomdoctor.worker.simulating.clean_slate import clean_slate
 
 _PR_SET_PDEATHSIG = 1
@@ -97,9 +95,7 @@ def _preload(*, compiles: bool) -> None:
     gc.disable()
     with contextlib.nullcontext() if cpu_only else _without_torchao():
         for name in (*names, *(_PRELOAD_ON_CPU if cpu_only else ())):
-            # If a version does not have one of these, only the import in each child is slower.
-            with contextlib.suppress(ImportError):
-                importlib.import_module(name)
+            module_if_there(name)  # if a version does not have one, only each child is slower
     gc.freeze()  # the libraries stay: later collections need not look at them
     gc.enable()
 
@@ -111,11 +107,10 @@ def _without_torchao() -> Iterator[None]:
     transformers needs it here for checkpoints in torchao's formats only. Jobs import it themselves.
     """
     with contextlib.ExitStack() as stack:
-        with contextlib.suppress(ImportError):
-            for place in map(importlib.import_module, _ASKS_FOR_TORCHAO):
-                if hasattr(place, "is_torchao_available"):
-                    never = replaced(place, "is_torchao_available", lambda *_, **__: False)
-                    stack.enter_context(never)
+        for place in map(module_if_there, _ASKS_FOR_TORCHAO):
+            if hasattr(place, "is_torchao_available"):
+                never = replaced(place, "is_torchao_available", lambda *_, **__: False)
+                stack.enter_context(never)
         yield
 
 
@@ -154,7 +149,6 @@ def run_here(request: dict[str, str], run_job: Callable[[Path, Path], None]) -> 
 
 
 def _log_to(path: str) -> None:
-    """Send output to this file from now on."""
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(log, 1)
     os.dup2(log, 2)

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from typing import Any, TypeVar
 
 from oomdoctor.analysis.simulator.recorded import Computed, Cost, Recorded, RungFacts
@@ -148,7 +149,7 @@ def _sections(data: bytes) -> list[bytes]:
         raise ValueError("not the sections of a pack")
     if min(checked(int, length) for length in lengths) < 0 or sum(lengths) != len(rest):
         raise ValueError("not the lengths of the sections")
-    ends = [sum(lengths[: number + 1]) for number in range(len(lengths))]
+    ends = accumulate(lengths)
     return [rest[end - length : end] for length, end in zip(lengths, ends, strict=True)]
 
 

@@ -6,8 +6,10 @@ Each text, each unit and each cost is there once. A value that does not fit is a
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple
+from itertools import count
 from typing import Any, TypeVar
 
 from oomdoctor.analysis.simulator.card import Card, RowSum
@@ -19,17 +21,9 @@ T = TypeVar("T")
 Mark = tuple[int, str, str]  # a window of a tape
 
 
-class _Table:
-    """Each value once, by number."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[Any, int] = {}
-
-    def __call__(self, value: Any) -> int:
-        return self.numbers.setdefault(value, len(self.numbers))
-
-    def of(self, values: Iterable[Any]) -> list[int]:
-        return [self(value) for value in values]
+def _table() -> dict[Any, int]:
+    """A table of values: each gets the next number where it is first asked for."""
+    return defaultdict(count().__next__)
 
 
 def head_columns(recorded: Recorded) -> dict[str, Any]:
@@ -67,24 +61,24 @@ def tape_columns(recorded: Recorded) -> dict[str, Any]:
 
 
 def _columns_of(tape: Tape) -> dict[str, Any]:
-    texts, regions = _Table(), _Table()
+    texts, regions = _table(), _table()
     blocks = tape.blocks
     return {
         "blocks": [
             [block.size for block in blocks],
-            texts.of(block.category for block in blocks),
-            texts.of(block.operator for block in blocks),
-            texts.of(block.module for block in blocks),
-            regions.of(block.region for block in blocks),
+            [texts[block.category] for block in blocks],
+            [texts[block.operator] for block in blocks],
+            [texts[block.module] for block in blocks],
+            [regions[block.region] for block in blocks],
             _few(block.rows and [block.rows, block.segments] for block in blocks),
             _few(block.row_sum and [*map(int, block.row_sum)] for block in blocks),
             _few(block.stream for block in blocks),
         ],
         "events": tape.events,
         "carried": list(tape.carried.items()),
-        "regions": regions.of(tape.regions),
-        "texts": list(texts.numbers),
-        "units": list(regions.numbers),
+        "regions": [regions[region] for region in tape.regions],
+        "texts": list(texts),
+        "units": list(regions),
     }
 
 
@@ -148,20 +142,20 @@ def _tape_of(columns: dict[str, Any], windows: list[Mark]) -> Tape:
 
 def cost_columns(recorded: Recorded) -> dict[str, Any]:
     """The costs."""
-    regions, operators = _Table(), _Table()
+    regions, operators = _table(), _table()
 
     def columns(costs: Sequence[Cost]) -> list[list[int]]:
         return [
-            regions.of(cost.region for cost in costs),
+            [regions[cost.region] for cost in costs],
             [cost.window for cost in costs],
-            operators.of(cost.cost for cost in costs),
+            [operators[cost.cost] for cost in costs],
         ]
 
     return {
         "costs": columns(recorded.costs),
         "adding": columns(recorded.adding),
-        "units": list(regions.numbers),
-        "operators": [astuple(operator) for operator in operators.numbers],
+        "units": list(regions),
+        "operators": [astuple(operator) for operator in operators],
     }
 
 

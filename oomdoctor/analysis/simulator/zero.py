@@ -54,11 +54,12 @@ def alone_config(config: TrainConfig) -> TrainConfig:
 
 def parameters_of(facts: RungFacts) -> tuple[Parameter, ...]:
     """The parameters of a rung at full depth, in the order of its modules."""
-    found: list[Parameter] = []
-    for group in facts.groups:
-        each = map(Parameter, group.elements, group.trained)
-        found += [one for one in each if one.elements] * group.times
-    return tuple(found)
+    return tuple(
+        one
+        for group in facts.groups
+        for one in [*map(Parameter, group.elements, group.trained)] * group.times
+        if one.elements
+    )
 
 
 def peaks_beside(config: TrainConfig, layout: Layout, parameters: Sequence[Parameter]) -> ZeroPeaks:

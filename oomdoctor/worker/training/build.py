@@ -7,9 +7,8 @@ What techniques add to it, and when, is in `order`.
 
 from __future__ import annotations
 
-import importlib
 import tempfile
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,6 +17,7 @@ from oomdoctor.records.configuration.config import TrainConfig, is_zero, steps_i
 from oomdoctor.records.facts.dtypes import dtype_bytes
 from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.worker.protocol import OnHost, refused
+from oomdoctor.worker.replacing import module_if_there
 from oomdoctor.worker.training import optimizers, unsloth
 from oomdoctor.worker.training.loading import load_model
 from oomdoctor.worker.training.model_config import load_config
@@ -41,8 +41,7 @@ def import_libraries(config: TrainConfig | None = None) -> None:
     if config is not None and config.library == "unsloth" and installed("unsloth"):
         unsloth.import_unsloth()
     for name in ("bitsandbytes", "peft"):
-        with suppress(ImportError):
-            importlib.import_module(name)
+        module_if_there(name)
 
 
 def build(

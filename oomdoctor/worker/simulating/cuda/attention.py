@@ -68,11 +68,8 @@ def cuda_sdpa(choose: Callable[[Call], Backend]) -> AbstractContextManager[None]
 
 def run(backend: Backend, call: Call) -> torch.Tensor:
     """attention.cpp `scaled_dot_product_attention`, after the backend is chosen."""
-    if backend == "flash":
-        return _flash(call)
-    if backend == "math":
-        return _math(call)
-    return _cudnn(call) if backend == "cudnn" else _efficient(call)
+    kernels = {"flash": _flash, "math": _math, "cudnn": _cudnn, "efficient": _efficient}
+    return kernels[backend](call)
 
 
 def _flash(call: Call) -> torch.Tensor:

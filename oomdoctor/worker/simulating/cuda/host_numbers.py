@@ -23,8 +23,7 @@ P = ParamSpec("P")
 class HostNumbers:
     """Knows of each number that is made whether its maker named a device."""
 
-    def __init__(self) -> None:
-        self._on_device = False
+    _on_device = False
 
     @contextmanager
     def told_apart(self, trace: AllocationTrace) -> Iterator[None]:

@@ -144,7 +144,6 @@ def _copied(layer: Module) -> Module | SimpleNamespace:
 
 
 def _copied_state(state: QuantState) -> QuantState:
-    """A copy of bitsandbytes' `QuantState`, with copies of its tensors."""
     found = copy.copy(state)
     for name, value in vars(state).items():
         if hasattr(value, "untyped_storage"):

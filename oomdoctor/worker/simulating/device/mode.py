@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Self
 
@@ -29,25 +30,23 @@ _device_of = torch.ops.prim.device.default
 _LARGEST = 50_000  # kinds of calls to remember; a ladder of rungs has a few thousand
 
 
+@dataclass(eq=False, slots=True)
 class Kind:
     """Calls of one operator with arguments of the same shapes and types: all have one `result`."""
 
-    __slots__ = ("result",)
-
-    def __init__(self, result: Again | None) -> None:
-        self.result = result
+    result: Again | None
 
 
+@dataclass(slots=True)
 class Remembered:
     """What operators returned, by operator and arguments. It is forgotten if it grows too large."""
 
-    def __init__(self, largest: int = _LARGEST) -> None:
-        self.kinds: dict[Hashable, Kind] = {}
-        self._largest = largest
+    largest: int = _LARGEST
+    kinds: dict[Hashable, Kind] = field(default_factory=dict)
 
     def learn(self, key: Hashable, result: Again | None) -> Kind:
         """Remember what calls of this kind return."""
-        if len(self.kinds) >= self._largest:
+        if len(self.kinds) >= self.largest:
             self.kinds.clear()
         kind = self.kinds[key] = Kind(result)
         return kind
