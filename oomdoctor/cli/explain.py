@@ -164,7 +164,7 @@ def _simulated(found: Diagnosis, given: Given, options: ExplainOptions) -> Check
     python = interpreter(options)
     model = model_of(found.model or "", given, options)
     folder = RunFolder(Path(tempfile.mkdtemp(prefix="oomdoctor-explain-")))
-    work = partial(exact.check, found, model, python, folder)
+    work = partial(exact.check, found, model, python, folder, training=given.training)
     checked = exact.Checked(found)
     try:
         checked = carry_out(work, folder, quiet=options.quiet)

@@ -33,6 +33,9 @@ from oomdoctor.records.job.model import ModelRef
 from oomdoctor.records.job.result import ProbeResult
 from oomdoctor.records.report.diagnosis import Diagnosis, Remedy
 from oomdoctor.records.report.report import Report, SurveyRequest, bare_report
+from oomdoctor.records.report.user_training import Document
+from oomdoctor.stacks.reading.finish import finished
+from oomdoctor.stacks.reading.merge import draft_of
 from oomdoctor.system.models.hub import resolve
 from oomdoctor.system.store.run_folders import RunFolder
 from oomdoctor.system.store.stored import stored_runs
@@ -256,7 +259,16 @@ def test_every_change_of_the_search_has_a_row(failed: Diagnosis) -> None:
     assert failed.config is not None
     for change in CHANGES:
         found = ChangeSet((change,), (0,), failed.config)
-        assert told(of_simulation(found), "lora", TABLE, {}).change
+        assert told(of_simulation(found), "lora", {}).change
+
+
+def test_a_file_is_searched_as_a_plan_of_it_is(failed: Diagnosis) -> None:
+    """The first change could be one that the file cannot say, such as optimizer offload."""
+    values = {"base_model": "gpt2", "micro_batch_size": 16, "sequence_len": 1024}
+    training = finished(draft_of([Document("a.yml", values, asked="axolotl")]), dict)
+    offers, _ = exact._Search(failed, training).ways(training.config)
+    found = {change.key for change in CHANGES if offers(change)}
+    assert "smaller_batch" in found and "offload_optimizer" not in found
 
 
 def test_segments_that_are_enough_have_their_place_and_come_once(

@@ -14,6 +14,7 @@ from oomdoctor.analysis.fit import USUAL_HEADROOM
 from oomdoctor.commands.devices.cards import card_named, room_for
 from oomdoctor.commands.events import Listener
 from oomdoctor.commands.jobs.simulators import Simulators
+from oomdoctor.commands.ladder.your_changes import Adapt, Offers, offered
 from oomdoctor.commands.plan.changes import simulation_on
 from oomdoctor.commands.plan.findings import Findings
 from oomdoctor.commands.plan.run_plan import run_plan
@@ -30,6 +31,7 @@ from oomdoctor.records.job.result import ProbeResult
 from oomdoctor.records.report.diagnosis import Diagnosis, Remedy
 from oomdoctor.records.report.plan import PlanRequest
 from oomdoctor.records.report.report import Report, SurveyRequest
+from oomdoctor.records.report.user_training import UserTraining
 from oomdoctor.system.store.run_folders import RunFolder
 from oomdoctor.units import format_bytes
 
@@ -77,10 +79,12 @@ def check(
     *,
     on_event: Listener,
     stop: Callable[[], ExitCode | None],
+    training: UserTraining | None = None,
 ) -> Checked:
     """The diagnosis with what its training needs and its remedies free, by simulation.
 
-    `model` is that of the diagnosis, with the place where it may be looked up. What could not be
+    `model` is that of the diagnosis, with the place where it may be looked up. `training` is that
+    of the user's file, if there is one: only what it can say is searched. What could not be
     simulated keeps its arithmetic. The order is that of the costs, as without a simulation. Once
     `stop()` returns an exit code, the answer is what is known.
 
@@ -91,7 +95,7 @@ def check(
     if (missing := unknown(found)) is not None:
         raise ValueError(missing)
     assert found.config is not None and found.room_bytes is not None  # `unknown` was asked
-    wanted = _Search(found)
+    wanted = _Search(found, training)
     request = _request(found, model, python)
 
     def simulate(
@@ -149,8 +153,8 @@ class _Search:
     `answer` is the set that fits and its row, once it was found.
     """
 
-    def __init__(self, found: Diagnosis) -> None:
-        self._found = found
+    def __init__(self, found: Diagnosis, training: UserTraining | None = None) -> None:
+        self._found, self._training = found, training
         self.answer: tuple[ChangeSet, ProbeResult] | None = None
 
     def run(self, known: Findings, simulators: Simulators) -> None:
@@ -165,11 +169,17 @@ class _Search:
         if row.surely_fits or row.peak_device_bytes is None:
             return
         judge = simulation_on(known, simulators, card, _AS_IT_WAS)
-        adapt = partial(with_autocast, config)
-        found = Search(config, verdict_of(row), judge, offers=self._offers, adapt=adapt).answer()
+        offers, adapt = self.ways(config)
+        found = Search(config, verdict_of(row), judge, offers=offers, adapt=adapt).answer()
         if found.fitting:
             best, _ = found.fitting[0]
             self.answer = best, judge.row(best)
+
+    def ways(self, config: TrainConfig) -> tuple[Offers, Adapt]:
+        """The changes that the program can make; of a file, as `plan --from` takes them."""
+        if self._training is not None:
+            return offered(self._training, config)
+        return self._offers, partial(with_autocast, config)
 
     def _offers(self, change: Change) -> bool:
         named = {key for remedy in self._found.remedies for key in remedy.key.split("+")}
