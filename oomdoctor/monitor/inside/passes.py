@@ -42,7 +42,7 @@ def note_optimizers() -> None:
     Optimizer.__init__ = noted
 
 
-def still_waits(turns: dict[int, list[int]], step: int) -> bool:
+def _still_waits(turns: dict[int, list[int]], step: int) -> bool:
     """Whether an optimizer has yet to step with its states, on weights that no other one updates.
 
     `turns` are the first two turns of each by its identity, as the steps before them. An optimizer
@@ -110,12 +110,21 @@ class Passes:
 
     def take_steps(self) -> bool:
         """Whether backward passes are steps, because no optimizer takes any."""
-        if len(_made) or self._all >= _LATE:
-            return not len(_made)
+        return not len(_made) and not self.awaits({}, 0)
+
+    def awaits(self, turns: dict[int, list[int]], step: int) -> bool:
+        """Whether an optimizer is yet to take its steps: one that lives, or the first of the code.
+
+        `turns` are the first two of each, by its identity.
+        """
+        if len(_made):
+            return _still_waits(turns, step)
+        if self._all >= _LATE:
+            return False
         if len(sys.modules) != self._modules:
             self._modules = len(sys.modules)
             self._makes = any(map(self._makes_one, _own_files()))
-        return not self._makes
+        return self._makes
 
     def _has_ended(self) -> bool:
         leaf = None if self._leaf is None else self._leaf()

@@ -148,7 +148,7 @@ class Watch:
             return None  # the Trainer was asked to stop, and may evaluate and save
         cycle = _MOST_CYCLE if self._unit == "pass" else 1
         wish = ending.wants_to_stop(self._asked["steps"], self._step, self._memory.steps(), cycle)
-        if wish == "steady" and passes.still_waits(self._turns, self._step):
+        if wish == "steady" and self._passes.awaits(self._turns, self._step):
             wish = None  # as of the generator of a GAN whose critic steps more often
         if wish is None and self._asked["steps"] == "steady":
             wish = self._is_past()

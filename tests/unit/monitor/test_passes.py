@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from oomdoctor.monitor.inside.passes import makes_an_optimizer
+from oomdoctor.monitor.inside import passes
+from oomdoctor.monitor.inside.passes import Passes, makes_an_optimizer
 
 
 @pytest.mark.parametrize(
@@ -28,3 +29,16 @@ def test_what_code_makes(tmp_path: Path, code: str, makes: bool) -> None:
     file = tmp_path / "train.py"
     file.write_text(code)
     assert makes_an_optimizer(str(file)) is makes
+
+
+def test_one_rule_says_whether_an_optimizer_is_awaited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that live and those that the code is yet to make were asked for apart."""
+    file = tmp_path / "train.py"
+    file.write_text("import torch\no = torch.optim.SGD(w)")
+    monkeypatch.setattr(passes, "_own_files", lambda: iter([str(file)]))
+    watch = Passes(lambda: None)
+    assert watch.awaits({}, 3) and not watch.take_steps()
+    watch._all = passes._LATE
+    assert not watch.awaits({}, 3) and watch.take_steps()
