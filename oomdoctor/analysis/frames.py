@@ -17,17 +17,6 @@ from oomdoctor.analysis.own_code import is_own
 from oomdoctor.package_data import data_of
 from oomdoctor.records.report.diagnosis import Frame, ReadPhase
 
-# A phase -> the outer phases that it belongs to, if it runs inside one of them.
-_AROUND: dict[str, tuple[ReadPhase, ...]] = {
-    "forward": ("backward", "generate", "eval", "load", "init", "data"),
-    "loss": ("backward", "generate", "eval", "init"),
-    "init": ("load", "forward", "generate", "eval", "data", "save"),
-    "load": ("forward", "save"),
-    "save": ("load",),
-    "data": ("eval", "generate"),
-    "generate": ("init",),
-    "optimizer": ("init",),
-}
 _PASSES = ("forward", "loss")
 _MODEL_CALL = re.compile(r"\b(?:model|net|network|encoder|module)\(")
 _IN_A_PASS = re.compile(r"(?:[\w.]+[._])?forward|_(?:wrapped_)?call_impl|_?training_step")
@@ -78,6 +67,7 @@ class Table:
     moments: tuple[tuple[ReadPhase, str], ...]
     near: tuple[tuple[ReadPhase, str], ...]
     names: dict[str, str]
+    around: dict[str, list[ReadPhase]]
 
 
 @cache
@@ -93,7 +83,7 @@ def table() -> Table:
         tuple((row["phase"], _joined(row["words"])) for row in data[name])
         for name in ("moments", "near")
     )
-    return Table(tuple(rows), moments, near, names)
+    return Table(tuple(rows), moments, near, names, data["around"])
 
 
 _LOOKS = {"file", "function", "code"}
@@ -126,7 +116,7 @@ def phase_of(frames: tuple[Frame, ...]) -> tuple[ReadPhase, Frame | None]:
         else:
             around = meaning(frame, quoted=False, weak=weak)
             telling = _TELLING.get(around)
-            inside = around in _AROUND.get(phase, ())
+            inside = around in table().around.get(phase, ())
             outside = trained and around in ("eval", "generate")
             if inside and not outside and (not telling or telling.fullmatch(frame.function)):
                 phase = around

@@ -7,34 +7,19 @@ measured with oomdoctor.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 from oomdoctor.package_data import data_of
 from oomdoctor.records.job.machine import GpuFacts
 
 Reach = Literal["node", "network"]
 AUTO_LINK = "auto"
-# Cards that are joined in pairs by a bridge, not all by a switch, have these words in their names.
-BRIDGED = ("PCIe", "PCIE", "NVL", "GeForce", "TITAN", "Quadro", "RTX", "A30", "A40")
-# The same share for a bridge. 2 A100: 208 of 300 GB/s (NVIDIA/nccl-tests#178); 2 H100 PCIe reached
-# only 116 of 300 (NVIDIA/nccl#1161).
-BRIDGE_SHARE = 0.69
-# The network between nodes if none is named.
-USUAL_NETWORK = "infiniband-hdr"
-# Bytes/s of one direction of PCIe x16, by generation, and what copies from pinned host memory
-# reach of it: 12-13, 24-26 and 50-55 GB/s, less on machines with several cards.
-PCIE_X16 = {3: 15.75e9, 4: 31.5e9, 5: 63e9, 6: 121e9}
-PINNED_COPIES = {3: 12e9, 4: 22e9, 5: 45e9, 6: 90e9}
-# Parameters that Adam on the hosts of one node updates in a second, at least. A full fine-tuning of
-# Qwen2.5-3B on 2 A100 with ZeRO-Offload took 2.4 s a step in all, on 128 cores (github
-# deepspeedai/DeepSpeed#7474), so its update of 3.1e9 parameters took less.
-HOST_ADAM_PER_S = 1.3e9
+_DATA = data_of("speed.toml")
+_LINKS: dict[str, Any] = _DATA["links"]
+HOST_ADAM_PER_S: float = _LINKS["host_adam_per_s"]
 _LANES = 16
-# The generation of PCIe by the major compute capability, for cards whose facts do not give it.
-_GENERATIONS = {"6": 3, "7": 3, "8": 4, "9": 5, "10": 5, "12": 5}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +42,7 @@ class Interconnect:
 @cache
 def interconnects() -> dict[str, Interconnect]:
     """The rows of `data/speed.toml` by name."""
-    return {row["name"]: Interconnect(**row) for row in data_of("speed.toml")["interconnects"]}
+    return {row["name"]: Interconnect(**row) for row in _DATA["interconnects"]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +82,9 @@ def links_of(
         return None
     if world_size <= gpus_per_node:
         return Links(within, None, within, host)
-    joins_nodes = named is not None and named.reach == "network"
-    network = named if named is not None and joins_nodes else interconnects()[USUAL_NETWORK]
+    network = interconnects()[_LINKS["usual_network"]]
+    if named is not None and named.reach == "network":
+        network = named
     assert network.bytes_per_s is not None  # a network has a rate
     adapters = together if network.adapters == "gpu" else 1
     whole = network.bytes_per_s * network.share * adapters
@@ -109,25 +95,25 @@ def links_of(
 
 def host_link(gpu: GpuFacts) -> Link | None:
     """Copies between the card and pinned host memory; None if its slot is not known."""
-    return _of_slot(gpu, PINNED_COPIES)
+    return _of_slot(gpu, "pinned_copies")
 
 
 def _within(gpu: GpuFacts, together: int, named: Interconnect | None) -> Link | None:
     nvlink, pcie = (interconnects()[name] for name in ("nvlink", "pcie"))
-    bridged = any(word in gpu.name for word in BRIDGED)
+    bridged = any(word in gpu.name for word in _LINKS["bridged"])
     reaches_all = together <= 2 or not bridged
     wanted = named is nvlink or (named is not pcie and reaches_all)
     if wanted and gpu.nvlink_bytes_per_s is not None:
-        share = BRIDGE_SHARE if bridged else nvlink.share
+        share = _LINKS["bridge_share"] if bridged else nvlink.share
         return Link(gpu.nvlink_bytes_per_s * share, nvlink.name)
-    return _of_slot(gpu, PCIE_X16, pcie.share)
+    return _of_slot(gpu, "pcie_x16", pcie.share)
 
 
-def _of_slot(gpu: GpuFacts, rates: Mapping[int, float], share: float = 1.0) -> Link | None:
+def _of_slot(gpu: GpuFacts, rates: str, share: float = 1.0) -> Link | None:
     """What a card reaches of the rate of its slot, by generation; None if that is not known."""
     major = (gpu.compute_capability or "").partition(".")[0]
-    generation = gpu.pcie_generation or _GENERATIONS.get(major)
+    generation = gpu.pcie_generation or _LINKS["generations"].get(major)
     if generation is None:
         return None
-    rate = rates[generation] * (gpu.pcie_lanes or _LANES) / _LANES
+    rate = _LINKS[rates][str(generation)] * (gpu.pcie_lanes or _LANES) / _LANES
     return Link(rate * share, f"PCIe {generation}.0")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeAlias
 
+from oomdoctor.package_data import data_of
 from oomdoctor.records.configuration.adapters import adapter_faults
 from oomdoctor.records.configuration.config import TrainConfig, is_fsdp, steps_in_backward
 from oomdoctor.records.configuration.keys import row_faults
@@ -173,38 +174,16 @@ def card_lacks(config: TrainConfig, capability: str | None) -> str | None:
     return f"fp8 needs compute capability 8.9 or higher; this card has {capability}; use fp8 = none"
 
 
-# Unsloth: its word for each kind of checkpointing, and the keys for which it has no other value.
-UNSLOTH_CHECKPOINTING: dict[str, bool | str] = {"none": False, "full": True, "offload": "unsloth"}
-UNSLOTH_CHOICES: tuple[tuple[str, tuple[object, ...]], ...] = (
-    ("attention", ("sdpa", "flash_attention_2")),
-    ("loss", ("default",)),
-    ("compile", (False,)),
-    ("use_dora", (False,)),
-    ("adapter_dtype", ("default",)),
-    ("frozen_layers", (0,)),
-    ("offload", ("none",)),
-    ("double_quant", (True,)),
-    ("quant_storage", ("uint8",)),
-)
-# What it may have, but oomdoctor has not built with it.
-_NOT_BUILT: tuple[tuple[str, tuple[object, ...]], ...] = (
-    ("activation_checkpointing", tuple(UNSLOTH_CHECKPOINTING)),
-    ("weights_dtype", ("bfloat16", "float16")),
-    ("objective", ("default",)),
-    ("packing", ("none",)),
-    ("padding", ("none",)),
-    ("fp8", ("none",)),
-    ("vision", ("trained",)),
-    ("sharding", ("none",)),
-    ("optimizer_in_backward", (False,)),
-)
+_UNSLOTH = data_of("unsloth.toml")
+UNSLOTH_CHECKPOINTING: dict[str, bool | str] = _UNSLOTH["checkpointing"]
+UNSLOTH_CHOICES: dict[str, list[object]] = _UNSLOTH["choices"]
 
 
 def unsloth_faults(config: TrainConfig) -> Faults:
     """What cannot be combined with Unsloth, as (key, sentence)."""
     if config.library != "unsloth":
         return
-    for key, choices in (*UNSLOTH_CHOICES, *_NOT_BUILT):
+    for key, choices in (UNSLOTH_CHOICES | _UNSLOTH["built"]).items():
         value = getattr(config, key)
         if value not in choices:
             names = " or ".join(str(one).lower() for one in choices)

@@ -143,16 +143,10 @@ _BEHIND = {
     "method": ("use_peft", "method"),
 }
 _BEHIND_ALL = {
-    "loss": ("loss", "trl_loss"),
     "packing": ("trl_packing", "trl_padding_free"),
     "padding": ("pads_to",),
     "fp8": ("fp8_on",),
     "bucket_elements": ("bucket_elements", "bucket_mib"),
-    "prefetch": ("prefetch",),
-    "reduce_dtype": ("reduce_dtype",),
-    "sync_each_batch": ("sync_each_batch",),
-    "fsdp_version": ("fsdp_version",),
-    "frozen_layers": ("frozen_layers",),
     "activation_checkpointing": ("checkpoint_offload", "checkpoint_every", "checkpointing"),
 }
 # Values that say nothing that a reader would want to know.

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from oomdoctor.package_data import data_of
 from oomdoctor.stacks.names.row import put, shown
 from oomdoctor.stacks.names.scripts import OUTSIDE_ARGUMENTS, SIZES
 from oomdoctor.stacks.programs.trl import CONFIGS, NOT_ITS_STEP, OTHER_CONFIGS, TRAINERS
@@ -153,11 +154,11 @@ class Reading:
 
     def said(self, call: ast.Call) -> None:
         """Calls that say a setting by being there, or with a keyword."""
-        kind, names = _last(call), dict(_TAKES.get(_last(call), {}))
+        kind, names = _last(call), _TAKES.get(_last(call), {})
         for name, value in _SAYS.get(kind, {}).items():
             self._say(name, value, call)
         for one in call.keywords:
-            if one.arg in names:
+            if one.arg is not None and one.arg in names:
                 self._take(names[one.arg], one.value)
 
     def parser(self, call: ast.Call) -> None:
@@ -234,29 +235,9 @@ class Reading:
                 self.script.places[setting] = self._source.place(node)
 
 
-# Calls, with what they say by being there; some are functions of our own scripts.
-_SAYS: dict[str, dict[str, object]] = {
-    "compile": {"torch_compile": True},
-    "_apply_liger_kernel_to_instance": {"use_liger_kernel": True},  # in a loop
-    "convert_model_to_fp8_ao": {"fp8": True},  # accelerate's functions
-    "apply_fp8_autowrap": {"fp8": True, "fp8_backend": "te"},
-    "gradient_checkpointing_enable": {"gradient_checkpointing": True},
-    "activation_checkpointing_enable": {"gradient_checkpointing": True},
-    "checkpoint_attention": {"checkpoint_part": "attention"},
-    "checkpoint_mlp": {"checkpoint_part": "mlp"},
-    "prepare_model_for_kbit_training": {"kbit_prepare": "peft"},
-    "cast_norms_to_32_bits": {"kbit_prepare": "norms"},
-}
-_OF_CHECKPOINTS = {
-    name: f"gradient_checkpointing_kwargs.{name}" for name in ("every_n_layers", "offload")
-}
-# Calls, with the settings behind their keywords.
-_TAKES = {
-    "gradient_checkpointing_enable": _OF_CHECKPOINTS,
-    "activation_checkpointing_enable": _OF_CHECKPOINTS,
-    "get_peft_model": {"autocast_adapter_dtype": "autocast_adapter_dtype"},
-    "freeze": {"layers": "frozen_layers"},
-}
+_CALLS = data_of("stacks/calls.toml")
+_SAYS: dict[str, dict[str, object]] = _CALLS["says"]
+_TAKES: dict[str, dict[str, str]] = _CALLS["takes"]
 _BY_END: dict[str, Callable[[Reading, ast.Call], None]] = {
     **dict.fromkeys(_ARGUMENTS, Reading.arguments),
     **dict.fromkeys(TRAINERS, Reading.trainer),

@@ -55,7 +55,7 @@ def _check(rung: StackRung) -> None:
         raise not_in("unsloth", f"activation_checkpointing = {kind}", "use full or offload")
     if config.lora_targets == "attention":
         raise not_in("unsloth", "lora_targets = attention", "name the modules")
-    for key, choices in UNSLOTH_CHOICES:
+    for key, choices in UNSLOTH_CHOICES.items():
         if (value := getattr(config, key)) not in choices:
             raise not_in("unsloth", f"{key} = {value}", "use --to trl")
 
