@@ -10,7 +10,7 @@ import torch
 
 from oomdoctor.analysis.simulator.card import card_of, card_of_capability
 from oomdoctor.analysis.simulator.tape import Region, Tape
-from oomdoctor.records.configuration.config import TrainConfig, has_reference_model, is_fsdp
+from oomdoctor.records.configuration.config import has_reference_model, is_fsdp
 from oomdoctor.records.facts.categories import WEIGHTS
 from oomdoctor.records.job.model import LayerStack
 from oomdoctor.records.job.result import ProbeJob
@@ -130,27 +130,21 @@ def load(
 def _stacks(job: ProbeJob) -> tuple[LayerStack, ...]:
     """The stacks of the job's model, in units that are treated alike."""
     assert job.simulation is not None
-    if is_fsdp(job.config) and _shards_reference(job.config):
+    config, stacks = job.config, job.simulation.stacks
+    before = (config.method, config.objective, config.reference) == ("full", "dpo", "precomputed")
+    if is_fsdp(config) and (before or has_reference_model(config)):
+        # TRL gives a second model to FSDP, also if only to compute log-probabilities before. It is
+        # one unit, so a single block has the weights of all layers: few do not stand for all.
         return ()
-    stacks = job.simulation.stacks
-    if job.config.activation_checkpointing == "every_n":
+    if config.activation_checkpointing == "every_n":
         several = Counter(stack.path for stack in stacks)
         stacks = tuple(
             unrepeated(stack)
             if is_in_tower(stack.path) or several[stack.path] > 1
-            else in_units_of(stack, job.config.checkpoint_every)
+            else in_units_of(stack, config.checkpoint_every)
             for stack in stacks
         )
-    return after_frozen(stacks, job.config.frozen_layers)
-
-
-def _shards_reference(config: TrainConfig) -> bool:
-    """Whether TRL gives a second model to FSDP, also if only to compute log-probabilities before.
-
-    It is one unit, so a single block has the weights of all layers, and few do not stand for all.
-    """
-    before = (config.method, config.objective, config.reference) == ("full", "dpo", "precomputed")
-    return before or has_reference_model(config)
+    return after_frozen(stacks, config.frozen_layers)
 
 
 def _with_reference(

@@ -47,12 +47,10 @@ class OperatorLog:
 
     def note(self, call: OperatorCall) -> None:
         """Note one call of an operator, after its memory was recorded."""
-        if call.kind is None or call.kind not in self._costs:
-            cost = cost_of(call)
-            if call.kind is not None:
-                self._costs[call.kind] = cost
-        else:
-            cost = self._costs[call.kind]
+        known = call.kind is not None and call.kind in self._costs
+        cost = self._costs[call.kind] if known else cost_of(call)
+        if call.kind is not None:
+            self._costs[call.kind] = cost
         if self._trace.phase == "optimizer" and call.func._schema.name in _FOR_EACH:
             self._note_entries(call, self._trace.taken)
         elif self.entries and self._trace.phase == "optimizer":
@@ -92,16 +90,12 @@ class OperatorLog:
 
     def _note_entries(self, call: OperatorCall, taken: Sequence[int]) -> None:
         """Note which units the tensors of a list belong to: deeper models have longer lists."""
-        trace = self._trace
         counted = [tensor for tensor in tensors_in(call.args[0]) if tensor.numel()]
-        units: list[Region | None] = []
-        for tensor in counted:
-            block = trace.block_of(tensor)
-            units.append(None if block is None else trace.tape.blocks[block].region)
+        units = list(map(self._trace.unit_of, counted))
         if taken:  # the norms' partial sums
             blocks = zip(taken, norm_entries(counted), strict=True)
         else:
-            made = trace.block_of(call.result)
+            made = self._trace.block_of(call.result)
             blocks = zip([] if made is None else [made], [[1] * len(counted)], strict=False)
         for number, entries in blocks:
             own = self.entries[number] = Counter()

@@ -156,7 +156,5 @@ class Streams:
     def current_stream(self, *_: object) -> _Stream:
         return _Stream(self._trace.stream)
 
-    @contextmanager
-    def stream(self, stream: _Stream) -> Iterator[None]:
-        with replaced(self._trace, "stream", stream.number):
-            yield
+    def stream(self, stream: _Stream) -> AbstractContextManager[None]:
+        return replaced(self._trace, "stream", stream.number)

@@ -284,6 +284,11 @@ class AllocationTrace:
         known = self._known.get(tensor.untyped_storage()._cdata)
         return None if known is None else known[0]
 
+    def unit_of(self, tensor: object) -> Region | None:
+        """The unit of a tensor's block; None outside the repeating layers, or without a block."""
+        block = self._known_block(tensor)
+        return None if block is None else block.region
+
     def part_of(self, tensor: torch.Tensor | None) -> int | None:
         """The block of a tensor's storage; of one that is sharded, that of this rank's part."""
         return None if tensor is None else self.block_of(local_part(tensor))

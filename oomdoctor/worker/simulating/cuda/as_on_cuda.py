@@ -121,8 +121,7 @@ def paged_states(
         trace.works_on(parameter)
         with trace.paused():
             state = torch.zeros_like(parameter, dtype=dtype)
-        block = trace.block_of(parameter)
-        unit = None if block is None else trace.tape.blocks[block].region
+        unit = trace.unit_of(parameter)
         managed[unit] = managed.get(unit, 0) + state.untyped_storage().nbytes()
         return state
 
