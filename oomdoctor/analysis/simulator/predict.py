@@ -6,7 +6,7 @@ that found them on disk. What is not recorded yet is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -14,7 +14,8 @@ from oomdoctor.analysis.allocator.records import out_of_memory_message
 from oomdoctor.analysis.fit import is_borderline
 from oomdoctor.analysis.search.micro_batch import Sample, chosen, is_worth
 from oomdoctor.analysis.simulator.card import Card, card_of
-from oomdoctor.analysis.simulator.recorded import Computed, Played, Recorded, RungFacts, Store
+from oomdoctor.analysis.simulator.recorded import Played, Recorded, Store
+from oomdoctor.analysis.simulator.recording_bytes import Pack
 from oomdoctor.analysis.simulator.recordings import Record, Recordings
 from oomdoctor.analysis.simulator.sizes import Sizes
 from oomdoctor.analysis.simulator.zero import ZeroSizes
@@ -47,17 +48,15 @@ class Knowledge:
 def predictions(
     config: TrainConfig,
     request: SimulationRequest,
-    facts: RungFacts,
-    known: Iterable[Recorded],
+    known: Pack,
     record: Record,
     knowledge: Knowledge,
-    computed: Computed | None = None,
 ) -> tuple[Prediction, ...]:
     """Predict peaks, fit and times of a rung for the sizes and devices of the request.
 
     Returns one prediction for each kind of card, or a single one if the request names no device.
-    `known` are recordings of the rung; `record` makes another one. What is `computed` from them is
-    added to it.
+    `known` has recordings of the rung; `record` makes another one. What is computed from them is
+    added to those of the pack.
 
     Raises:
         NewStructureError: a recording is missing, and `record` cannot make it.
@@ -68,8 +67,7 @@ def predictions(
         left.setdefault(card_of(target), []).append(target)
     if not left:
         left[card_of(None)] = []
-    pool = list(known)
-    store = Store({} if computed is None else computed, {})
+    facts, pool, store = known.facts, list(known.recordings), Store(known.computed, {})
     for recorded in pool:
         store.number(recorded)
     found: list[Prediction] = []
@@ -82,7 +80,7 @@ def predictions(
 
     while left:
         card = next(iter(left))
-        of_card = next((known for known in recordings if known.hold_for(card)), None)
+        of_card = next((each for each in recordings if each.hold_for(card)), None)
         if of_card is None:
             has_lines = not joins_rows(config)
             of_card = Recordings(facts, card, pool, kept, store, has_lines=has_lines)

@@ -81,15 +81,8 @@ class Memory:
             with without_collection():
                 pack = opened(kept.data)
                 before = len(pack.computed)
-                found = predictions(
-                    job.config,
-                    job.simulation,
-                    pack.facts,
-                    pack.recordings,
-                    not_recorded,
-                    Knowledge(speed_errors(), parse_oom),
-                    pack.computed,
-                )
+                knowledge = Knowledge(speed_errors(), parse_oom)
+                found = predictions(job.config, job.simulation, pack, not_recorded, knowledge)
             if len(pack.computed) > before:
                 with suppress(OSError):
                     simulations.write(key, packed(pack), kept.made_at)

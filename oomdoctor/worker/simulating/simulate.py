@@ -103,15 +103,8 @@ def _predicted(
         made.append(recorder.record(size, card))
         return made[-1]
 
-    found = predictions(
-        job.config,
-        job.simulation,
-        facts,
-        pack.recordings,
-        record,
-        Knowledge(speed_errors(), parse_oom),
-        pack.computed,
-    )
+    knowledge = Knowledge(speed_errors(), parse_oom)
+    found = predictions(job.config, job.simulation, pack, record, knowledge)
     if file is not None and made:
         whole = Pack(facts, (*pack.recordings, *made), pack.computed)
         with suppress(OSError):  # a full disk costs later plans their head start, not this answer

@@ -152,7 +152,7 @@ def test_what_is_kept_of_it_answers_for_any_number_of_gpus(tmp_path: Path) -> No
 
     def again(config: Any) -> Any:
         known = Knowledge(speed_errors(), lambda message, phase: None)
-        arguments = (asked.simulation, pack.facts, pack.recordings, not_recorded, known)
+        arguments = (asked.simulation, pack, not_recorded, known)
         return predictions(config, *arguments)[0].sizes
 
     assert again(asked.config) == whole.sizes

@@ -56,26 +56,20 @@ def built_job(job: ProbeJob) -> ProbeJob:
 
 def scored_share(config: TrainConfig) -> Fraction | None:
     """The share of scored tokens in TRL's masks, which leave out the first token of each row."""
+    each = config.sequence_length - 1
+    if config.loss == "chunked" and config.packing != "none":
+        # Of a row of several documents, the first token of each has no label.
+        tokens = config.micro_batch() * config.sequence_length
+        unlabeled = config.micro_batch() * documents_of(config)
+        return Fraction(tokens - unlabeled, tokens - 1)
     if config.loss == "chunked":
-        return _share_of_documents(config)
-    if config.objective not in ("dpo", "grpo"):
+        share = Fraction(1)
+    elif config.objective in ("dpo", "grpo"):
+        share = Fraction(scored_tokens(config), each)
+    else:
         return None
-    return _less_padding(Fraction(scored_tokens(config), config.sequence_length - 1), config)
-
-
-def _less_padding(share: Fraction, config: TrainConfig) -> Fraction:
-    """Padding takes one scored token of each padded row."""
-    tokens = rows_of(config) * (config.sequence_length - 1)
-    return share - Fraction(padded_rows(config), tokens)
-
-
-def _share_of_documents(config: TrainConfig) -> Fraction:
-    """Of a row of several documents, the first token of each has no label."""
-    if config.packing == "none":
-        return _less_padding(Fraction(1), config)
-    size = config.micro_batch()
-    tokens = size * config.sequence_length
-    return Fraction(tokens - size * documents_of(config), tokens - 1)
+    # Padding takes one scored token of each padded row.
+    return share - Fraction(padded_rows(config), rows_of(config) * each)
 
 
 def completions_of(ids: torch.Tensor, config: TrainConfig) -> dict[str, torch.Tensor]:
