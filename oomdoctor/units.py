@@ -131,6 +131,14 @@ def format_bytes(size: int | None) -> str:
     return f"{sign}{_three_digits(value)} {unit}"
 
 
+def format_share(part: int, whole: int | None) -> str:
+    """`20.6 of 23.0 GiB`, or the part alone if the whole is not known."""
+    if whole is None:
+        return format_bytes(part)
+    (size, unit), total = format_bytes(part).split(), format_bytes(whole)
+    return f"{size if total.endswith(unit) else format_bytes(part)} of {total}"
+
+
 def format_count(count: int | None) -> str:
     """`8.03B`, `135M`, `12.3k`, `950`; a dash when unknown."""
     if count is None:

@@ -90,7 +90,11 @@ def renewed(text: str) -> str:
         return f"{found[1]}{PARTS[kind](*words)}\n{found[3]}"
 
     def console(found: re.Match[str]) -> str:
-        said = printed(found["command"]) if found["kind"] == "exact" else page_of(found["name"])
+        said = (
+            printed(found["command"])
+            if found["kind"] == "exact"
+            else page_of(found["name"], verbose="--verbose" in found["command"].split())
+        )
         return f"{found[1]}{paragraphs(said, found['chosen'])}```"
 
     return CONSOLE.sub(console, PART.sub(table, text))
@@ -113,10 +117,10 @@ def printed(command: str) -> str:
     return answer.getvalue() + errors.getvalue()
 
 
-def page_of(name: str) -> str:
+def page_of(name: str, *, verbose: bool = False) -> str:
     """The page of a stored report on a terminal."""
     report = loads(Report, (REPORTS / f"{name}.json").read_text(encoding="utf-8"))
-    return render_report(report, "table", Style(terminal=True, width=WIDTH))
+    return render_report(report, "table", Style(terminal=True, width=WIDTH, verbose=verbose))
 
 
 def paragraphs(text: str, chosen: str | None) -> str:

@@ -241,6 +241,25 @@ def memory_errors() -> str:
     return table(head, rows)
 
 
+def proof() -> str:
+    """How far predictions were off, in two sentences."""
+    rows = [
+        row
+        for row in catalogue.peak_errors()
+        if row.reference == "emulated" and row.torch and not row.compute_capability
+    ]
+    every = [row for row in rows if row.method is None and row.metric == "allocated"]
+    count, median = sum(row.count for row in every), max(row.absolute_median for row in every)
+    errors = _published_errors()
+    return (
+        f"How far to trust it: {count} predicted peaks were compared with torch's own CUDA code on "
+        f"[an emulated\nGPU](docs/emulation.md), median difference {median:.3%}; {len(errors)} "
+        f"published trainings on several real GPUs, median\ndifference "
+        f"{statistics.median(errors):.1%}, worst {errors[-1]:.1%}. [How the numbers are "
+        "made](docs/how-the-numbers-are-made.md)."
+    )
+
+
 def speed_errors() -> str:
     """How far estimated times were off, by what was slower."""
     rows = [
@@ -254,7 +273,6 @@ def speed_errors() -> str:
 def published_many() -> str:
     """Trainings on several GPUs that others measured, beside what is predicted."""
     rows: list[tuple[str, ...]] = []
-    errors = []
     for row in json.loads(PUBLISHED_MANY.read_text(encoding="utf-8")):
         told = (
             row["id"],
@@ -264,20 +282,26 @@ def published_many() -> str:
         )
         if "predicted_bytes" in row:
             error = row["predicted_bytes"] / row["measured_bytes"] - 1
-            errors.append(abs(error))
             versions = f"{row['torch']}, {row['transformers']}"
             rows.append((*told, f"{row['predicted_bytes'] / 1e9:.2f}", f"{error:+.1%}", versions))
     head = (
         *("published run", "GPUs", "peak", "measured, GB", "predicted, GB", "difference"),
         "torch, transformers",
     )
-    errors.sort()
+    errors = _published_errors()
     within = errors[math.ceil(0.95 * len(errors)) - 1]
     figures = (
         f"The median difference of these {len(errors)} runs is {statistics.median(errors):.1%}. "
         f"95% of them are within {within:.1%}; the worst is {errors[-1]:.1%}."
     )
     return f"{table(head, rows)}\n\n{figures}"
+
+
+def _published_errors() -> list[float]:
+    """The differences of published trainings on several GPUs, without sign, the smallest first."""
+    known = json.loads(PUBLISHED_MANY.read_text(encoding="utf-8"))
+    found = [row for row in known if "predicted_bytes" in row]
+    return sorted(abs(row["predicted_bytes"] / row["measured_bytes"] - 1) for row in found)
 
 
 def published_many_left_out() -> str:
@@ -343,6 +367,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "json-records": json_records,
     "growth": growth_kinds,
     "memory-errors": memory_errors,
+    "proof": proof,
     "speed-errors": speed_errors,
     "interconnects": interconnects,
     "programs-read": programs_read,

@@ -21,6 +21,7 @@ from oomdoctor.records.report.report import SurveyRequest
 from oomdoctor.records.report.user_training import YOURS
 from oomdoctor.units import GIB, MIB
 
+_USUAL = TrainConfig()
 _USUAL_TOKENS, _USUAL_EVAL_BATCH = 10**6, 8
 _USUAL_RUNG_LIMIT_S = 600.0
 _SETTINGS = {
@@ -109,10 +110,17 @@ def _options(request: SurveyRequest) -> dict[str, str | None]:
     lengths, training = request.lengths, request.training
     if lengths is not None or sweeps_length(request):
         length = lengths.packed_tokens if lengths is not None else None
+    batch: int | None = request.effective_batch_size
+    # A probe takes others on the CPU, and a file has its own.
+    if request.plan is not None and not request.from_files and lengths is None:
+        length = length if length != _USUAL.sequence_length else None
+        batch = batch if batch != _USUAL.effective_batch_size else None
+    usual = recipe.source == "built-in" and recipe.name == "default" and not request.from_files
+    name = recipe.name if recipe.source in _NAMED else recipe.source
     fewest = request.plan.fewest if request.plan is not None else None
     epochs = training.epochs if training is not None else 1
     return {
-        "--recipe": recipe.name if recipe.source in _NAMED else recipe.source,
+        "--recipe": None if usual else name,
         "--revision": model.revision,
         "--source": _unless("auto", model.source),
         "--task": _unless("auto", model.task),
@@ -128,7 +136,7 @@ def _options(request: SurveyRequest) -> dict[str, str | None]:
         "--rows": _unless(None, training.rows if training is not None else None),
         "--epochs": f"{epochs:g}" if epochs != 1 else None,
         "--seq-len": _unless(None, length),
-        "--effective-batch": str(request.effective_batch_size),
+        "--effective-batch": _unless(None, batch),
         "--micro-batch": _unless(None, request.micro_batch_size),
         "--headroom": _unless(f"{USUAL_HEADROOM * 100:.10g}%", f"{request.headroom * 100:.10g}%"),
         "--rank-by": _unless("throughput", request.rank_by),

@@ -7,7 +7,7 @@ end are the sections that every page has: errors, warnings, the next commands.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 if TYPE_CHECKING:
@@ -45,20 +45,22 @@ def figures(name: str, importance: int = 0, detail: str = "") -> Column:
 class Grid:
     """Rows of text under columns. An empty cell has nothing to say; a dash is an unknown value.
 
-    Without `spill` a narrow table drops columns and says so; that suits long lists.
+    Without `spill` a narrow table drops columns and says so; that suits long lists. Without `head`
+    text has no line of names above the rows.
     """
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[str, ...], ...]
     spill: bool = True
+    head: bool = True
 
     def without_empty_columns(self) -> Grid:
         """The grid without the columns that are empty in every row."""
         kept = [i for i in range(len(self.columns)) if any(row[i] for row in self.rows)]
-        return Grid(
-            tuple(self.columns[i] for i in kept),
-            tuple(tuple(row[i] for i in kept) for row in self.rows),
-            self.spill,
+        return replace(
+            self,
+            columns=tuple(self.columns[i] for i in kept),
+            rows=tuple(tuple(row[i] for i in kept) for row in self.rows),
         )
 
 

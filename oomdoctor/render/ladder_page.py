@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from oomdoctor.records.job.machine import Machine
 from oomdoctor.records.report.report import Report
 from oomdoctor.render import blocks
-from oomdoctor.render.blocks import Facts, Look, Note, Part, Section
+from oomdoctor.render.blocks import Facts, Look, Note, Part, Section, Verbatim
+from oomdoctor.render.ladder.answer import answer_lines
 from oomdoctor.render.ladder.bars import bar_sections
 from oomdoctor.render.ladder.details import detail_sections, version_sections
-from oomdoctor.render.ladder.header import header, headline, is_plan
+from oomdoctor.render.ladder.header import header, is_plan
 from oomdoctor.render.ladder.row_lengths import length_sections
 from oomdoctor.render.ladder.rungs import rung_sections
 from oomdoctor.render.ladder.yours import your_sections
@@ -53,8 +54,21 @@ def report_parts(report: Report) -> list[Part]:
     return [replace(part, sections=tuple(held[part.name])) for part in PARTS]
 
 
-def _head(report: Report, _: Look) -> list[Section]:
-    return [Section("", (Note(headline(report), "strong"), *header(report)))]
+def _head(report: Report, look: Look) -> list[Section]:
+    """The answer; with `verbose` also what it is about."""
+    first, *others = answer_lines(report, look.plus_minus)
+    notes = (Note(first, "strong"), *(Note(text, "normal") for text in others))
+    return [Section("", (*notes, *(header(report) if look.verbose else ())))]
+
+
+def _next(report: Report, look: Look) -> list[Section]:
+    """What to type next: in short the first command, and the one that shows all."""
+    if look.verbose:
+        return blocks.next_sections(report)
+    commands = (*report.next_commands, *report.next_on_gpu)
+    more = [line for line in commands[1:] if line.endswith(" --verbose")]
+    shown = Verbatim((*commands[:1], *more[:1]))
+    return [Section("Next:", (shown,))] if commands else []
 
 
 def _files(report: Report, _: Look) -> list[Section]:
@@ -100,7 +114,7 @@ ENTRIES = (
     Entry(lambda report, _: blocks.error_sections(report), "errors"),
     Entry(your_sections, "yours"),
     Entry(rung_sections, "ranking"),
-    Entry(bar_sections),  # a browser has the chart
+    Entry(bar_sections, verbose=True),  # a browser has the chart
     Entry(plan_sections, "plan"),
     Entry(_files, "files"),
     Entry(length_sections, "data"),
@@ -108,7 +122,7 @@ ENTRIES = (
     Entry(detail_sections, "details", verbose=True),
     Entry(version_sections, verbose=True),
     Entry(_environment, "environment", text=False),
-    Entry(lambda report, _: blocks.next_sections(report), "next"),
+    Entry(_next, "next"),
 )
 PARTS = (
     Part("summary", ""),

@@ -60,12 +60,11 @@ def speed(result: ProbeResult, plus_minus: str) -> str:
 
 
 def about_speed(result: ProbeResult, plus_minus: str) -> str:
-    """Tokens per second for a sentence: `about 1,780 tokens/s (±33%)`; empty when unknown."""
+    """Tokens per second for a sentence: `~1,780 tokens/s (±33%)`; empty when unknown."""
     if result.tokens_per_s is None:
         return ""
-    about = "about " if is_estimate(result) else ""
     spread = _spread(result, plus_minus)
-    text = f"{about}{format_rate(result.tokens_per_s)} tokens/s"
+    text = f"{estimate(result.tokens_per_s, result)} tokens/s"
     return f"{text} ({spread})" if spread else text
 
 

@@ -112,7 +112,7 @@ def test_a_narrow_terminal_gets_ascii_signs(golden):
     assert "?" not in narrow
     rule = next(number for number, line in enumerate(narrow.splitlines()) if "----" in line)
     head, _, row = narrow.splitlines()[rule - 1 : rule + 2]
-    assert head.index("vs fastest") + len("vs fastest") == row.index("1.00x") + len("1.00x")
+    assert head.index("batch") + len("batch") == row.index("4 x 8") + len("4 x 8")
 
 
 @pytest.mark.parametrize(
@@ -150,8 +150,8 @@ def test_force_color_colors_a_pipe_and_no_color_wins(
         monkeypatch.setenv(name, value)
     _stored(golden)
     out = cli("show").out
-    assert "fits, " in out and "out of memory" in out
-    assert ("\x1b[32mfits, " in out) == ("\x1b[31mout of memory\x1b[0m" in out) == colored
+    assert "fits, " in out and "short by " in out
+    assert ("\x1b[32mfits, " in out) == ("\x1b[33mshort by " in out) == colored
     assert ("\x1b[" in out) == colored
     assert "\x1b[" not in cli("show", "--json").out + cli("show", "--format", "csv").out
     assert ("\x1b[" in cli("gpus").out + cli("env").out) == colored
@@ -166,7 +166,7 @@ def test_outcomes_are_colored_at_any_width(golden, columns):
     _stored(golden)
     out = on_a_terminal("show", NO_COLOR="", COLUMNS=columns)
     assert re.search(r"\x1b\[[0-9;]*32mfits, ", out)
-    assert re.search(r"\x1b\[[0-9;]*31mout of memory", out)
+    assert re.search(r"\x1b\[[0-9;]*33mshort by ", out)
 
 
 def _stored(golden) -> None:

@@ -128,18 +128,18 @@ def test_a_stored_report_is_shown_and_shows_no_machine(report):
 
 def test_the_first_screen_of_the_readme_has_what_one_needs():
     lines = PAGES["README.md"].splitlines()
-    assert lines.index("## Commands") < 60
+    assert len(lines) < 150
     first = "\n".join(lines[:60])
-    assert "## Install" in first and "--no-deps" in first and "Fits" in first
+    assert "CUDA out of memory?" in first and "## Install" in first and "--no-deps" in first
+    assert "Do this first" in "\n".join(lines[:70])
 
 
-def test_each_verb_has_ten_lines_in_the_readme_and_a_page():
+def test_each_verb_has_a_line_in_the_readme_and_a_page():
     from oomdoctor.cli.main import COMMANDS as VERBS
 
-    readme = PAGES["README.md"]
     for verb in VERBS:
         page = "gpus-and-models" if verb in ("gpus", "models") else verb
-        assert f"(docs/{page}.md)" in readme
+        assert f"(docs/{page}.md)" in PAGES["README.md"]
         assert f"<!-- generated: options {verb} -->" in PAGES[f"docs/{page}.md"]
 
 

@@ -98,7 +98,8 @@ def _plain_block(block: Block, indent: str, color: bool) -> list[str]:
         size = max(len(one_line(name)) for name, _ in block.pairs)
         return [f"{indent}{one_line(n):<{size}}{_GAP}{one_line(t)}" for n, t in block.pairs]
     block = (block.whole if isinstance(block, Sized) else block).without_empty_columns()
-    rows = [[column.name for column in block.columns], *_clean(block)]
+    names = [[column.name for column in block.columns]] if block.head else []
+    rows = [*names, *_clean(block)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(block.columns))]
     return [
         indent
@@ -156,10 +157,11 @@ def _terminal_grid(grid: Grid, indent: str, width: int) -> list[Text]:
     columns, rows = grid.columns, _clean(grid)
     room = width - len(indent)
     kept, widths = _layout(columns, rows, room, cell_len)
-    lines = [
-        Text(indent) + _row(columns, kept, [c.name for c in columns], widths, cell_len, "bold"),
-        Text(indent + _GAP.join("─" * widths[i] for i in kept)[:room], "dim"),
-    ]
+    lines = []
+    if grid.head:
+        names = _row(columns, kept, [c.name for c in columns], widths, cell_len, "bold")
+        rule = Text(indent + _GAP.join("─" * widths[i] for i in kept)[:room], "dim")
+        lines += [Text(indent) + names, rule]
     below = indent + " " * (widths[0] + len(_GAP) if widths[0] <= 4 else 4)
     for row in rows:
         more: list[str] = []

@@ -25,17 +25,13 @@ _FREE = "."
 _MORE = ">"
 _CELLS = (72, 60, 48, 36, 24, 16)
 _BEYOND = 8  # a bar that does not fit goes on for at most so many cells
-_MOST = 16  # rungs; the bars of more would make the page long
 _FAR = 3  # if so much more is usable than any rung needs, the highest peak is the scale
 
 
-def bar_sections(report: Report, look: Look) -> list[Section]:
-    """The bars; none for a long ladder unless all is asked for, and where no peak is known.
-
-    `plan --why` says more about its rung.
-    """
+def bar_sections(report: Report, _: Look) -> list[Section]:
+    """The bars; none where no peak is known, and for `plan --why`, which says more."""
     peaks = peaks_of(report) if report.why is None else []
-    if not peaks or (len(peaks) > _MOST and not look.verbose):
+    if not peaks:
         return []
     usable = report.budget.usable_bytes if report.budget is not None else None
     highest = max(peak.total for peak in peaks)

@@ -20,10 +20,15 @@ from oomdoctor.units import DASH, format_bytes, format_percent, format_rate, for
 _NEAR = "borderline: "
 
 
-def fit_notes(result: ProbeResult, *, planned: bool) -> list[str]:
-    """The notes of a rung that fits; `planned` where every row is predicted."""
+def fit_notes(result: ProbeResult, *, planned: bool, verbose: bool = True) -> list[str]:
+    """The notes of a rung that fits; `planned` where every row is predicted.
+
+    Without `verbose` only what changes the meaning of its numbers.
+    """
     mixed = result.evidence == "predicted" and not planned
     notes = ["predicted, not measured"] if mixed else []
+    if not verbose:
+        return [*notes, *result.notes]
     if result.max_micro_batch_size not in (None, result.micro_batch_size):
         notes.append(f"largest micro-batch {result.max_micro_batch_size}")
     if result.mfu is not None and result.mfu <= 1 and not planned:
@@ -99,6 +104,13 @@ def short_by(result: ProbeResult, usable_bytes: int | None) -> str:
             return f"~{format_bytes(short)}"
     least = "" if result.measurement is not None else "at least "
     return DASH if missed is None else f"{least}{format_bytes(missed)}"
+
+
+def missed_by(result: ProbeResult, usable_bytes: int | None) -> str:
+    """`short by 31.6 GiB, needs 45.8 GiB`, as far as it is known."""
+    size, short = needs(result, usable_bytes), short_by(result, usable_bytes)
+    said = [f"short by {short}"] if short != DASH else []
+    return ", ".join([*said, f"needs {size}"] if size else said)
 
 
 def miss_notes(result: ProbeResult, *, planned: bool) -> list[str]:
@@ -220,7 +232,9 @@ def without(*names: str) -> tuple[Cell, ...]:
     return tuple(cell for cell in FITS if cell[0].name not in names)
 
 
+IN_SHORT = without("peak phase", "vs fastest", "{tokens} tokens")
 UNRANKED = without("#", "vs fastest", "your data", "{tokens} tokens")
+UNRANKED_IN_SHORT = without("#", "vs fastest", "your data", "{tokens} tokens", "peak phase")
 DID_NOT_FIT: tuple[Cell, ...] = (
     _RUNG,
     _OUTCOME,

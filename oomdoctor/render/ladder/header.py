@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from oomdoctor.analysis.rank import ranked_by
 from oomdoctor.records.configuration.config import runs_itself, sequences_per_sample
 from oomdoctor.records.job.machine import Machine
 from oomdoctor.records.job.result import Outcome, ProbeResult
-from oomdoctor.records.report.plan import CardPlan, SweepLine
+from oomdoctor.records.report.plan import CardPlan
 from oomdoctor.records.report.report import Budget, ModelFacts, Report, SurveyRequest
-from oomdoctor.records.report.searched import FewestLine, SolveLine
-from oomdoctor.records.report.user_training import YOURS
 from oomdoctor.render.blocks import Block, Facts
-from oomdoctor.render.ladder.columns import needs, short_by
-from oomdoctor.render.words import METHODS, SWEPT_WORDS, counted
-from oomdoctor.units import DASH, format_bytes, format_count, format_seconds
+from oomdoctor.render.words import METHODS, SWEPT_WORDS, card_name, counted
+from oomdoctor.units import format_bytes, format_count, format_seconds
 
 _SOURCES = {
     "local": "config from the local folder",
@@ -39,25 +34,34 @@ _ESTIMATED = "; speeds (~) are estimated from the card's peak rates"
 
 
 def headline(report: Report) -> str:
-    """One sentence: how many rungs fit, how it ended, how long it took.
-
-    With --from the user's own rung comes first, since the exit code is about it.
-    """
-    name = f"{report.tool.name} {report.tool.version} {report.command}"
+    """One sentence: how many rungs fit, how it ended, how long it took."""
+    name = f"{report.tool.name} {report.tool.version} {report.command}{_subject(report)}"
     took = format_seconds(report.elapsed_s)
     total = len(report.results)
-    if report.cards and not total:
-        if report.status == "interrupted":
-            return f"{name}: interrupted after {took}; so far {_across(report)}"
-        return f"{name}: {_across(report)} ({took})"
-    counts = _counts(report)
-    if report.status in ("running", "interrupted"):
-        still = "still " * (report.status == "running")
-        return f"{name}: {still}{report.status} after {took}; so far {counts}"
-    if not total:
+    across = bool(report.cards) and not total
+    counts = _of_cards(report) if across else _ladder(report)
+    if report.status == "running":
+        return f"{name}: still running after {took}; so far {counts}"
+    if report.status == "interrupted":
+        return f"{name}: interrupted after {took}; so far {counts}"
+    if not total and not across:
         ended = "stopped by an error" if report.errors else "no rung was tried"
         return f"{name}: {ended} after {took}"
     return f"{name}: {counts} ({took})"
+
+
+def _subject(report: Report) -> str:
+    """` of gpt2 on RTX 4090`: the model, and the device if there is one."""
+    model = f" of {report.model.id}" if report.model is not None else ""
+    machine = report.machine
+    if machine is None or (is_plan(report) and len(report.cards) != 1):
+        return model
+    if is_plan(report):
+        return f"{model} on {_times(report, machine)}{card_name(report.cards[0].name)}"
+    if machine.device == "cpu":
+        return f"{model} on the CPU, in bytes of tensors"
+    emulated = "emulated " * machine.emulated
+    return f"{model} on {_times(report, machine)}{emulated}{card_name(machine.gpu_name or 'GPU')}"
 
 
 def is_plan(report: Report) -> bool:
@@ -77,37 +81,6 @@ def own_result(report: Report) -> ProbeResult | None:
     """The row of the rung of --from."""
     key = report.yours.key if report.yours is not None else None
     return next((result for result in report.results if result.key == key), None)
-
-
-def _own(report: Report) -> str:
-    """What became of the rung of --from, and with which change it fits; empty without one."""
-    own, yours = own_result(report), report.yours
-    if own is None or yours is None:
-        return ""
-    usable = report.budget.usable_bytes if report.budget is not None else None
-    if own.outcome == "fits" or own.borderline:
-        what = "is borderline" if own.borderline else "fits"
-        peak = own.deciding_peak_bytes()
-        if peak is None or usable is None:
-            return f"yours {what}"
-        return f"yours {what}: {format_bytes(peak)} of {format_bytes(usable)} usable"
-    if own.outcome not in too_large(report) and own.missed_by_bytes is None:
-        return f"yours was not {'simulated' if is_plan(report) else 'measured'}"
-    peak_text, short = needs(own, usable), short_by(own, usable)
-    said = [f"needs {peak_text}"] if peak_text else []
-    said += [f"short by {short}"] if short != DASH else []
-    text = "yours does not fit" + (f": {', '.join(said)}" if said else "")
-    if yours.aim == "fits" and yours.changes:
-        text += f"; fits with {yours.changes[0].change}"
-    return text
-
-
-def _counts(report: Report) -> str:
-    """The user's own rung, then the ladder; a ladder without other rungs is not counted."""
-    own = _own(report)
-    if not own:
-        return _ladder(report)
-    return own if len(report.results) == 1 else f"{own}; {_ladder(report)}"
 
 
 def _ladder(report: Report) -> str:
@@ -246,47 +219,6 @@ def _model(model: ModelFacts) -> str:
         f"{model.id}{revision}: {model.architecture}{size}{experts}, {model.task}; "
         f"{_SOURCES[model.source]}, {model.weights} weights"
     )
-
-
-def _across(report: Report) -> str:
-    """The result of a plan for several cards, of a sweep, of --solve or of --min.
-
-    With --from the user's own rung comes first; a ladder without other rungs is not counted.
-    """
-    answer = report.sweep or report.fewest or report.solve
-    yours = report.request is not None and report.request.user_training is not None
-    own = [line for line in answer.lines if yours and line.label == YOURS] if answer else []
-    alone = answer is not None and len(own) == len(answer.lines)
-    return "; ".join(
-        filter(None, [_own_reach(report, own), "" if own and alone else _of_cards(report)])
-    )
-
-
-def _own_reach(report: Report, own: Sequence[SweepLine | SolveLine | FewestLine]) -> str:
-    """How far the user's own rung goes on the cards, or with how few GPUs; empty without one."""
-    if not own:
-        return ""
-    found = [value for line in own if (value := _reach(line)) is not None]
-    where = "" if len(own) == 1 else f" on {len(found)} of {counted(len(own), 'card')}"
-    if report.fewest is not None:
-        best = f"on {counted(min(found, default=0), 'GPU')}{where}"
-        none = f"on none of {report.fewest.low} to {report.fewest.high} GPUs"
-    else:
-        answer = report.sweep or report.solve
-        word = SWEPT_WORDS[answer.key] if answer is not None else ""
-        best = f"up to {word} {max(found, default=0):,}{where}"
-        values = f"none of {counted(len(report.sweep.values), 'value')} of " if report.sweep else ""
-        none = f"at {values or 'no '}{word}"
-    if not found and all(line.reason for line in own):
-        return "yours was not simulated"
-    return f"yours fits {best if found else none}"
-
-
-def _reach(line: SweepLine | SolveLine | FewestLine) -> int | None:
-    """The largest value with which a rung fits, or the fewest GPUs."""
-    if isinstance(line, SweepLine):
-        return line.largest_fitting if line.crossed_at is None else line.crossed_at
-    return line.largest if isinstance(line, SolveLine) else line.gpus
 
 
 def _of_cards(report: Report) -> str:

@@ -117,7 +117,7 @@ def test_when_nothing_fits_less_is_asked():
     assert next_commands((OOM,), asked, "run-1") == (
         "oomdoctor probe './my model' --recipe qlora --device cuda:1 --vram 8GiB "
         "--seq-len 2048 --effective-batch 16",
-        "oomdoctor probe './my model' --recipe default --device cuda:1 --vram 8GiB "
+        "oomdoctor probe './my model' --device cuda:1 --vram 8GiB "
         "--seq-len 1024 --effective-batch 16",
         "oomdoctor models",
     )
@@ -178,7 +178,7 @@ def test_a_recipe_of_the_user_is_named_by_its_file():
 
 
 PLANNED = {"device": "cuda", "plan": PlanRequest(("RTX 4090",))}
-SIZES = "--recipe default --seq-len 2048 --effective-batch 16"
+SIZES = "--seq-len 2048 --effective-batch 16"  # a probe takes others on the CPU
 
 
 def test_what_only_the_simulation_does_not_support_is_open():
@@ -193,7 +193,7 @@ def test_after_a_plan_that_fits_measure_it_or_take_it_apart():
     assert measuring_commands((FITS, fast, OOM), asked) == (f"oomdoctor probe some/model {SIZES}",)
     assert measuring_commands((OOM,), asked) == measuring_commands((FITS,), request()) == ()
     assert next_commands((FITS, fast, OOM), asked, "run-1") == (
-        f"oomdoctor plan some/model --gpu 'RTX 4090' {SIZES} --why fast",
+        "oomdoctor plan some/model --gpu 'RTX 4090' --why fast",
         "oomdoctor show run-1 --verbose",
     )
 
@@ -201,17 +201,15 @@ def test_after_a_plan_that_fits_measure_it_or_take_it_apart():
 def test_what_changes_the_training_comes_with_the_smaller_micro_batch():
     asked = request(**PLANNED, micro_batch_size=8)
     size, *others = next_commands((OOM,), asked, "run-1")[1:3]
-    assert "--recipe default" in size and size.endswith("--micro-batch 1")
+    assert "--recipe" not in size and size.endswith("--micro-batch 1")
     assert others[0].endswith("--micro-batch 1") and "--recipe qlora" in others[0]
 
 
 def test_after_a_plan_that_does_not_fit_ask_for_other_cards_or_less():
     assert next_commands((OOM,), request(**PLANNED), "run-1") == (
-        f"oomdoctor plan some/model --all-gpus {SIZES}",
-        "oomdoctor plan some/model --gpu 'RTX 4090' --recipe qlora --seq-len 2048 "
-        "--effective-batch 16",
-        "oomdoctor plan some/model --gpu 'RTX 4090' --recipe default --seq-len 1024 "
-        "--effective-batch 16",
+        "oomdoctor plan some/model --all-gpus",
+        "oomdoctor plan some/model --gpu 'RTX 4090' --recipe qlora",
+        "oomdoctor plan some/model --gpu 'RTX 4090' --seq-len 1024",
         "oomdoctor show run-1 --verbose",
     )
 
@@ -220,13 +218,12 @@ def test_a_plan_that_was_broken_off_is_made_again_with_all_it_asked():
     sweep = PlanRequest(("T4",), sweep=Sweep("sequence_length", (512, 1024)))
     lines = next_commands((), request(device="cuda", plan=sweep), "run-1", interrupted=True)
     assert lines == (
-        "oomdoctor plan some/model --gpu T4 --sweep seq-len=512,1024 --recipe default "
-        "--effective-batch 16",
+        "oomdoctor plan some/model --gpu T4 --sweep seq-len=512,1024",
         "oomdoctor show run-1 --verbose",
     )
     why = PlanRequest(("T4",), why="full-bf16")
     again = next_commands((), request(device="cuda", plan=why), "run-1", interrupted=True)[0]
-    assert again == f"oomdoctor plan some/model --gpu T4 --why full-bf16 {SIZES}"
+    assert again == "oomdoctor plan some/model --gpu T4 --why full-bf16"
 
 
 def test_the_next_commands_keep_the_own_data():

@@ -30,9 +30,9 @@ ROOT = Path(__file__).parents[3]
 SCHEMA_FILE = ROOT / "oomdoctor" / "data" / "report.schema.json"
 
 
-def document(report: Report, format: str) -> str:
+def document(report: Report, format: str, *, verbose: bool = False) -> str:
     """The report as a document."""
-    return render_report(report, format, Style(width=80))
+    return render_report(report, format, Style(width=80, verbose=verbose))
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +198,7 @@ def test_csv_keeps_a_row_on_a_line_and_commas_in_a_cell() -> None:
 def test_markdown_tables_have_as_many_cells_as_columns() -> None:
     report = gpu_report()
     rows = tuple(replace(result, label=r"a|b\|c") for result in report.results)
-    text = document(replace(report, results=rows), "markdown")
+    text = document(replace(report, results=rows), "markdown", verbose=True)
     counts = set()
     for block in text.split("\n\n"):
         lines = block.splitlines()

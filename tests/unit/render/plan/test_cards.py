@@ -193,9 +193,7 @@ def test_money(amount: float, currency: str, text: str) -> None:
 
 def test_an_interrupted_plan_says_so_first() -> None:
     first = table(replace(cards_report(), status="interrupted"), 140)[0]
-    assert first.endswith(
-        "plan: interrupted after 14.2 s; so far at least one rung fits on 3 of 5 cards"
-    )
+    assert first.endswith("interrupted after 14.2 s; so far at least one rung fits on 3 of 5 cards")
 
 
 def test_the_table_of_cards_says_what_the_page_of_one_card_says() -> None:

@@ -13,8 +13,8 @@ from oomdoctor.render import render_report
 from oomdoctor.render.formats import Style
 
 
-def page(report: Report) -> str:
-    return render_report(report, "table", Style(width=100))
+def page(report: Report, *, verbose: bool = False) -> str:
+    return render_report(report, "table", Style(width=100, verbose=verbose))
 
 
 def row(text: str, label: str) -> str:
@@ -62,9 +62,9 @@ def test_a_line_of_csv_is_a_rung() -> None:
 
 
 def test_the_head_counts_the_gpus_and_names_the_engines() -> None:
-    text = page(sharded_report())
+    text = page(sharded_report(), verbose=True)
     assert "8 x NVIDIA H100 80GB HBM3" in text
     assert "usable per GPU" in text
     assert "2 rungs: the engine itself ran on the emulated card" in text
     assert "Checked on the emulated card" not in text
-    assert "1 to 64 x NVIDIA H100" in page(fewest_report())
+    assert "1 to 64 x NVIDIA H100" in page(fewest_report(), verbose=True)

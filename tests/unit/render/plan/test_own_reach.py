@@ -1,4 +1,4 @@
-"""The headline of --sweep, --solve and --min with --from: it is about the user's own rung."""
+"""The answer of --sweep, --solve and --min with --from: it is about the user's own rung."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from example_plans import solve_report, sweep_report
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.report.report import Report
 from oomdoctor.records.report.user_training import YOURS, TrainingFile, UserTraining
-from oomdoctor.render.ladder.header import headline
+from oomdoctor.render.ladder.answer import answer_lines
 
 TRAINING = UserTraining(
     files=(TrainingFile("train.yaml", "axolotl", "yaml"),), model="m", revision=None, task=None,
@@ -21,7 +21,7 @@ TRAINING = UserTraining(
 
 
 def of_yours(report: Report, *, alone: bool = False, **changes: Any) -> str:
-    """The headline, as if the first rung were that of the user's file."""
+    """The answer, as if the first rung were that of the user's file."""
     name = next(one for one in ("sweep", "solve", "fewest") if getattr(report, one) is not None)
     answer = getattr(report, name)
     first = answer.lines[0].key
@@ -33,25 +33,22 @@ def of_yours(report: Report, *, alone: bool = False, **changes: Any) -> str:
     assert report.request is not None
     request = replace(report.request, user_training=TRAINING)
     answers: dict[str, Any] = {name: replace(answer, lines=tuple(lines))}
-    return headline(replace(report, request=request, **answers)).partition("plan: ")[2]
+    return answer_lines(replace(report, request=request, **answers), "±")[0]
 
 
 @pytest.mark.parametrize(
     ("report", "changes", "start"),
     [
-        (sweep_report, {"crossed_at": 3_219}, "yours fits up to sequence length 3,219"),
+        (sweep_report, {"crossed_at": 3_219}, "Yours fits up to sequence length 3,219"),
         (sweep_report, {"crossed_at": None, "largest_fitting": None, "reason": None},
-         "yours fits at none of"),
-        (solve_report, {"largest": 3_712}, "yours fits up to sequence length 3,712"),
-        (solve_report, {"largest": None, "reason": None}, "yours fits at no sequence length"),
-        (solve_report, {"largest": None, "reason": "no"}, "yours was not simulated"),
-        (fewest_report, {"gpus": 4}, "yours fits on 4 GPUs"),
-        (fewest_report, {"gpus": None, "reason": None}, "yours fits on none of 1 to 64 GPUs"),
+         "Yours fits at none of"),
+        (solve_report, {"largest": 3_712}, "Yours fits up to sequence length 3,712"),
+        (solve_report, {"largest": None, "reason": None}, "Yours fits at no sequence length"),
+        (solve_report, {"largest": None, "reason": "no"}, "Yours was not simulated"),
+        (fewest_report, {"gpus": 4}, "Yours fits on 4 GPUs"),
+        (fewest_report, {"gpus": None, "reason": None}, "Yours fits on none of 1 to 64 GPUs"),
     ],
 )  # fmt: skip
 def test_the_users_own_rung_comes_first(report: Any, changes: dict[str, Any], start: str) -> None:
-    said = of_yours(report(), **changes)
-    assert said.startswith(start)
-    assert said.partition("; ")[2] == headline(report()).partition("plan: ")[2]
-    alone = of_yours(report(), alone=True, **changes)
-    assert alone.startswith(start) and "; " not in alone
+    assert of_yours(report(), **changes).startswith(start)
+    assert of_yours(report(), alone=True, **changes).startswith(start)

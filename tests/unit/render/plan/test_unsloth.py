@@ -12,7 +12,7 @@ from oomdoctor.render.formats import Style
 
 
 def page(report: Report) -> str:
-    return render_report(report, "table", Style(width=100))
+    return render_report(report, "table", Style(width=100, verbose=True))
 
 
 def with_unsloth(report: Report) -> Report:
