@@ -142,7 +142,10 @@ class Guard:
         if not failed:
             self.in_a_row = 0
             return False
-        self._clear_gradients()
+        self._model.zero_grad(set_to_none=True)
+        if self._optimizer is not None:
+            self._optimizer.zero_grad(set_to_none=True)
+        _empty_cache()
         self.skips += 1
         self.in_a_row += 1
         if self.in_a_row >= self._most:
@@ -164,12 +167,6 @@ class Guard:
                 raise
             text = f"{failure}\n\nThe batch cannot be skipped: gradients alone do not fit."
             raise type(failure)(text, failure.diagnosis) from error
-
-    def _clear_gradients(self) -> None:
-        self._model.zero_grad(set_to_none=True)
-        if self._optimizer is not None:
-            self._optimizer.zero_grad(set_to_none=True)
-        _empty_cache()
 
     def _too_often(self, failure: Any, failed: list[int]) -> Any:
         from oomdoctor.monitor.guarding.diagnosed import diagnosed_type

@@ -68,19 +68,15 @@ def _wrap(owner: Any, folder: Path) -> None:
             options.pop("revision", None)
             options.pop("subfolder", None)
             if owner.__name__ == "AutoTokenizer" and (served / _STAND_IN).exists():
-                return _stand_in(served, *rest, **options)
+                from transformers import PreTrainedTokenizerFast
+
+                # As its file says; the class of some models, such as Qwen2, ignores the file.
+                options.pop("use_fast", None)
+                return PreTrainedTokenizerFast.from_pretrained(str(served), *rest, **options)
         return function(cls, name if served is None else str(served), *rest, **options)
 
     from_pretrained.__wrapped_by_oomdoctor__ = True  # type: ignore[attr-defined]
     owner.from_pretrained = classmethod(from_pretrained)
-
-
-def _stand_in(served: Path, *rest: Any, **options: Any) -> Any:
-    """The stand-in as its file says; the class of some models, such as Qwen2, ignores the file."""
-    from transformers import PreTrainedTokenizerFast
-
-    options.pop("use_fast", None)
-    return PreTrainedTokenizerFast.from_pretrained(str(served), *rest, **options)
 
 
 def served_folder(name: str, folder: Path, revision: str | None = None) -> Path | None:

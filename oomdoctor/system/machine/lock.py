@@ -46,7 +46,9 @@ def device_lock(
         OomDoctorError: the device is busy and we do not wait (any longer), or the state folder
             cannot be written (exit 5).
     """
-    path = _lock_path(device_id)
+    # A UUID is unique, but "cpu" is another device on each host that shares the home folder.
+    name = f"cpu-{platform.node()}" if device_id == "cpu" else device_id
+    path = state_dir() / "locks" / f"{re.sub(r'[^A-Za-z0-9.-]+', '-', name)}.lock"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Without O_TRUNC, which would erase the holder's name.
@@ -131,9 +133,3 @@ def _holder(file: IO[str]) -> str:
     except (OSError, ValueError, TypeError, KeyError):
         return ""
     return f" (process {pid}, run {run})" if run else f" (process {pid})"
-
-
-def _lock_path(device_id: str) -> Path:
-    # A UUID is unique, but "cpu" is another device on each host that shares the home folder.
-    name = f"cpu-{platform.node()}" if device_id == "cpu" else device_id
-    return state_dir() / "locks" / f"{re.sub(r'[^A-Za-z0-9.-]+', '-', name)}.lock"

@@ -8,6 +8,7 @@ when it is imported.
 from __future__ import annotations
 
 import ssl
+from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -138,7 +139,11 @@ def _explain(ref: ModelRef, file: str, error: Exception, errors: Any) -> OomDoct
             "leave out --revision to use the main branch",
         )
     if isinstance(error, errors.EntryNotFoundError) and status == 404:
-        return missing_config(ref.name, _adapter_config(ref) if file == CONFIG else None)
+        adapter = None
+        if file == CONFIG:  # else the repository has none
+            with suppress(OomDoctorError):
+                adapter = _download(ref, "adapter_config.json")
+        return missing_config(ref.name, adapter)
     if status == 401:
         return model_error(
             "bad_token",
@@ -189,14 +194,6 @@ def _refused(ref: ModelRef, status: int | None) -> OomDoctorError:
     if find_model(ref.name):
         way += "; or use the built-in architecture facts with --source catalogue"
     return model_error("gated", f"{ref.name} is gated and {why}", way)
-
-
-def _adapter_config(ref: ModelRef) -> Path | None:
-    """adapter_config.json of a repository without config.json; None if it has none."""
-    try:
-        return _download(ref, "adapter_config.json")
-    except OomDoctorError:
-        return None
 
 
 def _cache_dir() -> Path:

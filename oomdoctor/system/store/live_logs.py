@@ -61,7 +61,11 @@ def new_log_file() -> Path:
     """
     folder = live_folder()
     folder.mkdir(parents=True, exist_ok=True)
-    _remove_old(folder)
+    limit = time.time() - _KEPT_S
+    for path in folder.glob("*.jsonl"):
+        with suppress(OSError):
+            if path.stat().st_mtime < limit and not _is_in_use(path):
+                path.unlink()
     host, pid = platform.node(), os.getpid()
     for name in (f"{pid}.jsonl", f"{pid}-{host}.jsonl".replace("/", "-")):
         path = folder / name
@@ -147,14 +151,6 @@ def _parent(folder: Path) -> int | None:
         return int(fields[1])
     except (OSError, ValueError, IndexError):
         return None
-
-
-def _remove_old(folder: Path) -> None:
-    limit = time.time() - _KEPT_S
-    for path in folder.glob("*.jsonl"):
-        with suppress(OSError):
-            if path.stat().st_mtime < limit and not _is_in_use(path):
-                path.unlink()
 
 
 def _is_in_use(path: Path) -> bool:
