@@ -102,14 +102,16 @@ class Runs:
             return "the snapshot has no history"
         if len(self.order.events) * len(_RULES) > self._left:
             return f"the trace is too long to be replayed ({len(self.order.events):,} events)"
-        if self.order.failed is not None:
-            return None if self._fails_there() else _ELSEWHERE
-        return None if self._reserves_that() else self._reserves_other()
-
-    def _fails_there(self) -> bool:
-        """Whether a replay runs out of memory where the program did."""
-        capacity, last = self.order.capacity_bytes, len(self.order.events) - 2
-        return self._choose(lambda s: self._replay(capacity, s, self.order.sizes).failed_at == last)
+        order = self.order
+        if order.failed is not None:
+            capacity, last = order.capacity_bytes, len(order.events) - 2
+            fails = self._choose(lambda s: self._replay(capacity, s, order.sizes).failed_at == last)
+            return None if fails else _ELSEWHERE
+        if self._reserves_that():
+            return None
+        late = ", which began when memory was already in use"
+        began = late if self._history.lives.began_reserved else ""
+        return f"a replay does not reserve what the trace shows{began}"
 
     def _reserves_that(self) -> bool:
         """Whether a replay reserves what the trace shows."""
@@ -132,11 +134,6 @@ class Runs:
                 self.settings = settings
                 return True
         return False
-
-    def _reserves_other(self) -> str:
-        late = ", which began when memory was already in use"
-        began = late if self._history.lives.began_reserved else ""
-        return f"a replay does not reserve what the trace shows{began}"
 
 
 def _with_sizes(events: Sequence[int], sizes: Sequence[int]) -> Iterator[tuple[int, int]]:

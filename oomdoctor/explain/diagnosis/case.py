@@ -155,9 +155,10 @@ class Case:
         """What has to be freed: what was missing, or more if the arithmetic or a run says so."""
         if self.short_bytes is not None:
             return self.short_bytes
-        if not self.beyond:
+        total, room = self.total, self.room
+        if not self.beyond or total is None or room is None:
             return self.missing
-        return max(self.missing or 0, self.beyond_room)
+        return max(self.missing or 0, total - room)
 
     @cached_property
     def room(self) -> int | None:
@@ -167,12 +168,6 @@ class Case:
         allowed = self.incident.event.allowed_bytes
         room = self.capacity - (self.others or 0)
         return room if allowed is None else min(room, allowed)
-
-    @property
-    def beyond_room(self) -> int:
-        """By how much the arithmetic's total exceeds the room; 0 if it does not, or is unknown."""
-        total, room = self.total, self.room
-        return 0 if total is None or room is None else max(0, total - room)
 
     @cached_property
     def beyond(self) -> bool:

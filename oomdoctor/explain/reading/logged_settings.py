@@ -108,8 +108,10 @@ class SettingsReader:
                 self._set("allocator", match[1], text)
         if " = " in text and (banner := _BANNER.search(text)):
             self._set(_BANNERS[banner[1]], banner[2], text)
-        if "odel" in text or "_name_or_path" in text or "from_pretrained" in text:
-            self._named_model(text)
+        may_name = "odel" in text or "_name_or_path" in text or "from_pretrained" in text
+        if may_name and self.model is None and (named := _RE["model"].search(text)) is not None:
+            self.model = named[1] or named[3] or named[2].replace("--", "/", 1)
+            self._quote("model_id", text)
         if (peft := _RE["peft"].search(text)) is not None:
             self.settings["trainable_parameters"] = int(peft[1].replace(",", ""))
             self.settings["all_parameters"] = int(peft[2].replace(",", ""))
@@ -123,11 +125,6 @@ class SettingsReader:
         if value is not None and name not in self.settings:
             self.settings[name] = value
             self._quote(name, text)
-
-    def _named_model(self, text: str) -> None:
-        if self.model is None and (match := _RE["model"].search(text)) is not None:
-            self.model = match[1] or match[3] or match[2].replace("--", "/", 1)
-            self._quote("model_id", text)
 
     def _quote(self, key: str, text: str) -> None:
         self.evidence[key] = (text.strip()[:_LONGEST_QUOTE],)

@@ -83,11 +83,6 @@ def _not_checkpointed(case: Case) -> bool:
     )
 
 
-def _offloadable(case: Case) -> bool:
-    smallest = case.batch == 1 or case.setup.get("activation_checkpointing") not in (None, "none")
-    return bool(smallest) and case.phase in ("forward", "backward", "loss")
-
-
 # Optimizer, gradients and weights.
 
 
@@ -237,7 +232,10 @@ WHEN: Mapping[str, Condition] = {
     ),
     "smaller_batch": _many_sequences,
     "checkpointing": lambda case: _not_checkpointed(case) and not case.one_buffer,
-    "offload_activations": _offloadable,
+    "offload_activations": lambda case: (
+        (case.batch == 1 or case.setup.get("activation_checkpointing") not in (None, "none"))
+        and case.phase in ("forward", "backward", "loss")
+    ),
     "shorter_sequence": _long_sequences,
     "adamw_8bit": lambda case: _wide_states(case) and _quantizes(case),
     "paged_adamw": lambda case: _unpaged(case) and _quantizes(case),

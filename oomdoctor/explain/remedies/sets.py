@@ -292,15 +292,6 @@ def _liger(case: Case, training: Training) -> bool:
     return _grows(case, training) and any(n in case.sizes.model_type for n in LIGER_FAMILIES)
 
 
-def _chunked(case: Case, training: Training) -> bool:
-    return trl_computes_loss(case) and _grows(case, training)
-
-
-def _shard(case: Case, training: Training) -> bool:
-    several = training.config.world_size > 1 and training.stage < 3
-    return case.trains and several and training.config.method != "qlora"
-
-
 def _offload(case: Case, training: Training) -> bool:
     on_device = training.master_weights and not training.states_on_host
     movable = _own_states(case, training) or (case.trains and on_device)
@@ -318,9 +309,14 @@ _HELPS: Mapping[str, Callable[[Case, Training], bool]] = {
     "sdpa": _sdpa,
     "fused_optimizer": _own_states,
     "checkpointing": _grows,
-    "chunked": _chunked,
+    "chunked": lambda case, training: trl_computes_loss(case) and _grows(case, training),
     "liger": _liger,
-    "shard": _shard,
+    "shard": lambda case, training: (
+        case.trains
+        and training.config.world_size > 1
+        and training.stage < 3
+        and training.config.method != "qlora"
+    ),
     "adamw_8bit": _wide_states,
     "paged_adamw": _whole_states,
     "half_weights": lambda case, training: training.config.method != "qlora",
