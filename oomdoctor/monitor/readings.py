@@ -19,7 +19,7 @@ from oomdoctor.records.report.watch import LiveGpu
 _ASK_DRIVER_S = 1.0  # between two questions to the driver, which may take a millisecond
 _SERIES = ("allocated_bytes", "reserved_bytes")
 # The functions of torch._C by which a script resets peaks, and those by which it reads them.
-_RESETS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
+RESETS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
 _READS = ("_cuda_memoryStats", "_accelerator_getDeviceStats")
 
 Stats = dict[str, Any]
@@ -184,7 +184,7 @@ def _keep_peaks_of_the_script() -> None:
 
     if _raw:
         return
-    for names, wrapped in ((_RESETS, _resetting), (_READS, _reading)):
+    for names, wrapped in ((RESETS, _resetting), (_READS, _reading)):
         for name in names:
             function = getattr(torch._C, name, None)
             if function is not None:

@@ -39,7 +39,7 @@ from oomdoctor.explain.reading.parse import MAY_OPEN, Message, figure, printed_s
 from oomdoctor.explain.reading.patterns import patterns
 from oomdoctor.explain.reading.printed_sizes import size_bytes
 from oomdoctor.records.job.measurement import OomEvent
-from oomdoctor.records.report.diagnosis import Frame, Incident, LogFacts, Resource
+from oomdoctor.records.report.diagnosis import Frame, Incident, LogFacts
 
 _RE = patterns("scan")
 
@@ -241,7 +241,10 @@ class _Scanner:
         rank = self._rank(split, line)
         if rank is None and dialect.hints_only and (beside := _RE["rank_beside"].search(around)):
             rank = int(beside[1])
-        name, resource = self._dialect_and_resource(message, frames, around)
+        name, resource = dialect.name, message.resource
+        called = " ".join(f"{f.function} {f.code or ''}" for f in frames[-3:]) or around
+        if name == "cuda_driver" and _RE["pinned"].search(called):  # pinned memory of the host
+            name, resource = "wsl_pinned" if self._wsl else name, "host"
         event = replace(self._with_figures(message, index, split.tag), phase=phase, dialect=name)
         incident = Incident(
             event,
@@ -261,16 +264,6 @@ class _Scanner:
         )
         report = report._replace(last=self._window.line(told[-1]).number)
         fold(self._found, Finding(incident, [report], dialect))
-
-    def _dialect_and_resource(
-        self, message: Message, frames: tuple[Frame, ...], around: str
-    ) -> tuple[str, Resource]:
-        """The driver's "out of memory" may mean pinned host memory."""
-        name = message.dialect.name
-        called = " ".join(f"{f.function} {f.code or ''}" for f in frames[-3:]) or around
-        if name == "cuda_driver" and _RE["pinned"].search(called):
-            return ("wsl_pinned" if self._wsl else name), "host"
-        return name, message.resource
 
     def _with_figures(self, message: Message, index: int, tag: str) -> OomEvent:
         """What a message says, with the figures that its program prints on lines beside it."""

@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oomdoctor.monitor.inside.ending import StepMemory
+from oomdoctor.monitor.readings import RESETS, live_gpu
 
 if TYPE_CHECKING:
     from oomdoctor.monitor.log import LiveLog
 
-# Functions of torch._C that reset the peaks of the device in their first argument.
-_RESETTING = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
 # device -> bytes allocated and reserved at the most, before the last reset
 _before: dict[int, tuple[int, int]] = {}
 
@@ -36,7 +35,7 @@ def keep_peaks() -> None:
     """Keep peaks from now on, before they are reset."""
     import torch
 
-    for name in _RESETTING:
+    for name in RESETS:
         reset = getattr(torch._C, name, None)
         if reset is not None:
             setattr(torch._C, name, _keeping(reset))
@@ -110,7 +109,6 @@ class Live:
     def write(self, devices: dict[int, dict[str, Any]], steps: dict[int, StepMemory]) -> None:
         """Write the memory after a step; `devices` are facts, both by the index of the device."""
         from oomdoctor.monitor.log import LiveLog
-        from oomdoctor.monitor.readings import live_gpu
         from oomdoctor.records.report.watch import LiveStep
 
         if self._log is None:
