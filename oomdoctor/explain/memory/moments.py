@@ -61,9 +61,11 @@ def moments(sizes: Sizes, training: Training) -> tuple[Moment, ...]:
         found.append(_moment("at the end of the forward pass", "forward", *base, waiting, kept))
         found.append(_moment(start, "loss backward", *base, waiting, kept, output, copies))
         again = recomputed(sizes, training)
-        head = waiting or _head_gradient(sizes, training)
         if again is not None:
-            found.append(_moment("in the backward pass", "backward", *base, head, again))
+            # The first gradient is that of the output head.
+            count = sizes.vocabulary * sizes.embedding
+            head = gradients_of(count, training) if training.config.method == "full" else None
+            found.append(_moment("in the backward pass", "backward", *base, waiting or head, again))
         layer = first_layer(sizes, training)
         late = learned if waiting else _without_embedding(learned, sizes, training)
         found.append(_moment("at the end of the backward pass", "backward", *base, late, layer))
@@ -102,13 +104,6 @@ def serving(sizes: Sizes, training: Training) -> Moment:
 def _moment(when: str, phases: str, *parts: Term | None) -> Moment:
     known = tuple(part for part in parts if part is not None and part.size_bytes)
     return Moment(when, tuple(phases.split()), known)
-
-
-def _head_gradient(sizes: Sizes, training: Training) -> Term | None:
-    """The first gradient of the backward pass: that of the output head."""
-    if training.config.method != "full":
-        return None
-    return gradients_of(sizes.vocabulary * sizes.embedding, training)
 
 
 def _without_embedding(learned: Term, sizes: Sizes, training: Training) -> Term:

@@ -46,7 +46,10 @@ def kind_of(
     if phases[main] == "eval":
         return "evaluation"
     is_logits = history.categories.of(largest.block).category == "logits"
-    is_output = is_logits or main.depth <= _shallowest(history)
+    # How many calls of `forward` are around the outermost blocks of a pass.
+    meanings = map(history.meanings.of, set(history.lives.blocks.stack))
+    depths = (one.depth for one in meanings if one.phase == "forward" and one.depth)
+    is_output = is_logits or main.depth <= min(depths, default=1)
     return "outputs" if is_output else "activations"
 
 
@@ -95,12 +98,6 @@ def _own_chain(frames: tuple[Frame, ...]) -> list[Frame]:
 
 def _phase(history: History, line: Line) -> ReadPhase:
     return history.meanings.phase(line.staying()[0])
-
-
-def _shallowest(history: History) -> int:
-    """How many calls of `forward` are around the outermost blocks of a pass."""
-    meanings = (history.meanings.of(stack) for stack in set(history.lives.blocks.stack))
-    return min((one.depth for one in meanings if one.phase == "forward" and one.depth), default=1)
 
 
 def _keeps_a_graph(history: History, moments: Moments) -> bool:
