@@ -66,16 +66,9 @@ def ask(python: Path) -> Interpreter:
         raise ValueError(lines[-1] if lines else "it printed nothing") from error
     folder = Path(answer["torch"]) if answer["torch"] else None
     version, cuda = _versions(folder) if folder else (None, None)
-    return Interpreter(
-        python=python,
-        torch=folder,
-        torch_version=version,
-        cuda=cuda,
-        packages=tuple(Path(p) for p in answer["packages"]),
-        system=answer["system"],
-        machine=answer["machine"],
-        libc=answer["libc"],
-    )
+    packages = tuple(map(Path, answer["packages"]))
+    known = {name: answer[name] for name in ("system", "machine", "libc")}
+    return Interpreter(python, folder, version, cuda, packages, **known)
 
 
 def _versions(torch: Path) -> tuple[str | None, str | None]:

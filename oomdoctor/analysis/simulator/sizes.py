@@ -217,18 +217,8 @@ def phase_peaks(layout: Layout) -> tuple[PhasePeak, ...]:
             kind = (layout.sizes[block], entry.category, entry.operator, module)
             grouped[kind] = grouped.get(kind, 0) + count
         largest = sorted(grouped.items(), key=lambda item: -item[0][0] * item[1])[:_LARGEST]
-        found.append(
-            PhasePeak(
-                step,
-                phase,
-                peak.size,
-                totals,
-                tuple(
-                    Allocation(bytes_, count, category, operator, module)
-                    for (bytes_, category, operator, module), count in largest
-                ),
-            )
-        )
+        allocations = tuple(Allocation(size, count, *of) for (size, *of), count in largest)
+        found.append(PhasePeak(step, phase, peak.size, totals, allocations))
     return tuple(found)
 
 

@@ -143,16 +143,12 @@ class ZeroSizes:
 
     def details(self, size: int) -> tuple[PhasePeak, ...]:
         """The peak of each phase by category; its single allocations are not known."""
-        return tuple(
-            PhasePeak(
-                "load" if phase == "load" else "first",
-                phase,
-                size_of(parts),
-                dict.fromkeys(CATEGORIES, 0) | parts,
-                (),
-            )
-            for phase, parts in self._peaks_at(size).phases.items()
-        )
+        found = []
+        for phase, parts in self._peaks_at(size).phases.items():
+            step = "load" if phase == "load" else "first"
+            totals = dict.fromkeys(CATEGORIES, 0) | parts
+            found.append(PhasePeak(step, phase, size_of(parts), totals, ()))
+        return tuple(found)
 
     def timing(self, target: Target, size: int) -> Timing | None:
         """The times on a card; None if they cannot be estimated."""

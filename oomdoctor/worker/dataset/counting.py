@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _BATCH_ROWS = 512
 _BATCH_CHARACTERS = 4_000_000  # a batch of long rows ends before its tokens fill the memory
 _THREADS = "2"  # login nodes kill processes with more
+_OFF = ("truncation", "padding", "return_attention_mask", "return_token_type_ids")
 _BYTES = re.compile(r"bytes/(\d+(?:\.\d+)?)")
 
 
@@ -99,14 +100,7 @@ def counter_of(request: LengthsRequest, model: ModelSpec) -> Counter:
         return text
 
     def count(texts: list[str], special: bool) -> list[int]:
-        encoded = tokenizer(
-            texts,
-            add_special_tokens=special,
-            truncation=False,
-            padding=False,
-            return_attention_mask=False,
-            return_token_type_ids=False,
-        )
+        encoded = tokenizer(texts, add_special_tokens=special, **dict.fromkeys(_OFF, False))
         return [len(ids) for ids in encoded["input_ids"]]
 
     return Counter(name, False, template if tokenizer.chat_template else None, count)

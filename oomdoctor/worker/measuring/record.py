@@ -14,6 +14,7 @@ from oomdoctor.analysis.simulator.tape import Tape
 from oomdoctor.records.facts.categories import GRADIENTS, INPUTS, OPTIMIZER, WEIGHTS
 from oomdoctor.records.job.result import ProbeJob, RecordingRequest
 from oomdoctor.snapshot.phases import own_frames
+from oomdoctor.snapshot.reading.events import Frame
 from oomdoctor.snapshot.writing import Allocations, Stretch, write_snapshot
 from oomdoctor.worker.measuring import meters
 from oomdoctor.worker.measuring.measure import built, enter, gradients, of_step, weights
@@ -85,16 +86,15 @@ def _record_counted(
 
 
 def _allocations(tape: Tape) -> Allocations:
+    def frames(number: int, phase: str) -> tuple[Frame, ...]:
+        block = tape.blocks[number]
+        return own_frames(block.module, block.operator, phase, block.category)
+
     return Allocations(
         events=tape.events,
         sizes=[block.size for block in tape.blocks],
         stretches=[Stretch(first, phase) for first, _, phase in tape.windows],
-        frames=lambda number, phase: own_frames(
-            tape.blocks[number].module,
-            tape.blocks[number].operator,
-            phase,
-            tape.blocks[number].category,
-        ),
+        frames=frames,
         settings=AllocatorSettings(),
         written_by="oomdoctor probe: tensors counted on the CPU",
     )

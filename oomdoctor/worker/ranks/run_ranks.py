@@ -67,17 +67,13 @@ def joined(replies: Mapping[int, Reply], first_failed: int | None, ranks_of_node
     if not measured:
         return next(iter(replies.values()), _NO_REPLY)
     worst = max(measured, key=lambda rank: (measured[rank].deciding_peak_bytes(), -rank))
-    return replace(
-        replies[worst],
-        measurement=replace(
-            measured[worst],
-            ranks=tuple(
-                RankPeak(rank, one.peak_allocated_bytes, one.peak_reserved_bytes)
-                for rank, one in sorted(measured.items())
-            ),
-            host_peak_bytes=_of_a_node(measured, ranks_of_node),
-        ),
+    ranks = tuple(
+        RankPeak(rank, one.peak_allocated_bytes, one.peak_reserved_bytes)
+        for rank, one in sorted(measured.items())
     )
+    host = _of_a_node(measured, ranks_of_node)
+    whole = replace(measured[worst], ranks=ranks, host_peak_bytes=host)
+    return replace(replies[worst], measurement=whole)
 
 
 def _of_a_node(measured: Mapping[int, Measurement], ranks: int) -> int | None:

@@ -167,14 +167,11 @@ class WholeModel:
 
     def groups(self) -> tuple[ParameterGroup, ...]:
         """The parameters at full depth, as a record."""
-        return tuple(
-            ParameterGroup(
-                number,
-                tuple(map(logical_numel, parameters)),
-                tuple(parameter.requires_grad for parameter in parameters),
-            )
-            for number, parameters in self.at_full_depth()
-        )
+        found = []
+        for number, parameters in self.at_full_depth():
+            trained = tuple(parameter.requires_grad for parameter in parameters)
+            found.append(ParameterGroup(number, tuple(map(logical_numel, parameters)), trained))
+        return tuple(found)
 
     def parameter_counts(self) -> tuple[int, int]:
         """(trainable, all) parameters."""

@@ -31,14 +31,11 @@ _NOT_COMPARED = ("layer_idx", "layer_id", "training", "layer_index", "gradient_c
 
 def stacks_of(model: Module, config: PretrainedConfig) -> tuple[LayerStack, ...]:
     """Every outermost list of two or more modules, as one stack or as several."""
-    return tuple(
-        stack
-        for path, layers in _lists(model)
-        for stack in _stacks(
-            path,
-            [_kind(layer, part_of(config, path), i, len(layers)) for i, layer in enumerate(layers)],
-        )
-    )
+    found: list[LayerStack] = []
+    for path, layers in _lists(model):
+        part, count = part_of(config, path), len(layers)
+        found += _stacks(path, [_kind(layer, part, at, count) for at, layer in enumerate(layers)])
+    return tuple(found)
 
 
 def part_of(config: PretrainedConfig, path: str) -> PretrainedConfig:

@@ -157,15 +157,9 @@ def with_inputs(order: Order, blocks: Sequence[TapeBlock], micro_batches: int) -
     def moved(position: int) -> int:
         return position + count if position >= at else position
 
-    return Order(
-        [*order.events[:at], *range(first, first + count), *order.events[at:]],
-        order.origin + sources * more,
-        [(moved(start), step, phase) for start, step, phase in order.windows],
-        sorted(
-            [
-                *((moved(start), length, times) for start, length, times in order.repeats),
-                (at, len(sources), more),
-            ]
-        ),
-        [moved(start) for start in order.emptied],
-    )
+    events = [*order.events[:at], *range(first, first + count), *order.events[at:]]
+    windows = [(moved(start), step, phase) for start, step, phase in order.windows]
+    repeats = [(moved(start), length, times) for start, length, times in order.repeats]
+    repeats = sorted([*repeats, (at, len(sources), more)])
+    emptied = [moved(start) for start in order.emptied]
+    return Order(events, order.origin + sources * more, windows, repeats, emptied)

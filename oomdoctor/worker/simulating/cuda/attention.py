@@ -111,18 +111,11 @@ def _fused(
 
 
 def _math(call: Call) -> torch.Tensor:
+    operator = torch.ops.aten._scaled_dot_product_attention_math
     with _mask_added_in_place(call):
-        return torch.ops.aten._scaled_dot_product_attention_math(
-            call.query,
-            call.key,
-            call.value,
-            _additive_mask(call),
-            call.dropout,
-            call.is_causal,
-            None,
-            scale=call.scale,
-            enable_gqa=call.grouped,
-        )[0]
+        given = (call.query, call.key, call.value, _additive_mask(call), call.dropout)
+        more = {"scale": call.scale, "enable_gqa": call.grouped}
+        return operator(*given, call.is_causal, None, **more)[0]
 
 
 def _mask_added_in_place(call: Call) -> AbstractContextManager[object]:

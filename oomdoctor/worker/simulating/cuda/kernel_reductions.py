@@ -70,13 +70,8 @@ def reduced(call: OperatorCall, _: Card) -> tuple[Step, ...]:
                 others.append(stride)
         vector = next(n for n in (4, 2, 1) if all(v % n == 0 for v in (extent, *others)))
     results = prod(size for _, size in along)
-    of = RowSum(
-        results,
-        tensor.numel() // results,
-        vector,
-        tensor.element_size(),
-        max(4, tensor.element_size()),
-    )
+    item = tensor.element_size()
+    of = RowSum(results, tensor.numel() // results, vector, item, max(4, item))
     return tuple(
         Scratch(0, row_sum=of._replace(semaphores=semaphores)) for semaphores in (False, True)
     )

@@ -51,17 +51,15 @@ def add_adapter(model: PreTrainedModel, config: TrainConfig, task: Task) -> Peft
         named = config.lora_targets
         targets = named if isinstance(named, str) else list(named)
     try:
-        adapted = get_peft_model(
-            model,
-            LoraConfig(
-                r=config.lora_rank,
-                lora_alpha=config.lora_alpha,
-                lora_dropout=config.lora_dropout,
-                target_modules=targets,
-                task_type=_PEFT_TASKS.get(task),
-                **_extensions(config),
-            ),
+        lora = LoraConfig(
+            r=config.lora_rank,
+            lora_alpha=config.lora_alpha,
+            lora_dropout=config.lora_dropout,
+            target_modules=targets,
+            task_type=_PEFT_TASKS.get(task),
+            **_extensions(config),
         )
+        adapted = get_peft_model(model, lora)
     except (ValueError, RuntimeError, TypeError) as error:
         if "out of memory" in str(error):
             raise
