@@ -308,7 +308,9 @@ def test_quiet_says_nothing_but_the_answer(cli, survey):
     assert cli("probe", "m").err != ""
 
 
-@pytest.mark.parametrize(("suffix", "start"), [(".json", "{"), (".csv", "place,"), (".txt", "Fits: ")])
+@pytest.mark.parametrize(
+    ("suffix", "start"), [(".json", "{"), (".csv", "place,"), (".txt", "Fits: ")]
+)
 def test_the_file_gets_the_answer_too(cli, survey, tmp_path, suffix, start):
     file = tmp_path / f"report{suffix}"
     ended = cli("probe", "m", "--output", str(file))

@@ -93,11 +93,8 @@ def read_tape(
     """The tape with these windows, what was taken, and the tape of two micro-steps."""
     other = columns["accumulated"]
     taken = {checked(int, block): checked(int, event) for block, event in columns["taken"]}
-    return (
-        _tape_of(columns, windows),
-        taken,
-        None if other is None else _tape_of(other, _marks(other["windows"])),
-    )
+    accumulated = None if other is None else _tape_of(other, _marks(other["windows"]))
+    return _tape_of(columns, windows), taken, accumulated
 
 
 def _marks(windows: Any) -> list[Mark]:

@@ -229,11 +229,8 @@ def floors(layout: Layout) -> Floors:
     parts = dict.fromkeys(CATEGORIES, 0)
     for block, count in layout.outline.alive(highest).items():
         parts[layout.blocks[block].category] += count * layout.sizes[block]
-    return Floors(
-        highest.size,
-        _by_step((window, PhaseMemory(peak.size)) for window, peak in found.items()),
-        parts,
-    )
+    steps = _by_step((window, PhaseMemory(peak.size)) for window, peak in found.items())
+    return Floors(highest.size, steps, parts)
 
 
 def played(layout: Layout, settings: AllocatorSettings) -> Played:

@@ -21,11 +21,8 @@ def check_supported(config: TrainConfig, device_type: str, *, simulated: bool = 
     Raises:
         UnsupportedError: it is not supported; the text says why and what to do.
     """
-    places: dict[Where, bool] = {
-        "anywhere": True,
-        "cpu": device_type == "cpu",
-        "simulated": simulated,
-    }
+    on_cpu = device_type == "cpu"
+    places: dict[Where, bool] = {"anywhere": True, "cpu": on_cpu, "simulated": simulated}
     for where, applies in places.items():
         if applies and (reason := unsupported(config, where)) is not None:
             raise UnsupportedError(reason)
@@ -67,9 +64,9 @@ def check_supported(config: TrainConfig, device_type: str, *, simulated: bool = 
         )
     if not simulated:
         own = None
-        if device_type != "cpu" and torch.cuda.is_available():
+        if not on_cpu and torch.cuda.is_available():
             own = "{}.{}".format(*torch.cuda.get_device_capability())
-        lacking = card_lacks(config, own) if device_type != "cpu" else None
+        lacking = None if on_cpu else card_lacks(config, own)
         if lacking is not None:
             raise UnsupportedError(lacking)
         _check_attention(config, device_type)

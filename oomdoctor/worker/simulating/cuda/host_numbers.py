@@ -34,11 +34,8 @@ class HostNumbers:
         # That must not be while they are replaced, or it would not know them afterwards.
         _device._device_constructors()
         with ExitStack() as stack:
-            for owner, name in (
-                (torch, "tensor"),
-                (torch, "as_tensor"),
-                (torch.Tensor, "new_tensor"),
-            ):
+            makers = ((torch, "tensor"), (torch, "as_tensor"), (torch.Tensor, "new_tensor"))
+            for owner, name in makers:
                 own = self._noting(getattr(owner, name), always=owner is not torch)
                 # These are the functions that make a tensor from Python's numbers.
                 stack.enter_context(replaced(owner, name, own))

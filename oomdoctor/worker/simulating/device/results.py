@@ -28,12 +28,9 @@ Again = Callable[["Maker", Arguments], object]
 @cache
 def is_regular(func: OpOverload) -> bool:
     """Whether the shapes of an operator's arguments say what it returns."""
-    irregular = (
-        torch.Tag.data_dependent_output,
-        torch.Tag.dynamic_output_shape,
-        torch.Tag.inplace_view,
-    )
-    if not isinstance(func, torch._ops.OpOverload) or any(tag in func.tags for tag in irregular):
+    tag = torch.Tag
+    irregular = (tag.data_dependent_output, tag.dynamic_output_shape, tag.inplace_view)
+    if not isinstance(func, torch._ops.OpOverload) or any(one in func.tags for one in irregular):
         return False
     return func.namespace != "prim" and "lift" not in func._schema.name
 

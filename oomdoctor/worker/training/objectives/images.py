@@ -55,12 +55,8 @@ def with_images(
     """
     rows, length = ids.shape
     within, numbers = _numbers_beside(rows, length, config, model)
-    batch = {
-        "input_ids": ids,
-        "attention_mask": torch.ones_like(ids),
-        "labels": ids.clone(),
-        **numbers,
-    }
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids.clone()}
+    batch |= numbers
     if why_text_alone(config, model) is not None or not config.images:
         return batch
     batch["input_ids"] = torch.where(within, _image_token(model), ids)
@@ -392,11 +388,8 @@ def _placed(rows: int, config: TrainConfig, model: PretrainedConfig) -> Images:
     count = rows * config.images
     places = torch.cartesian_prod(torch.arange(side), torch.arange(side)).flip(1)
     shape = (count, side * side, 3 * vision.patch_size**2)
-    return Images(
-        {"pixel_values": shape},
-        {"image_position_ids": places.expand(count, -1, -1).contiguous()},
-        (side // pool) ** 2,
-    )
+    numbers = {"image_position_ids": places.expand(count, -1, -1).contiguous()}
+    return Images({"pixel_values": shape}, numbers, (side // pool) ** 2)
 
 
 def _tiled_beside(rows: int, config: TrainConfig, model: PretrainedConfig) -> Images:

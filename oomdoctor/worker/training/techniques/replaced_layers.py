@@ -82,11 +82,8 @@ def convert_to_transformer_engine(setup: Setup) -> None:
     """
     model = setup.trainer.model
     old = list(model.parameters())
-    because, kinds = (
-        "Transformer Engine cannot be used here",
-        (ImportError, AttributeError, OSError),
-    )
-    with refused(because, *kinds, one_line=True), torch.no_grad():
+    kinds = (ImportError, AttributeError, OSError)
+    with refused("Transformer Engine cannot be used here", *kinds, one_line=True), torch.no_grad():
         _of_accelerate().convert_model(model)
     del old
     setup.notes.append(_ENGINE_NOTE)
