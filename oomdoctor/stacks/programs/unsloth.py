@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from oomdoctor.stacks.names.scripts import SCRIPT
 from oomdoctor.stacks.partial_config import PartialConfig, RungKeys
@@ -24,6 +25,13 @@ def _decide(given: PartialConfig, found: RungKeys) -> RungKeys:
     return {"micro_batch_size": count} if split else {}
 
 
+_TRL = TRL | SCRIPT
+# `get_peft_model` adapts all linear layers, where peft itself takes a few.
+_SCRIPT = replace(
+    _TRL,
+    defaults={**_TRL.defaults, "lora_targets": "all-linear"},
+    source=_TRL.source.replace("TRL", "Unsloth and TRL"),
+)
 PROGRAM = Program(
-    **facts("unsloth"), script=TRL | SCRIPT, classes=CLASSES, prepare=_prepare, decide=_decide
+    **facts("unsloth"), script=_SCRIPT, classes=CLASSES, prepare=_prepare, decide=_decide
 )

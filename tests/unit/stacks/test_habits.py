@@ -228,6 +228,7 @@ def test_unsloths_models_have_their_own_defaults() -> None:
     assert (config.method, config.quantization, config.lora_rank) == ("qlora", "nf4", 16)
     assert (config.autocast_dtype, config.vision) == ("bfloat16", "frozen")
     assert config.effective_batch_size == 8
+    assert config.lora_targets == "all-linear"  # not the few of peft
     assert not reasons(found)
     whole = UNSLOTH.replace('"org/vl"', '"org/vl", full_finetuning=True')
     assert script(whole.replace("model = FastVisionModel.get", "other.get")).config.method == "full"
