@@ -93,11 +93,7 @@ def launch(
     if attempt.failure is not None:
         exit_code = end.status if end.status is not None and end.status >= 0 else None
         failure = replace(
-            attempt.failure,
-            exit_code=exit_code,
-            signal=signal_name,
-            last_phase=phase,
-            log_tail=log,
+            attempt.failure, exit_code=exit_code, signal=signal_name, last_phase=phase, log_tail=log
         )
         attempt = replace(attempt, failure=failure)
     return _naming_the_limit(replace(attempt, folder=folder.name)), reply

@@ -69,10 +69,7 @@ def try_changes(state: SurveyState, jobs: SurveyJobs, knowledge: Knowledge | Non
 
 
 def _simulation(
-    state: SurveyState,
-    jobs: SurveyJobs,
-    knowledge: Knowledge,
-    predicted: dict[str, RungPrediction],
+    state: SurveyState, jobs: SurveyJobs, knowledge: Knowledge, predicted: dict[str, RungPrediction]
 ) -> Simulation:
     """A judge on the device of the probe, with what earlier probes measured; fills `predicted`."""
 

@@ -164,11 +164,7 @@ def _run(state: SurveyState, jobs: SurveyJobs, started_at: str) -> None:
         knowledge = Knowledge.of(state.setup.device, state.inspection.versions, origin)
         state.warn(knowledge.warnings)
         predicted = predict_rungs(
-            state,
-            state.rungs,
-            knowledge.learned,
-            on_event=jobs.on_event,
-            stop=jobs.ending.is_over,
+            state, state.rungs, knowledge.learned, on_event=jobs.on_event, stop=jobs.ending.is_over
         )
         state.take_prediction(predicted)
     walk(state, jobs, knowledge)

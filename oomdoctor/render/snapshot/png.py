@@ -15,7 +15,7 @@ from typing import Any
 
 from oomdoctor.records.job.measurement import CATEGORY_WORDS
 from oomdoctor.records.report.timeline import CATEGORIES, Timeline, TimelineDevice
-from oomdoctor.render.charts.axes import tick_text
+from oomdoctor.render.charts.axes import note, tick_text
 from oomdoctor.render.charts.drawing import need_matplotlib
 from oomdoctor.render.snapshot.timeline_page import LIGHT, rgb
 from oomdoctor.units import format_bytes
@@ -35,10 +35,6 @@ class Columns:
     edges: list[float]
     reserved: list[int]
     places: list[float]
-
-    def place(self, moment: int) -> float:
-        """Where a moment begins on the x axis."""
-        return self.places[moment]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +116,9 @@ _WIDTH, _HEIGHT, _DPI = 11.0, 4.6, 130  # inches, inches, dots per inch
 _COLUMNS = 1200
 _MOST_STEPS = 60  # more lines than that would hide the picture
 _TEXT, _FAINT, _LINE, _ALARM = "#1d2430", "#5c6673", "#3c4654", "#c2261c"
+_PLAIN = {"fontsize": 9, "color": _TEXT}
+_ALARMED = {"fontsize": 9, "color": _ALARM}
+_SMALL = {"fontsize": 8, "color": _FAINT}
 _WITHOUT = "run `pip install matplotlib`, or write a page with --html timeline.html"
 _SHADES = (0.0, 0.08, -0.06, 0.14, -0.1)
 
@@ -173,14 +172,7 @@ def _draw(axes: Any, timeline: Timeline, device: TimelineDevice) -> None:
     name = timeline.source
     name += f", GPU {device.index}" if len(timeline.devices) > 1 else ""
     name += f" ({timeline.written_by})" if timeline.written_by is not None else ""
-    axes.set_title(
-        name,
-        loc="left",
-        fontsize=11,
-        color=_TEXT,
-        parse_math=False,
-        pad=18,
-    )
+    axes.set_title(name, loc="left", fontsize=11, color=_TEXT, parse_math=False, pad=18)
     handles, names = axes.get_legend_handles_labels()
     # In the order in which the bands lie.
     axes.legend(
@@ -236,53 +228,30 @@ def _mark(axes: Any, device: TimelineDevice, columns: Columns, top: int) -> None
     """The peak, the optimizer steps and the requests that failed."""
     if device.traced:
         _mark_peak(axes, device, columns)
-    ends = [columns.place(after) for _, after in device.steps]
+    ends = [columns.places[after] for _, after in device.steps]
     for number, (start, end) in enumerate(zip([columns.edges[0], *ends], ends, strict=False), 1):
         if len(ends) > _MOST_STEPS:
             break
         axes.axvline(end, color=_FAINT, linewidth=0.6, alpha=0.6)
         text = f"step {number}" if len(ends) < 9 else f"{number}"
-        axes.text(
-            (start + end) / 2,
-            1.01,
-            text,
-            transform=axes.get_xaxis_transform(),
-            ha="center",
-            va="bottom",
-            fontsize=8,
-            color=_FAINT,
-        )
+        place, above = (start + end) / 2, axes.get_xaxis_transform()
+        axes.text(place, 1.01, text, transform=above, ha="center", va="bottom", **_SMALL)
     for failure in device.failures:
-        axes.axvline(columns.place(failure.moment), color=_ALARM, linewidth=1.2)
+        axes.axvline(columns.places[failure.moment], color=_ALARM, linewidth=1.2)
     if device.failures:
         last = device.failures[-1]
-        place = columns.place(last.moment)
+        place = columns.places[last.moment]
         left = place > columns.edges[-1] / 2
-        axes.annotate(
-            f"out of memory: asked for {format_bytes(last.requested_bytes)}",
-            (place, top * 1.08),
-            (-4 if left else 4, 0),
-            textcoords="offset points",
-            ha="right" if left else "left",
-            va="top",
-            fontsize=9,
-            color=_ALARM,
-        )
+        side, away = ("right", -4) if left else ("left", 4)
+        text = f"out of memory: asked for {format_bytes(last.requested_bytes)}"
+        note(axes, text, (place, top * 1.08), (away, 0), ha=side, va="top", **_ALARMED)
 
 
 def _mark_peak(axes: Any, device: TimelineDevice, columns: Columns) -> None:
-    at, height = columns.place(device.peak), device.allocated[device.peak]
+    at, height = columns.places[device.peak], device.allocated[device.peak]
     side = "right" if at > columns.edges[-1] * 0.85 else "center" if at else "left"
-    axes.annotate(
-        f"peak {format_bytes(height)}",
-        (at, height),
-        (0, 7),
-        textcoords="offset points",
-        ha=side,
-        fontsize=9,
-        color=_TEXT,
-        bbox={"fc": "white", "ec": "none", "alpha": 0.75, "pad": 1},
-    )
+    box = {"fc": "white", "ec": "none", "alpha": 0.75, "pad": 1}
+    note(axes, f"peak {format_bytes(height)}", (at, height), (0, 7), ha=side, bbox=box, **_PLAIN)
     axes.plot([at], [height], marker="v", color=_TEXT, markersize=5, clip_on=False)
 
 
