@@ -19,45 +19,32 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from oomdoctor import __version__
-from oomdoctor.cli import (
-    diff,
-    env,
-    explain,
-    export,
-    plan,
-    probe,
-    recipes,
-    runs,
-    show,
-    snapshot,
-    triage,
-    watch,
-)
-from oomdoctor.cli import gpus_and_models as facts
-from oomdoctor.cli import run as running
+from oomdoctor.cli import recipes
+from oomdoctor.cli.diff import diff
+from oomdoctor.cli.env import env
+from oomdoctor.cli.explain import explain
+from oomdoctor.cli.export import export
+from oomdoctor.cli.gpus_and_models import gpus, models
 from oomdoctor.cli.help import Command, Commands, Wrapper, interrupted
+from oomdoctor.cli.plan import plan
+from oomdoctor.cli.probe import probe
+from oomdoctor.cli.run import run as run_script
+from oomdoctor.cli.runs import runs
+from oomdoctor.cli.show import show
+from oomdoctor.cli.snapshot import snapshot
 from oomdoctor.cli.streams import output
 from oomdoctor.cli.streams.running import stop_on_signals
+from oomdoctor.cli.triage import triage
+from oomdoctor.cli.watch import watch
 from oomdoctor.errors import ExitCode, OomDoctorError, machine_error
 
 if TYPE_CHECKING:
     from oomdoctor.records.report.report import Status
 
+# Those that measure or explain, then those that show what is known.
 _VERBS: tuple[Callable[..., None], ...] = (
-    probe.probe,
-    plan.plan,
-    running.run,
-    watch.watch,
-    explain.explain,
-    triage.triage,
-    snapshot.snapshot,
-    show.show,
-    runs.runs,
-    export.export,
-    diff.diff,
-    env.env,
-    facts.gpus,
-    facts.models,
+    *(probe, plan, run_script, watch, explain, triage, snapshot),
+    *(show, runs, export, diff, env, gpus, models),
 )
 COMMANDS = (*(verb.__name__ for verb in _VERBS), "recipes")
 _STATUS: dict[ExitCode, Status] = {ExitCode.INTERRUPTED: "interrupted", ExitCode.NO: "no"}
@@ -86,7 +73,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 for _verb in _VERBS:
-    _class = Wrapper if _verb is running.run else Command
+    _class = Wrapper if _verb is run_script else Command
     _text, _, _examples = inspect.cleandoc(_verb.__doc__ or "").partition("\n\nExamples:\n")
     _epilog = f"\b\nExamples:\n{_examples}\n"
     app.command(_verb.__name__, cls=_class, help=_text, epilog=_epilog)(_verb)

@@ -118,15 +118,11 @@ def _subject(diff: DiffAnswer) -> str:
 
 def _consequence(diff: DiffAnswer) -> str:
     rungs = diff.rungs
-    fits = [(one.outcome_before == "fits", one.outcome_after == "fits") for one in rungs]
-    tried = [one.verdict != "different" for one in rungs]
-    lost = [
-        one
-        for one, pair, known in zip(rungs, fits, tried, strict=True)
-        if pair == (True, False) and known
-    ]
+    tried = [one for one in rungs if one.verdict != "different"]
+    fits = [(one, one.outcome_before == "fits", one.outcome_after == "fits") for one in tried]
+    lost = [one for one, before, after in fits if before and not after]
+    won = sum(after and not before for _, before, after in fits)
     short = sum(one.outcome_after in ("oom", "host_oom") for one in lost)
-    won = sum(pair == (False, True) and known for pair, known in zip(fits, tried, strict=True))
     counts = [
         (short, "no longer fits" if short == 1 else "no longer fit"),
         (len(lost) - short, "no longer runs" if len(lost) - short == 1 else "no longer run"),

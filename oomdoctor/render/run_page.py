@@ -21,6 +21,7 @@ from oomdoctor.records.report.run import (
     UnknownSize,
     UnknownSizes,
 )
+from oomdoctor.render import blocks
 from oomdoctor.render.blocks import Block, Column, Facts, Grid, Look, Note, Section, Verbatim
 from oomdoctor.render.explain_page import answer_sections
 from oomdoctor.render.formats.csv_rows import named, record_rows, scalars
@@ -46,17 +47,25 @@ _INEXACT = ("inexact", "no_values")
 _ENDS = ("0", "max")
 _TAKEN = {"0": "zero", "max": "the most that the shapes allow", "half": "half of it"}
 _WIDTH = 48
-_COLUMNS = (
-    Column("rank"),
-    Column("outcome", tone=True),
-    Column("allocated", 0, right=True),
-    Column("reserved", 0, right=True),
-    Column("on device", 3, right=True, detail="{} on the device"),
-    Column("left", 4, right=True, detail="{} left"),
-    Column("phase", 1, detail="in {}"),
-    Column("module", 2, detail="module {}"),
-    Column("line", 2, detail="line {}"),
-    Column("library line", 5, detail="in the library: {}"),
+_CELLS: blocks.Cells[RankMemory] = (
+    (Column("outcome", tone=True), lambda r: OUTCOME_WORDS[r.outcome]),
+    (blocks.figures("allocated"), lambda r: format_bytes(r.peak_allocated_bytes)),
+    (blocks.figures("reserved"), lambda r: format_bytes(r.peak_reserved_bytes)),
+    (
+        blocks.figures("on device", 3, "{} on the device"),
+        lambda r: format_bytes(r.peak_device_bytes),
+    ),
+    (blocks.figures("left", 4, "{} left"), lambda r: format_bytes(r.headroom_bytes)),
+    (
+        Column("phase", 1, detail="in {}"),
+        lambda r: r.peak_phase if r.peak_phase != "unknown" else DASH,
+    ),
+    (Column("module", 2, detail="module {}"), lambda r: r.peak_module or DASH),
+    (Column("line", 2, detail="line {}"), lambda r: file_line(r.where) if r.where else DASH),
+    (
+        Column("library line", 5, detail="in the library: {}"),
+        lambda r: file_line(r.library_where) if r.library_where else "",
+    ),
 )
 
 
@@ -93,10 +102,10 @@ def run_sections(report: Report, look: Look) -> list[Section]:
 
 def _head(report: Report) -> list[Block]:
     device, worst = report.device, _worst(report.ranks)
-    blocks: list[Block] = [Note(_verdict(report, device, worst), "strong")]
+    parts: list[Block] = [Note(_verdict(report, device, worst), "strong")]
     facts = [("Case", report.run_dir)] if report.run_dir is not None else []
     if worst is None:
-        return [*blocks, Facts(tuple(facts))] if facts else blocks
+        return [*parts, Facts(tuple(facts))] if facts else parts
     facts.insert(0, ("Steps", _stopped(report.ranks)))
     if worst.not_reached:
         calls = ", ".join(f"{one.function}() in {one.file}:{one.line}" for one in worst.not_reached)
@@ -112,16 +121,16 @@ def _head(report: Report) -> list[Block]:
         facts.append(("Smallest", f"{card.name} ({format_bytes(card.total_bytes)}) would do"))
     elif _broke_off(report, worst):
         facts.append(("Smallest", "unknown: it broke off before memory repeated"))
-    blocks += [Facts(tuple(facts))] if facts else []
+    parts += [Facts(tuple(facts))] if facts else []
     if device is not None and device.kind == "emulated":
         inexact = any(warn.code in _INEXACT for warn in report.warnings)
         if report.unknown_sizes is not None:
             ends = report.unknown_sizes
             same = _is_sure(ends) and ends.lower_bytes == ends.upper_bytes is not None
-            blocks.append(Note(_SAME if same else _RANGE))
+            parts.append(Note(_SAME if same else _RANGE))
         else:
-            blocks.append(Note(_NO_VALUES.format(but=_BUT if inexact else "")))
-    return blocks
+            parts.append(Note(_NO_VALUES.format(but=_BUT if inexact else "")))
+    return parts
 
 
 def _broke_off(report: Report, worst: RankMemory) -> bool:
@@ -336,14 +345,15 @@ def curve_lines(rank: RankMemory, *, signs: bool) -> Verbatim | None:
 def rank_grid(ranks: tuple[RankMemory, ...], *, together: bool) -> Grid:
     """A row a rank, at its peak; with `together`, ranks with equal rows share one."""
     several = len({rank.device for rank in ranks}) > 1 and len({rank.rank for rank in ranks}) == 1
-    cells = [(f"GPU {r.device}" if several else str(r.rank), _cells(r)) for r in ranks]
-    if not together:
-        return Grid(_COLUMNS, tuple((name, *row) for name, row in cells))
+    names = [f"GPU {r.device}" if several else str(r.rank) for r in ranks]
+    table = blocks.table_of(ranks, _CELLS)
     rows = []
-    for row, group in groupby(cells, key=lambda cell: cell[1]):
-        names = [name for name, _ in group]
-        rows.append((names[0] if len(names) == 1 else f"{names[0]}-{names[-1]}", *row))
-    return Grid(_COLUMNS, tuple(rows))
+    for _, group in groupby(
+        zip(names, table.rows, strict=True), lambda cell: cell[1] if together else cell
+    ):
+        (first, row), *others = group
+        rows.append((f"{first}-{others[-1][0]}" if others else first, *row))
+    return Grid((Column("rank"), *table.columns), tuple(rows))
 
 
 def rank_rows(report: Report) -> Iterator[list[Any]]:
@@ -355,21 +365,6 @@ def rank_rows(report: Report) -> Iterator[list[Any]]:
     return record_rows([*columns, ("smallest_gpu", lambda _: smallest)], report.ranks)
 
 
-def _cells(rank: RankMemory) -> tuple[str, ...]:
-    below = rank.library_where
-    return (
-        OUTCOME_WORDS[rank.outcome],
-        format_bytes(rank.peak_allocated_bytes),
-        format_bytes(rank.peak_reserved_bytes),
-        format_bytes(rank.peak_device_bytes),
-        format_bytes(rank.headroom_bytes),
-        rank.peak_phase if rank.peak_phase != "unknown" else DASH,
-        rank.peak_module or DASH,
-        file_line(rank.where) if rank.where else DASH,
-        file_line(below) if below else "",
-    )
-
-
 def step_grid(rank: RankMemory) -> Grid:
     """The peaks of each step of a rank, and what it left."""
     sizes = {
@@ -378,7 +373,7 @@ def step_grid(rank: RankMemory) -> Grid:
         "allocated after": "allocated_bytes",
         "reserved after": "reserved_bytes",
     }
-    columns = [Column(name, right=True) for name in ("step", *sizes)]
+    columns = tuple(map(blocks.figures, ("step", *sizes)))
     sized = attrgetter(*sizes.values())
     rows = ((str(one.step), *map(format_bytes, sized(one))) for one in rank.steps_memory)
-    return Grid(tuple(columns), tuple(rows))
+    return Grid(columns, tuple(rows))

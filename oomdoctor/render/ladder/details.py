@@ -8,8 +8,9 @@ from dataclasses import fields
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.categories import TABLE
 from oomdoctor.records.job.measurement import Breakdown, Measurement, Timing
-from oomdoctor.records.job.result import OUTCOME_WORDS, PredictedPeak, ProbeResult
+from oomdoctor.records.job.result import OUTCOME_WORDS, PredictedPeak, ProbeResult, Try
 from oomdoctor.records.report.report import Report
+from oomdoctor.render import blocks
 from oomdoctor.render.blocks import Block, Column, Facts, Grid, Look, Note, Section, Verbatim
 from oomdoctor.render.text import log_lines
 from oomdoctor.render.words import estimate
@@ -74,14 +75,14 @@ def _rung(report: Report, result: ProbeResult, plus_minus: str) -> list[Block]:
         pairs.append(("MFU", format_percent(result.mfu, 1)))
     if result.samples_per_s is not None:
         pairs.append(("samples/s", format_rate(result.samples_per_s)))
-    blocks: list[Block] = [Facts(tuple((name, text) for name, text in pairs if text))]
+    parts: list[Block] = [Facts(tuple((name, text) for name, text in pairs if text))]
     if result.tries:
-        blocks.append(try_table(result))
+        parts.append(try_table(result))
     if measured is not None and measured.phases:
-        blocks.append(phase_table(measured))
+        parts.append(phase_table(measured))
     if result.breakdown is not None:
-        blocks.append(breakdown_table(result.breakdown))
-    return blocks + _failure(result)
+        parts.append(breakdown_table(result.breakdown))
+    return parts + _failure(result)
 
 
 def _ranks(result: ProbeResult) -> str | None:
@@ -187,11 +188,11 @@ def _failure(result: ProbeResult) -> list[Block]:
         ("signal", failure.signal),
         ("last phase", failure.last_phase),
     ]
-    blocks: list[Block] = [Facts(tuple((name, text) for name, text in pairs if text))]
+    parts: list[Block] = [Facts(tuple((name, text) for name, text in pairs if text))]
     tail = log_lines(failure.log_tail)
     if tail:
-        blocks += [Note("end of the log:"), Verbatim(tuple(f"  {line}" for line in tail))]
-    return blocks
+        parts += [Note("end of the log:"), Verbatim(tuple(f"  {line}" for line in tail))]
+    return parts
 
 
 def _versions(versions: Mapping[str, str | None]) -> str:
@@ -200,24 +201,18 @@ def _versions(versions: Mapping[str, str | None]) -> str:
 
 def try_table(result: ProbeResult) -> Grid:
     """Every micro-batch size that was tried."""
-    rows = tuple(
-        (
-            str(attempt.micro_batch_size),
-            OUTCOME_WORDS[attempt.outcome],
-            "at least " * attempt.peak_is_lower_bound + format_bytes(attempt.peak_bytes),
-            estimate(attempt.tokens_per_s, result),
-            attempt.reason or "",
-        )
-        for attempt in result.tries
+    cells: blocks.Cells[Try] = (
+        (blocks.figures("micro-batch"), lambda one: str(one.micro_batch_size)),
+        (Column("outcome", tone=True), lambda one: OUTCOME_WORDS[one.outcome]),
+        (blocks.figures("peak", 1), _peak),
+        (blocks.figures("tokens/s", 2, "{} tokens/s"), lambda o: estimate(o.tokens_per_s, result)),
+        (Column("reason", 3, wraps=True), lambda one: one.reason or ""),
     )
-    columns = (
-        Column("micro-batch", right=True),
-        Column("outcome", tone=True),
-        Column("peak", 1, right=True, detail="peak {}"),
-        Column("tokens/s", 2, right=True, detail="{} tokens/s"),
-        Column("reason", 3, wraps=True),
-    )
-    return Grid(columns, rows)
+    return blocks.table_of(result.tries, cells)
+
+
+def _peak(attempt: Try) -> str:
+    return "at least " * attempt.peak_is_lower_bound + format_bytes(attempt.peak_bytes)
 
 
 def phase_table(measured: Measurement) -> Grid:
@@ -230,10 +225,10 @@ def phase_table(measured: Measurement) -> Grid:
         rows.append((name, *map(format_bytes, sizes)))
     columns = (
         Column("phase"),
-        Column("peak allocated", right=True),
-        Column("reserved", 2, right=True, detail="reserved {}"),
-        Column("first step", 1, right=True, detail="first step {}"),
-        Column("later steps", 1, right=True, detail="later steps {}"),
+        blocks.figures("peak allocated"),
+        blocks.figures("reserved", 2),
+        blocks.figures("first step", 1),
+        blocks.figures("later steps", 1),
     )
     return Grid(columns, tuple(rows))
 
@@ -242,12 +237,9 @@ def breakdown_table(parts: Breakdown) -> Grid:
     """What was in memory at the peak."""
     sizes = parts.sizes()
     total = sum(sizes.values())
-    rows = tuple(
-        (
-            TABLE[name].words,
-            format_bytes(size),
-            format_percent(size / total if total else None),
-        )
-        for name, size in sizes.items()
+    cells: blocks.Cells[tuple[str, int]] = (
+        (Column("at peak"), lambda part: TABLE[part[0]].words),
+        (blocks.figures("size"), lambda part: format_bytes(part[1])),
+        (blocks.figures("share"), lambda part: format_percent(part[1] / total if total else None)),
     )
-    return Grid((Column("at peak"), Column("size", right=True), Column("share", right=True)), rows)
+    return blocks.table_of(sizes.items(), cells)
