@@ -10,7 +10,7 @@ from oomdoctor.records.job.result import OUTCOME_WORDS, ProbeResult
 from oomdoctor.records.report.diagnosis import RESOURCE_WORDS
 from oomdoctor.records.report.report import Report
 from oomdoctor.records.report.triage import GatheredJob, Triage, TriagedJob, TriageGroup
-from oomdoctor.render.blocks import Block, Column, Grid, Look, Note, Section, table_of
+from oomdoctor.render.blocks import Block, Column, Grid, Look, Note, Section, figures, table_of
 from oomdoctor.render.formats.csv_rows import named, record_rows
 from oomdoctor.render.words import batch, counted
 from oomdoctor.units import format_bytes, format_rate
@@ -54,28 +54,23 @@ def _counts(found: Triage) -> str:
 
 
 def _groups(groups: tuple[TriageGroup, ...], by: str) -> Grid:
-    columns = (
-        Column(by),
-        Column("jobs", right=True),
-        Column("memory", right=True),
-        Column("other", 3, right=True, detail="{} other"),
-        Column("unknown", 4, right=True, detail="{} unknown"),
-        Column("most often", 1, detail="{}"),
-        Column("first remedy", 2, detail="try: {}", wraps=True),
-    )
-    rows = tuple(
+    often = (Column("most often", 1), _most_often)
+    return table_of(
+        groups,
         (
-            _REASONS.get(group.key, group.key),
-            f"{group.jobs:,}",
-            f"{group.oom:,}",
-            f"{group.other:,}",
-            f"{group.unknown:,}",
-            ", ".join(_REASONS.get(one, one) for one in group.reasons) if by != "cause" else "",
-            group.remedy or "",
-        )
-        for group in groups
-    )
-    return Grid(columns, rows).without_empty_columns()
+            (Column(by), lambda one: _REASONS.get(one.key, one.key)),
+            (figures("jobs"), lambda one: f"{one.jobs:,}"),
+            (figures("memory"), lambda one: f"{one.oom:,}"),
+            (figures("other", 3, "{} other"), lambda one: f"{one.other:,}"),
+            (figures("unknown", 4, "{} unknown"), lambda one: f"{one.unknown:,}"),
+            *([often] if by != "cause" else []),
+            (Column("first remedy", 2, detail="try: {}", wraps=True), lambda one: one.remedy or ""),
+        ),
+    ).without_empty_columns()
+
+
+def _most_often(group: TriageGroup) -> str:
+    return ", ".join(_REASONS.get(reason, reason) for reason in group.reasons)
 
 
 def _lines(jobs: list[TriagedJob]) -> Grid:

@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from oomdoctor.records.report.report import Report
 from oomdoctor.records.report.watch import MemoryTrend, WatchAnswer, WatchedGpu, WatchedTraining
-from oomdoctor.render.blocks import Block, Column, Facts, Grid, Look, Note, Section
+from oomdoctor.render.blocks import Block, Column, Facts, Look, Note, Section, figures, table_of
 from oomdoctor.render.words import curve
 from oomdoctor.units import DASH, format_bytes, format_percent, format_seconds
 
-_COLUMNS = (
-    Column("pid", right=True),
-    Column("process"),
-    Column("memory", right=True),
-    Column("of GPU", right=True),
-    Column("", wraps=True),
-)
 _NO_DRIVER = "The driver does not show these GPUs here, so other processes on them are not known."
 _EVENTS = {"warning": "Warning", "oom": "Ran out", "skipped": "Skipped"}
 _SILENT_STEPS = 20  # after so many times the length of a step without a row, something is wrong
@@ -45,26 +38,28 @@ def _share(one: WatchedTraining) -> float:
 
 def _gpu(gpu: WatchedGpu, answer: WatchAnswer) -> Section:
     used = format_bytes(gpu.used_bytes)
-    share = None if gpu.used_bytes is None else gpu.used_bytes / gpu.total_bytes
+    alone = len(gpu.processes) == 1
+
+    def share(used: int | None) -> str:
+        return format_percent(None if used is None else used / gpu.total_bytes)
+
     head = (
         f"GPU {gpu.index}: {gpu.gpu_name}, {used} of {format_bytes(gpu.total_bytes)} in use "
-        f"({format_percent(share)})"
+        f"({share(gpu.used_bytes)})"
     )
     blocks: list[Block] = []
     if gpu.processes:
-        rows = tuple(
+        table = table_of(
+            gpu.processes,
             (
-                str(one.pid),
-                one.name or DASH,
-                format_bytes(one.used_bytes),
-                format_percent(
-                    None if one.used_bytes is None else one.used_bytes / gpu.total_bytes
-                ),
-                "asked for" if one.asked and len(gpu.processes) > 1 else "",
-            )
-            for one in gpu.processes
+                (figures("pid"), lambda one: str(one.pid)),
+                (Column("process"), lambda one: one.name or DASH),
+                (figures("memory"), lambda one: format_bytes(one.used_bytes)),
+                (figures("of GPU"), lambda one: share(one.used_bytes)),
+                (Column("", wraps=True), lambda one: "asked for" * (one.asked and not alone)),
+            ),
         )
-        blocks.append(Grid(_COLUMNS, rows))
+        blocks.append(table)
     elif gpu.used_bytes:
         blocks.append(Note("The driver names no process, as in a container."))
     if gpu.trend.kind != "too_short":

@@ -170,13 +170,15 @@ def _ran_unsloth(result: ProbeResult) -> bool:
 
 def _checked(report: Report) -> str:
     """How many rungs ran on the emulated card."""
-    checked = sum(
-        result.evidence == "emulated" and not runs_itself(result.config)
-        for result in report.results
-    )
+    checked = sum(map(is_checked, report.results))
     if not checked:
         return ""
     return f"; {checked} of {counted(len(report.results), 'rung')} checked on the emulated card"
+
+
+def is_checked(result: ProbeResult) -> bool:
+    """Whether a rung was predicted, and then ran on the emulated card."""
+    return result.evidence == "emulated" and not runs_itself(result.config)
 
 
 def _from_cache(report: Report) -> str:

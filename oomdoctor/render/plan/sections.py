@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from oomdoctor.records.configuration.config import runs_itself
 from oomdoctor.records.facts.categories import CATEGORIES, TABLE
 from oomdoctor.records.facts.phases import STEPS
 from oomdoctor.records.job.result import OUTCOME_WORDS, ProbeResult
@@ -10,6 +9,7 @@ from oomdoctor.records.job.simulation import PhasePeak
 from oomdoctor.records.report.plan import FormulaView, Why
 from oomdoctor.records.report.report import Report
 from oomdoctor.render.blocks import Block, Column, Facts, Grid, Look, Note, Section
+from oomdoctor.render.ladder.header import is_checked
 from oomdoctor.render.plan.cards import card_sections
 from oomdoctor.render.plan.searched import fewest_sections, solve_sections, sweep_sections
 from oomdoctor.render.words import batch
@@ -182,11 +182,6 @@ def checked_sections(report: Report) -> list[Section]:
     rows = tuple(_checked_row(result, usable) for result in checked)
     title = "Checked on the emulated card"
     return [Section(title, (Grid(_COLUMNS, rows), Note(verdicts)))]
-
-
-def is_checked(result: ProbeResult) -> bool:
-    """Whether a rung was predicted, and then ran on the emulated card."""
-    return result.evidence == "emulated" and not runs_itself(result.config)
 
 
 def _checked_row(result: ProbeResult, usable: int | None) -> tuple[str, ...]:
