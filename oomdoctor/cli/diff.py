@@ -49,7 +49,7 @@ def diff(options: DiffOptions) -> None:
     found = difference(options.before, options.after)
     status, code = _ended(found)
     report = started.report("diff", status, code, diff=found)
-    publish_report(report, chosen, options.answer, verbose=options.verbose)
+    publish_report(report, chosen, options.answer.output_file, verbose=options.verbose)
     if code != ExitCode.OK:
         raise typer.Exit(code)
 

@@ -104,7 +104,7 @@ def explain(options: ExplainOptions) -> None:
     if applied is not None and chosen == "table":
         publish_applied(applied, names, options)
     else:
-        publish_report(report, chosen, options.answer, verbose=options.verbose)
+        publish_report(report, chosen, options.answer.output_file, verbose=options.verbose)
     if code != ExitCode.OK:
         raise typer.Exit(code)
 

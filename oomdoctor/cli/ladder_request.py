@@ -20,7 +20,7 @@ from oomdoctor.cli.ladder_from import lengths_request, training_request
 from oomdoctor.cli.option_reader import Reader, hub_id
 from oomdoctor.cli.options.exclusions import given_options
 from oomdoctor.cli.options.ladder import LadderOptions, PlanOptions, ProbeOptions
-from oomdoctor.cli.streams.output import say
+from oomdoctor.cli.streams.output import can_say, say
 from oomdoctor.commands.devices.cards import card_named
 from oomdoctor.commands.devices.device import USUAL_CPU_SHAPE
 from oomdoctor.errors import OomDoctorError, usage_error
@@ -59,15 +59,11 @@ def common_request(
     ladder, ranking = options.ladder, options.ranking
     model = model_name(ladder.model or "")
     if not model:
-        unnamed = (
-            ": the files of --from do not name it; write it after the command"
-            if ladder.from_
-            else ""
-        )
-        reader.fault("MODEL", f"is missing{unnamed}")
+        unnamed = ": the files of --from do not name it; write it after the command"
+        reader.fault("MODEL", f"is missing{unnamed if ladder.from_ else ''}")
     for name, option in given_options(options).items():
         value = option.value
-        if isinstance(value, str) and not value.isascii() and not _is_text(value):
+        if isinstance(value, str) and not can_say(value, "utf-8"):  # bytes became lone surrogates
             reader.fault(name, f"{value!r} is not UTF-8 text")
     sequence_length = reader.sized("--seq-len", ladder.seq_len or usual_shape[0])
     micro = reader.given(reader.sized, "--micro-batch", ladder.micro_batch)
@@ -160,15 +156,6 @@ def _recipe(name: str, rungs: tuple[str, ...], sizes: Sizes, yours: UserTraining
         # A typed rung replaces the same one of the recipe: it may fix the micro-batch size.
         ladder[key] = rung
     return replace(recipe, rungs=tuple(ladder.values()), typed=rungs)
-
-
-def _is_text(value: str) -> bool:
-    # Python turns bytes that are not UTF-8 into lone surrogates, which cannot be written to a file.
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def recorded_only(request: SurveyRequest) -> SurveyRequest:

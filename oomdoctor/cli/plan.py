@@ -38,6 +38,6 @@ def plan(options: PlanOptions) -> None:
         make_environment(request.versions, quiet=options.quiet)
     folder = run_folders.create(request.model.name)
     report = carry_out(partial(run_plan, request, folder), folder, quiet=options.quiet)
-    publish_report(report, chosen, options.answer, verbose=options.verbose)
+    publish_report(report, chosen, options.answer.output_file, verbose=options.verbose)
     delete_old_runs(folder.name)
     raise typer.Exit(report.exit_code)

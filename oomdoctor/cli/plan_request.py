@@ -28,11 +28,7 @@ from oomdoctor.units import format_bytes, size_note
 _SWEPT: dict[str, SweptKey] = {"seq-len": "sequence_length", "micro-batch": "micro_batch_size"}
 _ORDERS: tuple[CardOrder, ...] = get_args(CardOrder)
 _LINKS: tuple[Interconnect, ...] = get_args(Interconnect)
-_SOLVED: dict[str, SolvedKey] = {
-    "seq-len": "sequence_length",
-    "micro-batch": "micro_batch_size",
-    "lora-rank": "lora_rank",
-}
+_SOLVED: dict[str, SolvedKey] = {**_SWEPT, "lora-rank": "lora_rank"}
 _MOST_VALUES = 16
 _RUNG_LIMIT_S = 600.0  # a simulation takes seconds; one that hangs must not block the plan
 

@@ -40,7 +40,7 @@ def probe(context: typer.Context, options: ProbeOptions) -> None:
         folder, request = _resumed(options.resume, options, typed_options(context))
     work = partial(run_survey, request, folder, wait=options.wait)
     report = carry_out(work, folder, quiet=options.quiet, resumed=options.resume is not None)
-    publish_report(report, chosen, options.answer, verbose=options.verbose)
+    publish_report(report, chosen, options.answer.output_file, verbose=options.verbose)
     delete_old_runs(folder.name)
     raise typer.Exit(report.exit_code)
 

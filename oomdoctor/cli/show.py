@@ -87,4 +87,4 @@ def show(options: ShowOptions) -> None:
     )
     drawn.write(report)
     if not drawn.takes_stdout:
-        publish_report(report, chosen, options.answer, verbose=options.verbose)
+        publish_report(report, chosen, options.answer.output_file, verbose=options.verbose)

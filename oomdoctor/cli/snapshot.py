@@ -88,4 +88,4 @@ def snapshot(options: SnapshotOptions) -> None:
         causes=failed[0].causes if failed else (),
         remedies=failed[0].remedies if failed else (),
     )
-    publish_report(report, chosen, options.answer, verbose=options.verbose)
+    publish_report(report, chosen, options.answer.output_file, verbose=options.verbose)

@@ -76,7 +76,7 @@ def triage(options: TriageOptions) -> None:
     lines = () if first is None else (f"oomdoctor explain {first.job or first.source}",)
     status: Status = "ok" if code == ExitCode.OK else "no"
     report = started.report("triage", status, code, triage=found, next_commands=lines)
-    publish_report(report, chosen, options.answer, verbose=options.verbose)
+    publish_report(report, chosen, options.answer.output_file, verbose=options.verbose)
     if code != ExitCode.OK:
         raise typer.Exit(code)
 

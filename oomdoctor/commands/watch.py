@@ -142,10 +142,9 @@ class Watcher:
                 f"process {self.asked.pid} uses no GPU and writes no live log",
                 "oomdoctor watch --gpu 0",
             )
+        log = self.asked.log
         return _no(
-            f"{self.asked.log} is not a live log"
-            if self.asked.log is not None
-            else "no training writes a live log here",
+            f"{log} is not a live log" if log else "no training writes a live log here",
             "start it with `oomdoctor run`, or add oomdoctor.monitor.MemoryCallback; "
             "or run `oomdoctor watch --gpu 0`",
         )

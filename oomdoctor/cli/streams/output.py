@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
@@ -68,7 +68,7 @@ def screen(stream: TextIO) -> Screen:
     moving = terminal and not dumb
     forced = variable("FORCE_COLOR")
     color = (bool(forced) or moving) and forced != "0" and not variable("NO_COLOR")
-    return Screen(terminal, width, moving, color, _can_say(_SIGNS, stream.encoding or "utf-8"))
+    return Screen(terminal, width, moving, color, can_say(_SIGNS, stream.encoding or "utf-8"))
 
 
 def publish(render: Callable[[str, Screen], str], chosen: str, file: Path | None = None) -> None:
@@ -107,13 +107,6 @@ class Started:
         return replace(bare, **found)
 
 
-class Answer(Protocol):
-    """The options about the answer."""
-
-    @property
-    def output_file(self) -> Path | None: ...
-
-
 def rendered(report: Report, format: str, screen: Screen, *, verbose: bool) -> str:
     """A report in a format, as a screen shows it."""
     from oomdoctor.render import render_report
@@ -121,9 +114,9 @@ def rendered(report: Report, format: str, screen: Screen, *, verbose: bool) -> s
     return render_report(report, format, screen.style(verbose=verbose))
 
 
-def publish_report(report: Report, chosen: str, answer: Answer, *, verbose: bool) -> None:
-    """Print a report in the chosen format, and also write it to the file of --output."""
-    publish(partial(rendered, report, verbose=verbose), chosen, answer.output_file)
+def publish_report(report: Report, chosen: str, file: Path | None, *, verbose: bool) -> None:
+    """Print a report in the chosen format, and also write it to `file` if there is one."""
+    publish(partial(rendered, report, verbose=verbose), chosen, file)
 
 
 def publish_listing(listing: Listing, chosen: str, file: Path | None = None) -> None:
@@ -181,20 +174,21 @@ def print_content(content: str | bytes) -> None:
 def _write_answer(text: str, *, utf8: bool) -> None:
     text = text if text.endswith("\n") else text + "\n"
     encoding = sys.stdout.encoding or "utf-8"
-    if not _can_say(text, encoding):
+    if not can_say(text, encoding):
         if utf8 and hasattr(sys.stdout, "buffer"):
             sys.stdout.flush()
             sys.stdout.buffer.write(text.encode())
             sys.stdout.buffer.flush()
             return
-        if not _can_say(_SIGNS, encoding):
+        if not can_say(_SIGNS, encoding):
             text = text.translate(_STAND_INS)
         text = text.encode(encoding, "replace").decode(encoding)
     sys.stdout.write(text)
     sys.stdout.flush()
 
 
-def _can_say(text: str, encoding: str) -> bool:
+def can_say(text: str, encoding: str) -> bool:
+    """Whether an encoding has all characters of a text."""
     try:
         text.encode(encoding)
     except UnicodeEncodeError:

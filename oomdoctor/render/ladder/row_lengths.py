@@ -34,11 +34,8 @@ def length_sections(report: Report, look: Look) -> list[Section]:
 
 
 def _facts(lengths: LengthDistribution, verbose: bool) -> list[tuple[str, str]]:
-    by = (
-        f"{lengths.tokenizer} (approximate)"
-        if lengths.approximate
-        else (f"the tokenizer of {lengths.tokenizer}")
-    )
+    named = lengths.tokenizer
+    by = f"{named} (approximate)" if lengths.approximate else f"the tokenizer of {named}"
     sources = ", ".join(
         f"{name} ({counted(rows, 'row')})" for name, rows in lengths.sources.items()
     )

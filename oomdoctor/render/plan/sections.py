@@ -174,11 +174,8 @@ def checked_sections(report: Report) -> list[Section]:
         return []
     usable = report.budget.usable_bytes if report.budget is not None else None
     differ = [result.label for result in checked if _difference(result, usable)]
-    verdicts = (
-        f"The emulated card decides where they differ: {', '.join(differ)}."
-        if differ
-        else "The verdicts agree."
-    )
+    where = f"The emulated card decides where they differ: {', '.join(differ)}."
+    verdicts = where if differ else "The verdicts agree."
     rows = tuple(_checked_row(result, usable) for result in checked)
     title = "Checked on the emulated card"
     return [Section(title, (Grid(_COLUMNS, rows), Note(verdicts)))]
