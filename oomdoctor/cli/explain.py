@@ -20,7 +20,6 @@ from oomdoctor.cli.streams.output import Started, publish_report
 from oomdoctor.errors import ExitCode, OomDoctorError
 
 if TYPE_CHECKING:
-    from oomdoctor.cli.explain_sources import Source
     from oomdoctor.commands.explain.exact import Checked
     from oomdoctor.explain.training.known import Given
     from oomdoctor.records.report.diagnosis import Diagnosis
@@ -115,7 +114,8 @@ def _read_all(names: list[str], given: Given, *, quiet: bool) -> tuple[list[Diag
     Raises:
         OomDoctorError: nothing can be read; this is the first reason.
     """
-    from oomdoctor.cli.explain_sources import named
+    from oomdoctor.cli.explain_sources import lines_of, named
+    from oomdoctor.commands.explain.explained import explained
     from oomdoctor.records.report.warnings import not_read, quoted
 
     found: list[Diagnosis] = []
@@ -125,7 +125,8 @@ def _read_all(names: list[str], given: Given, *, quiet: bool) -> tuple[list[Diag
         try:
             for source in named(name, quiet=quiet):
                 notes: list[str] = []
-                found += _read(source, given, notes, quiet=quiet)
+                lines = lines_of(source, notes, quiet=quiet)
+                found += explained(source.name, lines, given, source.end)
                 warnings += quoted("slurm", source.notes)
                 warnings += quoted("log", notes)
         except OomDoctorError as error:
@@ -133,13 +134,6 @@ def _read_all(names: list[str], given: Given, *, quiet: bool) -> tuple[list[Diag
     if not found:
         raise refused[0]
     return found, [*warnings, *(not_read(e.code, e.message) for e in refused)]
-
-
-def _read(source: Source, given: Given, notes: list[str], *, quiet: bool) -> tuple[Diagnosis, ...]:
-    from oomdoctor.cli.explain_sources import lines_of
-    from oomdoctor.commands.explain.explained import explained
-
-    return explained(source.name, lines_of(source, notes, quiet=quiet), given, source.end)
 
 
 def _first_failure(found: list[Diagnosis]) -> int:

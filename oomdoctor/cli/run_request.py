@@ -29,7 +29,8 @@ def watch_request(options: RunOptions) -> WatchRequest:
         reader.fault("--ranks", f"is all or 1, not {options.ranks!r}")
     gpus = _gpus(reader, options.emulate, alone=options.ranks == "1")
     reader.exclude(options)
-    steps = _steps(reader, options.steps or ("all" if options.emulate is None else "steady"))
+    asked = options.steps or ("all" if options.emulate is None else "steady")
+    steps = asked if asked in ("steady", "all") else reader.integer("--steps", asked)
     if options.weights not in get_args(Weights):
         reader.fault("--weights", f"is real or synthetic, not {options.weights!r}")
     weights: Weights = "synthetic" if options.weights == "synthetic" else "real"
@@ -89,9 +90,3 @@ def _values(reader: Reader, text: str | None) -> str | None:
         except ValueError:
             reader.fault("--values", f"is max, half or a number, such as 1 or nan, not {text!r}")
     return text
-
-
-def _steps(reader: Reader, text: str) -> str | int:
-    if text in ("steady", "all"):
-        return text
-    return reader.integer("--steps", text)

@@ -49,15 +49,6 @@ def _case(options: ShowOptions) -> Report | None:
     return report
 
 
-def _list(chosen: str) -> None:
-    from oomdoctor.render.runs_page import listed_as_before, run_list
-    from oomdoctor.system.store.stored import stored_runs
-
-    found = tuple(stored_runs())
-    content = listed_as_before(found)
-    output.publish_listing(run_list("show --list", found, content=content), chosen)
-
-
 @flatten
 def show(options: ShowOptions) -> None:
     """Print a stored run or case again, in any format.
@@ -74,17 +65,20 @@ def show(options: ShowOptions) -> None:
     from oomdoctor.cli.option_reader import chosen_format
     from oomdoctor.cli.stored_request import drawn_of
     from oomdoctor.commands.ladder.unfinished import stored_report
-    from oomdoctor.system.store import run_list
+    from oomdoctor.system.store.run_list import open_run
+    from oomdoctor.system.store.stored import stored_runs
 
     chosen = chosen_format("show", options.answer)
     drawn = drawn_of(options)
     drawn.check()
     if options.list_:
-        _list(chosen)
+        from oomdoctor.render.runs_page import listed_as_before, run_list
+
+        found = tuple(stored_runs())
+        listing = run_list("show --list", found, content=listed_as_before(found))
+        output.publish_listing(listing, chosen)
         return
-    report = (
-        _gathered(options.run) or _case(options) or stored_report(run_list.open_run(options.run))
-    )
+    report = _gathered(options.run) or _case(options) or stored_report(open_run(options.run))
     drawn.write(report)
     if not drawn.takes_stdout:
         publish_report(report, chosen, options.answer.output_file, verbose=options.verbose)

@@ -15,7 +15,7 @@ from oomdoctor.cli.options.answer import AnswerOptions, Quiet, Verbose
 from oomdoctor.cli.options.flatten import flatten
 from oomdoctor.cli.streams import output
 from oomdoctor.cli.streams.output import Started, publish_report
-from oomdoctor.errors import ExitCode, OomDoctorError, usage_error
+from oomdoctor.errors import ExitCode, usage_error
 
 if TYPE_CHECKING:
     from oomdoctor.cli.option_reader import Reader
@@ -103,7 +103,11 @@ def _items(options: TriageOptions, reader: Reader) -> list[Item]:
     if names:
         jobs = jobs_with(ids) if ids else []
         if ids and not jobs:
-            raise _no_jobs(ids)
+            raise usage_error(
+                "no_such_job",
+                f"Slurm has no record of job {ids[0]}",
+                f"oomdoctor explain {ids[0]}; or name the logs: oomdoctor triage logs/*.out",
+            )
         return [*items_of(files), *(Item(job.head.job, job.files, job) for job in jobs)]
     if options.since is None:
         raise usage_error(
@@ -117,11 +121,3 @@ def _items(options: TriageOptions, reader: Reader) -> list[Item]:
     everyone = options.all_users or (options.by == "user" and not options.user)
     found = dead_jobs(since, options.user or (), everyone=everyone)
     return [Item(job.head.job, job.files, job) for job in found]
-
-
-def _no_jobs(ids: list[str]) -> OomDoctorError:
-    return usage_error(
-        "no_such_job",
-        f"Slurm has no record of job {ids[0]}",
-        f"oomdoctor explain {ids[0]}; or name the logs: oomdoctor triage logs/*.out",
-    )

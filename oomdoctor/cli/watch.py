@@ -97,7 +97,8 @@ def _renew(watcher: Watcher, *, verbose: bool) -> None:
     try:
         while True:
             drawn = _draw(report, drawn, verbose=verbose)
-            if _has_ended(report):
+            trainings = report.watch.trainings if report.watch is not None else ()
+            if trainings and all(training.ended for training in trainings):
                 return
             time.sleep(_INTERVAL_S)
             try:
@@ -120,10 +121,3 @@ def _draw(report: Report, drawn: int, *, verbose: bool) -> int:
     back = f"\x1b[{drawn}A\x1b[J" if drawn else ""
     output.print_answer(back + "\n".join(page))
     return len(page)
-
-
-def _has_ended(report: Report) -> bool:
-    answer = report.watch
-    if answer is None or not answer.trainings:
-        return False
-    return all(training.ended for training in answer.trainings)

@@ -272,6 +272,7 @@ def _row(rung: RungDiff) -> tuple[str, ...]:
     peaks = [named[name] for name in _PEAKS if name in named]
     peak = next((one for one in peaks if one.verdict == rung.verdict), next(iter(peaks), None))
     speed = named.get("tokens_per_s")
+    size = named.get("max_micro_batch_size") or named.get("micro_batch_size")
     label = rung.label if rung.label == rung.label_after else f"{rung.label} / {rung.label_after}"
     return (
         label,
@@ -282,7 +283,7 @@ def _row(rung: RungDiff) -> tuple[str, ...]:
         uncertainty(peak) if peak is not None and peak.difference else "",
         _both(named.get("largest_value")),
         _both(named.get("fewest_gpus")),
-        _sizes(rung),
+        "" if size is None else _change(size),
         "" if speed is None or speed.after is None else _both(speed),
         f"{speed.relative:+.1%}" if speed is not None and speed.relative else "",
         uncertainty(speed) if speed is not None and speed.difference else "",
@@ -298,12 +299,6 @@ def _both(one: QuantityChange | None) -> str:
         return before
     at = f" at {one.at_micro_batch}" if one.at_micro_batch else ""
     return f"{before} -> {after}{at}"
-
-
-def _sizes(rung: RungDiff) -> str:
-    named = {one.quantity: one for one in rung.quantities}
-    one = named.get("max_micro_batch_size") or named.get("micro_batch_size")
-    return "" if one is None else _change(one)
 
 
 def _why(rung: RungDiff) -> str:

@@ -153,10 +153,6 @@ def _by_speed(card: CardPlan) -> tuple[float, ...]:
     return -fastest, -card.memory_bytes, -card.total_bytes
 
 
-def _by_memory(card: CardPlan) -> tuple[float, ...]:
-    return card.memory_bytes, card.total_bytes
-
-
 def _by_cost(card: CardPlan) -> tuple[float, ...]:
     """The cheapest million tokens first; then cards without a price or a speed, by speed."""
     costs = [pick.cost_per_million_tokens for pick in _fitting(card)]
@@ -172,7 +168,7 @@ def _by_name(card: CardPlan) -> tuple[str, ...]:
 
 _PLACES: dict[CardOrder, Callable[[CardPlan], tuple[float, ...] | tuple[str, ...]]] = {
     "speed": _by_speed,
-    "memory": _by_memory,
+    "memory": lambda card: (card.memory_bytes, card.total_bytes),
     "name": _by_name,
     "cost": _by_cost,
 }

@@ -171,7 +171,8 @@ class Secrets:
 def known_secrets(command: Sequence[str] = ()) -> Secrets:
     """The secrets of this environment, and those that a command names."""
     found: set[str] = set()
-    for value in (*_of_variables(), *_of_files(), *_of_command(command)):
+    of_variables = (value for name, value in all_variables().items() if is_secret(name, value))
+    for value in (*of_variables, *_of_files(), *_of_command(command)):
         parts = [value, *(line for line in value.splitlines() if len(line) >= 16)]  # a private key
         found |= {part.strip() for part in parts}
     plain = {one for one in found if len(one) >= _LEAST and not _PLAIN.fullmatch(one)}
@@ -179,18 +180,12 @@ def known_secrets(command: Sequence[str] = ()) -> Secrets:
     return Secrets(tuple(sorted(plain | spelled, key=len, reverse=True)))
 
 
-def _of_variables() -> Iterator[str]:
-    for name, value in all_variables().items():
-        if is_secret(name, value):
-            yield value
-
-
 def _of_files() -> Iterator[str]:
     """The saved tokens of Hugging Face, and the passwords of netrc, where W&B keeps its key."""
     given = all_variables().get("HF_TOKEN_PATH")
-    for path in (Path(given).expanduser() if given else hf_home() / "token",):
-        with suppress(OSError, UnicodeDecodeError):
-            yield path.read_text(encoding="utf-8")
+    path = Path(given).expanduser() if given else hf_home() / "token"
+    with suppress(OSError, UnicodeDecodeError):
+        yield path.read_text(encoding="utf-8")
     with suppress(OSError, netrc.NetrcParseError, UnicodeDecodeError):
         hosts = netrc.netrc(os.fspath(home() / ".netrc")).hosts.values()
         yield from (password for _, _, password in hosts if password)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -56,16 +56,8 @@ def _says(peaks: Sequence[Peak], budget: Budget | None) -> str:
         text += f"; {format_bytes(budget.usable_bytes)} is usable"
     if len(peaks) > _MOST:
         text += f"; the first {_MOST} are drawn"
-    return " ".join((f"{text}.", *_at_one_size(peaks)))
-
-
-def _at_one_size(peaks: Sequence[Peak]) -> Iterator[str]:
-    """What compares the rungs: their peaks at micro-batch size 1."""
-    if sizes_differ(peaks):
-        yield "Each bar is at its own micro-batch size (mb)."
-    least = least_at_one(peaks)
-    if least is not None:
-        yield least
+    own = "Each bar is at its own micro-batch size (mb)." if sizes_differ(peaks) else None
+    return " ".join(filter(None, (f"{text}.", own, least_at_one(peaks))))
 
 
 def _grid(peaks: Sequence[Peak]) -> Grid:
