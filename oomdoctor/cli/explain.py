@@ -50,7 +50,6 @@ def explain(options: ExplainOptions) -> None:
     )
     from oomdoctor.cli.explain_sources import STDIN, missing
     from oomdoctor.cli.option_reader import Reader, chosen_format
-    from oomdoctor.commands.explain.applied import in_your_file
     from oomdoctor.explain.diagnose import exit_of
     from oomdoctor.records.report.warnings import quoted, warning
 
@@ -86,6 +85,8 @@ def explain(options: ExplainOptions) -> None:
             warnings.append(warning("not_exact", wording, reason=checked.fault))
         code = checked.interrupted or code
     if given.training is not None:
+        from oomdoctor.commands.explain.applied import in_your_file
+
         found = [in_your_file(one, given.training) for one in found]
     applied = applied_to(found[_first_failure(found)], options, number)
     if applied is not None and not applied.lines and code == ExitCode.OK:
