@@ -221,10 +221,8 @@ def _versions(interpreter: Interpreter, torch: Path) -> str:
 
 def _library_versions(torch: Path, major: int) -> tuple[int, int, int]:
     """cuDNN's, NCCL's and cuBLAS's, as the libraries report them, from torch's requirements."""
-    text = "".join(
-        path.read_text(encoding="utf-8", errors="replace")
-        for path in torch.parent.glob("torch-*.dist-info/METADATA")
-    )
+    files = torch.parent.glob("torch-*.dist-info/METADATA")
+    text = "".join(path.read_text(encoding="utf-8", errors="replace") for path in files)
 
     def of(package: str, usual: int) -> int:
         found = re.search(rf"nvidia-{package}[ (]*[=<]=(\d+)\.(\d+)\.(\d+)", text)

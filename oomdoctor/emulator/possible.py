@@ -32,10 +32,9 @@ def reason_against(python: Path, compiler: str | None = None) -> OomDoctorError 
     try:
         interpreter = ask(python)
     except (OSError, ValueError) as error:
-        return _no(
-            f"{python} cannot be asked for its torch ({str(error)[:100].splitlines()[0]})",
-            "pass --python /path/to/python",
-        )
+        reason = str(error)[:100].splitlines()[0]
+        why = f"{python} cannot be asked for its torch ({reason})"
+        return _no(why, "pass --python /path/to/python")
     return _against_torch(interpreter) or _against_system(interpreter, compiler)
 
 
@@ -86,10 +85,8 @@ def _against_system(interpreter: Interpreter, compiler: str | None) -> OomDoctor
         why = f"emulation needs Linux with glibc, and this is {kind}"
         return _no(why, "use WSL or a container")
     if find_compiler(compiler) is None or shutil.which("nm") is None:
-        return _no(
-            "there is no C compiler to build its libraries with",
-            "apt install gcc, module load gcc, or conda install gcc",
-        )
+        install = "apt install gcc, module load gcc, or conda install gcc"
+        return _no("there is no C compiler to build its libraries with", install)
     return None
 
 

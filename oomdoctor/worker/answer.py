@@ -65,10 +65,9 @@ def _failure_reply(error: Exception, job: ProbeJob, phase: str) -> Reply:
         return Reply(status="host_oom", reason=f"host memory ran out in {phase}: {message}")
     event = parse_oom(message, phase)
     if event is None:
-        return Reply(
-            status="failed",
-            failure=Failure(code=type(error).__name__, message=message.strip(), last_phase=phase),
-        )
+        code = type(error).__name__
+        failure = Failure(code=code, message=message.strip(), last_phase=phase)
+        return Reply(status="failed", failure=failure)
     if event.dialect == "cpu_allocator" and job.device_type == "cuda":
         return Reply(status="host_oom", oom=event, reason=f"host memory ran out in {phase}")
     return Reply(status="oom", oom=event)

@@ -187,19 +187,14 @@ class _Predictor:
         else:
             unlimited = plays
         replayed = self.at.played(size) if unlimited else None
-        return PredictedSize(
-            micro_batch_size=size,
-            measurement=self.at.measurement(size, replayed),
-            devices=tuple(
-                self._on_device(target, size, floor, replayed)
-                if plays
-                else DevicePrediction(
-                    target.name, True, None, None, None, self.at.timing(target, size)
-                )
-                for target in self.targets
-            ),
-            phases=self.at.details(size) if self.request.detail else (),
-        )
+        if plays:
+            devices = [self._on_device(target, size, floor, replayed) for target in self.targets]
+        else:
+            times = [(target.name, self.at.timing(target, size)) for target in self.targets]
+            devices = [DevicePrediction(name, True, None, None, None, time) for name, time in times]
+        measurement = self.at.measurement(size, replayed)
+        phases = self.at.details(size) if self.request.detail else ()
+        return PredictedSize(size, measurement, tuple(devices), phases)
 
     def _on_device(
         self, target: Target, size: int, floor: int, replayed: Played | None
@@ -222,17 +217,11 @@ class _Predictor:
                 message = out_of_memory_message(limited.out_of_memory, 0, target.total_bytes)
                 oom = self.knowledge.oom_event(message, limited.last_phase)
         zero = isinstance(self.at, ZeroSizes)
-        borderline = (
-            target.error is not None
-            and (reserved is not None or zero)
-            and is_borderline(
-                max(floor, reserved or 0),
-                target.overhead_bytes,
-                target.usable_bytes,
-                target.error,
-                tensors_only=fits and zero,
-            )
-        )
+        borderline, error = False, target.error
+        if error is not None and (reserved is not None or zero):
+            around = (target.overhead_bytes, target.usable_bytes, error)
+            held = max(floor, reserved or 0)
+            borderline = is_borderline(held, *around, tensors_only=fits and zero)
         return DevicePrediction(
             target=target.name,
             fits=fits,

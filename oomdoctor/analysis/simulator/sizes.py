@@ -72,10 +72,8 @@ class Sizes:
         return max(1, held_micro_batches(config, on_cpu=on_cpu))
 
     def _key(self, what: str, size: int) -> str:
-        low, high = (
-            self._store.number(self._recordings.by_size[known])
-            for known in self._recordings.line(size)
-        )
+        line, by_size = self._recordings.line(size), self._recordings.by_size
+        low, high = (self._store.number(by_size[known]) for known in line)
         accumulates = size < self._config.rank_batch_size()
         workspace = max(self._resized.values(), default=0)
         words = [what, low, high, size, int(accumulates), self._held(size)]

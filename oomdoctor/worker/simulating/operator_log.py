@@ -68,11 +68,8 @@ class OperatorLog:
             steps = self._choices.steps(call)
             if call.kind is not None and not differs_by_card(call.func):
                 self._steps[call.kind] = steps
-        own = [
-            workspace
-            for workspace in self._choices.workspaces(call)
-            if workspace.name not in self._workspaces
-        ]
+        needed = self._choices.workspaces(call)
+        own = [each for each in needed if each.name not in self._workspaces]
         if not own:
             return steps
         self._workspaces.update(each.name for each in own if isinstance(each, Lasting))

@@ -93,10 +93,8 @@ def _casting(operator: OpOverload, target: Callable[[list[torch.Tensor]], torch.
 
 def _with_dtype(plain: OpOverload, typed: OpOverload, name: str) -> Kernel:
     """Ask for an fp32 result if the caller named no dtype; the operator casts by itself."""
-    halves = {
-        "softmax.int": torch.ops.aten._softmax,
-        "log_softmax.int": torch.ops.aten._log_softmax,
-    }.get(name)
+    aten = torch.ops.aten
+    halves = {"softmax.int": aten._softmax, "log_softmax.int": aten._log_softmax}.get(name)
 
     def kernel(tensor: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
         with _no_autocast():
