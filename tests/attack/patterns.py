@@ -218,7 +218,7 @@ def usual_s() -> float:
 def slow_unit(one: Expression) -> str | None:
     """A unit whose repetition to `LENGTH` characters takes far longer than usual, with the time."""
     compiled, most_s = re.compile(one.pattern, one.flags), TIMES * usual_s()
-    for unit in units(one):
+    for unit in filter(None, units(one)):
         for method in one.methods:
             if _time(compiled, method, unit, LENGTH) <= most_s:
                 continue
