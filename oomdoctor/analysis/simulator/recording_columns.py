@@ -182,7 +182,6 @@ def checked(kind: type[T], value: Any) -> T:
 
 
 def _whole(column: Any, *, signed: bool = False) -> list[int]:
-    """A column of whole numbers."""
     if type(column) is not list or set(map(type, column)) - {int}:
         raise ValueError("a column is not of whole numbers")
     if not signed and column and min(column) < 0:

@@ -61,7 +61,7 @@ def measure(job: ProbeJob, progress: PhaseFile) -> Measurement:
         trace.vocabulary, trace.tokens = logits_shape(setup, job.config)
         losses: list[float] = []
         for step in MEMORY_STEPS:
-            marks.listen(partial(_watched, setup, meter, progress, step, trace))
+            marks.listen(partial(watched, setup, meter, progress, step, trace))
             whole_step(setup, batches, marks)
             if device.type == "cpu":
                 trace.adopt(optimizers.state_tensors(setup.trainer.optimizer), OPTIMIZER)
@@ -121,7 +121,7 @@ def enter(meter: meters.Meter, progress: PhaseFile, step: str, phase: str) -> No
     meter.enter(step, phase)
 
 
-def _watched(
+def watched(
     setup: Setup,
     meter: meters.Meter,
     progress: PhaseFile,
@@ -129,7 +129,7 @@ def _watched(
     trace: AllocationTrace,
     phase: str,
 ) -> None:
-    """Begin a phase of a step that is watched."""
+    """Begin a phase of a step that is watched; on the CPU the trace learns of the gradients."""
     enter(meter, progress, step, phase)
     if phase == "optimizer" and setup.device.type == "cpu":
         trace.adopt(gradients(setup), GRADIENTS)

@@ -5,19 +5,20 @@ The steps are those of a measurement. A snapshot is also written if memory runs 
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from oomdoctor.analysis.allocator.settings import AllocatorSettings
 from oomdoctor.analysis.simulator.tape import Tape
-from oomdoctor.records.facts.categories import GRADIENTS, INPUTS, OPTIMIZER, WEIGHTS
+from oomdoctor.records.facts.categories import INPUTS, OPTIMIZER, WEIGHTS
 from oomdoctor.records.job.result import ProbeJob, RecordingRequest
 from oomdoctor.snapshot.phases import own_frames
 from oomdoctor.snapshot.reading.events import Frame
 from oomdoctor.snapshot.writing import Allocations, Stretch, write_snapshot
 from oomdoctor.worker.measuring import meters
-from oomdoctor.worker.measuring.measure import built, enter, gradients, of_step, weights
+from oomdoctor.worker.measuring.measure import built, of_step, watched, weights
 from oomdoctor.worker.protocol import PhaseFile
 from oomdoctor.worker.training import optimizers
 from oomdoctor.worker.training.batch import tensors_of
@@ -71,13 +72,7 @@ def _record_counted(
             setup, held, marks = built(job, meter, progress)
             trace.adopt(weights(setup), WEIGHTS)
             trace.adopt(tensors_of(held), INPUTS)
-
-            def watch(phase: str) -> None:
-                enter(meter, progress, "", phase)
-                if phase == "optimizer":
-                    trace.adopt(gradients(setup), GRADIENTS)
-
-            marks.listen(watch)
+            marks.listen(partial(watched, setup, meter, progress, "", trace))
             for _ in range(_STEPS):
                 whole_step(setup, of_step(held, job), marks)
                 trace.adopt(optimizers.state_tensors(setup.trainer.optimizer), OPTIMIZER)

@@ -151,10 +151,8 @@ def _with_reference(
     stacks: tuple[LayerStack, ...], units: dict[str, Region]
 ) -> tuple[tuple[LayerStack, ...], dict[str, Region]]:
     """The stacks and units of both models; the layers of the reference are further stacks."""
-    more = {
-        f"{REFERENCE}.{path}": (stack + len(stacks), unit)
-        for path, (stack, unit) in units_of(stacks).items()
-    }
+    own, count = units_of(stacks), len(stacks)
+    more = {f"{REFERENCE}.{path}": (stack + count, unit) for path, (stack, unit) in own.items()}
     return stacks + stacks, units | more
 
 

@@ -146,10 +146,8 @@ class AllocationTrace:
         if not parts:
             return None
         of_events = [self.tape.blocks[abs(event) - 1] for event in events]
-        changes = [
-            block.allocated if event > 0 else -block.allocated
-            for event, block in zip(events, of_events, strict=True)
-        ]
+        pairs = zip(events, of_events, strict=True)
+        changes = [one.allocated if event > 0 else -one.allocated for event, one in pairs]
         names = [block.category for block in of_events]
         return memory_curve(changes, names, parts, None if peaks is None else peaks(parts))
 

@@ -160,11 +160,8 @@ def _gradients(
 ) -> tuple[torch.Tensor, ...]:
     """Those of query, value and key, in the order in which they are made."""
     batch = query.shape[0]
-    return (
-        _like(query, query.shape),
-        _like(value, (batch, *value.shape[1:])),
-        _like(key, (batch, *key.shape[1:])),
-    )
+    of_query, of_value = _like(query, query.shape), _like(value, (batch, *value.shape[1:]))
+    return of_query, of_value, _like(key, (batch, *key.shape[1:]))
 
 
 _FORWARD = (

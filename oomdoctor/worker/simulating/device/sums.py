@@ -51,7 +51,6 @@ def gradient_of_index(args: Sequence[torch.Tensor]) -> torch.Tensor | None:
 
 
 def _engine_runs() -> bool:
-    """Whether autograd runs the operator."""
     return torch._C._current_graph_task_id() != -1 and not torch.is_grad_enabled()
 
 
