@@ -1,0 +1,67 @@
+"""What people ask is answered in the first three lines of a screen of 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from example_gpu import gpu_report
+from example_many_gpus import fewest_report
+from example_plans import cards_report, plan_report, solve_report
+from example_runs import RUNS
+
+from oomdoctor.records.report.report import Report
+from oomdoctor.records.report.user_training import YourChange, YourRung
+from oomdoctor.render import render_report
+from oomdoctor.render.formats import Style
+
+
+def own_report(*, fits: bool) -> Report:
+    """A plan with the user's own rung: it fits, or does with a change."""
+    report = plan_report()
+    own = next(row for row in report.results if row.surely_fits is fits and not row.borderline)
+    change = YourChange("micro-batch size 1", "method=lora", (), 1, 16, 8 << 30, None, None)
+    aim = "faster" if fits else "fits"
+    return replace(report, yours=YourRung(own.key, "yours", aim, (change,), (), None))
+
+
+@pytest.mark.parametrize(
+    ("asked", "report", "answers"),
+    [
+        ("which one, and how fast?", gpu_report, ("Best: lora-r16+ckpt, 4 x 8", "5,310 tokens/s")),
+        ("does it fit?", lambda: own_report(fits=True), ("Yours fits: 22.8 of 23.0 GiB",)),
+        ("by how much not?", lambda: own_report(fits=False), ("does not fit: short by 52.4 GiB",)),
+        ("what to change?", lambda: own_report(fits=False), ("fits with micro-batch size 1",)),
+        ("which card?", cards_report, ("Smallest card: RTX 4090 (24 GiB)",)),
+        ("how long?", solve_report, ("Largest sequence length: 131,072",)),
+        ("how many?", fewest_report, ("Fewest GPUs: 9 x H100",)),
+        ("what ran out?", RUNS["run-oom"], ("Out of GPU memory",)),
+    ],
+)
+def test_the_answer_stands_first(
+    asked: str, report: Callable[[], Report], answers: tuple[str, ...]
+) -> None:
+    text = render_report(report(), "table", Style(terminal=True, width=80))
+    first = " ".join(line.strip() for line in text.splitlines()[:3])
+    assert [answer for answer in answers if answer not in first] == [], (asked, first)
+
+
+def test_a_long_ladder_is_short() -> None:
+    """14 rungs in at most 26 lines, if there is nothing to say but their memory and speed."""
+    report = plan_report()
+    one = next(row for row in report.results if row.surely_fits)
+    rows = [replace(one, key=f"{number}", label=f"rung-{number}", notes=()) for number in range(8)]
+    missed = [
+        replace(row, key=f"m{row.key}", outcome="oom", missed_by_bytes=1 << 30) for row in rows[:6]
+    ]
+    assert report.request is not None
+    request = replace(report.request, recipe=replace(report.request.recipe, rungs=()))
+    ranked = tuple(row.key for row in rows)
+    picks = replace(report.picks, lora=ranked[0])
+    long = replace(
+        report, results=(*rows, *missed), ranking=ranked, picks=picks, request=request,
+        warnings=(), cards=(),
+    )  # fmt: skip
+    text = render_report(long, "table", Style(terminal=True, width=80))
+    assert len(text.splitlines()) <= 26, text
