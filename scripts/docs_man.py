@@ -49,6 +49,7 @@ def _page() -> Iterator[str]:
     yield ".SH OPTIONS"
     yield from _parameters(root)
     yield from _item("-h, --help", "Show the help; also after any command.")
+    yield from _item("--help-all", "Show all options of plan or probe.")
     yield ".SH COMMANDS"
     for name, command in _commands(root):
         yield from _command(name, command)

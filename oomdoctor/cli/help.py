@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import shlex
+from copy import copy
 from typing import Any, cast
 
 from typer.core import TyperCommand, TyperGroup
@@ -17,6 +18,9 @@ from oomdoctor.cli.streams import output
 from oomdoctor.errors import ExitCode, OomDoctorError, machine_error, usage_error
 
 _WIDEST_NAME = 26  # longer option names get a line of their own
+_SHORT = ("Common options",)  # the sections that --help has of a command with many others
+_MOST_OTHERS = 14
+_ALL = "oomdoctor.all_options"  # in the context: --help-all was typed
 _INSTALL, _SHOW = "--install-completion", "--show-completion"
 _SHELLS = ("bash", "zsh", "fish")
 
@@ -37,6 +41,17 @@ class Command(TyperCommand):
         """The `--help` option."""
         return _printed_here(super().get_help_option(ctx))
 
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The parameters, with `--help` and where that leaves options out `--help-all`."""
+        parameters: list[Any] = super().get_params(ctx)
+        rest = [p for p in parameters if getattr(p, "rich_help_panel", None) not in _SHORT]
+        if len(rest) <= _MOST_OTHERS or not ctx.help_option_names:
+            return parameters
+        every = copy(parameters[-1])
+        every.name, every.opts, every.callback = "help_all", ["--help-all"], _print_all_help
+        every.help = "Show all options."
+        return [*parameters, every]
+
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """What follows the command in the usage line; versions of click differ in it."""
         found = [p for p in self.get_params(ctx) if p.param_type_name == "argument"]
@@ -44,7 +59,16 @@ class Command(TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments and the options, section by section."""
-        _write_sections(self.get_params(ctx), ctx, formatter)
+        parameters = self.get_params(ctx)
+        if parameters[-1].name == "help_all" and not ctx.meta.get(_ALL):
+            parameters = [
+                p
+                for p in parameters
+                if p.param_type_name == "argument"
+                or getattr(p, "rich_help_panel", None) in _SHORT
+                or p.name in ("help", "help_all")
+            ]
+        _write_sections(parameters, ctx, formatter)
 
 
 class Wrapper(Command):
@@ -171,6 +195,11 @@ def _printed_here(option: Any) -> Any:
         option.callback = _print_help
         option.help = "Show this help."
     return option
+
+
+def _print_all_help(context: Any, parameter: Any, asked: bool) -> None:
+    context.meta[_ALL] = asked
+    _print_help(context, parameter, asked)
 
 
 def _print_help(context: Any, _: Any, asked: bool) -> None:

@@ -58,6 +58,10 @@ Examples:
   oomdoctor probe HuggingFaceTB/SmolLM2-135M
   oomdoctor plan meta-llama/Llama-3.1-8B --gpu "RTX 4090"
   oomdoctor explain trace.txt
+  oomdoctor plan --from axolotl.yml --gpu L4             # does mine fit?
+  oomdoctor plan Qwen/Qwen3-8B --gpu L4 --solve seq-len  # longest context
+  oomdoctor plan Qwen/Qwen3-8B --all-gpus                # which cards will do
+  oomdoctor snapshot memory_snapshot.pickle              # what grows, where
 Next: `oomdoctor env` shows what this machine can do.
 """
 app = typer.Typer(

@@ -35,11 +35,11 @@ OPTIONS = {
     "effective-batch micro-batch lengths rows epochs tokenizer text-field task weights eval "
     "eval-batch snapshot trace rank-by tokens time-limit rung-timeout revision source "
     "trust-remote-code python fresh seed wait no-wait predict no-predict resume "
-    "format json output verbose quiet help",
+    "format json output verbose quiet help help-all",
     "plan": "gpu gpus min interconnect host-memory all-gpus min-vram sort price sweep why snapshot "
     "solve verify with from recipe rung lengths tokenizer text-field headroom seq-len "
     "effective-batch micro-batch task rows epochs rank-by tokens revision source "
-    "trust-remote-code python fresh format json output verbose quiet help",
+    "trust-remote-code python fresh format json output verbose quiet help help-all",
     "triage": "since user all-users by json format output verbose quiet help",
     "explain": "model seq-len micro-batch config snapshot exact apply remedy write python "
     "format json output verbose quiet help",
@@ -58,8 +58,8 @@ OPTIONS = {
     "models": "json help",
 }
 COMMON = {
-    "probe": "vram emulate from recipe gpus seq-len effective-batch json",
-    "plan": "gpu from recipe gpus seq-len effective-batch json",
+    "probe": "vram emulate from recipe gpus seq-len effective-batch micro-batch json",
+    "plan": "gpu from recipe gpus seq-len effective-batch micro-batch all-gpus solve json",
     "explain": "model seq-len micro-batch config snapshot exact apply json",
     "triage": "since user all-users by json",
     "show": "list json",
@@ -69,6 +69,8 @@ COMMON = {
     "watch": "gpu json",
     "run": "emulate steps ranks weights stop-at-oom cure",
 }
+LONG = ("probe", "plan")
+"""The commands that have --help-all."""
 # What --help may load of our own: the command line, the table of formats, the two lowest rooms.
 OURS = {
     "oomdoctor",
@@ -121,7 +123,7 @@ def test_help_ends_with_examples_and_the_next_verb(cli, arguments):
     ended = cli(*arguments)
     assert ended.code == 0
     assert ended.err == ""
-    tail = ended.out.rstrip().splitlines()[-5:]
+    tail = ended.out.rstrip().splitlines()[-9:]
     start = next(i for i, line in enumerate(tail) if line.strip() == "Examples:")
     assert all(line.startswith("    oomdoctor ") for line in tail[start + 1 : -1])
     assert len(tail[start + 1 : -1]) >= 2
@@ -140,22 +142,22 @@ def test_each_verb_says_its_own_defaults(cli, command, length, batch):
 
 @pytest.mark.parametrize("command", OPTIONS)
 def test_the_set_of_options_is_frozen(cli, command):
-    listed = [name for rows in sections(cli(command, "--help").out).values() for name in rows]
+    listed = [name for rows in sections(whole_help(cli, command)).values() for name in rows]
     assert sorted(listed) == sorted(OPTIONS[command].split())
 
 
 @pytest.mark.parametrize(("command", "common"), COMMON.items())
 def test_the_common_options_come_first(cli, command, common):
-    found = sections(cli(command, "--help").out)
+    found = sections(whole_help(cli, command))
     assert next(iter(found)) == "Common options"
     assert found["Common options"] == common.split()
-    assert found.pop("Other options") == ["help"]
+    assert found.pop("Other options") == ["help"] + ["help-all"] * (command in LONG)
     assert "Options" not in found
 
 
 def test_every_named_section_is_in_the_order_of_the_panels(cli):
     for command in COMMON:
-        named = [name for name in sections(cli(command, "--help").out) if name != "Other options"]
+        named = [name for name in sections(whole_help(cli, command)) if name != "Other options"]
         assert named == [name for name in PANELS if name in named]
 
 
@@ -174,6 +176,23 @@ def test_help_texts_are_whole_sentences(cli, monkeypatch, arguments):
         # What typer 0.16 loses with a new click: the text of an argument.
         if not (OLD_TYPER and text == text.partition(" ")[0].upper()):
             assert re.search(r"\.(\s+\[default: .*\])?$", text), text
+
+
+@pytest.mark.parametrize("command", LONG)
+def test_a_command_with_many_options_shows_the_common_ones(cli, command):
+    found = sections(cli(command, "--help").out)
+    assert found == {
+        "Common options": COMMON[command].split(),
+        "Other options": ["help", "help-all"],
+    }
+
+
+def whole_help(cli, command: str) -> str:
+    """The help of a command with all its options."""
+    ended = cli(command, "--help-all" if command in LONG else "--help")
+    assert ended.code == 0
+    page: str = ended.out
+    return page
 
 
 def sections(page: str) -> dict[str, list[str]]:

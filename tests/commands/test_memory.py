@@ -181,7 +181,7 @@ def test_the_command_from_the_cache_imports_no_torch(ask: Callable[..., SurveyRe
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
         "assert not {'torch', 'transformers', 'multiprocessing'} & set(sys.modules)\n"
     )
-    command = [sys.executable, "-c", script, *plan, "--quiet", "--gpu"]
+    command = [sys.executable, "-c", script, *plan, "--verbose", "--gpu"]
     first = subprocess.run([*command, "L4"], capture_output=True, text=True, check=True)
     assert "from cache" not in first.stdout
     again = subprocess.run([*command, "RTX 4090"], capture_output=True, text=True, check=True)
