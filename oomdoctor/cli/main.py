@@ -52,6 +52,7 @@ _STATUS: dict[ExitCode, Status] = {ExitCode.INTERRUPTED: "interrupted", ExitCode
 _ELSEWHERE = {
     ("oomdoctor probe", "--with"): "probe measures the versions that are installed; "
     "`oomdoctor plan MODEL --with ..` simulates others",
+    ("oomdoctor plan", "--vram"): "for a card of that size: `--gpu 24GiB`",
 }
 _EPILOG = """\b
 Examples:
@@ -121,6 +122,8 @@ def main() -> NoReturn:
 
 def run(arguments: list[str]) -> int:
     """Run one command line and return its exit code, whatever happens."""
+    if arguments[:1] in (["help"], ["version"]):  # as git and pip have them
+        arguments = [*arguments[1:], f"--{arguments[0]}"]
     started = output.Started()
     surveys = arguments[:1] in (["probe"], ["plan"])
     if surveys and not _wants_silence(arguments):
@@ -168,13 +171,30 @@ def _usage_error(error: Exception) -> OomDoctorError | None:
         return None
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "oomdoctor"
-    elsewhere = _ELSEWHERE.get((path, getattr(error, "option_name", "")))
+    elsewhere = _instead(path, getattr(error, "option_name", ""))
     return OomDoctorError(
         "usage",
         str(format_message()).rstrip("."),
         elsewhere or f"run `{path} --help`",
         ExitCode(getattr(error, "exit_code", ExitCode.USAGE)),
     )
+
+
+def _instead(path: str, option: str) -> str | None:
+    """What to type instead of an option that another command has, or another program."""
+    if (path, option) in _ELSEWHERE:
+        return _ELSEWHERE[path, option]
+    if path not in ("oomdoctor plan", "oomdoctor probe") or not option:
+        return None
+    from oomdoctor.cli.option_reader import SIZE_KEYS
+    from oomdoctor.records.configuration.keys import KEYS
+
+    word = option.lstrip("-").replace("-", "_")
+    key = next((row.name for row in KEYS.values() if word in (row.name, *row.names)), None)
+    own = next((name for name, of in SIZE_KEYS.items() if of == key), None)
+    if own is not None:
+        return f"type `{own} N`; or run `{path} --help`"
+    return None if key is None else f"a rung has it: `--rung {key}=VALUE`; see `oomdoctor recipes`"
 
 
 def _disk_error(error: Exception) -> OomDoctorError | None:

@@ -18,12 +18,13 @@ from oomdoctor.units import parse_count, parse_duration, parse_size, size_note
 
 S = TypeVar("S")
 T = TypeVar("T")
-_SIZE_KEYS = {
+SIZE_KEYS = {
     "--seq-len": "sequence_length",
     "--effective-batch": "effective_batch_size",
     "--micro-batch": "micro_batch_size",
     "--eval-batch": "micro_batch_size",
 }
+"""The options that are numbers of a rung, and their keys."""
 _PART = r"[A-Za-z0-9][\w.-]*"
 _PAGE = re.compile(  # ids with one part are models from before the hub had owners
     rf"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/({_PART}(?:/{_PART})?)"
@@ -102,7 +103,9 @@ class Reader:
             except ValueError:
                 number = minimum - 1
             if number < minimum:
-                raise ValueError(f"{value!r} is not a whole number of at least {minimum}")
+                raise ValueError(
+                    f"{value!r} is not a whole number of at least {minimum}{_written_out(plain)}"
+                )
             if maximum is not None and number > maximum:
                 raise ValueError(f"{value!r} is above the maximum of {maximum}")
             return number
@@ -112,7 +115,7 @@ class Reader:
     def sized(self, option: str, text: str) -> int:
         """A number of a rung, within the limits of its key."""
         number = self.integer(option, text)
-        size = SIZES[_SIZE_KEYS[option]]
+        size = SIZES[SIZE_KEYS[option]]
         if number > size.refused:
             self.fault(option, size.refusal(number))
         return min(number, size.refused)
@@ -194,3 +197,9 @@ def _asks_for_page(answer: AnswerOptions | ListOptions) -> str | None:
         return "--format html"
     file = answer.output_file
     return "--output" if file is not None and format_of_file(file.name) == "html" else None
+
+
+def _written_out(text: str) -> str:
+    """What `2k` may mean; empty for other text."""
+    found = re.fullmatch(r"(\d{1,6})k", text, re.IGNORECASE)
+    return f"; write {int(found[1]) * 1024} or {int(found[1]) * 1000}" if found else ""
