@@ -103,7 +103,8 @@ def _nearest(report: Report, rungs: Sequence[ProbeResult]) -> str:
     if not missed:
         return ""
     nearest = min(missed, key=lambda rung: rung.missed_by_bytes or 0)
-    return f"{nearest.label} comes nearest: {missed_by(nearest, _usable(report))}"
+    verb = "comes nearest" if rungs[1:] else "does not fit"
+    return f"{nearest.label} {verb}: {missed_by(nearest, _usable(report))}"
 
 
 def _best(report: Report, plus_minus: str) -> str:
@@ -122,8 +123,8 @@ def _best(report: Report, plus_minus: str) -> str:
         least = min(near, key=lambda result: result.deciding_peak_bytes() or 0)
         return f"Nothing fits for certain; {least.label} is borderline{_share(least, report)}"
     nearest = _nearest(report, report.results)
-    if not nearest:
-        return ""
+    if not nearest or not report.results[1:]:
+        return nearest
     tried = all(result.missed_by_bytes is not None for result in report.results)
     return f"{'Nothing fits' if tried else 'Nothing that could be tried fits'}; {nearest}"
 

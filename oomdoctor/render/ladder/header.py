@@ -60,8 +60,7 @@ def _subject(report: Report) -> str:
         return f"{model} on {_times(report, machine)}{card_name(report.cards[0].name)}"
     if machine.device == "cpu":
         return f"{model} on the CPU, in bytes of tensors"
-    emulated = "emulated " * machine.emulated
-    return f"{model} on {_times(report, machine)}{emulated}{card_name(machine.gpu_name or 'GPU')}"
+    return f"{model} on {_times(report, machine)}{card_name(machine.gpu_name or 'GPU')}"
 
 
 def is_plan(report: Report) -> bool:
