@@ -79,14 +79,14 @@ def _overlapped(_: TrainConfig) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _adapters_within_layers(_: TrainConfig) -> Iterator[None]:
-    from accelerate.utils import FullyShardedDataParallelPlugin
+    from accelerate.state import AcceleratorState
 
-    def policy(trainer: Any) -> Any:
-        plugin: FullyShardedDataParallelPlugin = trainer.accelerator.state.fsdp_plugin
-        plugin.set_auto_wrap_policy(trainer.model)
+    def policy(model: Any) -> Any:
+        plugin = AcceleratorState().fsdp_plugin
+        plugin.set_auto_wrap_policy(model)
         return plugin.auto_wrap_policy
 
-    with mock.patch("oomdoctor.worker.training.sharding._policy_of_adapters", policy):
+    with mock.patch("peft.utils.other.fsdp_auto_wrap_policy", policy):
         yield
 
 

@@ -81,7 +81,8 @@ def test_a_report_of_an_earlier_version_is_read_and_shown(file):
     assert _within(before, to_json(report))
     for verbose in (False, True):
         page = render_report(report, "table", Style(width=80, verbose=verbose))
-        told = before["next_commands"] + [row["label"] for row in before["results"]]
+        commands = before["next_commands"][: None if verbose else 1]
+        told = commands + [row["label"] for row in before["results"]]
         assert [words for words in told if words not in page] == []
 
 

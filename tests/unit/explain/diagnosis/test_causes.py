@@ -192,7 +192,8 @@ def test_the_table_is_sound() -> None:
         for key in rule.remedies:
             assert key in TABLE, f"{rule.cause}: no remedy {key}"
     used = {key for rule in rules() for key in rule.remedies} | set(anything())
-    assert set(TABLE) == used, "a remedy that no rule calls for"
+    simulated = {"uncast_weights"}  # a change that --exact may find, and no rule knows of
+    assert set(TABLE) == used | simulated, "a remedy that no rule calls for"
 
 
 def test_every_cause_of_the_contract_has_a_rule() -> None:
