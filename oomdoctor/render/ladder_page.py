@@ -55,10 +55,15 @@ def report_parts(report: Report) -> list[Part]:
 
 
 def _head(report: Report, look: Look) -> list[Section]:
-    """The answer; with `verbose` also what it is about."""
+    """The answer."""
     first, *others = answer_lines(report, look.plus_minus)
-    notes = (Note(first, "strong"), *(Note(text, "normal") for text in others))
-    return [Section("", (*notes, *(header(report) if look.verbose else ())))]
+    return [Section("", (Note(first, "strong"), *(Note(text, "normal") for text in others)))]
+
+
+def _about(report: Report, _: Look) -> list[Section]:
+    """What the answer is about, and how it was found."""
+    facts = header(report)
+    return [Section("", tuple(facts))] if facts else []
 
 
 def _next(report: Report, look: Look) -> list[Section]:
@@ -82,7 +87,7 @@ def _files(report: Report, _: Look) -> list[Section]:
 
 
 def _environment(report: Report, _: Look) -> list[Section]:
-    """The hardware and the libraries, which text has at its head and with its details."""
+    """The hardware and the libraries, which text has with its details."""
     if report.machine is None:
         return []
     machine = report.machine
@@ -111,6 +116,7 @@ def _devices(report: Report, machine: Machine) -> list[tuple[str, str]]:
 
 ENTRIES = (
     Entry(_head, "summary"),
+    Entry(_about, "environment", verbose=True),
     Entry(lambda report, _: blocks.error_sections(report), "errors"),
     Entry(your_sections, "yours"),
     Entry(rung_sections, "ranking"),
@@ -139,6 +145,6 @@ PARTS = (
     Part("files", "Recorded"),
     Part("warnings", "Warnings"),
     Part("next", "Next"),
-    Part("environment", "Environment"),
+    Part("environment", "About this run"),
     Part("details", "Every rung in detail", folded=True),
 )

@@ -80,7 +80,7 @@ def test_the_page_has_every_section_and_number() -> None:
         assert result.label in page
     for wanted in (
         "Ranking", "Memory against throughput", "What did not fit, and why", "Warnings", "Next",
-        "Environment", "Every rung in detail", *report.next_commands,
+        "About this run", "Every rung in detail", *report.next_commands,
         *(one.message for one in report.warnings), "bitsandbytes", "driver",
     ):  # fmt: skip
         assert wanted in page
@@ -140,7 +140,7 @@ def test_an_interrupted_run_says_so_and_shows_what_there_is() -> None:
 def test_nothing_to_draw_is_still_a_page() -> None:
     report = replace(gpu_report(), results=(), ranking=(), ranking_reasons={})
     page = page_of(report)
-    assert "<svg" not in page and "Environment" in page
+    assert "<svg" not in page and "About this run" in page
 
 
 def test_the_users_rung_stands_before_the_ranking() -> None:
