@@ -245,6 +245,20 @@ def test_a_terminal_gets_the_phase_on_a_moving_line(monkeypatch):
     assert "\x1b[?25l" not in text  # the cursor stays, whichever way the process ends
 
 
+def test_the_answer_takes_the_place_of_progress(monkeypatch):
+    """Only on the same terminal, and only of what is in sight."""
+    ends = "\r\x1b[2K\x1b[6A\x1b[J"
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    assert told(monkeypatch, Terminal()).endswith(ends)
+    monkeypatch.setenv("COLUMNS", "40")
+    assert told(monkeypatch, Terminal()).endswith("\x1b[11A\x1b[J")
+    monkeypatch.setenv("COLUMNS", "10")  # more lines than the terminal has
+    assert told(monkeypatch, Terminal()).endswith("\r\x1b[2K")
+    monkeypatch.delenv("COLUMNS")
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    assert told(monkeypatch, Terminal()).endswith("\r\x1b[2K")
+
+
 def test_a_moving_line_is_no_wider_than_the_terminal(monkeypatch):
     monkeypatch.setenv("COLUMNS", "20")
     lines = drawn(told(monkeypatch, Terminal()))

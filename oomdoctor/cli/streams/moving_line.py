@@ -144,6 +144,7 @@ class MovingLine:
         self._lock = threading.RLock()
         self._over = threading.Event()
         self._drawn, self._width = "", 0
+        self._rows: int | None = 0  # that were printed above; None if the width has changed
         self._redraws = threading.Thread(target=self._redraw, daemon=True)
 
     def start(self) -> None:
@@ -151,13 +152,16 @@ class MovingLine:
         self.refresh()
         self._redraws.start()
 
-    def stop(self) -> None:
-        """Remove the line."""
+    def stop(self, *, erase: bool = False) -> None:
+        """Remove the line; with `erase` also what was printed above it, if that is all in sight."""
         self._over.set()
         if self._redraws.is_alive():
             self._redraws.join(1 / REFRESHES_PER_S)
         with self._lock:
-            write_patiently(self._erasure(terminal_width()))
+            width = terminal_width()
+            rows = self._rows if erase and self._width == width else None
+            above = f"\x1b[{rows}A{_ERASE_BELOW}" if rows and rows < _terminal_height() else ""
+            write_patiently(self._erasure(width) + above)
             self._drawn = ""
 
     def refresh(self) -> None:
@@ -165,12 +169,16 @@ class MovingLine:
         self._draw("")
 
     def print_above(self, text: str) -> None:
-        """Print a line that stays, in full."""
-        self._draw(progress_text(text) + "\n")
+        """Print a line that stays, in full, unless `stop` erases it."""
+        self._draw(progress_text(text) + "\n", columns(text))
 
-    def _draw(self, above: str) -> None:
+    def _draw(self, above: str, size: int = 0) -> None:
         with self._lock:
             width = terminal_width()
+            if self._rows and width != self._width:
+                self._rows = None
+            elif above and self._rows is not None:
+                self._rows += max(1, -(-size // width))
             text = "" if self._over.is_set() else escape(self._text(width - _FREE))
             write_patiently(self._erasure(width) + above + text)
             self._drawn, self._width = text, width
@@ -183,6 +191,14 @@ class MovingLine:
     def _redraw(self) -> None:
         while not self._over.wait(1 / REFRESHES_PER_S):
             self.refresh()
+
+
+def _terminal_height() -> int:
+    """The lines of the terminal behind stderr."""
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).lines or 24
+    except (OSError, ValueError):
+        return 24
 
 
 def terminal_width() -> int:

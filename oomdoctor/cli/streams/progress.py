@@ -1,5 +1,7 @@
 """A survey's progress on stderr: one line per rung, and on a terminal one line that moves.
 
+Where the answer follows on the same terminal, it takes the place of these lines.
+
 In a pipe, a rung's line comes when the rung is finished: a batch log has one line per rung.
 """
 
@@ -67,8 +69,8 @@ class Progress:
     ) -> None:
         with self._lock:
             self._finish_rung()
-        if self._line is not None:
-            self._line.stop()
+        if self._line is not None:  # the answer says all of it, unless it goes elsewhere
+            self._line.stop(erase=kind is None and screen(sys.stdout).moving)
 
     def on_event(self, event: SurveyEvent) -> None:
         """Show an event of the survey."""
