@@ -14,12 +14,12 @@ from typing import Any, cast
 
 from typer.core import TyperCommand, TyperGroup
 
+from oomdoctor.cli.options import COMMON
 from oomdoctor.cli.streams import output
 from oomdoctor.errors import ExitCode, OomDoctorError, machine_error, usage_error
 
 _WIDEST_NAME = 26  # longer option names get a line of their own
-_SHORT = ("Common options",)  # the sections that --help has of a command with many others
-_MOST_OTHERS = 14
+_MOST_OTHERS = 14  # options beside the common ones that --help still shows
 _ALL = "oomdoctor.all_options"  # in the context: --help-all was typed
 _INSTALL, _SHOW = "--install-completion", "--show-completion"
 _SHELLS = ("bash", "zsh", "fish")
@@ -42,9 +42,9 @@ class Command(TyperCommand):
         return _printed_here(super().get_help_option(ctx))
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """The parameters, with `--help` and where that leaves options out `--help-all`."""
+        """The parameters, with `--help`, and `--help-all` where `--help` leaves some out."""
         parameters: list[Any] = super().get_params(ctx)
-        rest = [p for p in parameters if getattr(p, "rich_help_panel", None) not in _SHORT]
+        rest = [p for p in parameters if getattr(p, "rich_help_panel", None) != COMMON]
         if len(rest) <= _MOST_OTHERS or not ctx.help_option_names:
             return parameters
         every = copy(parameters[-1])
@@ -65,8 +65,9 @@ class Command(TyperCommand):
                 p
                 for p in parameters
                 if p.param_type_name == "argument"
-                or getattr(p, "rich_help_panel", None) in _SHORT
-                or p.name in ("help", "help_all")
+                or getattr(p, "rich_help_panel", None) == COMMON
+                or "--help" in p.opts
+                or p.name == "help_all"
             ]
         _write_sections(parameters, ctx, formatter)
 

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -171,7 +171,8 @@ def _usage_error(error: Exception) -> OomDoctorError | None:
         return None
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "oomdoctor"
-    elsewhere = _instead(path, getattr(error, "option_name", ""))
+    typed = getattr(error, "option_name", "")
+    elsewhere = _ELSEWHERE.get((path, typed)) or _instead(typed, context)
     return OomDoctorError(
         "usage",
         str(format_message()).rstrip("."),
@@ -180,21 +181,26 @@ def _usage_error(error: Exception) -> OomDoctorError | None:
     )
 
 
-def _instead(path: str, option: str) -> str | None:
-    """What to type instead of an option that another command has, or another program."""
-    if (path, option) in _ELSEWHERE:
-        return _ELSEWHERE[path, option]
-    if path not in ("oomdoctor plan", "oomdoctor probe") or not option:
+def _instead(typed: str, context: Any) -> str | None:
+    """What the command has instead of an option by another program's name; None if nothing."""
+    has = (
+        {name for parameter in context.command.params for name in parameter.opts}
+        if typed
+        else set[str]()
+    )
+    if not has:
         return None
     from oomdoctor.cli.option_reader import SIZE_KEYS
     from oomdoctor.records.configuration.keys import KEYS
 
-    word = option.lstrip("-").replace("-", "_")
+    word = typed.lstrip("-").replace("-", "_")
     key = next((row.name for row in KEYS.values() if word in (row.name, *row.names)), None)
-    own = next((name for name, of in SIZE_KEYS.items() if of == key), None)
+    own = next((name for name, of in SIZE_KEYS.items() if of == key and name in has), None)
     if own is not None:
-        return f"type `{own} N`; or run `{path} --help`"
-    return None if key is None else f"a rung has it: `--rung {key}=VALUE`; see `oomdoctor recipes`"
+        return f"type `{own} N`; or run `{context.command_path} --help`"
+    if key is None or not {"--rung", "--recipe"} <= has:
+        return None
+    return f"a rung has it: `--rung {key}=VALUE`; see `oomdoctor recipes`"
 
 
 def _disk_error(error: Exception) -> OomDoctorError | None:

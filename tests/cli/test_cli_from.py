@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from library_ends import needs_trl
 from tiny_models import tiny_folder
 
 from oomdoctor.records.codec import loads
@@ -214,6 +215,7 @@ def test_the_headline_is_about_yours(golden, outcome, notes, said):
     assert answer_lines(report, "±")[0].startswith(said)
 
 
+@needs_trl
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_simulator")
 def test_a_plan_of_the_own_file_tries_changes(cli, tmp_path):

@@ -15,6 +15,8 @@ import pytest
         ("plan gpt2 --gradient-checkpointing true", "`--rung activation_checkpointing=VALUE`"),
         ("probe gpt2 --load-in-4bit", "`--rung quantization=VALUE`"),
         ("plan gpt2 --nonsense", "hint:  run `oomdoctor plan --help`"),
+        ("explain x.txt --batch-size 4", "type `--micro-batch N`;"),
+        ("explain x.txt --optim adafactor", "hint:  run `oomdoctor explain --help`"),
         ("show --batch-size 4", "hint:  run `oomdoctor show --help`"),
         ("plan gpt2 --gpu L4 --seq-len 2k", "write 2048 or 2000"),
     ],

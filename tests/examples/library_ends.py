@@ -33,6 +33,13 @@ needs_quantized_cpu = pytest.mark.skipif(
 )
 HAS_TRL = find_spec("trl") is not None
 needs_trl = pytest.mark.skipif(not HAS_TRL, reason="needs TRL, and that a newer transformers")
+needs_peft_that_refuses = pytest.mark.skipif(
+    _installed("peft") < (0, 16), reason="peft before 0.16 puts adapters on all layers of Mamba"
+)
+needs_router_of_its_own = pytest.mark.skipif(
+    _installed("transformers") < (5, 0),
+    reason="the router of Phi-3.5-MoE is a plain linear layer before transformers 5",
+)
 needs_fsdp_on_cpu = pytest.mark.skipif(
     _installed("accelerate") < (1, 6),
     reason="accelerate before 1.6 has no FSDP 2, and sets up FSDP 1 only where there is a GPU",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from oomdoctor.units import GIB, MIB, parse_size, size_note
+from oomdoctor.units import GIB, MIB, format_share, parse_size, size_note
 
 
 @pytest.mark.parametrize(
@@ -44,3 +44,15 @@ def test_a_reading_that_may_surprise_is_noted():
     assert size_note("24GB") == "24GB is 22.4 GiB; for a card sold as 24GB, write 24GiB"
     for clear in ("24GiB", "24g", "25769803776", "24576MiB", str(300 * MIB), "nonsense"):
         assert size_note(clear) is None
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "text"),
+    [
+        (20 * GIB, 23 * GIB, "20.0 of 23.0 GiB"),
+        (373 * MIB, 18 * GIB, "373 MiB of 18.0 GiB"),
+        (20 * GIB, None, "20.0 GiB"),
+    ],
+)
+def test_a_share_says_its_unit_once(part, whole, text):
+    assert format_share(part, whole) == text

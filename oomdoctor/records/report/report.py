@@ -255,6 +255,11 @@ class Report:
     applied: AppliedRemedy | None = None
     unknown_sizes: UnknownSizes | None = None
 
+    @property
+    def usable_bytes(self) -> int | None:
+        """What a rung may use of the device; None where no budget is known."""
+        return self.budget.usable_bytes if self.budget is not None else None
+
 
 def bare_report(
     command: str, status: Status, exit_code: int, started: datetime, elapsed_s: float

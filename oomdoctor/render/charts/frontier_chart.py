@@ -81,7 +81,7 @@ def frontier_chart(report: Report) -> Chart | None:
     if not any(point.chosen for point in points):
         return None
     best = front(points)
-    usable = report.budget.usable_bytes if report.budget is not None else None
+    usable = report.usable_bytes
     return Chart(
         "frontier",
         "Memory against throughput",

@@ -93,18 +93,24 @@ def _of_method(
     if remedies:
         return _remedy_text(remedies), False
     if any(r.failure is None or r.failure.code != "not_reached" for r in rungs):
-        return "; ".join(filter(None, ["none fits", _nearest(report, rungs)])), False
+        return _no_rung_fits(report, rungs), False
     return "not tried yet" if report.status == "running" else "not reached", None
 
 
-def _nearest(report: Report, rungs: Sequence[ProbeResult]) -> str:
-    """`full-bf16+ckpt comes nearest: short by 5.50 GiB, needs 19.8 GiB`; empty if unknown."""
+def _no_rung_fits(report: Report, rungs: Sequence[ProbeResult], none: str = "none") -> str:
+    """`none fits; full-bf16+ckpt comes nearest: short by 5.50 GiB, needs 19.8 GiB`.
+
+    Where a rung could not be tried, it is not said that none fits.
+    """
     missed = [rung for rung in rungs if rung.missed_by_bytes is not None]
     if not missed:
-        return ""
+        return f"{none} could be {'simulated' if is_plan(report) else 'measured'}"
     nearest = min(missed, key=lambda rung: rung.missed_by_bytes or 0)
-    verb = "comes nearest" if rungs[1:] else "does not fit"
-    return f"{nearest.label} {verb}: {missed_by(nearest, _usable(report))}"
+    short = missed_by(nearest, report.usable_bytes)
+    if not rungs[1:]:
+        return f"{nearest.label} does not fit: {short}"
+    tried = "" if len(missed) == len(rungs) else " that could be tried"
+    return f"{none}{tried} fits; {nearest.label} comes nearest: {short}"
 
 
 def _best(report: Report, plus_minus: str) -> str:
@@ -122,23 +128,17 @@ def _best(report: Report, plus_minus: str) -> str:
     if near:
         least = min(near, key=lambda result: result.deciding_peak_bytes() or 0)
         return f"Nothing fits for certain; {least.label} is borderline{_share(least, report)}"
-    nearest = _nearest(report, report.results)
-    if not nearest or not report.results[1:]:
-        return nearest
-    tried = all(result.missed_by_bytes is not None for result in report.results)
-    return f"{'Nothing fits' if tried else 'Nothing that could be tried fits'}; {nearest}"
+    if not any(result.missed_by_bytes is not None for result in report.results):
+        return ""
+    return _no_rung_fits(report, report.results, "Nothing")
 
 
 def _share(result: ProbeResult, report: Report) -> str:
     """`: 20.6 of 23.0 GiB`; empty where no peak is known."""
-    peak, usable = result.deciding_peak_bytes(), _usable(report)
+    peak, usable = result.deciding_peak_bytes(), report.usable_bytes
     if peak is None:
         return ""
     return f": {format_share(peak, usable)}"
-
-
-def _usable(report: Report) -> int | None:
-    return report.budget.usable_bytes if report.budget is not None else None
 
 
 def _own(report: Report) -> str:
@@ -146,16 +146,11 @@ def _own(report: Report) -> str:
     own, yours = own_result(report), report.yours
     if own is None or yours is None:
         return ""
-    usable = report.budget.usable_bytes if report.budget is not None else None
     if own.outcome == "fits" or own.borderline:
-        what = "is borderline" if own.borderline else "fits"
-        peak = own.deciding_peak_bytes()
-        if peak is None or usable is None:
-            return f"Yours {what}"
-        return f"Yours {what}: {format_share(peak, usable)} usable"
+        return f"Yours {'is borderline' if own.borderline else 'fits'}{_share(own, report)}"
     if own.outcome not in too_large(report) and own.missed_by_bytes is None:
         return f"Yours was not {'simulated' if is_plan(report) else 'measured'}"
-    missed = missed_by(own, usable)
+    missed = missed_by(own, report.usable_bytes)
     text = "Yours does not fit" + (f": {missed}" if missed else "")
     if yours.aim == "fits" and yours.changes:
         text += f"; fits with {yours.changes[0].change}"
@@ -208,20 +203,23 @@ def _best_reach(report: Report, lines: Sequence[SweepLine | SolveLine | FewestLi
 
 
 def _smallest_card(report: Report) -> str:
-    """The smallest card on which a rung fits, or the user's own; empty if there is none."""
+    """The smallest card on which a rung fits, or the user's own; empty if there is none.
+
+    The cards of a report are in the order of their memory.
+    """
     own = any(card.yours is not None for card in report.cards)
-    fit = [card for card in report.cards if (card.yours.fits if card.yours else card.fitting)]
-    if not fit:
+    fit = (card for card in report.cards if (card.yours.fits if card.yours else card.fitting))
+    least = next(fit, None)
+    if least is None:
         return ""
-    least = min(fit, key=lambda card: (card.usable_bytes, card.name))
     what = "Smallest card for yours" if own else "Smallest card"
     picks = (getattr(least.picks, name) for name in METHODS)
     chosen = least.yours or next((pick for pick in picks if pick and pick.fits), None)
     text = f"{what}: {card_name(least.name)} ({card_size(least.memory_bytes)})"
     if chosen is None or chosen.peak_device_bytes is None:
         return text
-    label = "" if own else f"{chosen.label}, "
-    return f"{text}: {label}{format_share(chosen.peak_device_bytes, least.usable_bytes)}"
+    text += "" if own else f" with {chosen.label}"
+    return f"{text}, {format_share(chosen.peak_device_bytes, least.usable_bytes)}"
 
 
 def _reach(line: SweepLine | SolveLine | FewestLine) -> int | None:

@@ -33,7 +33,7 @@ def bar_sections(report: Report, _: Look) -> list[Section]:
     peaks = peaks_of(report) if report.why is None else []
     if not peaks:
         return []
-    usable = report.budget.usable_bytes if report.budget is not None else None
+    usable = report.usable_bytes
     highest = max(peak.total for peak in peaks)
     if usable is not None and usable <= highest * _FAR:
         scale, name = usable, f"of {format_bytes(usable)} usable"

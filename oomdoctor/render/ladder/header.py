@@ -59,7 +59,7 @@ def _subject(report: Report) -> str:
     if is_plan(report):
         return f"{model} on {_times(report, machine)}{card_name(report.cards[0].name)}"
     if machine.device == "cpu":
-        return f"{model} on the CPU, in bytes of tensors"
+        return f"{model} on the CPU (bytes of tensors)"
     return f"{model} on {_times(report, machine)}{card_name(machine.gpu_name or 'GPU')}"
 
 

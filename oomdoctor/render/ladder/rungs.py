@@ -21,7 +21,8 @@ _MEASURE_AGAIN = (
     "Not ranked, because the step times did not settle. Measure again on an idle machine, or use "
     "--rank-by memory."
 )
-
+_LINE = (Column("rung"), Column("why", 1, tone=True, wraps=True))
+_IN_THE_REASON = ("unsupported", "skipped")  # outcomes
 OTHERS = "others"
 """The part of a page for a browser with what did not fit."""
 
@@ -40,11 +41,11 @@ def rung_sections(report: Report, look: Look) -> list[Section]:
     others = [r for r in rungs if r.outcome not in ("fits", *too_large(report))]
     sections = []
     each = " on each GPU" if report.machine is not None and report.machine.gpus > 1 else ""
-    usable = _usable(report)
+    usable = report.usable_bytes
     if fitting:
         title = "Fits" if usable is None else f"Fits in {format_bytes(usable)} of usable memory"
         title += each * (usable is not None)
-        sections.append(Section(title, tuple(_fitting(report, fitting, usable, look))))
+        sections.append(Section(title, tuple(_fitting(report, fitting, look))))
     for state, title in APART.items():
         unranked = [result for result in apart if result.speed_state == state]
         if unranked:
@@ -63,7 +64,7 @@ def _lines(
 
     What is short by arithmetic alone does not fit either.
     """
-    planned, usable = is_plan(report), _usable(report)
+    planned, usable = is_plan(report), report.usable_bytes
     missed = [*missed, *(one for one in others if one.missed_by_bytes is not None)]
     others = [one for one in others if one.missed_by_bytes is None]
     sections = []
@@ -71,7 +72,7 @@ def _lines(
         nearest = sorted(missed, key=lambda result: result.missed_by_bytes or sys.maxsize)
         lines = tuple((one.label, _misses(one, usable, planned=planned)) for one in nearest)
         grid = Grid(_LINE, lines, head=False)
-        sections.append(Section(_title(report, "fit"), (grid,), part=OTHERS))
+        sections.append(Section(_too_large(report), (grid,), part=OTHERS))
     grid = Grid(_LINE, tuple((one.label, _why(one)) for one in others), head=False)
     return sections + _not_run(report, [grid] if others else [], others, verbose=False)
 
@@ -90,7 +91,7 @@ def _tables(
     report: Report, missed: list[ProbeResult], others: list[ProbeResult], look: Look
 ) -> list[Section]:
     """The rungs that do not fit and those without numbers, and what is best of each method."""
-    planned, usable = is_plan(report), _usable(report)
+    planned, usable = is_plan(report), report.usable_bytes
     sections = []
     if missed:
         rows = [
@@ -99,7 +100,7 @@ def _tables(
         blocks: list[Block] = [columns.table(columns.DID_NOT_FIT, rows)[0]]
         if any(columns.predicted_need(result, usable) is not None for result in missed):
             blocks.append(Note("~ is predicted."))
-        sections.append(Section(_title(report, "fit"), tuple(blocks), part=OTHERS))
+        sections.append(Section(_too_large(report), tuple(blocks), part=OTHERS))
     rows = [Row(result, look.plus_minus) for result in others]
     sections += _not_run(
         report, [columns.table(columns.NOT_RUN, rows)[0]] if rows else [], others, verbose=True
@@ -110,32 +111,18 @@ def _tables(
     return sections
 
 
-def _title(report: Report, what: str) -> str:
-    """The title of what does not fit, or what was not run."""
-    if what == "fit":
-        return "Does not fit" if is_plan(report) else "Did not fit"
-    return "Not simulated" if is_plan(report) else "Not measured"
-
-
-def _usable(report: Report) -> int | None:
-    return report.budget.usable_bytes if report.budget is not None else None
-
-
-_LINE = (Column("rung"), Column("why", 1, tone=True, wraps=True))
-_SAID = ("unsupported", "skipped")
-"""Outcomes that a reason tells."""
+def _too_large(report: Report) -> str:
+    return "Does not fit" if is_plan(report) else "Did not fit"
 
 
 def _why(result: ProbeResult) -> str:
     """Why a rung has no numbers; its outcome where that is no word of the reason."""
     reason = columns.why_not_run(result)
-    words = [] if result.outcome in _SAID and reason else [OUTCOME_WORDS[result.outcome]]
+    words = [] if result.outcome in _IN_THE_REASON and reason else [OUTCOME_WORDS[result.outcome]]
     return ": ".join(filter(None, [*words, reason]))
 
 
-def _fitting(
-    report: Report, results: list[ProbeResult], usable: int | None, look: Look
-) -> list[Block]:
+def _fitting(report: Report, results: list[ProbeResult], look: Look) -> list[Block]:
     plus_minus = look.plus_minus
     fastest = max((r.tokens_per_s or 0.0 for r in report.results if r.surely_fits), default=None)
     if ranked_by(results, "throughput") != "throughput":
@@ -148,7 +135,7 @@ def _fitting(
             result,
             plus_minus,
             place=places.get(result.key),
-            usable_bytes=usable,
+            usable_bytes=report.usable_bytes,
             fastest_tokens_per_s=fastest,
             tokens=short_count(report.request.tokens) if report.request is not None else "N",
         )
@@ -189,7 +176,7 @@ def _unranked(report: Report, results: list[ProbeResult], look: Look) -> list[Bl
         )
         for result in results
     ]
-    rows = [Row(result, look.plus_minus, usable_bytes=_usable(report)) for result in results]
+    rows = [Row(result, look.plus_minus, usable_bytes=report.usable_bytes) for result in results]
     cells = columns.UNRANKED if verbose else columns.UNRANKED_IN_SHORT
     blocks = _with_notes(cells, rows, [own for own, _ in split])
     blocks += [Note(text) for text in _why_borderline(results, [why for _, why in split])]
@@ -236,7 +223,8 @@ def _not_run(
     if not verbose and any(r.failure is not None and r.failure.log_tail for r in results):
         notes.append(Note("--verbose shows the end of each log."))
     parts = (*blocks, *notes)
-    return [Section(_title(report, "run"), parts, part=OTHERS)] if parts else []
+    title = "Not simulated" if is_plan(report) else "Not measured"
+    return [Section(title, parts, part=OTHERS)] if parts else []
 
 
 def _not_reached(report: Report) -> list[str]:

@@ -50,7 +50,7 @@ def your_sections(report: Report, look: Look) -> list[Section]:
 
 
 def _row(report: Report, result: ProbeResult, plus_minus: str) -> Block:
-    usable = report.budget.usable_bytes if report.budget is not None else None
+    usable = report.usable_bytes
     planned = is_plan(report)
     if result.outcome == "fits" or result.borderline:
         place = list(report.ranking).index(result.key) + 1 if result.key in report.ranking else None

@@ -172,7 +172,7 @@ def checked_sections(report: Report) -> list[Section]:
     checked = [result for result in report.results if is_checked(result)]
     if report.request is None or report.request.plan is None or not checked:
         return []
-    usable = report.budget.usable_bytes if report.budget is not None else None
+    usable = report.usable_bytes
     differ = [result.label for result in checked if _difference(result, usable)]
     where = f"The emulated card decides where they differ: {', '.join(differ)}."
     verdicts = where if differ else "The verdicts agree."

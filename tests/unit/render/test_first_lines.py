@@ -65,3 +65,22 @@ def test_a_long_ladder_is_short() -> None:
     )  # fmt: skip
     text = render_report(long, "table", Style(terminal=True, width=80))
     assert len(text.splitlines()) <= 26, text
+
+
+def test_that_none_fits_is_said_only_where_all_were_tried() -> None:
+    report = plan_report()
+    far = next(row for row in report.results if row.missed_by_bytes is not None)
+    open_ = replace(far, key="o", outcome="unsupported", missed_by_bytes=None, reason="needs X")
+    other = replace(far, key="f", label="other", missed_by_bytes=far.missed_by_bytes * 2)
+    nothing = replace(report, results=(far, other), ranking=(), cards=())
+    assert _first_line(nothing).startswith(f"Nothing fits; {far.label} comes nearest: ")
+    some = replace(nothing, results=(far, other, open_))
+    assert _first_line(some).startswith("Nothing that could be tried fits; ")
+    alone = replace(nothing, results=(far,))
+    assert _first_line(alone).startswith(f"{far.label} does not fit: short by ")
+    unknown = replace(nothing, results=(open_,))
+    assert "fits" not in _first_line(unknown).partition(":")[0]
+
+
+def _first_line(report: Report) -> str:
+    return render_report(report, "table", Style(width=200)).splitlines()[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from compared_steps import differences
+from compared_steps import deeper, differences, phase_bytes, simulated
 from tiny_models import tiny_job
 
 from oomdoctor.worker.measuring.measure import measure
@@ -17,6 +17,14 @@ def test_a_classifier_by_end_tokens_needs_what_it_takes(rung: dict[str, object])
     job = tiny_job("ends-decide", **rung)
     measure(job, PhaseFile(None))  # libraries make a few tables at their first use
     assert differences(job) == {}
+
+
+def test_a_random_number_drops_no_layer() -> None:
+    """It dropped all of them where the values of tokens are known."""
+    job = tiny_job("ends-decide")
+    layers_may_drop = deeper(job, encoder_layerdrop=0.1, decoder_layerdrop=0.1)
+    whole, other = phase_bytes(simulated(job)), phase_bytes(simulated(layers_may_drop))
+    assert other["first", "optimizer"] == whole["first", "optimizer"]
 
 
 def test_a_sum_is_positive_as_often_as_any_of_its_elements() -> None:

@@ -92,14 +92,15 @@ class Answers:
         if constant is not None:
             value: bool | int | float = constant.item()
             return value
+        is_truth = tensor.dtype == torch.bool
         known = getattr(tensor, _NAME, None)
-        if tensor.dtype == torch.bool and (known is not None or not self.values_known):
-            return bool(known)
         if known is not None:
-            return float(known)
+            return bool(known) if is_truth else float(known)
         read = real_values.number_in(tensor) if self.values_known else None
         if read is not None:
             return read
+        if is_truth:
+            return False  # a random number does not drop a layer
         return 1.0 if tensor.is_floating_point() else self._number
 
     def _note_truth(self, _: Sequence[object], result: object) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from compared_steps import CPU, deeper, differences, phase_bytes, simulated, trained
-from library_ends import QUANTIZES_ON_CPU
+from library_ends import QUANTIZES_ON_CPU, needs_peft_that_refuses, needs_router_of_its_own
 from tiny_models import tiny_job
 
 from oomdoctor.worker.measuring.measure import measure
@@ -145,12 +145,14 @@ def test_phases_of_extensions_need_no_less_than_lora() -> None:
     assert all(whole[window] >= least for window, least in frozen.items())
 
 
+@needs_peft_that_refuses
 def test_a_refusal_of_peft_names_targets_that_work() -> None:
     with pytest.raises(UnsupportedError, match="all-linear; lora_targets=in_proj works"):
         build(tiny_job("state-space", **LORA), CPU)
     build(tiny_job("state-space", **LORA, lora_targets=("in_proj",)), CPU)
 
 
+@needs_router_of_its_own
 def test_a_layer_that_is_no_plain_linear_one_is_refused_with_targets_that_work() -> None:
     job = tiny_job("router", **LORA)
     with pytest.raises(UnsupportedError, match="no plain linear layer; lora_targets=k_proj"):
