@@ -203,15 +203,12 @@ def _best_reach(report: Report, lines: Sequence[SweepLine | SolveLine | FewestLi
 
 
 def _smallest_card(report: Report) -> str:
-    """The smallest card on which a rung fits, or the user's own; empty if there is none.
-
-    The cards of a report are in the order of their memory.
-    """
+    """The smallest card on which a rung fits, or the user's own; empty if there is none."""
     own = any(card.yours is not None for card in report.cards)
-    fit = (card for card in report.cards if (card.yours.fits if card.yours else card.fitting))
-    least = next(fit, None)
-    if least is None:
+    fit = [card for card in report.cards if (card.yours.fits if card.yours else card.fitting)]
+    if not fit:
         return ""
+    least = min(fit, key=lambda card: (card.memory_bytes, card.total_bytes, card.name))
     what = "Smallest card for yours" if own else "Smallest card"
     picks = (getattr(least.picks, name) for name in METHODS)
     chosen = least.yours or next((pick for pick in picks if pick and pick.fits), None)

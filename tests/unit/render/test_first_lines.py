@@ -67,6 +67,12 @@ def test_a_long_ladder_is_short() -> None:
     assert len(text.splitlines()) <= 26, text
 
 
+def test_the_smallest_card_is_that_in_any_order() -> None:
+    report = cards_report()
+    turned = replace(report, cards=report.cards[::-1])
+    assert _first_line(turned) == _first_line(report)
+
+
 def test_that_none_fits_is_said_only_where_all_were_tried() -> None:
     report = plan_report()
     far = next(row for row in report.results if row.missed_by_bytes is not None)
