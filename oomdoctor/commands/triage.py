@@ -104,10 +104,18 @@ def triaged(item: Item) -> TriagedJob:
     if one.cause == "host_memory" and head.requested_bytes and one.line and "--mem" in one.line:
         asked = format_bytes(head.requested_bytes)
         one = replace(one, line=f"#SBATCH --mem=SIZE  # it requested {asked}")
-    of_head = ("job", "user", "state", "exit_code", "requested_bytes", "peak_bytes")
-    known = {name: getattr(head, name) for name in of_head}
-    known |= {name: getattr(item.job, name) for name in ("name", "partition", "ended_at")}
-    return replace(one, **known)
+    return replace(
+        one,
+        job=head.job,
+        name=item.job.name,
+        user=head.user,
+        partition=item.job.partition,
+        state=head.state,
+        exit_code=head.exit_code,
+        ended_at=item.job.ended_at,
+        requested_bytes=head.requested_bytes,
+        peak_bytes=head.peak_bytes,
+    )
 
 
 def _line_about(answer: Diagnosis, item: Item) -> TriagedJob:

@@ -12,7 +12,6 @@ from oomdoctor.analysis.rank import rank
 from oomdoctor.commands.export import export_line
 from oomdoctor.commands.ladder.ledger import Ledger
 from oomdoctor.errors import ExitCode
-from oomdoctor.records.codec import shared
 from oomdoctor.records.job.machine import Machine, real_name
 from oomdoctor.records.job.result import ProbeResult
 from oomdoctor.records.report.plan import CardPlan
@@ -77,10 +76,6 @@ def report(
     measure = measuring_commands(judged, sized, interrupted=broken_off, yours=yours)
     if measure and _is_here(cards):
         here, measure = (*measure, *here)[:4], ()
-    facts = shared(spec, ModelFacts)
-    if inspection is not None:
-        facts["architecture"] = inspection.architecture
-        facts["parameters"] = inspection.parameters.total
     report = Report(
         schema=SCHEMA,
         command="probe" if request.plan is None else "plan",
@@ -93,7 +88,13 @@ def report(
         request=request,
         machine=machine,
         model=ModelFacts(
-            **facts,
+            id=spec.id,
+            source=spec.source,
+            architecture=inspection.architecture if inspection else spec.architecture,
+            model_type=spec.model_type,
+            task=spec.task,
+            parameters=inspection.parameters.total if inspection else spec.parameters,
+            revision=spec.revision,
             weights=request.weights,
             mixture_of_experts=bool(inspection and inspection.parameters.experts),
         ),

@@ -20,7 +20,6 @@ from oomdoctor.explain.evidence import SnapshotEvidence
 from oomdoctor.explain.reading.lines.stream import lines
 from oomdoctor.explain.reading.scan import scan
 from oomdoctor.explain.training.known import Given
-from oomdoctor.records.codec import shared
 from oomdoctor.records.report.diagnosis import Diagnosis, Frame, Remedy
 from oomdoctor.records.report.run import RankMemory
 from oomdoctor.records.report.snapshot import ReplayedRun, SnapshotDevice, SnapshotOom
@@ -49,9 +48,12 @@ def past_its_memory(
     context = (rank.peak_device_bytes or rank.peak_reserved_bytes) - rank.peak_reserved_bytes
     own, used = failed["reserved_bytes"] + context, oom.total_bytes - oom.free_bytes
     asked = SnapshotOom(
-        **shared(oom, SnapshotOom),
+        requested_bytes=oom.requested_bytes,
+        free_bytes=oom.free_bytes,
         allocated_bytes=failed["allocated_bytes"],
         reserved_bytes=failed["reserved_bytes"],
+        phase=oom.phase,
+        where=oom.where,
         held=held,
     )
     evidence = SnapshotEvidence(oom.snapshot or "", rank.device, asked, answer.growth)
