@@ -121,8 +121,10 @@ def _why_silent(
     if no_memory and signal_name in (None, "SIGABRT"):
         return "host_oom", Failure("host_oom", f"host memory ran out{where}")
     if signal_name:
-        unsure = "; unless someone sent it, host memory ran out" * (signal_name == "SIGKILL")
-        return "crashed", Failure("signal", f"killed by {signal_name}{where}{unsure}")
+        message = f"killed by {signal_name}{where}"
+        if signal_name == "SIGKILL":
+            message += "; unless someone sent it, host memory ran out"
+        return "crashed", Failure("signal", message)
     if reply_fault:
         message = f"the reply cannot be read: {reply_fault}"
         return "crashed", Failure("unreadable_reply", message)
@@ -160,7 +162,7 @@ def attempt_of(
         outcome, reason = fits(reply.measurement, usable_bytes or 0)
         if signal_name and reason is None:
             reason = f"the worker was killed by {signal_name} after its reply, which is complete"
-    elif reply.status == "failed":
+    elif reply.status in ("failed", "measured"):  # a measurement that is not there is no fit
         failure = reply.failure or Failure("unknown", "no reason given")
         outcome = "failed"
         reason = f"{failure.code}: {failure.message}".strip().splitlines()[0]

@@ -202,10 +202,11 @@ class _Run:
         if not verifies and not emulated.needed_to_import(python):
             yield {}
             return
-        gpus = emulated.emulated_gpus("T4")  # which simulations do not see
         if verifies:
             (card,) = self.known.cards
             gpus = emulated.EmulatedGpus(card, 1)
+        else:
+            gpus = emulated.emulated_gpus("T4")  # which simulations do not see
         with emulated.emulating(
             gpus, python, self.folder.path, on_build=self._on_build
         ) as variables:
