@@ -347,13 +347,15 @@ def rank_grid(ranks: tuple[RankMemory, ...], *, together: bool) -> Grid:
     several = len({rank.device for rank in ranks}) > 1 and len({rank.rank for rank in ranks}) == 1
     names = [f"GPU {r.device}" if several else str(r.rank) for r in ranks]
     table = blocks.table_of(ranks, _CELLS)
-    rows = []
-    for _, group in groupby(
-        zip(names, table.rows, strict=True), lambda cell: cell[1] if together else cell
-    ):
-        (first, row), *others = group
-        rows.append((f"{first}-{others[-1][0]}" if others else first, *row))
-    return Grid((Column("rank"), *table.columns), tuple(rows))
+    columns = (Column("rank"), *table.columns)
+    rows = [(name, *cells) for name, cells in zip(names, table.rows, strict=True)]
+    if not together:
+        return Grid(columns, tuple(rows))
+    shared = []
+    for cells, group in groupby(rows, lambda row: row[1:]):
+        (first, *_), *others = group
+        shared.append((f"{first}-{others[-1][0]}" if others else first, *cells))
+    return Grid(columns, tuple(shared))
 
 
 def rank_rows(report: Report) -> Iterator[list[Any]]:

@@ -1,15 +1,17 @@
-"""The rows of `run` as CSV."""
+"""The rows of `run`: as CSV, and as a table of ranks."""
 
 from __future__ import annotations
 
 import csv
 import io
+from dataclasses import replace
 
 import pytest
-from example_runs import RUNS
+from example_runs import RUNS, fits
 
 from oomdoctor.render import render_report
 from oomdoctor.render.formats import Style
+from oomdoctor.render.run_page import rank_grid
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -24,3 +26,10 @@ def test_a_run_has_a_row_a_rank(name: str) -> None:
         assert row["oom.requested_bytes"] == short
         smallest = "" if report.smallest_gpu is None else report.smallest_gpu.name
         assert row["smallest_gpu"] == smallest
+
+
+def test_ranks_with_equal_rows_share_one_unless_all_are_asked_for() -> None:
+    rank = fits().ranks[0]
+    ranks = tuple(replace(rank, rank=n, device=d) for n in range(2) for d in range(2))
+    for together, names in ((True, ["0-1"]), (False, ["0", "0", "1", "1"])):
+        assert [row[0] for row in rank_grid(ranks, together=together).rows] == names
