@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 
 from oomdoctor.analysis.memory.curve import phases_of, thinned
 from oomdoctor.analysis.memory.phases import Course, Parts, size_of
@@ -34,18 +33,26 @@ class ZeroPeaks:
         return size_of(self.phases[self.peak_phase])
 
 
-def peaks_of(
-    setting: Setting, parameters: Sequence[Parameter], beside: Beside, rank: int | None = None
-) -> ZeroPeaks:
-    """The peaks of a training with ZeRO, on `rank` or on the one that needs the most.
+def peaks_of(setting: Setting, parameters: Sequence[Parameter], beside: Beside) -> ZeroPeaks:
+    """The peaks of a training with ZeRO, on the rank that needs the most.
 
     `beside` is what the step holds besides weights, gradients and states on one GPU.
     """
     # In stage 3 all ranks are alike, except for padding.
-    all_ranks = (0,) if setting.stage == 3 else deciding_ranks(setting.ranks)
-    ranks = all_ranks if rank is None else (rank,)
-    found = [_highest(one, course_of(setting, parameters, beside, one)) for one in ranks]
-    return max(found, key=attrgetter("peak_bytes"))
+    ranks = (0,) if setting.stage == 3 else deciding_ranks(setting.ranks)
+    found = [peaks_on(rank, setting, parameters, beside) for rank in ranks]
+    return max(found, key=lambda peaks: peaks.peak_bytes)
+
+
+def peaks_on(
+    rank: int, setting: Setting, parameters: Sequence[Parameter], beside: Beside
+) -> ZeroPeaks:
+    """The peaks on one rank."""
+    phases: dict[str, Parts] = {}
+    for phase, parts in course_of(setting, parameters, beside, rank):
+        if phase not in phases or size_of(parts) > size_of(phases[phase]):
+            phases[phase] = parts
+    return ZeroPeaks(rank, phases)
 
 
 def course_of(
@@ -55,14 +62,6 @@ def course_of(
     if setting.stage == 3:
         return course_of_stage_three(setting, parameters, beside)
     return course_of_stages_one_two(setting, parameters, beside, rank)
-
-
-def _highest(rank: int, course: Course) -> ZeroPeaks:
-    phases: dict[str, Parts] = {}
-    for phase, parts in course:
-        if phase not in phases or size_of(parts) > size_of(phases[phase]):
-            phases[phase] = parts
-    return ZeroPeaks(rank, phases)
 
 
 def curve_of(course: Course) -> MemoryCurve:

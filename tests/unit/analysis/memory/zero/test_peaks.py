@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from oomdoctor.analysis.memory.phases import size_of
-from oomdoctor.analysis.memory.zero.peaks import peaks_of
+from oomdoctor.analysis.memory.zero.peaks import peaks_of, peaks_on
 from oomdoctor.analysis.memory.zero.setting import (
     PERSISTENCE_THRESHOLD,
     REDUCE_BUCKET,
@@ -104,7 +104,7 @@ def test_peaks_are_those_of_deepspeed(name):
     case = REAL[name]
     parameters = llama(case["model"], case["rung"].get("lora_rank"))
     for rank, real in enumerate(case["ranks"]):
-        found = peaks_of(setting(case), parameters, beside(case), rank)
+        found = peaks_on(rank, setting(case), parameters, beside(case))
         phases = {phase: size_of(parts) for phase, parts in found.phases.items()}
         measured = {phase: size for phase, size in real["phases"].items() if phase in phases}
         assert max(phases.values()) == pytest.approx(max(measured.values()), rel=0.01)
@@ -160,7 +160,7 @@ def test_the_shards_of_all_ranks_add_up_to_the_whole(ranks, parameters):
 def test_the_states_of_all_ranks_are_those_of_one_gpu(stage, ranks, parameters):
     case = replace(SETTING, stage=stage, ranks=ranks)
     whole = sum(p.elements for p in parameters)
-    found = peaks_of(case, parameters, NOTHING, 0).phases["optimizer"]
+    found = peaks_on(0, case, parameters, NOTHING).phases["optimizer"]
     padding = 12 * (2 * ranks + ranks * len(parameters))
     assert 12 * whole <= found["optimizer"] * ranks <= 12 * whole + padding
     if stage < 3:
@@ -170,14 +170,14 @@ def test_the_states_of_all_ranks_are_those_of_one_gpu(stage, ranks, parameters):
 def test_a_rank_keeps_whole_gradients_of_what_it_owns_a_part_of():
     parameters = [Parameter(100), Parameter(10), Parameter(10), Parameter(40)]  # 40 for each of 4
     assert [sorted(owned(parameters, 4, rank)) for rank in range(4)] == [[0], [0], [0, 1, 2], [3]]
-    found = peaks_of(SETTING, parameters, NOTHING, 2).phases["optimizer"]
+    found = peaks_on(2, SETTING, parameters, NOTHING).phases["optimizer"]
     assert found["gradients"] == 2 * (100 + 10 + 10)
     assert peaks_of(replace(SETTING, bucket=1), parameters, NOTHING).rank == 2
 
 
 def test_offload_leaves_weights_and_buffers_on_the_gpu():
     parameters = [Parameter(4_000_000)] * 10
-    moved = peaks_of(replace(SETTING, optimizer_on_host=True), parameters, NOTHING, 0)
+    moved = peaks_on(0, replace(SETTING, optimizer_on_host=True), parameters, NOTHING)
     assert moved.phases["optimizer"] == {
         "weights": 80_000_000,
         "optimizer": 0,
@@ -205,7 +205,7 @@ def test_full_buckets_are_reduced_beside_a_copy():
     parameters = [Parameter(10_000_000)] * 100
     small = replace(SETTING, bucket=20_000_000)
     one, other = (
-        peaks_of(case, parameters, NOTHING, 0).phases["backward"]["temporary"]
+        peaks_on(0, case, parameters, NOTHING).phases["backward"]["temporary"]
         for case in (small, replace(small, bucket=40_000_000))
     )
     assert (one, other) == (2 * 2 * 20_000_000, 2 * 2 * 40_000_000)
