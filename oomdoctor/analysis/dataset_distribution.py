@@ -85,7 +85,10 @@ class Tally:
                 tokens=sum(tokens * rows for tokens, rows in self._counts.items()),
                 longest=longest[0],
                 longest_rows=tuple(longest),
-                **{f"p{n}": percentile(self._counts, n) for n in (50, 90, 95, 99)},
+                p50=percentile(self._counts, 50),
+                p90=percentile(self._counts, 90),
+                p95=percentile(self._counts, 95),
+                p99=percentile(self._counts, 99),
                 histogram=histogram(buckets),
                 sources=dict(self._sources),
                 unread_rows=self._unread_rows,
@@ -142,11 +145,9 @@ def shapes_of(
     """The row lengths of the batches; `limit` is the number of positions of the model."""
     packed = asked.packed_tokens or rounded_up(counted.p99)
     longest = counted.longest.tokens
-    most = max(longest, counted.p95, packed) if limit is None else limit
-    shapes: tuple[tuple[ShapeName, int], ...] = (
-        *(("longest", longest), ("p95", counted.p95), ("packed", packed)),
-    )
-    return tuple(LengthShape(name, min(tokens, most)) for name, tokens in shapes)
+    shapes: dict[ShapeName, int] = {"longest": longest, "p95": counted.p95, "packed": packed}
+    most = max(shapes.values()) if limit is None else limit
+    return tuple(LengthShape(name, min(tokens, most)) for name, tokens in shapes.items())
 
 
 def rounded_up(tokens: int) -> int:

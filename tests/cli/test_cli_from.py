@@ -184,7 +184,7 @@ def test_the_page_has_yours_first_and_only_once(golden):
     for one in report.request.user_training.said:
         assert f"{one.name} {one.value} (line {one.line})" in more
     assert "1 setting that does not change memory or speed" in rest
-    assert loads(Report, render_report(report, "json", Style(width=100))) == report  # fmt: skip
+    assert loads(Report, render_report(report, "json", Style(width=100))) == report
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ def test_the_page_says_what_padding_would_need(golden, changes, masks):
     usual |= {"attention": "sdpa", "activation_checkpointing": "none", "packing": "none"}
     config = replace(training.config, **(usual | changes))
     request = replace(report.request, user_training=replace(training, config=config))
-    text = render_report(replace(report, request=request), "table", Style(width=120))  # fmt: skip
+    text = render_report(replace(report, request=request), "table", Style(width=120))
     assert ("rows without padding" in text) is (masks is not None)
     assert masks is None or masks in text
     assert ("add --rung yours,padding=longest" in text) is (masks is not None)

@@ -114,14 +114,23 @@ def _size(value: str, key: str, large_segment: int) -> int:
 
 
 def _share(value: str, key: str, _large_segment: int) -> float:
-    """The threshold of garbage collection is inside of 0 and 1, a fraction may be either."""
     try:
-        share = float(value)
+        return float(value)
     except ValueError:
         raise ValueError(f"{key} must be a number, not {value!r}") from None
-    ends, words = ((0, 1), "between 0 and 1") if key.endswith("threshold") else ((), "from 0 to 1")
-    if not 0 <= share <= 1 or share in ends:
-        raise ValueError(f"{key} must be {words}, not {value}")
+
+
+def _threshold(value: str, key: str, large_segment: int) -> float:
+    share = _share(value, key, large_segment)
+    if not 0 < share < 1:
+        raise ValueError(f"{key} must be between 0 and 1, not {value}")
+    return share
+
+
+def _fraction(value: str, key: str, large_segment: int) -> float:
+    share = _share(value, key, large_segment)
+    if not 0 <= share <= 1:
+        raise ValueError(f"{key} must be from 0 to 1, not {value}")
     return share
 
 
@@ -172,8 +181,8 @@ _READERS: dict[str, tuple[str, Callable[[str, str, int], Any]]] = {
     "backend": ("backend", _backend),
     "max_split_size_mb": ("max_split_size_bytes", _size),
     "max_non_split_rounding_mb": ("max_non_split_rounding_bytes", _size),
-    "garbage_collection_threshold": ("garbage_collection_threshold", _share),
+    "garbage_collection_threshold": ("garbage_collection_threshold", _threshold),
     "roundup_power2_divisions": ("roundup_power2_divisions", _divisions),
     "expandable_segments": ("expandable_segments", _flag),
-    "per_process_memory_fraction": ("per_process_memory_fraction", _share),
+    "per_process_memory_fraction": ("per_process_memory_fraction", _fraction),
 }

@@ -136,9 +136,11 @@ class Lattice:
                 going_on: list[dict[str, Option]] = []
                 for chosen in sets:
                     made = self.made({**method, **chosen})
-                    if made is None or not is_too_large(made):
-                        going_on.append(chosen)
-                        yield from () if made is None else (made,)
+                    if made is not None and is_too_large(made):
+                        continue
+                    going_on.append(chosen)
+                    if made is not None:
+                        yield made
                 sets = self._without_one_more(going_on, method)
 
     def _without_one_more(

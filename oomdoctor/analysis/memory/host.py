@@ -28,7 +28,10 @@ PROCESS_BYTES = 424 << 20
 
 @dataclass(frozen=True, slots=True)
 class HostPart:
-    """One kind of host memory of a node, while `loading` or not; None is always."""
+    """One kind of host memory of a node: while the model is loaded (`loading`) or afterwards.
+
+    None means both.
+    """
 
     name: str
     size_bytes: int

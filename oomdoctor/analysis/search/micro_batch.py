@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 
 from oomdoctor.analysis.memory.closed_form import trained_bytes_of
 from oomdoctor.analysis.speed.throughput import tokens_per_s
@@ -84,22 +83,25 @@ def chosen(samples: Sequence[Sample]) -> Sample | None:
     timed, the largest. If none surely fits, the smallest borderline one that fits, or else the
     smallest.
     """
-    size = attrgetter("micro_batch_size")
     fitting = [sample for sample in samples if sample.surely_fits]
     timed = [sample for sample in fitting if sample.tokens_per_s]
     if not timed:
-        largest = max(fitting, key=size, default=None)
+        largest = max(fitting, key=_size, default=None)
         near = [sample for sample in samples if sample.outcome == "fits"]
-        return largest or min(near or samples, key=size, default=None)
+        return largest or min(near or samples, key=_size, default=None)
     best = max(timed, key=lambda one: (one.tokens_per_s or 0.0, one.micro_batch_size))
     if not best.is_estimate:
         return best
-    return min((one for one in timed if is_worth(one.tokens_per_s, best.tokens_per_s)), key=size)
+    return min((one for one in timed if is_worth(one.tokens_per_s, best.tokens_per_s)), key=_size)
 
 
 def is_worth(rate: float | None, best: float | None) -> bool:
     """Whether a size of this estimated speed may be chosen before the fastest, for its memory."""
     return bool(rate) and (rate or 0.0) >= (best or 0.0) * (1 - WORTH_MEMORY)
+
+
+def _size(sample: Sample) -> int:
+    return sample.micro_batch_size
 
 
 def next_size(
@@ -204,8 +206,9 @@ def faster(fits: Mapping[int, Sample], sizes: tuple[int, ...]) -> NextSize | Non
     lower = max((size for size in rates if size < best), default=best)
     above = [size for size in sizes if best < size < upper]
     between = above or [size for size in sizes if lower < size < best]
-    middle = between[len(between) // 2 :][:1]
-    return NextSize(middle[0], f"may be faster than {best}") if middle else None
+    if not between:
+        return None
+    return NextSize(between[len(between) // 2], f"may be faster than {best}")
 
 
 MOST_WITH_ROOM = 5

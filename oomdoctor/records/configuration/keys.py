@@ -125,8 +125,13 @@ def dropped_faults(config: TrainConfig, named: Iterable[str]) -> list[tuple[str,
     """The named keys whose values would be dropped, as (key, what makes it mean nothing)."""
     rest = settled(config)
     lost = [KEYS[name] for name in named if getattr(config, name) != getattr(rest, name)]
-    deciding = [(key.name, name) for key in lost for name in key.when]
-    return [(key, f'{MEANS_NOTHING} {name} "{getattr(rest, name)}"') for key, name in deciding]
+    return [(key.name, f"{MEANS_NOTHING} {_decided_by(key, rest)}") for key in lost]
+
+
+def _decided_by(key: Key, config: TrainConfig) -> str:
+    """`method "full"`: the key that decides whether another one means something."""
+    (name,) = key.when
+    return f'{name} "{getattr(config, name)}"'
 
 
 def low_rank(config: TrainConfig) -> bool:

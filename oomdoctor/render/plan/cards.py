@@ -59,6 +59,7 @@ class Cells:
     def __init__(self, cards: Sequence[CardPlan], detail: Detail, currency: str) -> None:
         self.detail, self._currency = detail, currency
         fitting = {name: _fitting(cards, [name]) for name in METHODS}
+        # By method, labels up to their first addition; the most frequent is the usual one.
         heads = {name: [one.label.partition("+")[0] for one in fitting[name]] for name in METHODS}
         self.bases = {name: mode(each) for name, each in heads.items() if each}
         self._planned = planned_methods(cards)
