@@ -15,7 +15,14 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Any, TypeVar
 
-from oomdoctor.analysis.simulator.recorded import Computed, Cost, Recorded, RungFacts
+from oomdoctor.analysis.simulator.recorded import (
+    Computed,
+    Cost,
+    Floors,
+    Played,
+    Recorded,
+    RungFacts,
+)
 from oomdoctor.analysis.simulator.recording_columns import (
     checked,
     cost_columns,
@@ -27,6 +34,7 @@ from oomdoctor.analysis.simulator.recording_columns import (
 )
 from oomdoctor.analysis.simulator.tape import Tape
 from oomdoctor.records.codec import from_json, shared, to_json
+from oomdoctor.records.facts.categories import CATEGORIES
 
 T = TypeVar("T")
 _LARGEST = 256 << 20  # of a section when unpacked; a real one has a few hundred KiB
@@ -118,7 +126,7 @@ def opened(data: bytes) -> Pack:
     """
     sections = _sections(data)
     facts = _read(sections[0], lambda value: from_json(RungFacts, value))
-    computed = _read(sections[1], lambda value: from_json(Computed, value))
+    computed = _read(sections[1], _computed)
     starts = range(_OWN, len(sections), _EACH)
     kept = tuple(_Kept(tuple(sections[start : start + _EACH])) for start in starts)
     return Pack(facts, kept, computed)
@@ -151,6 +159,21 @@ def _sections(data: bytes) -> list[bytes]:
         raise ValueError("not the lengths of the sections")
     ends = accumulate(lengths)
     return [rest[end - length : end] for length, end in zip(lengths, ends, strict=True)]
+
+
+def _computed(document: Any) -> Computed:
+    """What was computed, with what every such record has and its types do not say."""
+    found = from_json(Computed, document)
+    for key, value in found.items():
+        if isinstance(value, Floors) and set(value.parts) != set(CATEGORIES):
+            raise ValueError(f"{key}: not the bytes of each category")
+        if isinstance(value, Played) and any(
+            memory.peak_reserved_bytes is None
+            for phases in value.steps.values()
+            for memory in phases.values()
+        ):
+            raise ValueError(f"{key}: a replay without the reserved bytes of a phase")
+    return found
 
 
 def _read(section: bytes, read: Callable[[Any], T]) -> T:

@@ -151,6 +151,10 @@ def test_damaged_bytes_are_refused(data: bytes) -> None:
         (("facts", "held"), None),
         (("facts", "unknown"), 1),
         (("computed", "floors", "steps", "first", "forward", "peak_allocated_bytes"), 1.5),
+        (("computed", "floors", "parts"), dict.fromkeys(CATEGORIES[1:], 15)),
+        (("computed", "floors", "parts"), dict.fromkeys((*CATEGORIES, "unknown"), 15)),
+        (("computed", "floors", "parts", "weights"), 1.5),
+        (("computed", "played", "steps", "first", "forward", "peak_reserved_bytes"), None),
         (("computed", "played"), "x"),
     ],
 )
