@@ -48,9 +48,15 @@ def simulated_attention() -> Iterator[None]:
     """
     from transformers import modeling_utils
 
-    functions = modeling_utils.ALL_ATTENTION_FUNCTIONS._global_mapping
-    with restored(functions, {"sdpa": _forward}), _masks_of_the_packages():
-        yield
+    # Set as an entry: libraries replace sdpa in this way too, which hides what is registered.
+    functions = modeling_utils.ALL_ATTENTION_FUNCTIONS
+    original = functions["sdpa"]
+    functions["sdpa"] = _forward
+    try:
+        with _masks_of_the_packages():
+            yield
+    finally:
+        functions["sdpa"] = original
 
 
 def _masks_of_the_packages() -> contextlib.AbstractContextManager[None]:

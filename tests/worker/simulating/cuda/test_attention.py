@@ -296,6 +296,21 @@ def test_flash_packages_are_stood_in_for(device: None) -> None:
     assert ALL_ATTENTION_FUNCTIONS["sdpa"].__name__ == "sdpa_attention_forward"
 
 
+def test_a_stand_in_takes_the_place_of_what_a_library_put_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Unsloth replaces sdpa by an entry, which hides the functions that are registered."""
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    def own(*_: object) -> None:
+        """The function of the library."""
+
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, "sdpa", own)
+    with simulated_attention():
+        assert ALL_ATTENTION_FUNCTIONS["sdpa"] is not own
+    assert ALL_ATTENTION_FUNCTIONS["sdpa"] is own
+
+
 @pytest.mark.parametrize(("kv_heads", "expanded"), [(8, 0), (2, 2)])
 def test_documents_in_a_row_reach_the_kernel_for_variable_lengths(
     device: None, kv_heads: int, expanded: int
