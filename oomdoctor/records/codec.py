@@ -94,7 +94,7 @@ def _needed(kind: Any) -> tuple[str, ...]:
 
 
 def _read(kind: Any, value: Any, where: str) -> Any:
-    if kind is Any:
+    if kind is Any or (isinstance(kind, type) and type(value) is kind):  # most values: plain ones
         return value
     if dataclasses.is_dataclass(kind):
         return _read_record(kind, value, where)
@@ -117,8 +117,6 @@ def _read(kind: Any, value: Any, where: str) -> Any:
         return float(value)
     if kind is type(None) and value is None:
         return None
-    if isinstance(kind, type) and type(value) is kind:
-        return value
     raise CodecError(f"{where}: expected {getattr(kind, '__name__', kind)}, got {_word(value)}")
 
 
