@@ -49,8 +49,9 @@ class _Image:
 def needed(path: Path) -> tuple[str, ...]:
     """The names of the libraries that a library loads; empty if the file is no such ELF library."""
     image = _read(path)
-    found = image.dynamic if image else ()
-    return tuple(image.text(value) for tag, value in found if image and tag == _NEEDED)
+    if image is None:
+        return ()
+    return tuple(image.text(value) for tag, value in image.dynamic if tag == _NEEDED)
 
 
 def wanted(path: Path) -> tuple[Wanted, ...]:

@@ -118,10 +118,10 @@ def version_script(library: Library) -> str | None:
     main = library.version
     if main is None:
         return None
+    others = {v: s for v, s in library.symbols.items() if v is not None and v != main}
     nodes = [
-        f"{version} {{ global: {' '.join(f'{name};' for name in sorted(names))} }};"
-        for version, names in sorted(library.symbols.items(), key=str)
-        if version not in (None, main)
+        f"{version} {{ global: {' '.join(f'{name};' for name in sorted(others[version]))} }};"
+        for version in sorted(others)
     ]
     return "\n".join([*nodes, f"{main} {{ global: *; }};", ""])
 

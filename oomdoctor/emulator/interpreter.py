@@ -67,8 +67,8 @@ def ask(python: Path) -> Interpreter:
     folder = Path(answer["torch"]) if answer["torch"] else None
     version, cuda = _versions(folder) if folder else (None, None)
     packages = tuple(map(Path, answer["packages"]))
-    known = {name: answer[name] for name in ("system", "machine", "libc")}
-    return Interpreter(python, folder, version, cuda, packages, **known)
+    system, machine, libc = answer["system"], answer["machine"], answer["libc"]
+    return Interpreter(python, folder, version, cuda, packages, system, machine, libc)
 
 
 def _versions(torch: Path) -> tuple[str | None, str | None]:

@@ -140,7 +140,7 @@ def _grown(block: TapeBlock) -> tuple[int, ...]:
 
 
 class Between(NamedTuple):
-    """A micro-batch size between two that were recorded."""
+    """A micro-batch size, and the two recorded ones whose line it lies on."""
 
     low: int
     high: int

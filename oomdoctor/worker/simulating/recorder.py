@@ -215,7 +215,10 @@ class Recorder:
         return batches
 
     def _know(self, batches: Sequence[Batch], config: TrainConfig, *, images: bool) -> None:
-        """Keep the numbers in batches, from which models compute shapes; with images, no texts."""
+        """Keep the numbers in batches, from which models compute shapes.
+
+        With `images`, any number stands for a token of text.
+        """
         for batch in batches:
             with real_values.computing():
                 if images:

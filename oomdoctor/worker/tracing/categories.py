@@ -14,13 +14,12 @@ from oomdoctor.records.facts.categories import ACTIVATIONS, LOGITS, TEMPORARY
 from oomdoctor.worker.tracing.calls import OperatorCall
 from oomdoctor.worker.tracing.whereabouts import NOWHERE, Place
 
-_GATHERS = tuple(
-    f"c10d::{name}_"
-    for name in (
-        "allgather",
-        "_allgather_base",
-        "allgather_coalesced",
-        "allgather_into_tensor_coalesced",
+_GATHERS = frozenset(
+    (
+        "c10d::allgather_",
+        "c10d::_allgather_base_",
+        "c10d::allgather_coalesced_",
+        "c10d::allgather_into_tensor_coalesced_",
     )
 )
 _SPLITS_GATHERED = "fsdp::split_with_sizes_copy"  # into the weights of a unit

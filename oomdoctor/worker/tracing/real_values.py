@@ -47,11 +47,10 @@ def number_in(tensor: object) -> bool | int | float | None:
 
 
 def mask_of(indices: object) -> torch.Tensor | None:
-    """The mask of `aten.index` or `aten.masked_select`; None if the elements are chosen else."""
-    mask, *others = indices if isinstance(indices, list | tuple) else (indices,)
-    return (
-        mask if not others and isinstance(mask, torch.Tensor) and mask.dtype == torch.bool else None
-    )
+    """The mask of `aten.index` or `aten.masked_select`; None without one, or with more indices."""
+    chosen = indices if isinstance(indices, list | tuple) else (indices,)
+    mask = chosen[0] if len(chosen) == 1 else None
+    return mask if isinstance(mask, torch.Tensor) and mask.dtype == torch.bool else None
 
 
 def rows_chosen(tensor: torch.Tensor, mask: torch.Tensor, count: int) -> torch.Tensor:

@@ -240,7 +240,8 @@ def _fake_quantized(
     """
     import bitsandbytes
 
-    functional, more = bitsandbytes.functional, dict[str, object]()
+    functional = bitsandbytes.functional
+    more: dict[str, object]
     if kind == "Int8Params":
         stored, scales, _ = functional.int8_vectorwise_quant(value.to(torch.float16))
         more = {"CB": stored, "SCB": scales}

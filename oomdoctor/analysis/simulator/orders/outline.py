@@ -76,7 +76,8 @@ class Outline:
             counted: Counter[int] = Counter()
             for changes, times in (*parts, (last, peak.turn), (last[: peak.event + 1], 1)):
                 for change, count in Counter(changes).items():
-                    counted[max(change, ~change)] += count * (times if change >= 0 else -times)
+                    source, sign = (change, times) if change >= 0 else (~change, -times)
+                    counted[source] += count * sign
             self._alive[place] = {source: count for source, count in counted.items() if count}
         return self._alive[place]
 
