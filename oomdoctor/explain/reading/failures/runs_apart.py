@@ -12,9 +12,6 @@ from oomdoctor.explain.reading.patterns import patterns
 
 _RE = patterns("runs_apart")
 _LOGS = (".log", ".out", ".err", ".txt")
-# Parts of words that a line has on which `_RE["starts"]` matches.
-_BEGINS, _BEGUN = ("art", "aunch", "eginning", "begins"), ("ob", "un", "xperiment", "Script")
-_LAUNCHED = ("OMP_NUM", "not passed", "cmd =", "nohup:", "trainable params", "wandb: T")
 _SHORTEST = 6  # characters of an opening line that tells something
 
 
@@ -28,8 +25,18 @@ def may_start(text: str) -> bool:
             return True
     elif ("@" in text[:40] or text[:1] in "RrEeCcL") and _RE["command"].match(text) is not None:
         return True
-    begins = any(word in text for word in _BEGINS) and any(word in text for word in _BEGUN)
-    told = begins or any(word in text for word in _LAUNCHED)
+    # Parts of words that a line has on which the pattern matches; a loop would be slower.
+    told = (
+        ("art" in text or "aunch" in text or "eginning" in text or "begins" in text)
+        and ("ob" in text or "un" in text or "xperiment" in text or "Script" in text)
+    ) or (
+        "OMP_NUM" in text
+        or "not passed" in text
+        or "cmd =" in text
+        or "nohup:" in text
+        or "trainable params" in text
+        or "wandb: T" in text
+    )
     return told and _RE["starts"].search(text) is not None
 
 
