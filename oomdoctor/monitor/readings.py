@@ -12,9 +12,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from oomdoctor.records.report.watch import LiveGpu
+if TYPE_CHECKING:
+    from oomdoctor.records.report.watch import LiveGpu
 
 _ASK_DRIVER_S = 1.0  # between two questions to the driver, which may take a millisecond
 _SERIES = ("allocated_bytes", "reserved_bytes")
@@ -128,6 +129,8 @@ def gpus() -> tuple[LiveGpu, ...]:
 
 def live_gpu(index: int, facts: dict[str, Any]) -> LiveGpu:
     """A device as the live log describes it."""
+    from oomdoctor.records.report.watch import LiveGpu
+
     return LiveGpu(index, facts["name"], facts["uuid"], facts["total_bytes"])
 
 

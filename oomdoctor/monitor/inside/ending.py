@@ -23,7 +23,6 @@ from typing import Any
 
 from oomdoctor.analysis.own_code import is_ours
 from oomdoctor.monitor.shared_folder import replace_file
-from oomdoctor.system.store.live_logs import is_alive
 
 _MOST_TEXT = 4000
 _MOST_FRAMES = 60
@@ -137,6 +136,8 @@ def agree(folder: Path, rank: int, world: int, step: int, could_stop: bool) -> b
 
 
 def _has_ended(pid_file: Path) -> bool:
+    from oomdoctor.system.store.live_logs import is_alive
+
     with suppress(OSError, ValueError):
         return not is_alive(int(pid_file.read_text()))
     return False

@@ -16,7 +16,6 @@ from typing import Any
 from oomdoctor.analysis.own_code import is_own, known_packages
 from oomdoctor.monitor.inside.ending import script_file
 from oomdoctor.system.environment import variable
-from oomdoctor.system.machine import libraries
 
 _LIBRARIES = (
     *("torch", "transformers", "accelerate", "peft", "trl", "bitsandbytes", "deepspeed"),
@@ -41,6 +40,8 @@ _KINDS = ("stdlib", "platstdlib", "purelib", "platlib")
 
 def versions() -> dict[str, str | None]:
     """The versions of the libraries that decide how much memory a training needs."""
+    from oomdoctor.system.machine import libraries
+
     return {name: found for name, found in libraries.versions(_LIBRARIES).items() if found}
 
 
