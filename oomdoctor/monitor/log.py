@@ -24,14 +24,12 @@ from typing import IO, Any
 
 from oomdoctor.monitor.readings import Reading
 from oomdoctor.monitor.shared_folder import rank_and_world
-from oomdoctor.records.codec import shared
 from oomdoctor.records.report.watch import LiveEvent, LiveEventKind, LiveGpu, LiveHeader, LiveStep
 from oomdoctor.system.store.live_logs import new_log_file
 from oomdoctor.units import format_bytes, format_percent
 
 _ROWS_BEFORE_THINNING = 10_000
 _STEP_KEYS = tuple(field.name for field in fields(LiveStep))
-_PEAKS = ("peak_allocated_bytes", "peak_reserved_bytes")
 _MOVING_S, _STILL_S = 0.5, 60.0
 _ERASE = "\r\x1b[2K"
 
@@ -70,9 +68,12 @@ class LiveLog:
         """Write the memory of a device after a step. Rows are thinned, peaks are kept."""
         before = self._pending.pop(step.device, None)
         if before is not None:
-            free = before.free_bytes if step.free_bytes is None else step.free_bytes
-            peaks = {name: max(getattr(step, name), getattr(before, name)) for name in _PEAKS}
-            step = replace(step, free_bytes=free, **peaks)
+            step = replace(
+                step,
+                peak_allocated_bytes=max(step.peak_allocated_bytes, before.peak_allocated_bytes),
+                peak_reserved_bytes=max(step.peak_reserved_bytes, before.peak_reserved_bytes),
+                free_bytes=before.free_bytes if step.free_bytes is None else step.free_bytes,
+            )
         if step.step % self._step_apart:
             self._pending[step.device] = step
             return
@@ -130,7 +131,9 @@ def _header(gpus: tuple[LiveGpu, ...], total_steps: int | None) -> LiveHeader:
         rank=rank,
         world=world,
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        **shared(first, LiveHeader),
+        gpu_name=first.gpu_name,
+        gpu_uuid=first.gpu_uuid,
+        total_bytes=first.total_bytes,
         command=without_secrets(sys.orig_argv),
         gpus=gpus,
         total_steps=total_steps,

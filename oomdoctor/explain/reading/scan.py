@@ -39,7 +39,7 @@ from oomdoctor.explain.reading.parse import MAY_OPEN, Message, figure, printed_s
 from oomdoctor.explain.reading.patterns import patterns
 from oomdoctor.explain.reading.printed_sizes import size_bytes
 from oomdoctor.records.job.measurement import OomEvent
-from oomdoctor.records.report.diagnosis import Frame, Incident, LogFacts
+from oomdoctor.records.report.diagnosis import Frame, Incident, LogFacts, ReadPhase
 
 _RE = patterns("scan")
 
@@ -157,7 +157,7 @@ class _Scanner:
             self._consumed[self._window.split(i).tag] = i
         if self._is_quoted(index, message, flat):
             if self._quoted is None:
-                self._quoted = self._incident(index, self._quote(index), look_alike=QUOTED)
+                self._quoted = self._not_memory(index, self._quote(index), QUOTED)
             return True
         if self._over(index, message, report):
             found = Found(SHUTDOWN.name, None, self._quote(index), True, False)
@@ -185,11 +185,13 @@ class _Scanner:
     def _quote(self, index: int) -> str:
         return self._window.line(index).text.strip()[:_QUOTE]
 
-    def _incident(self, index: int, message: str, **known: Any) -> Incident:
+    def _not_memory(
+        self, index: int, message: str, look_alike: str, phase: ReadPhase = "unknown"
+    ) -> Incident:
         """What a line reports that is no memory failure, or only quoted."""
-        event = OomEvent(message, "not_oom", known.get("phase", "unknown"))
-        number = self._window.line(index).number
-        return Incident(event, lines=(self._quote(index),), line_number=number, **known)
+        event = OomEvent(message, "not_oom", phase)
+        lines, number = (self._quote(index),), self._window.line(index).number
+        return Incident(event, look_alike, phase=phase, lines=lines, line_number=number)
 
     def _over(self, index: int, message: Message, report: Report) -> bool:
         """Whether a worker was killed after the training, or when its loader was cleaned up."""
@@ -310,12 +312,9 @@ class _Scanner:
         phase, where = phase_of(frames)
         if phase == "unknown":
             phase = moment_of((), self._window.around(index, split.tag))
-        incident = self._incident(
-            index,
-            found.message,
-            look_alike=found.name,
+        incident = replace(
+            self._not_memory(index, found.message, found.name, phase),
             frames=frames,
-            phase=phase,
             where=where,
             rank=self._rank(split, self._window.line(index)),
             step=report.step,

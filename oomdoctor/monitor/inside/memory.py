@@ -116,7 +116,17 @@ class Live:
             if self._log.path is not None:
                 self._inode = self._log.path.stat().st_ino
         for device, step in steps.items():
-            self._log.write(LiveStep(time_s=self._log.elapsed_s(), device=device, **vars(step)))
+            self._log.write(
+                LiveStep(
+                    step=step.step,
+                    time_s=self._log.elapsed_s(),
+                    allocated_bytes=step.allocated_bytes,
+                    reserved_bytes=step.reserved_bytes,
+                    peak_allocated_bytes=step.peak_allocated_bytes,
+                    peak_reserved_bytes=step.peak_reserved_bytes,
+                    device=device,
+                )
+            )
 
     def note_failure(self, step: int, requested: int) -> None:
         """Write that a request failed."""

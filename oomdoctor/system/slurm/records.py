@@ -12,7 +12,6 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from signal import SIGKILL
-from typing import Any
 
 from oomdoctor.units import GIB, KIB, MIB
 
@@ -36,15 +35,6 @@ _ENDINGS = {
     "NODE_FAIL": "",
     "BOOT_FAIL": "",
 }
-# A fact of a record, and what sacct and scontrol call it.
-_FACTS = (
-    ("user", ("User", "UserId")),
-    ("exit_code", ("ExitCode",)),
-    ("nodes", ("NodeList",)),
-    ("elapsed", ("Elapsed", "RunTime")),
-    ("time_limit", ("Timelimit", "TimeLimit")),
-    ("work_dir", ("WorkDir",)),
-)
 _ALIVE = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING")
 
 
@@ -152,14 +142,20 @@ def from_scontrol(text: str) -> list[JobRecord]:
 
 
 def _record(teller: str, name: str, state: str, row: Mapping[str, str]) -> JobRecord:
-    """A record with what both commands tell."""
+    """A record with what both commands tell; some names differ between sacct and scontrol."""
     known = {key: value for key, value in row.items() if value not in _NOTHING}
-    facts: dict[str, Any] = {
-        fact: next((known[n] for n in names if n in known), None) for fact, names in _FACTS
-    }
-    user = (facts.pop("user") or "").partition("(")[0] or None
-    outputs = tuple(dict.fromkeys(known[name] for name in OUTPUT_FIELDS if name in known))
-    return JobRecord(teller, name, state, user, outputs=outputs, **facts)
+    return JobRecord(
+        teller=teller,
+        id=name,
+        state=state,
+        user=known.get("User", known.get("UserId", "")).partition("(")[0] or None,
+        exit_code=known.get("ExitCode"),
+        nodes=known.get("NodeList"),
+        elapsed=known.get("Elapsed", known.get("RunTime")),
+        time_limit=known.get("Timelimit", known.get("TimeLimit")),
+        work_dir=known.get("WorkDir"),
+        outputs=tuple(dict.fromkeys(known[key] for key in OUTPUT_FIELDS if key in known)),
+    )
 
 
 def _size(text: str, nodes: str = "", cpus: str = "") -> int | None:
