@@ -196,7 +196,7 @@ def _lines(rows: Sequence[Mapping[str, str]]) -> dict[str, str]:
         return dict(rows[0])
     named = {name for row in rows for name in row}
     lines = {}
-    for library in filter(named.__contains__, libraries()):
+    for library in (one for one in libraries() if one in named):
         wanted = (library, *_INSTEAD)
         chosen = (next((row[name] for name in wanted if name in row), "") for row in rows)
         lines[library] = "\n".join(_joined(filter(None, chosen)))

@@ -114,8 +114,9 @@ def rank(case: Case, choice: Choice) -> tuple[bool, float, float]:
     line, several = case.scores_line is not None, len(choice.keys) > 1
     stored = line and choice.training.config.attention == "eager"
     close = tight(case, choice.leaves_bytes) and (several or stored or not line)
-    _, place = cost_of(choice.keys) or (0, 0)
-    return close, choice.tier, place + len(TABLE) * 2 * stored
+    cost = cost_of(choice.keys)
+    assert cost is not None  # a choice is made of changes of the table
+    return close, choice.tier, cost[1] + len(TABLE) * 2 * stored
 
 
 def cost_of(keys: Sequence[str], *, several: bool = False) -> tuple[int, int] | None:
@@ -329,9 +330,10 @@ _HELPS: Mapping[str, Callable[[Case, Training], bool]] = {
 }
 OF_SOME_PROGRAMS = frozenset({"chunked", "optimizer_in_backward"})
 """Changes that only some programs can make: a diagnosis names them if its training can."""
-_PLACES = {
-    _row_key(change.key): (place, change.tier) for place, change in reversed([*enumerate(TABLE)])
-}
+_PLACES: dict[str, tuple[int, Tier]] = {}
+"""The place and the tier of a row: of the changes that share one, those of the first."""
+for _place, _change in enumerate(TABLE):
+    _PLACES.setdefault(_row_key(_change.key), (_place, _change.tier))
 _PLACES["quantized_load"] = _PLACES["qlora"]
 # Keys of the rows that the closed form computes.
 COMPUTED = frozenset({*_HELPS, "quantized_load"} - {"shortest_sequence"})

@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, NotRequired, TypedDict, Unpack
 
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.configuration.config import Recipe, Rung, TrainConfig
@@ -39,7 +39,7 @@ _SUFFIX = ".toml"
 _LARGEST = 1 << 20  # bytes; far above any recipe
 
 
-class Sizes(TypedDict, total=False):
+class Sizes(TypedDict):
     """What the command line sets for every rung; None where it sets nothing.
 
     `gpus` is the world size of rungs that fix none; None where no command line is known.
@@ -48,7 +48,14 @@ class Sizes(TypedDict, total=False):
     sequence_length: int | None
     effective_batch_size: int | None
     micro_batch_size: int | None
-    gpus: int | None
+    gpus: NotRequired[int | None]
+
+
+_NO_SIZES: Sizes = {
+    "sequence_length": None,
+    "effective_batch_size": None,
+    "micro_batch_size": None,
+}
 
 
 def recipe_names() -> tuple[str, ...]:
@@ -102,7 +109,7 @@ def load_recipe(name_or_path: str, **sizes: Unpack[Sizes]) -> Recipe:
 
 def check_recipe(path: Path) -> tuple[str, ...]:
     """The errors in a recipe, as lines `FILE:LINE: what`; empty if there are none."""
-    return tuple(_read(path, {})[2])
+    return tuple(_read(path, _NO_SIZES)[2])
 
 
 def parse_rung(text: str, yours: TrainConfig | None = None, **sizes: Unpack[Sizes]) -> Rung:
