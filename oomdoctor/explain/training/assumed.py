@@ -83,7 +83,7 @@ class Training:
         return stage_of(self.config.sharding)
 
     def shards(self, stage: int) -> int:
-        """Over how many GPUs is split what this stage of ZeRO shards; 0 if it is not."""
+        """How many GPUs share what this stage of ZeRO shards; 0 if it is not sharded."""
         return self.config.world_size * (self.stage >= stage)
 
     @property

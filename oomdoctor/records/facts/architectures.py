@@ -17,10 +17,10 @@ GATED_ACTIVATIONS: tuple[str, ...] = _DATA["gated_activations"]
 COMPOSED_ACTIVATIONS: tuple[str, ...] = _DATA["composed_activations"]
 LAYER_NORM_KEYS: tuple[str, ...] = _DATA["layer_norm_keys"]
 LIGER_FAMILIES: tuple[str, ...] = _DATA["liger_families"]
-WRITES_TEXT: tuple[str, ...] = _DATA["writes_text"]
 SOUND_KEYS: tuple[str, ...] = _DATA["sound_keys"]
 VISION_KEYS: tuple[str, ...] = _DATA["vision_keys"]
 HEADS: dict[str, tuple[str, ...]] = _DATA["heads"]
+WRITES_TEXT: tuple[str, ...] = (*HEADS["causal-lm"], *_DATA["writes_text"])
 ROLES_OF: dict[str, tuple[str, ...]] = _DATA["roles"]
 # The version of transformers from which the experts of a layer are one tensor. bitsandbytes
 # quantizes linear layers only, so it leaves these experts as they are.

@@ -142,7 +142,7 @@ class Moments:
 
     @property
     def start(self) -> int:
-        """The first that counts: the first pass sets up."""
+        """The index of the first moment that counts: the first pass only sets up."""
         return 0 if self.unit == "step" else 1
 
 

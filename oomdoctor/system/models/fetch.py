@@ -140,7 +140,7 @@ def _explain(ref: ModelRef, file: str, error: Exception, errors: Any) -> OomDoct
         )
     if isinstance(error, errors.EntryNotFoundError) and status == 404:
         adapter = None
-        if file == CONFIG:  # else the repository has none
+        if file == CONFIG:  # a repository without it may be an adapter
             with suppress(OomDoctorError):
                 adapter = _download(ref, "adapter_config.json")
         return missing_config(ref.name, adapter)
