@@ -183,13 +183,9 @@ def _usage_error(error: Exception) -> OomDoctorError | None:
 
 def _instead(typed: str, context: Any) -> str | None:
     """What the command has instead of an option by another program's name; None if nothing."""
-    has = (
-        {name for parameter in context.command.params for name in parameter.opts}
-        if typed
-        else set[str]()
-    )
-    if not has:
+    if context is None or not typed:
         return None
+    has = {name for parameter in context.command.params for name in parameter.opts}
     from oomdoctor.cli.option_reader import SIZE_KEYS
     from oomdoctor.records.configuration.keys import KEYS
 
