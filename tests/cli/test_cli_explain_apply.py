@@ -98,6 +98,37 @@ def test_another_remedy_is_chosen_by_its_number(cli: Any, folder: Path) -> None:
     assert "+gradient_accumulation_steps: 4" in applied["diff"]
 
 
+_UNKNOWN = """\
+model_name_or_path: someone/else
+per_device_train_batch_size: 12
+gradient_accumulation_steps: 1
+"""
+
+
+@pytest.mark.parametrize("applied", [12, 2], ids=["the file of the log", "a smaller one"])
+def test_the_batch_of_an_unknown_model_is_the_one_that_is_proposed(
+    applied: int, cli: Any, folder: Path
+) -> None:
+    """The remedy said 3, which is enough, and --apply took half of what the file has."""
+    (folder / "oom.txt").write_text(
+        '  File "train.py", line 7, in forward\n'
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total "
+        "capacity of 23.64 GiB of which 512.00 MiB is free. Including non-PyTorch memory, this "
+        "process has 23.13 GiB memory in use. Of the allocated memory 22.00 GiB is allocated by "
+        "PyTorch, and 600.00 MiB is reserved by PyTorch but unallocated.\n"
+    )
+    (folder / "logged.yaml").write_text(_UNKNOWN)
+    (folder / "own.yaml").write_text(_UNKNOWN.replace("12", str(applied)))
+    words = ("explain", "oom.txt", "--config", "logged.yaml")
+    remedies = json.loads(cli(*words, "--json").out)["diagnoses"][0]["remedies"]
+    place = next(n for n, one in enumerate(remedies, 1) if one["key"] == "smaller_batch")
+    assert remedies[place - 1]["changes"] == {"micro_batch_size": 3}
+    assert "per_device_train_batch_size: 3" in remedies[place - 1]["lines"]["logged.yaml"]
+    ended = cli(*words, "--apply", "own.yaml", "--remedy", str(place))
+    assert ("+per_device_train_batch_size: 3" in ended.out) == (applied == 12)
+    assert ("the file has 2 already" in ended.err) == (applied == 2)
+
+
 def test_a_script_is_changed_where_its_literal_stands(cli: Any, folder: Path) -> None:
     (folder / "train.py").write_text(SCRIPT)
     ended = cli("explain", "trace.txt", "--apply", "train.py", "--write")

@@ -118,6 +118,23 @@ def test_a_set_for_a_log_has_the_settings_of_its_program(
     assert "TrainingArguments" not in cli("explain", str(log), *words).out.split("Other rem")[0]
 
 
+def test_what_a_file_cannot_say_comes_last(trace: Path, tmp_path: Path, cli: Any) -> None:
+    """Offload was third, with a line of DeepSpeed, which the file has no place for."""
+    file = tmp_path / "axolotl.yaml"
+    file.write_text(
+        "base_model: meta-llama/Llama-3.1-8B\nmicro_batch_size: 4\nsequence_len: 4960\n"
+        "datasets:\n  - path: a/b\n"
+    )
+    report = json.loads(cli("explain", str(trace), "--config", str(file), "--json").out)
+    remedies = report["diagnoses"][0]["remedies"]
+    unsaid = [(one["note"] or "").endswith("yaml has no setting for it") for one in remedies]
+    assert sorted(unsaid) == unsaid and any(unsaid)
+    for one, not_said in zip(remedies, unsaid, strict=True):
+        assert not (not_said and "axolotl.yaml" in one["lines"])
+    offload = next(one for one in remedies if one["key"] == "offload_optimizer")
+    assert remedies.index(offload) >= unsaid.index(True)
+
+
 def test_files_that_disagree_are_said(trace: Path, tmp_path: Path, cli: Any) -> None:
     """`plan` refuses them; a report about a failure says so and takes the training file's."""
     (tmp_path / "zero.json").write_text(json.dumps({"train_micro_batch_size_per_gpu": 2}))

@@ -91,16 +91,33 @@ def apply_remedy(found: Diagnosis, file: str, number: int | None) -> AppliedReme
 
 
 def in_your_file(found: Diagnosis, training: UserTraining) -> Diagnosis:
-    """The diagnosis with the lines of the user's files for each remedy that they can say."""
-    return replace(found, remedies=tuple(_in_your_file(one, training) for one in found.remedies))
+    """The diagnosis with the lines of the user's files for each remedy that they can say.
 
-
-def _in_your_file(remedy: Remedy, training: UserTraining) -> Remedy:
-    try:
-        change = write_change(training, _changed(training, remedy))
-    except (_NotAppliedError, NotPatchedError):
-        return remedy
+    Changes of the training for which they have no setting come last, and say so.
+    """
     own = PurePath(main_file(training).path).name
+    said, unsaid = list[Remedy](), list[Remedy]()
+    for remedy in found.remedies:
+        try:
+            after = _changed(training, remedy)
+        except _NotAppliedError:
+            said.append(remedy)  # not of this file, or the file says so already
+            continue
+        lines = _said(training, after, own)
+        if lines:
+            said.append(replace(remedy, lines={own: "\n".join(lines), **remedy.lines}))
+        else:
+            notes = (remedy.note, f"{own} has no setting for it")
+            unsaid.append(replace(remedy, note="; ".join(filter(None, notes))))
+    return replace(found, remedies=(*said, *unsaid))
+
+
+def _said(training: UserTraining, after: TrainConfig, own: str) -> list[str]:
+    """The lines of the files, of which `own` is the main one; empty if they cannot say it."""
+    try:
+        change = write_change(training, after)
+    except NotPatchedError:
+        return []
     texts = by_file([line for line in change.lines if line.file is not None])
     said = [
         text if file == own else f"{text} in {file}"
@@ -109,7 +126,7 @@ def _in_your_file(remedy: Remedy, training: UserTraining) -> Remedy:
     ]
     for code in change.code:
         said += [f"# {code_place(code)}:", *code.imports, *code.code.splitlines()]
-    return replace(remedy, lines={own: "\n".join(said), **remedy.lines}) if said else remedy
+    return said
 
 
 def write(applied: AppliedRemedy, save: Callable[[Path, bytes], None]) -> AppliedRemedy:
@@ -181,6 +198,10 @@ def _changed(training: UserTraining, remedy: Remedy) -> TrainConfig:
         raise _NotAppliedError("it is not a training setting")
     if before.world_size > 1:
         changes = {key: value for key, value in changes.items() if key != "world_size"}
+    for key, _ in _HALVED.values():
+        own = getattr(before, key)
+        if key in changes and own != AUTO and own < changes[key]:
+            raise _NotAppliedError(f"the file has {own} already")
     after = as_the_program_does(training, before)(replace(before, **changes))
     if after == before:
         raise _NotAppliedError("the file says so already")

@@ -24,7 +24,8 @@ class Effect:
     """How many bytes a change frees (None: cannot be computed), on what basis, and the arithmetic.
 
     `at_least`: only the requested tensor was counted; the rest of the effect is unknown.
-    `training` is the training with the change, if the training is known.
+    `training` is the training with the change, if the training is known, and `sets` the keys of a
+    rung that the change sets.
     """
 
     frees_bytes: int | None
@@ -32,6 +33,7 @@ class Effect:
     arithmetic: str | None
     at_least: bool = False
     training: Training | None = None
+    sets: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ def difference(
 
     Counts only what is on the device at the moment of the failure; 0 if none of it changes.
     """
-    effect = _difference(case, changes, fallback, request)
+    effect = replace(_difference(case, changes, fallback, request), sets=changes)
     if case.training is None or not changes:
         return effect
     return replace(effect, training=case.training.changed(**changes))

@@ -177,7 +177,7 @@ class Remedy:
     With --config, the name of that file comes first, with the lines to change in it.
     `leaves_bytes` is what the training then needs at its peak, if it needs more than the GPU has
     now. `enough` says whether the remedy closes the gap; None if that cannot be computed.
-    `changes` are the keys of a recipe that it sets, {} if it is no change of a known training.
+    `changes` are the keys of a recipe that it sets; {} if it sets none, or a value is not known.
     `key` is a stable word for the change; of a set they are joined by `+`. `confirmed` says how
     it was shown that a run that went past the memory of an emulated GPU then fits: by a "replay" of
     its allocations, by a second "run" with the change, or "no".
