@@ -53,14 +53,9 @@ def read_given(reader: Reader, options: ExplainOptions) -> tuple[Given, tuple[st
     given, notes = _with_model(given, model, config)
     if config is None:
         return given, notes
-    from oomdoctor.commands.user_training import reader_of_file
-    from oomdoctor.stacks.reading.finish import Overrides
+    from oomdoctor.commands.explain.given_file import with_training
 
-    facts = {} if given.model is None else given.model.config
-    asked = Overrides(sequence_length=length, micro_batch_size=batch)
-    read = reader_of_file(config, asked, interpreter(options), parse=options.exact)
-    training, disagreements = read(facts, {})
-    given = replace(given, training=training, reread=lambda facts, log: read(facts, log)[0])
+    given, disagreements = with_training(given, config, interpreter(options), parse=options.exact)
     return given, notes + disagreements
 
 
@@ -73,6 +68,7 @@ def _with_model(
     given: Given, model: str | None, config: Path | None
 ) -> tuple[Given, tuple[str, ...]]:
     """The model of --model, or the one that the file names, if it is built in."""
+    from oomdoctor.commands.explain.given_file import with_model_named
     from oomdoctor.explain.training.known import setup_of
 
     if model is not None:
@@ -85,38 +81,26 @@ def _with_model(
             text = f"{resolved.id}: config.json has no usable {', '.join(missing)}"
             return given, (*notes, f"explained without the model: {text}")
         return replace(given, model=resolved), notes
+    given = with_model_named(given, str(config))
     named = setup_of(given, {}).values.get("model")
-    if named is None:
+    if given.model is not None or named is None:
         return given, ()
-    spec = built_in(named)
-    if spec is None:
-        note = f"{config} names the model {named}, which is not built in; add --model"
-        return given, (note,)
-    return replace(given, model=spec, model_origin=str(config)), ()
+    note = f"{config} names the model {named}, which is not built in; add --model"
+    return given, (note,)
 
 
 def _settings_in(path: Path, option: str) -> Mapping[str, Any]:
-    """The settings of a training file or a command; a script in Python is read, never run."""
-    from oomdoctor.records.report.user_training import Document
-    from oomdoctor.stacks.reading.script import parse
-    from oomdoctor.system.train_config import read_text, read_train_config
-    from oomdoctor.system.training_files import documents_of, is_command, with_named_file
+    """The settings of a training file or a command; only a file can be changed."""
+    from oomdoctor.commands.explain.given_file import settings_in
+    from oomdoctor.system.training_files import is_command
 
-    if is_command(str(path)):
-        if option == "--apply":
-            raise usage_error(
-                "bad_option",
-                f"--apply: {path} is a command, not a file of settings",
-                f"pass it as --config {shlex.quote(str(path))}, which shows what to change",
-            )
-        found = [dict(with_named_file(one)) for one in documents_of(str(path))]
-        return {key: value for values in reversed(found) for key, value in values.items()}
-    values = (
-        parse(str(path), read_text(path, option)).values
-        if path.suffix == ".py"
-        else read_train_config(path, option)
-    )
-    return with_named_file(Document(str(path), values))
+    if option == "--apply" and is_command(str(path)):
+        raise usage_error(
+            "bad_option",
+            f"--apply: {path} is a command, not a file of settings",
+            f"pass it as --config {shlex.quote(str(path))}, which shows what to change",
+        )
+    return settings_in(path, option)
 
 
 def _without(error: OomDoctorError) -> str:

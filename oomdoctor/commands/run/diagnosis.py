@@ -6,21 +6,25 @@ What the snapshot of a failed request adds to it.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
+from oomdoctor.commands.explain.applied import in_your_file
 from oomdoctor.commands.explain.explained import with_model
+from oomdoctor.commands.explain.given_file import of_command
 from oomdoctor.commands.run.process.streams import Tail
 from oomdoctor.commands.run.processes import Process
+from oomdoctor.commands.run.session import WatchRequest
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.explain.diagnose import diagnose, diagnosis_of
 from oomdoctor.explain.evidence import SnapshotEvidence
 from oomdoctor.explain.reading.lines.stream import lines
 from oomdoctor.explain.reading.scan import scan
 from oomdoctor.explain.training.known import Given, setup_of
-from oomdoctor.records.report.diagnosis import Diagnosis
+from oomdoctor.records.report.diagnosis import Diagnosis, Incident, LogFacts
 from oomdoctor.records.report.run import RankMemory
 from oomdoctor.records.report.snapshot import SnapshotDevice
 from oomdoctor.snapshot.device_answer import device_of
@@ -35,7 +39,7 @@ _MOST_MESSAGE = 160
 
 def diagnoses_of(
     tail: Tail,
-    command: Sequence[str],
+    request: WatchRequest,
     outside: Sequence[str] = (),
     evidence: tuple[SnapshotEvidence, ...] = (),
 ) -> tuple[Diagnosis, ...]:
@@ -43,15 +47,27 @@ def diagnoses_of(
 
     `outside` are lines about what ended it that it could not print, `evidence` is what a snapshot
     shows of a request that failed.
-
-    Options of the command, such as --per_device_train_batch_size 4, are settings of the training.
     """
     seen = [line.encode() + b"\n" for line in outside]
     incidents, facts = scan(lines(chain(tail.chunks(), [b"\n"], seen)))
-    if not incidents:
-        return ()
-    given = Given(settings=typed(command), settings_source="the command", snapshots=evidence)
-    return diagnose(SOURCE, incidents, facts, with_model(given, facts, "the output"))
+    return told_of(incidents, facts, request, Given(snapshots=evidence)) if incidents else ()
+
+
+def told_of(
+    incidents: tuple[Incident, ...], facts: LogFacts, request: WatchRequest, known: Given
+) -> tuple[Diagnosis, ...]:
+    """The diagnoses of failures of the command, with the lines of its files to change.
+
+    Its script or file of settings is read as `explain --config` does. Options of the command, such
+    as --per_device_train_batch_size 4, are settings of the training. `known` is what else is known.
+    """
+    typed_in = replace(known, settings=typed(request.command), settings_source="the command")
+    python = str(request.python or sys.executable)
+    given = with_model(of_command(typed_in, request.command, python), facts, "the output")
+    found = diagnose(SOURCE, incidents, facts, given)
+    if given.training is None:
+        return found
+    return tuple(in_your_file(one, given.training) for one in found)
 
 
 def micro_batch_of(command: Sequence[str]) -> int | None:

@@ -4,18 +4,17 @@ one could not have met, and remedies for all that the training needs beyond it."
 from __future__ import annotations
 
 import linecache
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from oomdoctor.commands.explain.explained import with_model
-from oomdoctor.commands.run.diagnosis import SOURCE, micro_batch_of, typed
+from oomdoctor.commands.run.diagnosis import micro_batch_of, told_of
 from oomdoctor.commands.run.processes import failures
 from oomdoctor.commands.run.seen_outside import Seen
+from oomdoctor.commands.run.session import WatchRequest
 from oomdoctor.errors import OomDoctorError
-from oomdoctor.explain.diagnose import diagnose, incident_of
+from oomdoctor.explain.diagnose import incident_of
 from oomdoctor.explain.evidence import SnapshotEvidence
 from oomdoctor.explain.reading.lines.stream import lines
 from oomdoctor.explain.reading.scan import scan
@@ -33,7 +32,7 @@ _MOST_DIVISOR = 64  # where the micro-batch size is not known
 
 
 def past_its_memory(
-    rank: RankMemory, answer: SnapshotDevice | None, seen: Seen, command: Sequence[str]
+    rank: RankMemory, answer: SnapshotDevice | None, seen: Seen, request: WatchRequest
 ) -> tuple[SnapshotDevice | None, tuple[Diagnosis, ...]]:
     """What the snapshot of the rank, in the run's folder, says at its peak, and the diagnosis.
 
@@ -66,20 +65,18 @@ def past_its_memory(
         process_bytes=own,
         other_processes_bytes=max(0, used - own),
     )
-    batch = process.record.get("micro_batch_size") or micro_batch_of(command)
+    batch = process.record.get("micro_batch_size") or micro_batch_of(request.command)
     replayed = (
         _replayed(rank, seen.folder / failed["snapshot"], batch) if failed["snapshot"] else None
     )
     _, facts = scan(lines(chain(seen.tail.chunks(), [b"\n"])))
-    given = Given(
-        settings=typed(command),
-        settings_source="the command",
+    known = Given(
         snapshots=(evidence,),
         micro_batch_size=process.record.get("micro_batch_size"),
         short_bytes=rank.short_bytes,
         batch_divisor=None if replayed is None else replayed.divisor,
     )
-    told = diagnose(SOURCE, (incident,), facts, with_model(given, facts, "the output"))
+    told = told_of((incident,), facts, request, known)
     if told[0].remedies:
         remedies = [_confirmed(one, rank, context, replayed) for one in told[0].remedies]
         remedies.sort(key=lambda one: one.confirmed != "replay")

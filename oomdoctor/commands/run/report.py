@@ -132,9 +132,9 @@ def _with_summary(bare: Report, request: WatchRequest, seen: Seen) -> Report:
     evidence = () if answer is None else evidence_of(source or "", (answer,))
     told: tuple[Diagnosis, ...] = ()
     if first is not None and first.went_past:
-        answer, told = past_its_memory(first, answer, seen, request.command)
+        answer, told = past_its_memory(first, answer, seen, request)
     elif on_gpu or failed:
-        told = joined(diagnoses_of(seen.tail, request.command, outside, evidence), evidence)
+        told = joined(diagnoses_of(seen.tail, request, outside, evidence), evidence)
     for_memory = on_gpu or _ended_for_memory(told, outside)
     report = replace(
         bare,

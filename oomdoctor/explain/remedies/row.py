@@ -91,7 +91,8 @@ def _difference(case: Case, changes: Mapping[str, Any], fallback: str, request: 
         if case.training.tokens is not None and not request:
             return Effect(0, "arithmetic", "nothing on the device gets smaller")
     seen = _seen(case, changes, halves=request == _HALF)
-    if before is None and seen is not None:
+    grows = case.training is not None and case.training.tokens is not None
+    if seen is not None and not (before is not None and grows):
         return Effect(seen.size_bytes, seen.basis, seen.text, at_least=seen.at_least)
     if request and (case.requested or 0) >= 50 * MIB:
         saved = round((case.requested or 0) * request)

@@ -148,6 +148,7 @@ def _of_program(setup: Setup, given: Given) -> list[str]:
         for each in given.training.assumed
         if setup.origins.get(each.key, PROGRAM) == PROGRAM
         and not (each.key in OF_MODEL and given.model is None)
+        and not (each.key == "sequence_length" and each.key not in setup.values)
     ]
     return by_reason(counting, given.training.config)
 

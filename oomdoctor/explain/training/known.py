@@ -97,7 +97,10 @@ def setup_of(
 
 
 def _of_program(given: Given) -> Iterator[tuple[str, Any]]:
-    """What the file's program makes of it: defaults, and what follows from settings together."""
+    """What the file's program makes of it: defaults, and what follows from settings together.
+
+    A length that is only usual does not explain what a snapshot shows.
+    """
     if given.training is None:
         return
     config = given.training.config
@@ -105,6 +108,8 @@ def _of_program(given: Given) -> Iterator[tuple[str, Any]]:
         yield "micro_batch_size", config.micro_batch_size
         yield "accumulation_steps", max(1, config.rank_batch_size() // config.micro_batch_size)
     left = {"micro_batch_size", *(OF_MODEL if given.model is None else ())}
+    if given.snapshots and not given.training.length_known:
+        left.add("sequence_length")
     for key in RungKeys.__annotations__.keys() - left:
         yield key, getattr(config, key)
 

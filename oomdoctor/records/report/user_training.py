@@ -110,6 +110,10 @@ def by_reason(
     return [f"{', '.join(keys)} ({reason})" for reason, keys in found.items()]
 
 
+NO_LENGTH = "no file says how long a row is; --seq-len does"
+"""The reason of a sequence length that is only usual."""
+
+
 @dataclass(frozen=True, slots=True)
 class UserTraining:
     """A training as the files of the user describe it.
@@ -125,6 +129,11 @@ class UserTraining:
     said: tuple[Said, ...]
     not_taken: tuple[NotTaken, ...]
     assumed: tuple[Assumed, ...]
+
+    @property
+    def length_known(self) -> bool:
+        """Whether a file or its program says the sequence length."""
+        return all(one.reason != NO_LENGTH for one in self.assumed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from oomdoctor.records.configuration.faults import config_faults, unsloth_faults
 from oomdoctor.records.configuration.keys import KEYS, dropped_faults, settled
 from oomdoctor.records.facts.dtypes import TRAINED
 from oomdoctor.records.report.user_training import (
+    NO_LENGTH,
     Assumed,
     NotTaken,
     Said,
@@ -94,7 +95,7 @@ def finished(
         _check_gpus(draft, settings, known)
     if "sequence_length" not in settings:
         settings["sequence_length"] = _LENGTH
-        assumed["sequence_length"] = "no file says how long a row is; --seq-len does"
+        assumed["sequence_length"] = NO_LENGTH
     if "objective" not in draft.values and settings.get("objective") == "dpo" and "beta" in values:
         assumed["objective"] = "beta belongs to DPO; trainers such as ORPO have no reference model"
     checked: dict[str, Any] = {**settings}  # words that the tables have checked

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from snapshots import Writer, training
 
+from oomdoctor.commands.explain.explained import built_in
+from oomdoctor.commands.explain.given_file import with_training
 from oomdoctor.explain.diagnose import diagnose, diagnosis_of
 from oomdoctor.explain.evidence import SnapshotEvidence, evidence_of
 from oomdoctor.explain.memory.snapshot_shares import saving
 from oomdoctor.explain.reading.lines.stream import lines
 from oomdoctor.explain.reading.scan import scan
-from oomdoctor.explain.training.known import Given
+from oomdoctor.explain.training.known import Given, setup_of
 from oomdoctor.records.job.measurement import CategoryBytes
 from oomdoctor.records.report.diagnosis import Diagnosis
 from oomdoctor.snapshot.device_answer import device_of
@@ -160,3 +164,25 @@ def test_a_change_of_nothing_that_was_held_frees_nothing() -> None:
     empty = CategoryBytes(800, 0, 0, 2000, 0, 100, 0)
     found = saving(empty, {"method": "lora"}, batch=4)
     assert found is not None and found.size_bytes == 0
+
+
+def test_a_length_that_nothing_says_does_not_stand_against_a_snapshot(tmp_path: Path) -> None:
+    """A usual length would have explained what was held, and what a change frees, by formula."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "from transformers import AutoModelForCausalLM, Trainer, TrainingArguments\n"
+        'model = AutoModelForCausalLM.from_pretrained("HuggingFaceTB/SmolLM2-360M")\n'
+        'args = TrainingArguments("out", per_device_train_batch_size=8, bf16=True)\n'
+    )
+    bare = Given(model=built_in("HuggingFaceTB/SmolLM2-360M"))
+    read, _ = with_training(bare, script, sys.executable, parse=False)
+    assert setup_of(read, {}).values["sequence_length"] == 2048
+    seen = failed(tmp_path)
+    assert "sequence_length" not in setup_of(replace(read, snapshots=seen), {}).values
+    message = MESSAGE.format("64.00").replace("200.00 MiB", "24.00 GiB")
+    incidents, facts = scan(lines([message.encode()]))
+    (found,) = diagnose("log", incidents, facts, replace(read, snapshots=seen))
+    assert "unknown sequence length: pass --seq-len" in found.assumed
+    remedies = {remedy.key: remedy for remedy in found.remedies}
+    assert remedies["smaller_batch"].frees_bytes == 56 * MIB  # 7 of 8 rows of the activations
+    assert "activations" in (remedies["smaller_batch"].arithmetic or "")

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+import pytest
+
+from oomdoctor.commands.explain.given_file import with_training
 from oomdoctor.commands.run.diagnosis import diagnoses_of
 from oomdoctor.commands.run.process import streams
 from oomdoctor.commands.run.process.streams import Tail
+from oomdoctor.commands.run.session import WatchRequest
+from oomdoctor.explain.training.known import Given
 
 OOM = (
     b"Traceback (most recent call last):\n"
@@ -24,6 +32,10 @@ def _tail(*chunks: bytes) -> Tail:
     return kept
 
 
+def _request(*command: str) -> WatchRequest:
+    return WatchRequest(command, None, None, "all")
+
+
 def test_short_output_is_kept_whole() -> None:
     assert _tail(b"one\n", b"two").text() == "one\ntwo"
 
@@ -38,7 +50,7 @@ def test_the_start_and_the_end_of_long_output_are_kept(monkeypatch) -> None:
 
 def test_a_failure_is_explained_with_the_settings_of_the_command() -> None:
     command = ("python", "train.py", "--per_device_train_batch_size", "8", "--bf16")
-    (found,) = diagnoses_of(_tail(b"starting\n", OOM), command)
+    (found,) = diagnoses_of(_tail(b"starting\n", OOM), _request(*command))
     assert found.is_oom and found.source == "output"
     assert found.where is not None and (found.where.file, found.where.line) == ("train.py", 7)
     changes = " ".join(line for remedy in found.remedies for line in remedy.lines.values())
@@ -46,4 +58,29 @@ def test_a_failure_is_explained_with_the_settings_of_the_command() -> None:
 
 
 def test_output_without_a_failure_has_no_diagnosis() -> None:
-    assert diagnoses_of(_tail(b"step 1\n"), ("true",)) == ()
+    assert diagnoses_of(_tail(b"step 1\n"), _request("true")) == ()
+
+
+SCRIPT = """\
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+
+model = AutoModelForCausalLM.from_pretrained("HuggingFaceTB/SmolLM2-360M")
+args = TrainingArguments("out", per_device_train_batch_size=8, bf16=True)
+Trainer(model=model, args=args, train_dataset=rows).train()
+"""
+
+
+@pytest.mark.parametrize("shell", [False, True])
+def test_the_script_of_the_command_is_read(shell: bool, tmp_path: Path, monkeypatch) -> None:
+    """A run said less of a training than `explain --config COMMAND` says of its output."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "job.sh").write_text("python train.py\n")
+    command = ("bash", "job.sh") if shell else ("python", "train.py")
+    (found,) = diagnoses_of(_tail(b"starting\n", OOM), _request(*command))
+    assert found.model == "HuggingFaceTB/SmolLM2-360M"
+    remedy = next(one for one in found.remedies if one.key == "checkpointing")
+    assert "add gradient_checkpointing=True to TrainingArguments(...)" in remedy.lines["train.py"]
+    given, _ = with_training(Given(), Path("train.py"), sys.executable, parse=False)
+    assert given.training is not None and not given.training.length_known
+    assert found.config is not None and found.config == given.training.config
