@@ -16,7 +16,7 @@ def strategy(value: object) -> PartialConfig:
     word = str(value).strip().lower()
     if word in STRATEGIES:
         return {"fsdp_strategy": STRATEGIES[word]}
-    raise NotTakenError(f"a rung has no sharding strategy {value}")
+    raise NotTakenError(f"oomdoctor has no sharding strategy {value}")
 
 
 def reshard(value: object) -> PartialConfig:
@@ -42,7 +42,7 @@ def fsdp_words(value: object) -> PartialConfig:
         elif word == "offload":
             found["fsdp_offload"] = True
         elif word not in ("auto_wrap", "true"):
-            raise NotTakenError(f"a rung has no FSDP option {word}")
+            raise NotTakenError(f"oomdoctor has no FSDP option {word}")
     return found
 
 

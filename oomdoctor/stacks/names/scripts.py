@@ -14,7 +14,7 @@ from oomdoctor.stacks.partial_config import PartialConfig
 def _allocator(value: object) -> PartialConfig:
     if "expandable_segments:true" in str(value).replace(" ", "").lower():
         return {"allocator": "expandable_segments"}
-    raise NotTakenError("a rung has only expandable_segments")
+    raise NotTakenError("oomdoctor has only expandable_segments")
 
 
 def _targets(value: object) -> PartialConfig:

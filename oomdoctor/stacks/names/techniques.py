@@ -22,7 +22,7 @@ def attention(value: object) -> PartialConfig:
     word = str(value).strip().lower()
     found = ATTENTION_NAMES.get(word) or _KERNELS.get(word)
     if found is None:
-        raise NotTakenError(f"a rung has no attention {value}; sdpa is taken")
+        raise NotTakenError(f"oomdoctor has no attention {value}; sdpa is taken")
     return {"attention": found}
 
 
@@ -83,7 +83,7 @@ def side(value: object) -> PartialConfig:
         return {}
     if isinstance(value, list | tuple):
         if len(value) != 2:
-            raise NotTakenError("a rung has images of one size")
+            raise NotTakenError("oomdoctor takes images of one size")
         return {"image_size": math.isqrt(values.integer(value[0]) * values.integer(value[1]))}
     return {"image_size": values.integer(value)}
 

@@ -65,7 +65,7 @@ def dtype(value: object) -> str:
     short = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "half": "float16"}
     text = short.get(text, text)
     if text not in ("auto", "bfloat16", "float16", "float32"):
-        raise NotTakenError(f"a rung cannot have weights in {value}")
+        raise NotTakenError(f"oomdoctor has no weights in {value}")
     return text
 
 
@@ -173,7 +173,7 @@ def words(name: str, key: str, known: Mapping[str, str], *aliases: str) -> Row:
         for text in (value, _word(value)):
             if isinstance(text, str) and text in known:
                 return only(key, known[text])
-        raise NotTakenError(f"a rung has no {key.replace('_', ' ')} {value!r}")
+        raise NotTakenError(f"oomdoctor has no {key.replace('_', ' ')} {value!r}")
 
     def write(config: TrainConfig) -> object:
         return spoken.get(getattr(config, key), LEFT_OUT)
@@ -192,7 +192,7 @@ def optimizer(value: object) -> str:
     """The name of an optimizer as rungs have it, from transformers' name or another spelling."""
     found = optimizer_named(_word(getattr(value, "value", value)).rpartition(".")[2])
     if found is None:
-        raise NotTakenError(f"a rung has no optimizer {value}")
+        raise NotTakenError(f"oomdoctor has no optimizer {value}")
     return found.name
 
 
@@ -218,7 +218,7 @@ def _pattern(found: list[str]) -> PartialConfig:
     """The names that patterns stand for, in all layers."""
     parts = [part for one in found if (part := names_of(one)) is not None]
     if len(parts) < len(found):
-        raise NotTakenError("a rung cannot have this pattern as its target modules")
+        raise NotTakenError("oomdoctor cannot use this pattern as target modules")
     read: PartialConfig = {"lora_targets": tuple(dict.fromkeys(chain.from_iterable(parts)))}
     return read | {"vision": "frozen"} if all(map(of_language, found)) else read
 

@@ -30,7 +30,7 @@ def _stage(value: object) -> PartialConfig:
 def _device(key: str, value: object) -> PartialConfig:
     word = str(value or "none").strip().lower()
     if word == "nvme":
-        raise NotTakenError("a rung offloads to host memory, not to a disk")
+        raise NotTakenError("oomdoctor offloads to host memory, not to a disk")
     return only(key, word == "cpu")
 
 
@@ -43,7 +43,7 @@ def _prefetch(value: object) -> PartialConfig:
         return {}
     if integer(value) == 0:
         return {"prefetch": "none"}
-    raise NotTakenError("a rung prefetches DeepSpeed's default amount, or nothing")
+    raise NotTakenError("oomdoctor prefetches DeepSpeed's default amount, or nothing")
 
 
 def _in(name: str, config: TrainConfig) -> bool:
@@ -96,7 +96,7 @@ def _complete(rung: StackRung, settings: Settings) -> Settings:
     """
     if not is_zero(rung.config):
         what = f"sharding = {rung.config.sharding}"
-        raise not_in("deepspeed", what, "choose a rung with zero1, zero2 or zero3")
+        raise not_in("deepspeed", what, "choose a configuration with zero1, zero2 or zero3")
     settings |= exports_data("deepspeed")["settings"]
     return settings
 

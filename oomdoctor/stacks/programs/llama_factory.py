@@ -22,13 +22,13 @@ from oomdoctor.stacks.rung import StackRung, learning_rate, not_in
 def _layers(value: object) -> PartialConfig:
     count = integer(value)
     if count < 1:
-        raise NotTakenError("a rung trains the last layers, not the first")
+        raise NotTakenError("oomdoctor trains the last layers, not the first")
     return {"trainable_layers": count}
 
 
 def _bits(value: object) -> PartialConfig:
     if value is not None and integer(value) not in (4, 8):
-        raise NotTakenError(f"a rung quantizes to 4 or 8 bits, not to {value}")
+        raise NotTakenError(f"oomdoctor quantizes to 4 or 8 bits, not to {value}")
     return _v1_bits(value)
 
 

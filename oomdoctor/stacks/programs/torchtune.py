@@ -27,7 +27,7 @@ from oomdoctor.stacks.rung import StackRung, learning_rate, not_in
 _HEAD = "torchtune.models."
 _BUILDER = re.compile(r"torchtune\.models\.(\w+)\.(q?lora_)?(\w+)")
 _OPTIMIZERS = words_of("torchtune optimizer")
-_CHUNKED = "a rung has the usual loss; torchtune's, in chunks, needs less memory"
+_CHUNKED = "oomdoctor has the usual loss; torchtune's, in chunks, needs less memory"
 
 
 def builder_of(config: TrainConfig, model: str) -> str | None:
@@ -102,7 +102,7 @@ def _loss(value: object) -> PartialConfig:
         return {"objective": "dpo"}
     if "CrossEntropy" in word or word.startswith("CE"):
         raise NotTakenError(_CHUNKED, matters="torch.nn" not in str(value))
-    raise NotTakenError(f"a rung has no step with {word}; a plain step is taken")
+    raise NotTakenError(f"oomdoctor has no step with {word}; a plain step is taken")
 
 
 TORCHTUNE = table("torchtune", globals())

@@ -88,7 +88,7 @@ OTHER_CONFIGS = listed(
     "BCOConfig CPOConfig DistillationConfig GKDConfig KTOConfig NashMDConfig ORPOConfig "
     "OnlineDPOConfig PPOConfig PRMConfig RLOOConfig XPOConfig"
 )
-NOT_ITS_STEP = "a rung does not have the step of its trainer; a plain step is taken"
+NOT_ITS_STEP = "oomdoctor does not have the step of its trainer; a plain step is taken"
 """Why one of `OTHER_CONFIGS` is not taken."""
 COMMANDS = {name.removesuffix("Config").lower(): name for name in (*CONFIGS, *OTHER_CONFIGS)}
 """The configuration of each `trl COMMAND`."""

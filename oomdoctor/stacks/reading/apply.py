@@ -105,7 +105,7 @@ def _why(table: Table, name: str, program: Program) -> tuple[str, bool]:
         reason = "does not change memory or speed" if neutral else table.reasons[heads[1]]
         return reason, not neutral
     if in_names(name, table.published):
-        return "a rung has no such setting", True
+        return "oomdoctor has no such setting", True
     if table.published:
         return f"{program.package} {program.version} has no such setting", True
     return f"not a setting of {program.title} that oomdoctor knows", True

@@ -273,7 +273,7 @@ def within(
         fitting = ((value, one) for value, one in tries if key not in dict(config_faults(one)))
         if (found := next(fitting, None)) is not None:
             value, config = found
-            reason = f"a rung cannot combine it: {what}"
+            reason = f"oomdoctor cannot combine it: {what}"
             unsaid = NotTaken(key, str(value), where, None, reason, True)
             left += [left_out(one, reason) for one in said.get(key, ())] or [unsaid]
     named = [key for key in said if KEYS[key].settles is None]

@@ -83,8 +83,8 @@ _OF_OBJECTIVES = {
         {"reward_funcs": "reward"},
         notes=(
             "Replace the function named reward: the one in this script only shows its form.",
-            "A rung is a training step. transformers also generates the completions of a "
-            "whole optimizer step at once, and keeps their keys and values while it does.",
+            "This configuration is one training step. transformers also generates the completions "
+            "of a whole optimizer step at once, and keeps their keys and values while it does.",
         ),
     ),
 }

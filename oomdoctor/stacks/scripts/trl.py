@@ -11,7 +11,9 @@ from oomdoctor.stacks.scripts.data import data_of
 from oomdoctor.stacks.scripts.parts import check_said, script
 from oomdoctor.stacks.scripts.trainer import arguments_part, launch, training_arguments
 
-_WHY_CAST = "# TRL casts what is trained of a quantized model to bfloat16. The rung does not."
+_WHY_CAST = (
+    "# Unlike this configuration, TRL casts what is trained of a quantized model to bfloat16."
+)
 
 
 def render(rung: StackRung) -> str:
