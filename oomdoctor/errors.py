@@ -12,13 +12,13 @@ class ExitCode(IntEnum):
     """What the process tells a shell script. The documentation of exit codes is made from this."""
 
     OK = 0
-    """Something fits (with `--from`: your own rung); `explain` found why memory ran out, and
+    """Something fits (with `--from`: your own settings); `explain` found why memory ran out, and
     `triage` for at least one job; `snapshot` read its file; `watch` found what it was asked for;
     `diff` found that nothing got worse."""
     INTERNAL = 1
     """A bug in oomdoctor, output that cannot be written, or a closed pipe."""
     USAGE = 2
-    """The command line, a recipe or a rung is wrong."""
+    """The command line, a recipe or a configuration is wrong."""
     NO = 3
     """The answer is no: nothing fits, no name matches, no memory failure ended the run, there is
     nothing to watch, or `diff` found that something got worse."""
@@ -27,9 +27,9 @@ class ExitCode(IntEnum):
     MACHINE_UNFIT = 5
     """This machine cannot do it: no GPU, a busy device, or no disk space for the run."""
     INCONCLUSIVE = 6
-    """Nothing surely fits so far, but a rung is borderline or could not be tried; or `triage` found
-    no memory failure, and at least one job does not say why it ended; or `diff` found no rung that
-    is in both runs."""
+    """Nothing surely fits so far, but a configuration is borderline or could not be tried; or
+    `triage` found no memory failure, and at least one job does not say why it ended; or the two
+    runs of `diff` have no configuration in common."""
     INTERRUPTED = 130
     """Ctrl-C (SIGINT). A partial report was written."""
     TERMINATED = 143

@@ -44,10 +44,10 @@ FIELDS = {
     "tried. error: there are no results. interrupted: the results so far.",
     "Report.exit_code": "The exit code of the command.",
     "Report.started_at": "UTC, ISO 8601.",
-    "Report.run_dir": "The folder with the job, the reply and the log of each rung; of run: the "
-    "case, if memory ran out.",
+    "Report.run_dir": "The folder with the job, the reply and the log of each "
+    "configuration; of run: the case, if memory ran out.",
     "Report.request": "What was asked, defaults included.",
-    "Report.results": "One for each rung, in the order of the ladder.",
+    "Report.results": "One for each configuration, in the order of the ladder.",
     "Report.ranking": "The keys of the results that fit, best first. By throughput, results "
     "whose speed_state is not_settled or not_believable are left out.",
     "Report.ranking_reasons": "By key: the reason for the place in the ranking, or for none.",
@@ -55,9 +55,10 @@ FIELDS = {
     "Report.next_commands": "Commands to type next.",
     "Report.cards": "plan: one for each device, smallest memory first.",
     "Report.sweep": "plan --sweep: how the peaks grow.",
-    "Report.why": "plan --why: where the memory of one rung goes.",
+    "Report.why": "plan --why: where the memory of one configuration goes.",
     "Report.lengths": "--lengths: the rows of the data file and what they mean for the answer.",
-    "Report.simulations": "plan: how many rungs were simulated, and how many of them earlier.",
+    "Report.simulations": "plan: how many configurations were simulated, and how many of "
+    "them earlier.",
     "ProbeResult.cached_at": "When the simulation behind the row ran, if an earlier run did it.",
     "Report.diagnoses": "explain: one for each failure in a source. The failure that ended the run "
     "comes first.",
@@ -77,7 +78,7 @@ FIELDS = {
     "Remedy.frees_bytes": "Bytes that the change frees. null if they cannot be computed.",
     "Remedy.arithmetic": "Where the bytes come from.",
     "ProbeResult.key": "Identifies the result within the report.",
-    "ProbeResult.label": "The name of the rung in tables.",
+    "ProbeResult.label": "The name of the configuration in tables.",
     "ProbeResult.mfu": "Model FLOPs utilization: share of the dense peak of the device.",
     "ProbeResult.tokens_time_s": "Seconds for the number of tokens in `request.tokens`.",
     "ProbeResult.speed_state": "settled: the timed steps varied little. not_settled: they varied "

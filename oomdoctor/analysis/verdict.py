@@ -27,7 +27,7 @@ _MEASURED = (
     *("breakdown", "trainable_parameters", "attention_kernel"),
 )
 _BEFORE_THE_STEP = ("init", "load")
-NOT_REACHED = Failure("not_reached", "the survey ended before this rung was tried")
+NOT_REACHED = Failure("not_reached", "the survey ended before this configuration was tried")
 
 
 def fits(measurement: Measurement, usable_bytes: int) -> tuple[Outcome, str | None]:

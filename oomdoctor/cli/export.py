@@ -39,11 +39,11 @@ class ExportOptions:
 
 @flatten
 def export(options: ExportOptions) -> None:
-    """Write a rung of a run for the program you train with.
+    """Turn a result into a training script or a configuration file.
 
     trainer, trl, pytorch and unsloth are whole scripts that run as they are; the others are
     configuration files. The text goes to stdout. Nothing is loaded or run. Exit code 0 if it was
-    written, 3 if the program cannot express the rung.
+    written, 3 if the program cannot express the configuration.
 
     Examples:
       oomdoctor export 1 --to trl > train.py
@@ -120,12 +120,12 @@ def _incomplete(report: Report, options: ExportOptions) -> OomDoctorError:
     """The error for a command line without PLACE or --to; it names what there is."""
     from oomdoctor.commands.export import listed, ranked
 
-    missing = "which rung to export" if options.place is None else "what to write (--to)"
+    missing = "which configuration to export" if options.place is None else "what to write (--to)"
     rungs = listed(ranked(report))
     model = report.model.id if report.model else "the run"
     return usage_error(
         "incomplete",
-        f"say {missing}. The rungs of {model}:\n{rungs}",
+        f"say {missing}. The configurations of {model}:\n{rungs}",
         f"oomdoctor export {options.place or 1} --to {options.to or 'trl'} > train.py\n"
         f"targets: {', '.join(_TARGETS)}",
     )

@@ -181,8 +181,8 @@ def unknown_rung(option: str, label: str, recipe: str, labels: Sequence[str]) ->
     near = difflib.get_close_matches(label, labels, 3, 0.3) or labels
     return usage_error(
         "unknown_rung",
-        f"{option}: the recipe {recipe} has no rung {label!r}",
-        f"use one of its rungs: {', '.join(near)}; or add one with --rung",
+        f"{option}: the recipe {recipe} has no configuration {label!r}",
+        f"use one of its configurations: {', '.join(near)}; or add one with --rung",
     )
 
 
@@ -271,7 +271,7 @@ def check_sharded(request: SurveyRequest) -> None:
     if request.gpus > 1 or fewest is not None or all(says_its_gpus(rung.config) for rung in rungs):
         return
     name = request.recipe.name
-    what = "the rung trains" if name == "none" else f"the recipe {name} trains"
+    what = "the configuration trains" if name == "none" else f"the recipe {name} trains"
     raise usage_error(
         "needs_gpus",
         f"{what} on several GPUs, and --gpus is missing",

@@ -196,7 +196,7 @@ def _instead(typed: str, context: Any) -> str | None:
         return f"type `{own} N`; or run `{context.command_path} --help`"
     if key is None or not {"--rung", "--recipe"} <= has:
         return None
-    return f"a rung has it: `--rung {key}=VALUE`; see `oomdoctor recipes`"
+    return f"a configuration has it: `--rung {key}=VALUE`; see `oomdoctor recipes`"
 
 
 def _disk_error(error: Exception) -> OomDoctorError | None:

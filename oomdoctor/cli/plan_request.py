@@ -197,8 +197,8 @@ def _with_adapters(request: SurveyRequest) -> SurveyRequest:
     if not rungs:
         raise usage_error(
             "no_adapters",
-            f"--solve: no rung of the recipe {request.recipe.name} has a LoRA rank",
-            "use --recipe lora or --recipe qlora, or add a rung: --rung method=lora",
+            f"--solve: no configuration of the recipe {request.recipe.name} has a LoRA rank",
+            "use --recipe lora or --recipe qlora, or add a configuration: --rung method=lora",
         )
     return replace(request, recipe=replace(request.recipe, rungs=rungs))
 

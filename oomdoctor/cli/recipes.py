@@ -54,7 +54,7 @@ def list_recipes(context: typer.Context, json_: answer.ListJson = False) -> None
 def show_recipe(name: _Name = None, json_: answer.ListJson = False) -> None:
     """Print a recipe, comments included.
 
-    With --json, prints every key of every rung.
+    With --json, prints every key of every configuration.
     """
     from oomdoctor.render.lists import recipe_page
     from oomdoctor.system.recipes.recipes import recipe_text

@@ -53,8 +53,8 @@ def _case(options: ShowOptions) -> Report | None:
 def show(options: ShowOptions) -> None:
     """Print a stored run or case again, in any format.
 
-    A run that has not ended shows its rungs so far. A case is what `oomdoctor run` kept of a
-    command that ran out of memory. Exit code 0 if there is something to show, whatever it says.
+    A run that has not ended shows its configurations so far. A case is what `oomdoctor run` kept of
+    a command that ran out of memory. Exit code 0 if there is something to show, whatever it says.
 
     Examples:
       oomdoctor show

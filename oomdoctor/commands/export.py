@@ -60,10 +60,10 @@ def _no_such(
     if not results:
         return usage_error(
             "no_rungs",
-            f"the run {run} has no table of rungs",
+            f"the run {run} has no configurations",
             'make one: oomdoctor plan MODEL --gpu "RTX 4090"',
         )
-    problem = "is the label of several rungs" if several else "is not a rung"
+    problem = "is the label of several configurations" if several else "is not a configuration"
     return usage_error(
         "unknown_rung", f"{place} {problem} of the run {run}", f"choose one:\n{listed(results)}"
     )

@@ -85,7 +85,7 @@ def test_files_folders_and_other_formats(cli, golden, tmp_path):
     both = (str(tmp_path / "a.json"), str(tmp_path / "b.json"))
     rows = list(csv.DictReader(io.StringIO(cli("diff", *both, "--format", "csv").out)))
     assert rows[0]["verdict"] == "worse" and {row["quantity"] for row in rows} > {"tokens_per_s"}
-    assert "| rung | verdict |" in cli("diff", *both, "--format", "markdown").out
+    assert "| config | verdict |" in cli("diff", *both, "--format", "markdown").out
     assert len(cli("diff", *both, "--verbose").out) > len(cli("diff", *both).out)
 
 
@@ -121,7 +121,7 @@ def test_a_report_of_an_earlier_version_is_read(cli, golden, tmp_path):
         (lambda path: (), 2, "no two runs"),
         (lambda path: ("nothing", "latest"), 2, "nothing is not a run"),
         (lambda path: (str(path / "bad.json"), str(path / "bad.json")), 5, "not JSON"),
-        (lambda path: (str(path / "explain.json"),) * 2, 2, "has no rungs to compare"),
+        (lambda path: (str(path / "explain.json"),) * 2, 2, "has no configurations to compare"),
     ],
 )
 def test_what_cannot_be_compared(cli, golden, tmp_path, make, code, said):

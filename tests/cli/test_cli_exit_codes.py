@@ -50,7 +50,7 @@ def test_a_report_ends_with_its_own_code(cli, survey, code, status):
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (usage_error("bad_rung", "the rung is wrong", "try this"), 2),
+        (usage_error("bad_rung", "the configuration is wrong", "try this"), 2),
         (model_error("gated", "the model is gated", "log in"), 4),
         (machine_error("no_gpu", "there is no GPU", "try the CPU"), 5),
         (OomDoctorError("internal", "a fault"), 1),

@@ -44,10 +44,10 @@ def test_a_file_is_written_and_nothing_to_stdout(cli: Any, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        ((), 2, "which rung"),
+        ((), 2, "which configuration"),
         (("1",), 2, "--to"),
         (("1", "--to", "keras"), 2, "'keras' is not one of"),
-        (("99", "--to", "trl"), 2, "99 is not a rung"),
+        (("99", "--to", "trl"), 2, "99 is not a configuration"),
         (("1", "--to", "trl", "--run", "nope"), 2, "nope is not a run"),
         (("1", "--to", "trl", "--output", "/no/such/folder/x"), 2, "does not exist"),
     ],

@@ -72,7 +72,7 @@ def test_a_rung_is_yours_with_other_keys(cli, planned):
     assert padded.label.endswith("+pad-longest")
     ended = cli("plan", "gpt2", "--gpu", "L4", "--rung", "yours,padding=longest")
     assert ended.code == 2
-    assert "yours: is the rung of --from, which is not given" in ended.err
+    assert "yours: is the configuration of --from, which is not given" in ended.err
 
 
 @pytest.mark.usefixtures("_no_libraries")
@@ -168,7 +168,7 @@ def test_the_page_has_yours_first_and_only_once(golden):
     label = report.results[0].label
     assert rest and "Fits" not in head
     fitting = sum(one.surely_fits for one in report.results)
-    assert f": {fitting} of {len(report.results)} rungs" in head
+    assert f": {fitting} of {len(report.results)} configs" in head
     assert sum(line.strip().startswith((label, f"1  {label}")) for line in rest.splitlines()) <= 1
     config = report.request.user_training.config
     length = f"sequence length {config.sequence_length:,}"

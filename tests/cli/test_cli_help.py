@@ -137,7 +137,7 @@ def test_help_ends_with_examples_and_the_next_verb(cli, arguments):
 def test_each_verb_says_its_own_defaults(cli, command, length, batch):
     told = " ".join(cli(command, "--help").out.split())
     assert f"Tokens per sequence. [default: {length}]" in told
-    assert f"the same for every rung. [default: {batch}]" in told
+    assert f"the same for every configuration. [default: {batch}]" in told
 
 
 @pytest.mark.parametrize("command", OPTIONS)

@@ -262,7 +262,7 @@ def test_all_faults_are_told_at_once(cli, survey):
             "--seed: '9223372036854775808' is above the maximum of 9223372036854775807",
         ),
         (["--micro-batch", "3"], "--micro-batch: 3 does not divide the effective batch size 4"),
-        (["--recipe", "none"], "the ladder has no rungs"),
+        (["--recipe", "none"], "there is nothing to try"),
         (["--recipe", "no-such"], "no-such"),
         (["--rung", "method=lore"], "lora"),
         (["--format", "pdf"], "'pdf' is not one of table, markdown, csv, json, html"),

@@ -181,7 +181,7 @@ def test_a_rung_that_takes_longer_than_the_others_moves_the_estimate(monkeypatch
                     SurveyEvent("tried", rung, attempt=attempt(rung, 1, "fits"), **place)
                 )
         assert progress._moving_text(100) == (
-            "[3/3] r2  micro-batch 1  starting  1 rung left  2 min 00 s  about 1 min left"
+            "[3/3] r2  micro-batch 1  starting  1 config left  2 min 00 s  about 1 min left"
         )
         clock.now += 600
         assert "about 3 min left" in progress._moving_text(100)
@@ -207,11 +207,11 @@ def test_a_status_never_wraps(width, name):
     line = line_of(status, 4000.0, 130.0, width)
     assert columns(line) <= width
     if width >= 40:
-        assert "8 left" in line or "8 rungs left" in line
+        assert "8 left" in line or "8 configs left" in line
         assert "2 min left" in line
         assert name[:4] in line
     if width >= 110:
-        assert "backward  8 rungs left  1 h 06 min  about 2 min left" in line
+        assert "backward  8 configs left  1 h 06 min  about 2 min left" in line
 
 
 @pytest.mark.parametrize(

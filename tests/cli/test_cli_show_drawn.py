@@ -23,7 +23,7 @@ def probed(cli, survey):
 def test_a_page_and_pictures_are_written_beside_the_answer(cli, probed, tmp_path) -> None:
     page, png, svg = (tmp_path / f"r.{end}" for end in ("html", "png", "svg"))
     ended = cli("show", "--html", str(page), "--png", str(png), "--svg", str(svg))
-    assert ended.code == 0 and "rungs fit" in ended.out
+    assert ended.code == 0 and "configs fit" in ended.out
     assert ended.err == f"wrote {page} and {png} and {svg}\n"
     assert page.read_text().startswith("<!DOCTYPE html>")
     assert png.read_bytes().startswith(b"\x89PNG") and "<svg" in svg.read_text()
@@ -70,7 +70,7 @@ def test_the_ending_of_a_file_chooses_the_page(cli, probed, tmp_path) -> None:
         (("--html", "-", "--json"), "stdout takes one answer"),
         (("--list", "--html", "x.html"), "no page"),
         (("--rung", "1", "--png", "x.png"), "needs --html FILE, or --chart step"),
-        (("--rung", "99", "--html", "x.html"), "99 is not a rung of the run"),
+        (("--rung", "99", "--html", "x.html"), "99 is not a configuration of the run"),
         (("--html", "no/such/folder/x.html"), "does not exist"),
         (("--png", "x.html"), "--png: x.html is the name of a file for --html"),
         (("--html", "x.PNG"), "--html: x.PNG is the name of a file for --png"),

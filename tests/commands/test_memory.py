@@ -107,7 +107,7 @@ OTHERS = [
 
 @pytest.mark.skipif(
     find_spec("nvidia") is not None,
-    reason="with a CUDA build of torch, one of the rungs runs on the emulated card each time",
+    reason="with a CUDA build of torch, one of them runs on the emulated card each time",
 )
 @pytest.mark.slow
 def test_every_number_from_the_cache_is_that_of_a_fresh_simulation(

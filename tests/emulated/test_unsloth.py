@@ -49,7 +49,7 @@ def test_a_script_needs_what_the_plan_of_it_says(
     (row,) = found["results"]
     assert (row["label"], row["outcome"], row["evidence"]) == ("yours", "fits", "emulated")
     assert row["config"]["library"] == "unsloth" and row["micro_batch_size"] == BATCH
-    assert found["yours"]["reason"] == "changes of a rung with Unsloth cannot be simulated"
+    assert found["yours"]["reason"] == "changes of a configuration with Unsloth cannot be simulated"
 
     watched = Watched(tmp_path, unsloth_python, emulator_cache)
     command = ("python", "train.py", "--data", str(data))

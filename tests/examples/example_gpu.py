@@ -125,7 +125,7 @@ def gpu_report() -> Report:
             failure=Failure(
                 "exception",
                 "RuntimeError: expected scalar type BFloat16 but found Float; the adapters were "
-                "left in float32 by this version of peft, and autocast is off in this rung",
+                "left in float32 by this version of peft, and autocast is off in this one",
                 exit_code=1,
                 last_phase="forward",
                 log_tail=_LOG,

@@ -24,7 +24,7 @@ _REFUSED = (
     ("transformers", (4, 55), "Unrecognized model identifier: gpt_oss"),
     ("accelerate", (1, 4), r"cannot convert linear layers to fp8 \(No module named"),
     ("bitsandbytes", (0, 50), "cannot create the optimizer .*need to be on the same GPU"),
-    ("accelerate", (1, 6), "the Trainer rejects this rung: .*no available devices"),
+    ("accelerate", (1, 6), "the Trainer rejects this configuration: .*no available devices"),
 )
 QUANTIZES_ON_CPU = _installed("transformers") >= (4, 53)
 needs_quantized_cpu = pytest.mark.skipif(

@@ -30,7 +30,7 @@ PLAN = Path(__file__).parents[2] / "docs" / "reports" / "plan-a100.json"
         ("watch --help", "oomdoctor watch latest"),
         ("snapshot --help", "--html"),
         ("runs", "nothing to list"),
-        (f"diff {PLAN} {PLAN}", "Every number of 4 rungs is the same"),
+        (f"diff {PLAN} {PLAN}", "Every number of 4 configurations is the same"),
     ],
 )
 def test_a_command_answers(light, arguments, shown):

@@ -29,7 +29,7 @@ from oomdoctor.package_data import data_of
 # The sections of --help, in the order in which they are printed.
 COMMON, OUTPUT = "Common options", "Output options"
 PANELS = (
-    *(COMMON, "Card options", "Model options", "Rung options", "Data options"),
+    *(COMMON, "Card options", "Model options", "Configuration options", "Data options"),
     *("Device options", "Run options", OUTPUT, "Advanced options"),
 )
 

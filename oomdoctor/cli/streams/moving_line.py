@@ -35,7 +35,7 @@ class Status:
     doing: str
     name: str
     details: tuple[str, ...]
-    unit: Literal["rung", "simulation"] = "rung"
+    unit: Literal["config", "simulation"] = "config"
     left: int | None = None
     until: str = "left"
 

@@ -50,7 +50,7 @@ class Progress:
         self._rung: int | None = None
         self._prefix = self._label = ""
         self._attempts: list[Attempt] = []
-        self._paces = {"simulation": Pace(), "rung": Pace()}
+        self._paces = {"simulation": Pace(), "config": Pace()}
         self._simulated = 0
 
     def __enter__(self) -> Self:
@@ -108,7 +108,7 @@ class Progress:
             self._attempts.append(event.attempt)
         elif event.kind in ("trying", "phase"):
             if event.kind == "trying" and not self._attempts:
-                self._paces["rung"].start(self._label, self._since)
+                self._paces["config"].start(self._label, self._since)
             size = f"micro-batch {event.micro_batch_size}" if event.micro_batch_size else ""
             self._now = Status(
                 self._prefix,
@@ -156,7 +156,7 @@ class Progress:
     def _finish_rung(self) -> None:
         if self._rung is not None and self._attempts:
             now = time.monotonic()
-            self._paces["rung"].end(self._label, now)
+            self._paces["config"].end(self._label, now)
             spent = format_seconds(now - self._since)
             tries = f"{len(self._attempts)} attempts, " if len(self._attempts) > 1 else ""
             self._print(

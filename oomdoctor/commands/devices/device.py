@@ -199,7 +199,7 @@ def refuse_what_takes_hours(
         hint = f"predict it without a GPU: {command_line(planned, sizes)}"
     raise machine_error(
         "no_gpu",
-        f"no GPU found, and {len(rungs)} rungs of {spec.id} at sequence length "
+        f"no GPU found, and {len(rungs)} configurations of {spec.id} at sequence length "
         f"{max(rung.config.sequence_length for rung in rungs):,} would take about "
         f"{format_seconds(seconds)} on the CPU",
         f"{hint}\nor run it on the machine with the GPU, or here all the same with --device cpu",

@@ -146,7 +146,7 @@ def find_yours(known: Findings, simulators: Simulators) -> YourRung | None:
     reason = no_answer(row)
     if reason is None and runs_on_card_only(rung.config):
         kernels = "Unsloth" if rung.config.library == "unsloth" else "Transformer Engine"
-        reason = f"changes of a rung with {kernels} cannot be simulated"
+        reason = f"changes of a configuration with {kernels} cannot be simulated"
     if reason is not None:
         return unanswered(row.key, reason)
     judge = simulation_on(known, simulators, card)

@@ -180,7 +180,7 @@ class Rung:
     """A configuration with the name that people see.
 
     `follows_card` is whether its 16-bit type follows the card: bfloat16, or float16 on cards that
-    have no bfloat16. A user who names a type in an own rung decides it for every card.
+    have no bfloat16. A user who names a type in a configuration decides it for every card.
     """
 
     label: str
@@ -192,7 +192,7 @@ class Rung:
 class Recipe:
     """A named ladder. `source` is where it came from: built-in, a file, or the command line.
 
-    `typed` are the rungs that were added with --rung, as they were typed.
+    `typed` are the configurations that were added with --rung, as they were typed.
     """
 
     name: str

@@ -143,7 +143,7 @@ def _objective_faults(config: TrainConfig) -> Faults:
     if config.packing != "none":
         yield "packing", f"TRL pads the sequences of {objective}"
     if config.padding != "none" and objective == "grpo":
-        yield "padding", "a rung of GRPO has completions of full length"
+        yield "padding", "a configuration of GRPO has completions of full length"
     if objective != "reward" and config.activation_checkpointing not in _CHECKPOINTING:
         why = "TRL turns it off for other passes and on again for all layers; use full"
         yield "activation_checkpointing", why
@@ -190,7 +190,7 @@ def unsloth_faults(config: TrainConfig) -> Faults:
             yield key, f'library "unsloth" needs {names}, not {str(value).lower()}'
     own = "none" if config.method == "full" else config.weights_dtype
     if config.autocast_dtype not in ("none", own):
-        yield "autocast_dtype", f'library "unsloth" itself takes {own} for this rung'
+        yield "autocast_dtype", f'library "unsloth" itself takes {own} for this configuration'
     if config.method == "full" and config.weights_dtype == "float16":
         yield "weights_dtype", "full fine-tuning with Unsloth needs bfloat16"
     if config.lora_targets == "attention" and config.method != "full":

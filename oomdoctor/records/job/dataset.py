@@ -28,7 +28,7 @@ class LengthsRequest:
     packed_tokens: int | None = None
 
     def decides(self) -> ShapeName:
-        """The shape of the rows that every rung is about: packed ones if a length was given."""
+        """The shape of the rows that the results are about: packed ones if a length was given."""
         return "longest" if self.packed_tokens is None else "packed"
 
 
@@ -64,7 +64,7 @@ class TrainingData:
 
 @dataclass(frozen=True, slots=True)
 class TrainingTime:
-    """The user's own training with a rung.
+    """The user's own training with a configuration.
 
     `steps` are optimizer steps, `tokens` what the model processes with padding. `total_s` is None
     without a speed, `total_s_spread` is its relative uncertainty.
@@ -148,7 +148,7 @@ class LengthShape:
 
 @dataclass(frozen=True, slots=True)
 class LengthPeak:
-    """A rung at one of the shapes: the micro-batch size taken, its peak, whether it fits.
+    """A configuration at one of the shapes: the micro-batch size taken, its peak, whether it fits.
 
     Where nothing fits it is the least that was tried; None where nothing was predicted.
     """
@@ -162,7 +162,7 @@ class LengthPeak:
 
 @dataclass(frozen=True, slots=True)
 class LengthLine:
-    """A rung on a card at every shape."""
+    """A configuration on a card at every shape."""
 
     card: str
     key: str
@@ -181,7 +181,7 @@ class RowsAbove:
 
 @dataclass(frozen=True, slots=True)
 class LengthLimit:
-    """The longest row that was predicted to fit a rung at a micro-batch size.
+    """The longest row that was predicted to fit a configuration at a micro-batch size.
 
     A multiple of 128 tokens, 0 where not even that many fit, or the longest row itself.
     """

@@ -168,7 +168,7 @@ def refused(config: TrainConfig, reason: str) -> Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """One micro-batch size that was tried for a rung, for the report.
+    """One micro-batch size that was tried for a configuration, for the report.
 
     `peak_is_lower_bound` if `peak_bytes` leaves out what the allocator holds beyond the tensors.
     """
@@ -184,7 +184,7 @@ class Try:
 
 @dataclass(frozen=True, slots=True)
 class PredictedPeak:
-    """The predicted peaks of a rung; None if nothing was predicted."""
+    """The predicted peaks of a configuration; None if nothing was predicted."""
 
     peak_allocated_bytes: int | None
     peak_reserved_bytes: int | None
@@ -203,16 +203,17 @@ class PredictedPeak:
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """One row of the report: a rung at its chosen micro-batch size.
+    """One row of the report: a configuration at its chosen micro-batch size.
 
-    A simulated rung that does not fit has the peaks of a device with room for it. A `borderline`
-    one is closer to the limit than the prediction error, so it may as well end otherwise.
-    `missed_by_bytes` is by how much the smallest try was short, if known. `speed_state` says how
-    far the times can be trusted: those that did not settle are not ranked. Times that are not
-    believable give no speed at all. `cached_at` is when the simulation behind it ran, if an earlier
-    run did it. `calibrated_by` is the probe that corrected an estimated speed. `training_time` is
-    the time for the user's own data. On several GPUs the peaks are those of the rank that needs the
-    most, `ranks` has each rank that ran, and `host_peak_bytes` is the host memory of a node.
+    A simulated configuration that does not fit has the peaks of a device with room for it. A
+    `borderline` one is closer to the limit than the prediction error, so it may as well end
+    otherwise. `missed_by_bytes` is by how much the smallest try was short, if known. `speed_state`
+    says how far the times can be trusted: those that did not settle are not ranked. Times that are
+    not believable give no speed at all. `cached_at` is when the simulation behind it ran, if an
+    earlier run did it. `calibrated_by` is the probe that corrected an estimated speed.
+    `training_time` is the time for the user's own data. On several GPUs the peaks are those of the
+    rank that needs the most, `ranks` has each rank that ran, and `host_peak_bytes` is the host
+    memory of a node.
     """
 
     key: str

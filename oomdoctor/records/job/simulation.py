@@ -33,11 +33,11 @@ class PeakError:
 class Target:
     """A device to predict for.
 
-    `usable_bytes` is what a rung may use, without the headroom. `overhead_bytes` is the part of it
-    that tensors cannot use (context, libraries). `total_bytes` is the capacity that the driver
-    reports. `gpu` has the published peaks, None for a bare size; `calibration` corrects them by
-    what was measured on this machine. `interconnect` links several GPUs. With an `error`, what is
-    closer to the limit than it is borderline.
+    `usable_bytes` is what a configuration may use, without the headroom. `overhead_bytes` is the
+    part of it that tensors cannot use (context, libraries). `total_bytes` is the capacity that the
+    driver reports. `gpu` has the published peaks, None for a bare size; `calibration` corrects them
+    by what was measured on this machine. `interconnect` links several GPUs. With an `error`, what
+    is closer to the limit than it is borderline.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Target:
         return self.usable_bytes - self.overhead_bytes
 
     def beside_vllm(self, config: TrainConfig) -> Target:
-        """The device for a rung, of which vLLM may take a part."""
+        """The device for a configuration, of which vLLM may take a part."""
         taken = taken_bytes(config, self.total_bytes)
         return replace(self, overhead_bytes=self.overhead_bytes + taken)
 
@@ -70,14 +70,14 @@ class OtherLength:
 
 @dataclass(frozen=True, slots=True)
 class SimulationRequest:
-    """The micro-batch sizes to predict for some devices, all from one simulation of the rung.
+    """The micro-batch sizes to predict for some devices, all from one simulation.
 
     `stacks` are the repeating layers, so that only a few of them are run. `detail` adds what the
     peak consists of. Sizes above one that fits no device are left out unless `every_size`.
     `as_cuda` is False only to compare with a measurement on the CPU. `recordings` is a file that
-    may hold recordings of the rung; what is recorded in addition is written to it. `other_lengths`
-    are recorded with the same model. `for_later` records what predicts other sizes too. With
-    `curve` the size that a report shows has the curve of its memory.
+    may hold recordings of the configuration; what is recorded in addition is written to it.
+    `other_lengths` are recorded with the same model. `for_later` records what predicts other sizes
+    too. With `curve` the size that a report shows has the curve of its memory.
     """
 
     micro_batch_sizes: tuple[int, ...]
@@ -147,7 +147,7 @@ class PredictedSize:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """A simulated rung. `simulated_layers` of `layers` were run, the others derived from them."""
+    """A simulated configuration; `simulated_layers` of `layers` were run, the rest derived."""
 
     sizes: tuple[PredictedSize, ...]
     simulated_layers: int
@@ -165,10 +165,10 @@ Slower = Literal["device", "host"]
 class PeakErrorRecord:
     """Errors of peaks of one kind, relative to those they were compared with.
 
-    `reference` is "emulated" for predictions beside the same rungs on the emulated GPU, "published"
-    for the emulated GPU beside runs of real ones that others published. What is None is of every
-    kind: `method`, `compute_capability` of the cards, `torch` (major and minor number: "2.12").
-    `p95` is the 95th percentile of the absolute errors.
+    `reference` is "emulated" for predictions beside the same configurations on the emulated GPU,
+    "published" for the emulated GPU beside runs of real ones that others published. What is None is
+    of every kind: `method`, `compute_capability` of the cards, `torch` (major and minor number:
+    "2.12"). `p95` is the 95th percentile of the absolute errors.
     """
 
     reference: Reference

@@ -209,11 +209,11 @@ class Diagnosis:
     or by that total if it exceeds the GPU. `no_way` says so if no change makes the training fit.
     `framework` is the library in the traceback. `survived` means that the run continued; `recovery`
     is the line of the log that shows it. `held` is what was allocated when the request failed, by
-    the memory snapshot `held_source`. `model` is its id; `config` is the training as a rung, if
-    batch and length are known; `simulated_bytes` is its peak on the device by simulation
-    (`--exact`). `room_bytes` is what the process could have of the GPU: its capacity, less what
-    other processes held, and no more than it was allowed. `context_bytes` is what it took of that
-    beside tensors: as the message shows, or what is usual for the GPU.
+    the memory snapshot `held_source`. `model` is its id; `config` is the training as a
+    configuration, if batch and length are known; `simulated_bytes` is its peak on the device by
+    simulation (`--exact`). `room_bytes` is what the process could have of the GPU: its capacity,
+    less what other processes held, and no more than it was allowed. `context_bytes` is what it took
+    of that beside tensors: as the message shows, or what is usual for the GPU.
     """
 
     source: str

@@ -22,8 +22,9 @@ Quantity = Literal[
 class DiffSide:
     """One of the two runs. `name` is that of the run, the case or the file.
 
-    `evidence` is how most of its rungs were found; None if it has none. `rungs` counts what can be
-    compared: rungs, ranks of a watched command, or the best rung of each method on each card.
+    `evidence` is how most of its configurations were found; None if it has none. `rungs` counts
+    what can be compared: configurations, ranks of a watched command, or the best configuration of
+    each method on each card.
     """
 
     name: str
@@ -48,12 +49,12 @@ class ValueChange:
 
 @dataclass(frozen=True, slots=True)
 class QuantityChange:
-    """A number of a rung on both sides.
+    """A number of a configuration on both sides.
 
     `relative` is the difference by the value before. `uncertainty` is in the unit of the quantity:
     a difference up to it says nothing; None if it is not known. "largest_value" is what `--solve`
-    found, and "fewest_gpus" what `--min` did. With `at_micro_batch` the peaks are
-    those of a try at this micro-batch size, because the rung was found at two different ones.
+    found, and "fewest_gpus" what `--min` did. With `at_micro_batch` the peaks are those of a try at
+    this micro-batch size, because the configuration was found at two different ones.
     """
 
     quantity: Quantity
@@ -77,7 +78,7 @@ class CategoryChange:
 
 @dataclass(frozen=True, slots=True)
 class RungDiff:
-    """A rung that both runs have, by its configuration.
+    """A configuration that both runs have.
 
     `settings` are keys in which the two configurations differ, because the runs do.
     `outcome_before` and `outcome_after` are those of the results; of a watched command those of its
@@ -102,10 +103,11 @@ class RungDiff:
 
 @dataclass(frozen=True, slots=True)
 class DiffAnswer:
-    """What changed from `before` to `after`, the most important rungs first.
+    """What changed from `before` to `after`, the most important configurations first.
 
-    `verdict` is "worse" if any rung is. `only_before` and `only_after` are labels of rungs that one
-    run has. `notes` say what limits the comparison, such as two different cards.
+    `verdict` is "worse" if any configuration is. `only_before` and `only_after` are labels of
+    configurations that one run has. `notes` say what limits the comparison, such as two different
+    cards.
     """
 
     before: DiffSide
@@ -131,10 +133,11 @@ class StoredRun:
     """One folder of the history: a run of `probe` or `plan`, or a case that `run` kept.
 
     `command` is the verb, and `command_line` what a case watched. `status` is that of the report;
-    "running" or "interrupted" if the run has not ended, "unfinished" if it was killed before it
-    had results, "unreadable" if a file is damaged, "foreign" if the folder is not a run. `problem`
-    explains the last three. `fits` of `rungs` rungs fit, or of so many cards. `outcome` says the
-    same in words. `started_at` and `changed_at`, when a file was written last, are ISO 8601 in UTC.
+    "running" or "interrupted" if the run has not ended, "unfinished" if it was killed before it had
+    results, "unreadable" if a file is damaged, "foreign" if the folder is not a run. `problem`
+    explains the last three. `fits` of `rungs` configurations fit, or of so many cards. `outcome`
+    says the same in words. `started_at` and `changed_at`, when a file was written last, are ISO
+    8601 in UTC.
     """
 
     name: str

@@ -26,7 +26,7 @@ Interconnect = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """One key that is set to several values in every rung, in ascending order."""
+    """One key that is set to several values in every configuration, in ascending order."""
 
     key: SweptKey
     values: tuple[int, ...]
@@ -66,14 +66,14 @@ class PlanRequest:
     """The devices and the question of a plan.
 
     `gpus` are published names of cards, or sizes with a unit. With `all_gpus` they are all cards
-    that oomdoctor knows. `why` is the label of the rung to explain in detail. Cards with less than
-    `min_memory_bytes` are left out. With `sort` the report has the cards
-    on which something fits first, in that order. `solve` is the setting whose largest value that
-    fits is asked for. With `verify` the rungs that matter also run on the emulated card. With
+    that oomdoctor knows. `why` is the label of the configuration to explain in detail. Cards with
+    less than `min_memory_bytes` are left out. With `sort` the report has the cards on which
+    something fits first, in that order. `solve` is the setting whose largest value that fits is
+    asked for. With `verify` the configurations that matter also run on the emulated card. With
     `suggest` changes are looked for that make a method fit. `fewest` asks for the fewest GPUs with
-    which each rung fits. `interconnect` links the GPUs; with "auto" it is that of the card.
-    `host_memory_bytes` is the host memory of a machine. `context_bytes` is what the process was
-    seen to take beside its tensors, where that is known.
+    which each configuration fits. `interconnect` links the GPUs; with "auto" it is that of the
+    card. `host_memory_bytes` is the host memory of a machine. `context_bytes` is what the process
+    was seen to take beside its tensors, where that is known.
     """
 
     gpus: tuple[str, ...]
@@ -93,7 +93,7 @@ class PlanRequest:
 
     @property
     def ranks(self) -> bool:
-        """Whether the rungs are ranked: a sweep, --solve and --min only list them."""
+        """Whether the configurations are ranked: a sweep, --solve and --min only list them."""
         return self.sweep is None and self.solve is None and self.fewest is None
 
     @property
@@ -104,13 +104,13 @@ class PlanRequest:
 
 @dataclass(frozen=True, slots=True)
 class CardPick:
-    """The best rung of a method on a card: the first that surely fits, else the closest to it.
+    """A method's best configuration on a card: the first that surely fits, else the closest to it.
 
     A `borderline` one is closer to the limit than the prediction error; `fits` is false then.
     `missed_by_bytes` is None if it fits. With `by_formula` it comes from the formula's lower bound,
-    because no rung of the method could be simulated: the rung is short by more than that.
-    `cost_per_million_tokens` is in the currency of the price list. The uncertainty of the speed
-    gives its range, `cost_per_million_tokens_low` to `cost_per_million_tokens_high`.
+    because no configuration of the method could be simulated: the configuration is short by more
+    than that. `cost_per_million_tokens` is in the currency of the price list. The uncertainty of
+    the speed gives its range, `cost_per_million_tokens_low` to `cost_per_million_tokens_high`.
     """
 
     key: str
@@ -133,7 +133,7 @@ class CardPick:
 
 @dataclass(frozen=True, slots=True)
 class CardPicks:
-    """The pick of each method; None if no rung of the method was predicted."""
+    """The pick of each method; None if no configuration of the method was predicted."""
 
     full: CardPick | None
     lora: CardPick | None
@@ -142,15 +142,15 @@ class CardPicks:
 
 @dataclass(frozen=True, slots=True)
 class PlanRemedy:
-    """A change that would make a method fit of which no rung does, or that there is none.
+    """A change that would make a method fit of which no configuration does, or that there is none.
 
-    `key` and `label` are of its rung that is short by the least, without the rung of --from, for
-    which `yours` of the report is the answer. `change` is the cheapest change, or set of changes,
-    that makes it fit and frees `frees_bytes`; `rung` is the changed rung, as `--rung` reads it.
-    With `basis` "simulated" it was simulated and fits. With "arithmetic" it needs a package that is
-    not installed here, and `frees_bytes` is the most it can free. `change` is None if no set of the
-    changes that are known makes it fit; `reason` says what comes nearest. A set
-    that is only borderline, because no other fits, has the `reason` "borderline".
+    `key` and `label` are of its configuration that is short by the least, without the configuration
+    of --from, for which `yours` of the report is the answer. `change` is the cheapest change, or
+    set of changes, that makes it fit and frees `frees_bytes`; `rung` is the changed configuration,
+    as `--rung` reads it. With `basis` "simulated" it was simulated and fits. With "arithmetic" it
+    needs a package that is not installed here, and `frees_bytes` is the most it can free. `change`
+    is None if no set of the changes that are known makes it fit; `reason` says what comes nearest.
+    A set that is only borderline, because no other fits, has the `reason` "borderline".
     """
 
     method: Method
@@ -166,14 +166,14 @@ class PlanRemedy:
 
 @dataclass(frozen=True, slots=True)
 class CardPlan:
-    """A device of the plan: its usable memory, and the best rungs on it.
+    """A device of the plan: its usable memory, and the best configurations on it.
 
     `memory_bytes` is the advertised size, `total_bytes` what PyTorch reports, according to
     `total_source`. `usable_bytes` excludes the headroom; `context` is the part of it that tensors
-    cannot use. `fitting` of `rungs` rungs surely fit, and `borderline` more may. `price_per_hour`
-    is from the price list.
-    `calibrated_by` is the probe that corrected the estimated speeds. `remedies` has an entry for
-    each method of which no rung fits, in a plan for one card. `yours` is the rung of --from.
+    cannot use. `fitting` of `rungs` configurations surely fit, and `borderline` more may.
+    `price_per_hour` is from the price list. `calibrated_by` is the probe that corrected the
+    estimated speeds. `remedies` has an entry for each method of which no configuration fits, in a
+    plan for one card. `yours` is the configuration of --from.
     """
 
     name: str
@@ -196,12 +196,12 @@ class CardPlan:
 
 @dataclass(frozen=True, slots=True)
 class SweptPeak:
-    """A rung at one value of the sweep; None if not predicted.
+    """A configuration at one value of the sweep; None if not predicted.
 
-    `peak_device_bytes` is the peak that `results` has for the rung at this value; where it does not
-    fit, the peak on a device with room for it. `least_bytes` is a lower bound: the peak of all
-    tensors plus the context, without what the allocator holds beyond them. A `borderline` one is
-    closer to the limit than the prediction error.
+    `peak_device_bytes` is the peak that `results` has for the configuration at this value; where it
+    does not fit, the peak on a device with room for it. `least_bytes` is a lower bound: the peak of
+    all tensors plus the context, without what the allocator holds beyond them. A `borderline` one
+    is closer to the limit than the prediction error.
     """
 
     value: int
@@ -213,7 +213,7 @@ class SweptPeak:
 
 @dataclass(frozen=True, slots=True)
 class SweepLine:
-    """A rung on a card at all values of the sweep.
+    """A configuration on a card at all values of the sweep.
 
     `largest_fitting` is the largest of the sweep's values that surely fits. `crossed_at` is the
     largest value of all that surely fits, found by simulation between these, as `--solve` does;
@@ -233,7 +233,7 @@ class SweepLine:
 
 @dataclass(frozen=True, slots=True)
 class SweepAnswer:
-    """How the peaks grow: one line for each card and rung."""
+    """How the peaks grow: one line for each card and configuration."""
 
     key: SweptKey
     values: tuple[int, ...]
@@ -272,7 +272,7 @@ class FormulaView:
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """One rung at one micro-batch size in detail: the peak of every phase, and formulas.
+    """One configuration at one micro-batch size in detail: the peak of every phase, and formulas.
 
     `peak_allocated_bytes` is the highest of all phases. What the allocator keeps beyond it and the
     context are added to it.

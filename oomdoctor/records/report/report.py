@@ -52,7 +52,7 @@ class ModelFacts:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The memory a rung may use. `cap_bytes` is --vram; usable = min(free, cap) - headroom."""
+    """The memory to train in. `cap_bytes` is --vram; usable = min(free, cap) - headroom."""
 
     total_bytes: int
     cap_bytes: int | None
@@ -67,17 +67,18 @@ class SurveyRequest:
 
     `device` is "auto", "cpu", "cuda", "cuda:N" or a GPU UUID. With `micro_batch_size` None the size
     is searched for. `time_limit_s` limits the survey, `rung_limit_s` one worker process. `python`
-    is the interpreter that the user trains with. The report gives the time for `tokens` tokens.
-    If `plan` is set, rungs are simulated instead of measured, and `device` is "cuda". `lengths`
-    names a data file; its longest row is the sequence length. With `predict` rungs are simulated
-    before they are measured. With `fresh` they are simulated even if an earlier run did it.
-    The report also gives the time for `training`, the user's own data. `versions` are the library
-    versions that a plan was asked to simulate with, such as "transformers==4.51.3". With `emulate`
-    (a card, a size or `NxCARD`) rungs run on an emulated GPU. `snapshot` and `trace` are the labels
-    of rungs to record in a file. `gpus` is the world size of each rung that fixes none. On emulated
-    GPUs one rank of a training on several runs, or all of them with `all_ranks`. Ranks are spread
-    over `nodes` machines of a Slurm job. `from_files` are the texts of --from, and
-    `user_training` is what they say; its rung is the first of the recipe.
+    is the interpreter that the user trains with. The report gives the time for `tokens` tokens. If
+    `plan` is set, configurations are simulated instead of measured, and `device` is "cuda".
+    `lengths` names a data file; its longest row is the sequence length. With `predict`
+    configurations are simulated before they are measured. With `fresh` they are simulated even if
+    an earlier run did it. The report also gives the time for `training`, the user's own data.
+    `versions` are the library versions that a plan was asked to simulate with, such as
+    "transformers==4.51.3". With `emulate` (a card, a size or `NxCARD`) configurations run on an
+    emulated GPU. `snapshot` and `trace` are the labels of configurations to record in a file.
+    `gpus` is the world size of each configuration that fixes none. On emulated GPUs one rank of a
+    training on several runs, or all of them with `all_ranks`. Ranks are spread over `nodes`
+    machines of a Slurm job. `from_files` are the texts of --from, and `user_training` is what they
+    say; its configuration is the first of the recipe.
     """
 
     model: ModelRef
@@ -113,17 +114,17 @@ class SurveyRequest:
     user_training: UserTraining | None = None
 
     def gpus_here(self) -> int:
-        """The GPUs of this node that a rung needs at most."""
+        """The GPUs of this node that a configuration needs at most."""
         return self.most_gpus() // self.nodes
 
     def most_gpus(self) -> int:
-        """The GPUs that the largest rung trains on."""
+        """The GPUs that the largest configuration trains on."""
         return max([self.gpus, *(rung.config.world_size for rung in self.recipe.rungs)])
 
 
 @dataclass(frozen=True, slots=True)
 class Picks:
-    """The key of the best rung of each method, because the methods train differently."""
+    """The key of the best configuration of each method, because the methods train differently."""
 
     full: str | None
     lora: str | None
@@ -132,7 +133,7 @@ class Picks:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Keys of the rungs that fit, best first; the reason for each place; a pick per method."""
+    """Keys of what fits, best first; the reason for each place; a pick per method."""
 
     order: tuple[str, ...]
     reasons: Mapping[str, str]
@@ -178,7 +179,7 @@ class Simulations:
 
 @dataclass(frozen=True, slots=True)
 class RungFile:
-    """A file that some steps of a rung were recorded in: a memory snapshot, or a trace."""
+    """A file that some steps of a configuration were recorded in: a memory snapshot, or a trace."""
 
     kind: FileKind
     label: str
@@ -198,10 +199,10 @@ class Report:
     `settings` (of the allocator) and `devices`, and `run` does if memory ran out: `source` is then
     a file of the case, which is in `run_dir`. With two files `snapshot` also fills `differences`,
     and if an allocation failed, `causes` and `remedies`. Only `watch` fills `watch`, and only
-    `triage` fills `triage`. With --from, `yours` is about the rung of the user's own files. Only
-    `diff` fills `diff`. `show` fills `gathered` for a folder of probes on several GPU types. Only
-    `explain --apply` fills `applied`. `next_commands` work on this machine, `next_on_gpu` on a
-    machine with the GPU.
+    `triage` fills `triage`. With --from, `yours` is about the configuration of the user's own
+    files. Only `diff` fills `diff`. `show` fills `gathered` for a folder of probes on several GPU
+    types. Only `explain --apply` fills `applied`. `next_commands` work on this machine,
+    `next_on_gpu` on a machine with the GPU.
     """
 
     schema: str
@@ -257,7 +258,7 @@ class Report:
 
     @property
     def usable_bytes(self) -> int | None:
-        """What a rung may use of the device; None where no budget is known."""
+        """What a configuration may use of the device; None where no budget is known."""
         return self.budget.usable_bytes if self.budget is not None else None
 
 

@@ -1,4 +1,4 @@
-"""The training of the user's own configuration files (`--from`): a rung, and what it leaves out."""
+"""The training of the user's own files (`--from`): a configuration, and what it leaves out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from oomdoctor.records.facts.choices import FormatName
 from oomdoctor.records.job.result import Evidence
 
 YOURS = "yours"
-"""The label of the rung of `--from`."""
+"""The label of the configuration of `--from`."""
 Aim = Literal["fits", "faster"]
 
 
@@ -59,7 +59,7 @@ class TrainingFile:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A setting of a file that decides `key` of the rung. `line` counts from 1; None if unknown.
+    """A setting of a file that decides `key`. `line` counts from 1; None if unknown.
 
     `key` is empty if its value, such as null, leaves the key to the program's default.
     """
@@ -73,7 +73,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class NotTaken:
-    """A setting of a file that is not in the rung, and why.
+    """A setting of a file that is not in the configuration, and why.
 
     `matters` is False for settings that change neither memory nor speed.
     """
@@ -88,7 +88,7 @@ class NotTaken:
 
 @dataclass(frozen=True, slots=True)
 class Assumed:
-    """A key of the rung that no file sets: its value, and where that is from."""
+    """A key of the configuration that no file sets: its value, and where that is from."""
 
     key: str
     value: str
@@ -100,7 +100,7 @@ def by_reason(
 ) -> list[str]:
     """`optimizer adamw_torch, attention sdpa (the default of TRL)`.
 
-    Only if `all_of`, also what is off, and what means nothing in the rung.
+    Only if `all_of`, also what is off, and what means nothing in the configuration.
     """
     found: dict[str, list[str]] = {}
     for each in assumed:
@@ -118,7 +118,8 @@ NO_LENGTH = "no file says how long a row is; --seq-len does"
 class UserTraining:
     """A training as the files of the user describe it.
 
-    `task` is None if no file says it. `config` is the rung, with the micro-batch size of the files.
+    `task` is None if no file says it. `config` is the configuration, with the micro-batch size of
+    the files.
     """
 
     files: tuple[TrainingFile, ...]
@@ -173,12 +174,12 @@ class AddedCode:
 
 @dataclass(frozen=True, slots=True)
 class YourChange:
-    """A change of the user's rung, or several together, with which it fits or is faster.
+    """A change of the user's configuration, or several together, with which it fits or is faster.
 
-    `rung` is the changed rung, as `--rung` reads it, and `lines` are what to change in the files,
-    with `code` to paste into a script.
-    `speedup` is against the user's own rung; None if one of the speeds is unknown. `evidence` says
-    whether it was measured or simulated. `peak_device_bytes` is that of tensors alone on the CPU.
+    `rung` is the changed configuration, as `--rung` reads it, and `lines` are what to change in the
+    files, with `code` to paste into a script. `speedup` is against the user's own configuration;
+    None if one of the speeds is unknown. `evidence` says whether it was measured or simulated.
+    `peak_device_bytes` is that of tensors alone on the CPU.
     """
 
     change: str
@@ -195,11 +196,11 @@ class YourChange:
 
 @dataclass(frozen=True, slots=True)
 class YourRung:
-    """The answer about the rung of --from; `key` is that of its row in `results`.
+    """The answer about the configuration of --from; `key` is that of its row in `results`.
 
-    With `aim` "fits" the rung does not fit, and `changes` are changes or sets of them with which it
-    does, the cheapest first. With "faster" it fits, and `changes` make it faster. Without any,
-    `reason` says why. `tried` are all changes that were simulated, in a probe those that were
+    With `aim` "fits" the configuration does not fit, and `changes` are changes or sets of them with
+    which it does, the cheapest first. With "faster" it fits, and `changes` make it faster. Without
+    any, `reason` says why. `tried` are all changes that were simulated, in a probe those that were
     measured.
     """
 
@@ -215,10 +216,10 @@ class YourRung:
 class AppliedRemedy:
     """What `explain --apply` did: the remedy of a diagnosis as a change of the user's file.
 
-    `number` is that of the remedy in the diagnosis, from 1. `changes` are keys of the rung, `lines`
-    what they are in the `file`, and `diff` is the change as a unified diff. `not_applied` are the
-    remedies before it, with the reasons. With `written` the file has been changed, and `backup` is
-    the file as it was.
+    `number` is that of the remedy in the diagnosis, from 1. `changes` are keys of the
+    configuration, `lines` what they are in the `file`, and `diff` is the change as a unified diff.
+    `not_applied` are the remedies before it, with the reasons. With `written` the file has been
+    changed, and `backup` is the file as it was.
     """
 
     file: str

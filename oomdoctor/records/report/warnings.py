@@ -52,7 +52,7 @@ def warning(code: str, wording: str = "text", /, **values: Any) -> Warn:
 
 
 def unusual_sizes(configs: Iterable[TrainConfig]) -> list[Warn]:
-    """Numbers of the rungs that are valid, but probably a typing error."""
+    """Numbers of the configurations that are valid, but probably a typing error."""
     found, rungs = [], tuple(configs)
     for key, size in SIZES.items():
         values = [getattr(config, key) for config in rungs]
@@ -65,7 +65,7 @@ def unusual_sizes(configs: Iterable[TrainConfig]) -> list[Warn]:
 def host_memory_short(needed_bytes: Mapping[str, int], has_bytes: int, *, here: bool) -> Warn:
     """The ranks of a node need more host memory than it has; `here` is that of this machine.
 
-    `needed_bytes` is by label of the rung.
+    `needed_bytes` is by label of the configuration.
     """
     named = ", ".join(f"{label} ({format_bytes(size)})" for label, size in needed_bytes.items())
     whose = "this machine" if here else "--host-memory"
@@ -80,7 +80,7 @@ def other_processes(processes: Iterable[GpuProcess]) -> Warn:
 
 
 def foreign_load(loads: Sequence[Load]) -> Warn:
-    """Other processes used what timed steps needed; `loads` are those of the rungs."""
+    """Other processes used what timed steps needed; `loads` are those of the configurations."""
     cpus = loads[0].cpus
     foreign_cpus = max(load.foreign_cpus or 0.0 for load in loads)
     foreign_gpu = max(load.foreign_gpu or 0.0 for load in loads)

@@ -81,7 +81,7 @@ def resolve_with_notes(ref: ModelRef) -> tuple[ModelSpec, tuple[str, ...]]:
         method = quantised.get("quant_method") if isinstance(quantised, dict) else None
         notes.append(
             f"the checkpoint is quantized ({method or 'unknown method'}); synthetic weights "
-            "use each rung's weights_dtype and quantization instead"
+            "use each configuration's weights_dtype and quantization instead"
         )
     model_type = str(config["model_type"])
     if config.get("auto_map") and model_type not in model_types() and not ref.trust_remote_code:

@@ -87,7 +87,7 @@ def load_recipe(name_or_path: str, **sizes: Unpack[Sizes]) -> Recipe:
         OomDoctorError: there is no such recipe, or it has errors; all are listed (exit 2).
     """
     if name_or_path == NONE:
-        return Recipe(NONE, "only the rungs of the command line", (), "command line")
+        return Recipe(NONE, "only the configurations of the command line", (), "command line")
     built_in = name_or_path in recipe_names()
     own = Path(name_or_path).expanduser()
     if not built_in and not exists(own):
@@ -128,7 +128,7 @@ def parse_rung(text: str, yours: TrainConfig | None = None, **sizes: Unpack[Size
     base: dict[str, Any] = {}
     if first.strip() == YOURS and others:
         if yours is None:
-            faults.append((YOURS, "is the rung of --from, which is not given"))
+            faults.append((YOURS, "is the configuration of --from, which is not given"))
         else:
             base = asdict(yours)
         parts = others
@@ -275,7 +275,7 @@ class _Reader:
                 label = rung.label
                 faults = faults or self._repeated(index, rung)
                 self.rungs.append(rung)
-            head = f"rung {index + 1} ({label})" if label else f"rung {index + 1}"
+            head = f"configuration {index + 1} ({label})" if label else f"configuration {index + 1}"
             for key, what in faults:
                 place = ("rung", index)
                 if key not in table and key in default_keys:
@@ -286,11 +286,13 @@ class _Reader:
         # By rung_key: all micro-batch sizes of a configuration belong to one rung.
         same = self._configs.setdefault(rung.config.rung_key(), index)
         if same != index:
-            what = f"repeats rung {same + 1}, apart from the micro-batch size"
+            what = f"repeats configuration {same + 1}, apart from the micro-batch size"
             return [("micro_batch_size", what)]
         same = self._labels.setdefault(rung.label, index)
         if same != index:
-            return [(LABEL, f"is already the label of rung {same + 1}; choose another one")]
+            return [
+                (LABEL, f"is already the label of configuration {same + 1}; choose another one")
+            ]
         return []
 
     def _fault(self, table: str, index: int, key: str | None, what: str) -> None:

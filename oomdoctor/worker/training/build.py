@@ -115,7 +115,7 @@ def _arguments(setup: Setup) -> TrainingArguments:
         computes = {unsloth.autocast_dtype(config)}
     if is_zero(config):  # it trains 16-bit weights in mixed precision
         computes.add(config.weights_dtype)
-    with refused("the Trainer rejects this rung", ValueError, ImportError, TypeError):
+    with refused("the Trainer rejects this configuration", ValueError, ImportError, TypeError):
         return arguments_class(config)(
             output_dir=tempfile.gettempdir(),  # exists: a Trainer would make its folder
             per_device_train_batch_size=config.micro_batch(),

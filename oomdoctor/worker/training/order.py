@@ -111,7 +111,7 @@ def _make_trainer(setup: Setup) -> None:
         # accelerate before FSDP 2 takes FSDP only where there is a GPU; other errors are failures.
         if isinstance(error, RuntimeError) and "no available devices" not in str(error):
             raise
-        raise UnsupportedError(f"the Trainer rejects this rung: {error}") from error
+        raise UnsupportedError(f"the Trainer rejects this configuration: {error}") from error
 
 
 TECHNIQUES: tuple[Technique, ...] = (

@@ -111,7 +111,7 @@ def make_trl_trainer(setup: Setup) -> None:
     sharded = is_fsdp(config) and config.fsdp_version == 2
     parts = _own_parts(module, noted, lambda: load_model(setup)[0])
     kinds = (ValueError, ImportError, NotImplementedError)
-    rejecting = refused(f"TRL's {name} rejects this rung", *kinds)
+    rejecting = refused(f"TRL's {name} rejects this configuration", *kinds)
     with parts, moved_with_values() if sharded else nullcontext(), rejecting:
         setup.trainer = _class(getattr(trl, name), setup.on_phase, config)(
             model=model,

@@ -194,7 +194,7 @@ def test_a_foreign_load_is_noted_and_warned_about():
     assert found.speed_state == "settled"
     (warning,) = speed_warnings([found, row(fit(RUNG.config, 2))], CONTEXT)
     assert warning.code == "foreign_load"
-    assert "1.1 of 2 CPU cores while 1 rung was timed" in warning.message
+    assert "1.1 of 2 CPU cores while 1 configuration was timed" in warning.message
     assert speed_warnings([row(fit(RUNG.config, 2))], CONTEXT) == []
 
 

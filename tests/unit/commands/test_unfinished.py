@@ -37,7 +37,7 @@ def report() -> Report:
     waiting = replace(
         found.results[-1],
         outcome="skipped",
-        failure=Failure("not_reached", "the survey ended before this rung was tried"),
+        failure=Failure("not_reached", "the survey ended before this configuration was tried"),
         reason="not reached; lower bound 1.00 GiB",
     )
     return replace(found, results=(*found.results[:-1], waiting))

@@ -34,7 +34,7 @@ CALLS: dict[str, tuple[Callable[[], Warn], str]] = {
     "other_processes": (lambda: warnings.other_processes([GpuProcess(7, None, None)]), "pid 7"),
     "foreign_load": (
         lambda: warnings.foreign_load([Load(8, 8, 2.0, 6.26, 0.1), Load(8, 8, 2.0, None, 0.4)]),
-        "the GPU for up to 40% of the time and up to 6.3 of 8 CPU cores while 2 rungs were",
+        "the GPU for up to 40% of the time and up to 6.3 of 8 CPU cores while 2 config",
     ),
     "calibration_ignored": (
         lambda: warnings.calibration_ignored("NVIDIA L4", "run-7"),
@@ -63,12 +63,12 @@ WORDED: dict[tuple[str, str], tuple[dict[str, object], str]] = {
     ),
     ("no_card", "text"): (
         {"sizes": ["24 GiB"], "by_peak": True},
-        "24 GiB is a size, not a card: speed cannot be estimated, so rungs are ranked by peak",
+        "24 GiB is a size, not a card: speed cannot be estimated, so configurations are ranked",
     ),
     ("speed_unknown", "text"): (
         {"cards": ["NVIDIA A10G"], "types": "bfloat16", "by_peak": True},
-        "NVIDIA A10G: too few figures are published to estimate the speed of bfloat16 rungs; rungs "
-        "are ranked by peak memory; run `oomdoctor probe`",
+        "NVIDIA A10G: too few figures are published to estimate the speed of bfloat16 "
+        "configurations; configurations are ranked by peak memory; run `oomdoctor probe`",
     ),
     ("gpu_variant", "text"): (
         {"asked": "A100", "taken": "A100 40GB", "others": ["A100 80GB"]},
@@ -82,7 +82,7 @@ WORDED: dict[tuple[str, str], tuple[dict[str, object], str]] = {
     ),
     ("time_not_believable", "text"): (
         {"rungs": 1, "share": "473%", "what": "arithmetic peak"},
-        "1 rung has times that imply up to 473% of the card's arithmetic peak",
+        "1 configuration has times that imply up to 473% of the card's arithmetic peak",
     ),
     ("prices", "repeated"): ({"source": "p.csv", "cards": ["L4"]}, "L4 more than once"),
     ("prices", "not_compared"): (
@@ -107,7 +107,7 @@ WORDED: dict[tuple[str, str], tuple[dict[str, object], str]] = {
     ("not_kept", "text"): ({"reason": "No space left on device"}, "XDG_CACHE_HOME"),
     ("few_addresses", "text"): (
         {"limit": "`ulimit -v` allows each process 2.00 GiB", "remedy": "raise it"},
-        "2.00 GiB; rungs with large tensors may need more and get no result; raise it",
+        "2.00 GiB; configurations with large tensors may need more and get no result; raise it",
     ),
     ("unknown_values", "text"): ({"message": "AssertionError"}, "(AssertionError)"),
     ("ended_from_outside", "text"): ({"said": "signal 9"}, "signal 9"),

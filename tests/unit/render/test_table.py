@@ -136,7 +136,7 @@ def test_borderline_rungs_are_a_group_of_their_own() -> None:
     """They stood among those that fit, the first of them at rank 1, in green."""
     report = PLANS["plan"]()
     text = plain(report)
-    assert "2 of 5 rungs fit, 1 borderline, 1 not simulated" in text
+    assert "2 of 5 configs fit, 1 borderline, 1 not simulated" in text
     fits, near, misses = (text.index(f"\n{word}") for word in ("Fits in", "Borderline", "Does not"))
     assert fits < near < misses
     assert "borderline, " in text[near:misses] and "fits, " not in text[near:misses]
@@ -344,7 +344,7 @@ def test_a_simulation_without_host_memory_is_not_a_rung_that_does_not_fit() -> N
     fast = next(row for row in report.results if row.outcome == "fits")
     ended = replace(fast, outcome="host_oom", reason="host memory ran out in load")
     text = plain(replace(report, results=(ended,), ranking=()))
-    assert "0 of 1 rung fits, 1 not simulated" in text
+    assert "0 of 1 config fits, 1 not simulated" in text
     assert "Not simulated\n" in text and "Does not fit" not in text
 
 
@@ -392,7 +392,7 @@ def test_warnings_are_those_of_the_report() -> None:
 
 def test_what_was_not_reached_is_named() -> None:
     text = plain(interrupted_report())
-    assert "interrupted after 61.0 s; so far 0 of 1 rung fits, 1 not measured" in text
+    assert "interrupted after 61.0 s; so far 0 of 1 config fits, 1 not measured" in text
     assert "Not reached: full-bf16, lora-r16+ckpt," in text
     assert "oomdoctor probe --resume latest" in text
 

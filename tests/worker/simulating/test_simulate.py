@@ -107,7 +107,7 @@ def _warm() -> None:
 def test_predicted_and_measured_tensor_bytes_agree_phase_by_phase(kind: str, rung: Rung) -> None:
     config = rung.config
     if not _measurable(config):
-        pytest.skip("the CPU cannot run this rung with these libraries")
+        pytest.skip("the CPU cannot run this configuration with these libraries")
     job = quick(replace(tiny_job(kind), config=config))
     with clean_slate():  # transformers 4 keeps a mixed precision for the next rung
         measured = measure(job, PhaseFile(None))

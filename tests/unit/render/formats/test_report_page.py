@@ -80,7 +80,7 @@ def test_the_page_has_every_section_and_number() -> None:
         assert result.label in page
     for wanted in (
         "Ranking", "Memory against throughput", "What did not fit, and why", "Warnings", "Next",
-        "About this run", "Every rung in detail", *report.next_commands,
+        "About this run", "Every configuration in detail", *report.next_commands,
         *(one.message for one in report.warnings), "bitsandbytes", "driver",
     ):  # fmt: skip
         assert wanted in page

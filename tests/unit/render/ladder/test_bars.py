@@ -83,6 +83,6 @@ def test_where_nothing_is_known_there_is_no_bar() -> None:
 def test_bars_say_their_micro_batch_size_and_the_peak_at_size_1() -> None:
     text = render_report(gpu_report(), "table", Style(terminal=True, width=120, verbose=True))
     section = text[text.index("Memory at the peak") :].split("\n\n")[0]
-    assert re.search(r"rung +mb +peak +at mb 1 ", section)
+    assert re.search(r"config +mb +peak +at mb 1 ", section)
     assert re.search(r" 4 +22.9 GiB +18.0 GiB +\[", section)
     assert "mb is the micro-batch size" in section

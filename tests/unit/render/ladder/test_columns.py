@@ -24,7 +24,7 @@ _FULL_FP32, _FULL_BF16, _LORA = gpu_report().results[:3]
 # One row a column: what it shows of a rung.
 SHOWN = {
     "#": "2",
-    "rung": "lora-r16+ckpt",
+    "config": "lora-r16+ckpt",
     "batch": "4 x 8",
     "peak": "22.9 GiB",
     "peak/GPU": "",
@@ -37,7 +37,7 @@ SHOWN = {
     "notes": "a; b",
 }
 MISSED = {
-    "rung": "full-bf16",
+    "config": "full-bf16",
     "outcome": "out of memory",
     "batch": "1 x 32",
     "needs": "~45.0 GiB",
@@ -46,7 +46,7 @@ MISSED = {
     "notes": "",
 }
 NOT_MEASURED = {
-    "rung": "full-fp32",
+    "config": "full-fp32",
     "outcome": "skipped",
     "reason": "too big; short by at least 96.1 GiB",
 }
@@ -146,7 +146,7 @@ def test_only_notes_of_every_row_are_shared() -> None:
 
 
 def test_a_rung_that_was_not_reached_says_so_once() -> None:
-    failure = Failure("not_reached", "the survey ended before this rung was tried")
+    failure = Failure("not_reached", "the survey ended before this configuration was tried")
     waiting = replace(_FULL_FP32, failure=failure, missed_by_bytes=None)
     bound = "not reached; lower bound 1.00 GiB"
     assert why_not_run(replace(waiting, reason=bound)) == bound

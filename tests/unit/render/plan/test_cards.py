@@ -96,7 +96,7 @@ def test_the_short_name_of_a_card_is_one_that_gpu_takes(gpu) -> None:
 def test_all_cards_are_a_page(width: int) -> None:
     report = every_card()
     lines = table(report, width)
-    start = next(i for i, line in enumerate(lines) if line.startswith("Best rung")) + 3
+    start = next(i for i, line in enumerate(lines) if line.startswith("Best configuration")) + 3
     end = next(i for i, line in enumerate(lines) if "tokens/s" in line and i > start)
     body = [line for line in lines[start:end] if "~" in line]
     assert len(body) <= 60 < len(report.cards)
@@ -167,7 +167,7 @@ def test_prices_add_a_cost_and_leave_cards_without_one_out() -> None:
 def test_a_narrow_terminal_says_what_is_not_shown() -> None:
     text = " ".join(" ".join(table(cards_report(), 80)).split())
     assert "Not shown at this width" not in " ".join(table(cards_report(), 140))
-    assert "Not shown at this width: the rung of each cell" in " ".join(
+    assert "Not shown at this width: what each cell runs" in " ".join(
         " ".join(table(cards_report(), 64)).split()
     )
     assert "short by 52.4 GiB" in text and "~5,310 x4 ckpt" in text
@@ -193,7 +193,9 @@ def test_money(amount: float, currency: str, text: str) -> None:
 
 def test_an_interrupted_plan_says_so_first() -> None:
     first = table(replace(cards_report(), status="interrupted"), 140)[0]
-    assert first.endswith("interrupted after 14.2 s; so far at least one rung fits on 3 of 5 cards")
+    assert first.endswith(
+        "interrupted after 14.2 s; so far at least one config fits on 3 of 5 cards"
+    )
 
 
 def test_the_table_of_cards_says_what_the_page_of_one_card_says() -> None:

@@ -65,6 +65,6 @@ def test_the_head_counts_the_gpus_and_names_the_engines() -> None:
     text = page(sharded_report(), verbose=True)
     assert "8 x NVIDIA H100 80GB HBM3" in text
     assert "usable per GPU" in text
-    assert "2 rungs: the engine itself ran on the emulated card" in text
+    assert "2 configs: the engine itself ran on the emulated card" in text
     assert "Checked on the emulated card" not in text
     assert "1 to 64 x NVIDIA H100" in page(fewest_report(), verbose=True)

@@ -27,7 +27,7 @@ def test_the_head_counts_the_rungs_that_ran() -> None:
     report = with_unsloth(plan_report())
     simulated = sum(row.measurement is not None for row in report.results) - 1
     text = " ".join(page(report).split())
-    assert f"1 rung: Unsloth itself ran on the emulated card; {simulated} simulated" in text
+    assert f"1 config: Unsloth itself ran on the emulated card; {simulated} simulated" in text
     assert "Checked on the emulated card" not in page(report)
     assert "Unsloth" not in page(plan_report())
 

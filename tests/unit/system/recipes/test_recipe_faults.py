@@ -46,11 +46,11 @@ def test_all_faults_at_once_with_line_and_key(faults: Any) -> None:
         "1: nmae:",
         "3: defaults: lora_rnk:",
         '4: defaults: optimizer: "adamw_8bits"',
-        "6: rung 1: method:",
-        "7: rung 1: micro_batch_size:",
-        "10: rung 2 (b): lora_targets:",
-        "12: rung 2 (b): compile:",
-        "13: rung 2 (b): sharding:",
+        "6: configuration 1: method:",
+        "7: configuration 1: micro_batch_size:",
+        "10: configuration 2 (b): lora_targets:",
+        "12: configuration 2 (b): compile:",
+        "13: configuration 2 (b): sharding:",
     ]
     assert "did you mean lora_rank?" in told[1]
     assert "did you mean adamw_8bit, adamw_bnb_8bit or " in told[2]
@@ -68,31 +68,43 @@ def test_all_faults_at_once_with_line_and_key(faults: Any) -> None:
         ("defaults = 1\n[[rung]]", "1: defaults: must be a table"),
         ("description = 1\n[[rung]]", "1: description: must be a string"),
         ('[defaults]\nlabel = "x"\n[[rung]]', "2: defaults: label: must be set in a [[rung]]"),
-        ('[[rung]]\nlabel = ""', "2: rung 1: label: must be one line of text"),
-        ("[[rung]]\nlora_rank = 0", "2: rung 1 (full-bf16): lora_rank: must be at least 1"),
-        ("[[rung]]\nlora_rank = true", "2: rung 1: lora_rank: must be an integer, not true"),
-        ("[[rung]]\nlora_dropout = nan", "2: rung 1 (full-bf16): lora_dropout: must be at least 0"),
-        ("[[rung]]\nlora_targets = []", "2: rung 1 (full-bf16): lora_targets: is empty"),
+        ('[[rung]]\nlabel = ""', "2: configuration 1: label: must be one line of text"),
+        (
+            "[[rung]]\nlora_rank = 0",
+            "2: configuration 1 (full-bf16): lora_rank: must be at least 1",
+        ),
+        (
+            "[[rung]]\nlora_rank = true",
+            "2: configuration 1: lora_rank: must be an integer, not true",
+        ),
+        (
+            "[[rung]]\nlora_dropout = nan",
+            "2: configuration 1 (full-bf16): lora_dropout: must be at least 0",
+        ),
+        ("[[rung]]\nlora_targets = []", "2: configuration 1 (full-bf16): lora_targets: is empty"),
         (
             '[[rung]]\nmethod = "qlora"\nquantization = "none"',
-            "3: rung 1 (qlora-none-r16-no-amp): ",
+            "3: configuration 1 (qlora-none-r16-no-amp): ",
         ),
         (
             '[defaults]\nquantization = "nf4"\n[[rung]]',
-            "2: rung 1 (full-bf16): quantization: needs",
+            "2: configuration 1 (full-bf16): quantization: needs",
         ),
-        ('[[rung]]\n[[rung]]\nlabel = "b"', "2: rung 2 (b): micro_batch_size: repeats rung 1"),
+        (
+            '[[rung]]\n[[rung]]\nlabel = "b"',
+            "2: configuration 2 (b): micro_batch_size: repeats configuration 1",
+        ),
         (
             '[[rung]]\n[[rung]]\nmicro_batch_size = 4\nlabel = "b"',
-            "3: rung 2 (b): micro_batch_size",
+            "3: configuration 2 (b): micro_batch_size",
         ),
         (
             "[[rung]]\n[[rung]]\nlora_rank = 4",
-            '3: rung 2 (full-bf16): lora_rank: means nothing with method "full"',
+            '3: configuration 2 (full-bf16): lora_rank: means nothing with method "full"',
         ),
         (
             '[[rung]]\nlabel = "full-bf16+ckpt"\n[[rung]]\nactivation_checkpointing = "full"',
-            "3: rung 2 (full-bf16+ckpt): label: is already the label",
+            "3: configuration 2 (full-bf16+ckpt): label: is already the label",
         ),
         ("[[rung]]\nmethod = lora\n", "2: not TOML: invalid value in column 10"),
         ("[[rung]]\n\nmethod =", "3: not TOML: invalid value"),

@@ -72,7 +72,7 @@ def test_a_shipped_recipe_is_good_and_commented(name: str) -> None:
     lines = text.splitlines()
     for number, line in enumerate(lines):
         if line == "[[rung]]":
-            assert lines[number - 1].startswith("# "), f"line {number + 1}: why this rung?"
+            assert lines[number - 1].startswith("# "), f"line {number + 1}: why this configuration?"
 
 
 @pytest.mark.parametrize("name", ["sharded", "sharded-lora"])
@@ -175,4 +175,6 @@ def test_sizes_of_the_command_line_are_checked_too(tmp_path: Path) -> None:
     with pytest.raises(OomDoctorError) as caught:
         load_recipe(str(path), sequence_length=1, effective_batch_size=6, micro_batch_size=None)
     assert (caught.value.code, caught.value.exit_code) == ("bad_recipe", ExitCode.USAGE)
-    assert f"{path}:2: rung 1 (full-bf16): micro_batch_size: 4 does not divide" in str(caught.value)
+    assert f"{path}:2: configuration 1 (full-bf16): micro_batch_size: 4 does not divide" in str(
+        caught.value
+    )
