@@ -140,10 +140,10 @@ def _consequence(diff: DiffAnswer) -> str:
     ]
     said = [f"{count} {words}" for count, words in counts if count]
     if not rungs:
-        return "no rung is in both runs"
+        return "the runs have no configuration in common"
     if not said:
-        return f"no change that matters in {counted(len(rungs), 'rung')}"
-    return f"{diff.verdict}; of {counted(len(rungs), 'rung')} {', '.join(said)}"
+        return f"no change that matters in {counted(len(rungs), 'configuration')}"
+    return f"{diff.verdict}; of {counted(len(rungs), 'configuration')} {', '.join(said)}"
 
 
 def _count(rungs: tuple[RungDiff, ...], start: str, verdict: str) -> int:
@@ -173,7 +173,7 @@ def _most(diff: DiffAnswer, plus_minus: str) -> str:
     if grown and rung.verdict in ("worse", "better"):
         text.append(grown[0])
     if len(text) == 1:
-        return f"Every number of {counted(len(diff.rungs), 'rung')} is the same"
+        return f"Every number of {counted(len(diff.rungs), 'configuration')} is the same"
     return f"{text[0]}: {'; '.join(text[1:])}"
 
 
@@ -226,7 +226,9 @@ def diff_sections(report: Report, look: Look) -> list[Section]:
     rest = len(diff.rungs) - len(shown)
     if rest:
         what = "without a change that matters" if shown or diff.verdict in _QUIET else ""
-        blocks.append(Note(f"{counted(rest, 'rung')} {what}; --verbose shows all.".strip()))
+        blocks.append(
+            Note(f"{counted(rest, 'configuration')} {what}; --verbose shows all.".strip())
+        )
     for labels, side in ((diff.only_before, "before"), (diff.only_after, "after")):
         if labels:
             blocks.append(Note(f"Only {side}: {', '.join(labels)}.", "normal"))
@@ -250,7 +252,7 @@ def _side(side: DiffSide) -> str:
 
 def _grid(rungs: list[RungDiff], diff: DiffAnswer, plus_minus: str) -> Grid:
     columns = (
-        Column("rung"),
+        Column("config"),
         Column("verdict"),
         Column("outcome", 1, tone=True),
         Column("peak", 2, right=True, detail="peak {}"),

@@ -146,5 +146,5 @@ PARTS = (
     Part("warnings", "Warnings"),
     Part("next", "Next"),
     Part("environment", "About this run"),
-    Part("details", "Every rung in detail", folded=True),
+    Part("details", "Every configuration in detail", folded=True),
 )

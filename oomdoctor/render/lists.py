@@ -101,7 +101,7 @@ def recipe_list(recipes: Sequence[Recipe]) -> Listing:
         recipes,
         (
             (Column("recipe"), lambda recipe: recipe.name),
-            (figures("rungs"), lambda recipe: str(len(recipe.rungs))),
+            (figures("configs"), lambda recipe: str(len(recipe.rungs))),
             (Column("source", 2, detail="from {}"), lambda recipe: recipe.source),
             (Column("description", 1, wraps=True), lambda recipe: recipe.description),
         ),
@@ -115,7 +115,7 @@ def recipe_page(recipe: Recipe) -> Listing:
         list(enumerate(recipe.rungs, 1)),
         (
             (figures("#"), lambda each: str(each[0])),
-            (Column("rung"), lambda each: each[1].label),
+            (Column("config"), lambda each: each[1].label),
             *((column, partial(_setting, name)) for name, column in _RUNG_COLUMNS.items()),
             (Column("other settings", 5, wraps=True), lambda each: _other_settings(each[1].config)),
         ),

@@ -123,7 +123,7 @@ def gathered_sections(report: Report, look: Look) -> list[Section]:
         Column("GPU type"),
         Column("job", 6, detail="job {}"),
         Column("outcome", tone=True),
-        Column("rung", 2),
+        Column("config", 2),
         Column("batch", 4, detail="batch {}"),
         Column("peak", 1, right=True, detail="peak {}"),
         Column("usable", 5, right=True, detail="{} usable"),

@@ -106,7 +106,7 @@ def _grid(points: Sequence[Point], best: Sequence[Point]) -> Grid:
     return table_of(
         points,
         (
-            (Column("rung"), lambda point: point.label),
+            (Column("config"), lambda point: point.label),
             (Column("micro-batch", right=True), lambda point: str(point.micro_batch)),
             (Column("peak", right=True), lambda point: format_bytes(point.memory)),
             (Column("tokens/s", right=True), lambda point: point.shown_speed),

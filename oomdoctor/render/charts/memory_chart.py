@@ -51,7 +51,7 @@ def memory_chart(report: Report) -> Chart | None:
 
 
 def _says(peaks: Sequence[Peak], budget: Budget | None) -> str:
-    text = f"Peak memory of {counted(len(peaks), 'rung')} by category"
+    text = f"Peak memory of {counted(len(peaks), 'configuration')} by category"
     if budget is not None:
         text += f"; {format_bytes(budget.usable_bytes)} is usable"
     if len(peaks) > _MOST:
@@ -64,7 +64,7 @@ def _grid(peaks: Sequence[Peak]) -> Grid:
     return table_of(
         peaks,
         (
-            (Column("rung"), lambda peak: peak.label + " (predicted)" * peak.expected),
+            (Column("config"), lambda peak: peak.label + " (predicted)" * peak.expected),
             (Column("micro-batch", right=True), lambda peak: str(peak.micro_batch_size or DASH)),
             *part_cells(peaks),
             (Column("peak", right=True), lambda peak: format_bytes(peak.total)),

@@ -76,7 +76,7 @@ def _says(pairs: Sequence[Pair]) -> str:
     worst = max(pairs, key=lambda pair: abs(pair.error))
     off = _signed(worst.error)
     return (
-        f"{counted(len(pairs), 'rung')}: the prediction that is furthest off is {off} "
+        f"{counted(len(pairs), 'configuration')}: the prediction that is furthest off is {off} "
         f"({worst.label})."
     )
 
@@ -89,7 +89,7 @@ def _grid(pairs: Sequence[Pair]) -> Grid:
     return table_of(
         pairs,
         (
-            (Column("rung"), lambda pair: pair.label),
+            (Column("config"), lambda pair: pair.label),
             (Column("peak"), lambda pair: f"{pair.kind}, {pair.evidence}"),
             (Column("predicted", right=True), lambda pair: format_bytes(pair.predicted)),
             (Column("measured", right=True), lambda pair: format_bytes(pair.measured)),

@@ -75,7 +75,7 @@ def _chart(sweep: SweepAnswer, card: CardPlan, lines: list[SweepLine], *, folded
 
 def _grid(sweep: SweepAnswer, lines: Sequence[SweepLine]) -> Grid:
     cells = ((Column(f"{one:,}", right=True), partial(_cell, one)) for one in sweep.values)
-    return table_of(lines, ((Column("rung"), lambda line: one_line(line.label)), *cells))
+    return table_of(lines, ((Column("config"), lambda line: one_line(line.label)), *cells))
 
 
 def _cell(value: int, line: SweepLine) -> str:

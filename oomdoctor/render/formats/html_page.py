@@ -138,7 +138,7 @@ def _pairs(facts: Facts) -> list[tuple[str, list[str]]]:
 def _grid(grid: Grid) -> dict[str, object]:
     grid = grid.without_empty_columns()
     names = [column.name for column in grid.columns]
-    head = names.index("rung") if "rung" in names else 0
+    head = names.index("config") if "config" in names else 0
     return {
         "kind": "grid",
         "columns": grid.columns,

@@ -67,7 +67,7 @@ def bar(parts: Sequence[tuple[Role, int]], scale: int, cells: int) -> str:
 def _cells(peaks: Sequence[Peak]) -> Cells[Peak]:
     """The micro-batch size, the peak, and where it is another one the peak at size 1."""
     cells: Cells[Peak] = (
-        (Column("rung"), lambda peak: peak.label),
+        (Column("config"), lambda peak: peak.label),
         (figures("mb"), lambda peak: str(peak.micro_batch_size or DASH)),
         (figures("peak"), lambda peak: "~" * peak.expected + format_bytes(peak.total)),
         (figures("at mb 1", 2, "at mb 1: {}"), lambda peak: format_bytes(peak.at_one)),

@@ -209,7 +209,7 @@ def _failed_in(row: Row) -> str:
     return (oom.phase if oom is not None else row.result.peak_phase) or DASH
 
 
-_RUNG: Cell = (Column("rung"), lambda row: row.result.label)
+_RUNG: Cell = (Column("config"), lambda row: row.result.label)
 _OUTCOME: Cell = (Column("outcome", 1, tone=True), lambda row: OUTCOME_WORDS[row.result.outcome])
 FITS: tuple[Cell, ...] = (
     (figures("#"), lambda row: str(row.place or DASH)),

@@ -45,7 +45,7 @@ def headline(report: Report) -> str:
     if report.status == "interrupted":
         return f"{name}: interrupted after {took}; so far {counts}"
     if not total and not across:
-        ended = "stopped by an error" if report.errors else "no rung was tried"
+        ended = "stopped by an error" if report.errors else "no configuration was tried"
         return f"{name}: {ended} after {took}"
     return f"{name}: {counts} ({took})"
 
@@ -91,7 +91,7 @@ def _ladder(report: Report) -> str:
     ended = not is_plan(report) and report.status not in ("interrupted", "running")
     short = [r for r in report.results if ended and _cannot_fit(report, r)]
     others = total - fitting - near - missed - len(short)
-    counts = f"{fitting} of {counted(total, 'rung')} {'fits' if 1 in (fitting, total) else 'fit'}"
+    counts = f"{fitting} of {counted(total, 'config')} {'fits' if 1 in (fitting, total) else 'fit'}"
     if near:
         counts += f", {near} borderline"
     if missed and not is_plan(report):  # in a plan, what does not fit is all the rest
@@ -152,9 +152,9 @@ def _engines(report: Report) -> str:
     sharded = report.machine is not None and report.machine.gpus > 1
     ran = sum(evidence == "emulated" for evidence in shown) if sharded else 0
     unsloth = sum(map(_ran_unsloth, report.results))
-    parts = [f"{counted(ran - unsloth, 'rung')}: {_ENGINES}"] if ran > unsloth else []
+    parts = [f"{counted(ran - unsloth, 'config')}: {_ENGINES}"] if ran > unsloth else []
     if unsloth:
-        parts.append(f"{counted(unsloth, 'rung')}: {_UNSLOTH}")
+        parts.append(f"{counted(unsloth, 'config')}: {_UNSLOTH}")
     if not parts:
         return _SIMULATED
     rest = len(shown) - max(ran, unsloth)
@@ -172,7 +172,7 @@ def _checked(report: Report) -> str:
     checked = sum(map(is_checked, report.results))
     if not checked:
         return ""
-    return f"; {checked} of {counted(len(report.results), 'rung')} checked on the emulated card"
+    return f"; {checked} of {counted(len(report.results), 'config')} checked on the emulated card"
 
 
 def is_checked(result: ProbeResult) -> bool:
@@ -225,7 +225,7 @@ def _model(model: ModelFacts) -> str:
 def _of_cards(report: Report) -> str:
     cards = counted(len(report.cards), "card")
     answer = report.sweep or report.fewest or report.solve
-    rungs = counted(len({line.key for line in answer.lines}) if answer is not None else 0, "rung")
+    rungs = counted(len({line.key for line in answer.lines}) if answer is not None else 0, "config")
     if report.sweep is not None:
         values = counted(len(report.sweep.values), "value")
         return f"{rungs} at {values} of {SWEPT_WORDS[report.sweep.key]} on {cards}"
@@ -236,9 +236,9 @@ def _of_cards(report: Report) -> str:
     fitting = sum(card.fitting > 0 for card in report.cards)
     own = [card.yours.fits for card in report.cards if card.yours is not None]
     if own:
-        more = f"; at least one rung fits on {fitting}" if report.cards[0].rungs > 1 else ""
+        more = f"; at least one config fits on {fitting}" if report.cards[0].rungs > 1 else ""
         return f"yours fits on {sum(own)} of {cards}{more}"
-    return f"at least one rung fits on {fitting} of {cards}"
+    return f"at least one config fits on {fitting} of {cards}"
 
 
 def _targets(report: Report, machine: Machine) -> str:

@@ -79,7 +79,7 @@ def _peaks(answer: LengthsAnswer) -> Block:
         figures(_head(shape), place, f"{_head(shape)}: {{}}")
         for place, shape in enumerate(answer.shapes, 1)
     )
-    return Grid((Column("rung"), *shapes), rows)
+    return Grid((Column("config"), *shapes), rows)
 
 
 def _head(shape: LengthShape) -> str:

@@ -21,7 +21,7 @@ _MEASURE_AGAIN = (
     "Not ranked, because the step times did not settle. Measure again on an idle machine, or use "
     "--rank-by memory."
 )
-_LINE = (Column("rung"), Column("why", 1, tone=True, wraps=True))
+_LINE = (Column("config"), Column("why", 1, tone=True, wraps=True))
 _IN_THE_REASON = ("unsupported", "skipped")  # outcomes
 OTHERS = "others"
 """The part of a page for a browser with what did not fit."""
@@ -164,7 +164,7 @@ def _with_notes(
         ],
     )
     said = [*same, *shared]
-    return [grid, Note(f"All rungs above: {'; '.join(said)}.")] if said else [grid]
+    return [grid, Note(f"All configurations above: {'; '.join(said)}.")] if said else [grid]
 
 
 def _unranked(report: Report, results: list[ProbeResult], look: Look) -> list[Block]:

@@ -178,7 +178,7 @@ def _padding(report: Report, config: TrainConfig) -> tuple[str, ...]:
     padded = replace(config, padding="longest")
     if config_faults(padded):
         return (needs,)
-    return needs, f"add --rung {YOURS},padding=longest for a rung with them"
+    return needs, f"add --rung {YOURS},padding=longest for a configuration with them"
 
 
 def _left_out(one: NotTaken, training: UserTraining) -> str:

@@ -90,9 +90,9 @@ class Cells:
             return ""
         if self.detail >= Detail.SPEED:
             memory = ", and the card's memory" if self.detail is Detail.NAME else ""
-            return f"Not shown at this width: the rung of each cell{memory}; see --format csv."
+            return f"Not shown at this width: what each cell runs{memory}; see --format csv."
         bases = ", ".join(f"{base} ({titles[name]})" for name, base in self.bases.items())
-        text = [f"Rungs are {bases}; a cell names what differs."] if bases else []
+        text = [f"Configurations are {bases}; a cell names what differs."] if bases else []
         if self.detail is Detail.BATCH:
             text.append("xN is the micro-batch size.")
         return " ".join(text)
@@ -145,7 +145,7 @@ _ORDERS = {
     "name": ", by name of the card",
     "cost": ", cheapest card first",
 }
-_ONE_CARD = "`oomdoctor plan MODEL --gpu CARD` shows every rung of one card, and what makes one fit"
+_ONE_CARD = "`oomdoctor plan MODEL --gpu CARD` shows them all for one card, and what makes one fit"
 # A table is read as a whole only if it is not longer than this.
 _MOST_ROWS = 58
 # How far the speeds of the cards of a row may differ; the first that saves enough rows.
@@ -163,7 +163,7 @@ def card_sections(report: Report) -> list[Section]:
         blocks += [Note(own)] if own else []
     blocks += [Note(text, "normal") for text in closing]
     order = _ORDERS.get(plan.sort or "", "") if plan is not None and len(shown) > 1 else ""
-    return [Section(f"Best rung of each method{order}", tuple(blocks))]
+    return [Section(f"Best configuration of each method{order}", tuple(blocks))]
 
 
 def _split(cards: Sequence[CardPlan], plan: PlanRequest | None) -> tuple[list[CardPlan], list[str]]:
@@ -331,6 +331,6 @@ def _note(groups: Sequence[Group], tolerance: float) -> str:
         f"{card_name(group.card.name)} = {', '.join(card_name(c.name) for c in group.others)}"
         for group in shared
     )
-    like = "and methods that fit" if math.isinf(tolerance) else "and rungs"
+    like = "and methods that fit" if math.isinf(tolerance) else "and configurations"
     within = "" if math.isinf(tolerance) else f", and speeds within {format_percent(tolerance)}"
     return f"(+N) stands for N more cards with the same memory {like}{within}: {told}."

@@ -11,7 +11,7 @@ from oomdoctor.render.words import SWEPT_WORDS, card_name
 from oomdoctor.units import DASH, format_bytes
 
 _FEWEST = (
-    Column("rung"),
+    Column("config"),
     Column("GPUs", 1, right=True, detail="{} GPUs", tone=True),
     Column("peak/GPU", 2, right=True, detail="peak {} on each"),
     Column("batch", 5, right=True, detail="effective batch {}"),
@@ -20,7 +20,7 @@ _FEWEST = (
 )
 _UP_TO = Column("fits up to", 1, right=True, detail="fits up to {}", tone=True)
 _SOLVED = (
-    Column("rung"),
+    Column("config"),
     _UP_TO,
     Column("peak", 2, right=True, detail="peak {}"),
     Column("next", 4, right=True, detail="next {}"),
@@ -84,7 +84,7 @@ def sweep_sections(sweep: SweepAnswer, cards: tuple[CardPlan, ...]) -> list[Sect
         Column(f"{value:,}", len(sweep.values) - at + 2, right=True, detail=f"{value:,}: {{}}")
         for at, value in enumerate(sweep.values)
     )
-    columns = (Column("rung"), _UP_TO, Column("limit", 2, right=True, detail="limit {}"), *values)
+    columns = (Column("config"), _UP_TO, Column("limit", 2, right=True, detail="limit {}"), *values)
     sections = []
     for card in cards:
         lines = [line for line in sweep.lines if line.card == card.name]

@@ -142,7 +142,7 @@ def _formula(view: FormulaView, why: Why) -> list[Block]:
 
 
 _COLUMNS = (
-    Column("rung"),
+    Column("config"),
     Column("batch", 3, right=True, detail="batch {}"),
     Column("predicted", 1, right=True, detail="predicted {}"),
     Column("emulated", 1, right=True, detail="emulated {}"),
