@@ -11,6 +11,14 @@ from oomdoctor.explain.memory.model_sizes import Sizes
 from oomdoctor.explain.memory.states import linear_widths
 from oomdoctor.explain.training.assumed import Training
 
+_AMONG_HEADS = "the output of attention"
+# Linear layers with the same input.
+_SHARED = {
+    **dict.fromkeys(("q", "k", "v"), "the input of attention"),
+    **dict.fromkeys(("gate", "up"), "the input of the MLP"),
+    "o": _AMONG_HEADS,
+    "down": "the input of its last layer",
+}
 _MAKES_SCORES = ("eager", "sdpa")  # the kernels that transformers replaces if scores are capped
 
 
@@ -48,15 +56,15 @@ def first_layer(sizes: Sizes, training: Training) -> Term | None:
 def weight_copies(sizes: Sizes, training: Training) -> Term | None:
     """16-bit copies of 32-bit weights: autocast makes one of each weight in the forward pass.
 
-    Without checkpointing the backward pass needs them too; with it they are dropped at its start,
-    except for the output head.
+    Without checkpointing the backward pass needs them too, those of frozen weights as well; with it
+    they are dropped at its start, except for the output head.
     """
-    full = training.config.method == "full" and training.config.weights_dtype == "float32"
     peft = training.quantized_in_4_bits and training.config.kbit_prepare == "peft"
-    if not training.autocast or not (full or peft):
+    whole = training.upcast and training.config.method != "qlora"
+    if not training.autocast or not (whole or peft):
         return None
     count = sizes.vocabulary * sizes.embedding
-    if full and not training.checkpoints:
+    if whole and not training.checkpoints:
         count += sizes.layers * sizes.layer_parameters
     return Term("16-bit copies of weights", 2 * count, f"{count:,} x 2 bytes (autocast)")
 
@@ -121,9 +129,13 @@ def _inner_bytes(sizes: Sizes, training: Training) -> int:
 def scores_bytes_per_token(sizes: Sizes, training: Training) -> int:
     """What eager attention saves of one row of every head; 0 for kernels without scores.
 
-    The softmax in float32 and its cast; capped scores also save what the cap computed.
+    The softmax in float32 and its cast; capped scores also save what the cap computed. No kernel
+    without scores takes 32-bit queries that share keys: PyTorch's sdpa then saves the softmax.
     """
     eager = training.config.attention == "eager"
+    shares = sizes.query_width != sizes.kv_width and training.compute_bytes == 4
+    if training.config.attention == "sdpa" and shares and not sizes.capped_scores:
+        return 4 * sizes.heads * (training.sequence_length or 0)
     capped = sizes.capped_scores and training.config.attention in _MAKES_SCORES
     if not (eager or capped) or not training.sequence_length:
         return 0
@@ -132,11 +144,17 @@ def scores_bytes_per_token(sizes: Sizes, training: Training) -> int:
 
 
 def _adapter_bytes_per_token(sizes: Sizes, training: Training) -> int:
-    """The adapters' copies of their inputs and their low-rank outputs, without dropout."""
+    """The adapters' copies of their inputs and their low-rank outputs, without dropout.
+
+    Inputs that need no cast are not copied: layers share them.
+    """
     width = training.compute_bytes if training.autocast else 4
     widths = linear_widths(sizes)
-    adapted = [widths[role] for role in training.adapted if role in widths]
-    return width * sum(wide + training.config.lora_rank for wide, _ in adapted)
+    adapted = [role for role in training.adapted if role in widths]
+    copied = not training.upcast or training.autocast
+    inputs = {role if copied else _SHARED[role]: widths[role][0] for role in adapted}
+    inputs.pop(_AMONG_HEADS, None)
+    return width * (sum(inputs.values()) + training.config.lora_rank * len(adapted))
 
 
 def logits(sizes: Sizes, training: Training) -> Term | None:

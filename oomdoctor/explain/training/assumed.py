@@ -106,7 +106,7 @@ class Training:
         """Whether the norms have 32-bit weights, so that what runs between layers has 32 bits."""
         if self.quantized_in_4_bits:
             return self.config.kbit_prepare != "none"
-        return self.config.method == "full" and self.config.weights_dtype == "float32"
+        return self.config.method != "qlora" and self.config.weights_dtype == "float32"
 
     @property
     def quantized_in_4_bits(self) -> bool:

@@ -9,7 +9,13 @@ from explain_make import LLAMA_8B
 
 from oomdoctor.analysis.memory.bounds import weights_bytes
 from oomdoctor.analysis.memory.closed_form import Term
-from oomdoctor.explain.memory.activations import activations, layer_bytes_per_token, logits
+from oomdoctor.explain.memory.activations import (
+    activations,
+    layer_bytes_per_token,
+    logits,
+    scores_bytes_per_token,
+    weight_copies,
+)
 from oomdoctor.explain.memory.model_sizes import Sizes, sizes_of
 from oomdoctor.explain.memory.moments import moments
 from oomdoctor.explain.memory.states import (
@@ -115,6 +121,33 @@ def test_eager_attention_adds_the_square() -> None:
     assert eager.size_bytes - sdpa.size_bytes == 32 * 32 * 4096 * 4096 * 6
 
 
+@pytest.mark.parametrize(
+    ("settings", "stores"),
+    [
+        ({"weights_dtype": "float32"}, True),
+        ({"weights_dtype": "float32", "autocast_dtype": "bfloat16"}, False),
+        ({}, False),
+    ],
+)
+def test_sdpa_stores_scores_of_32_bit_queries_that_share_keys(
+    settings: dict[str, object], stores: bool
+) -> None:
+    """As simulated: 28 x 768 MiB of softmax for Qwen2.5-1.5B at 4 x 2048, none in 16 bits."""
+    training = _training(micro_batch_size=1, sequence_length=4096).changed(**settings)
+    assert scores_bytes_per_token(_llama(), training) == (4 * 32 * 4096 if stores else 0)
+
+
+def test_frozen_weights_in_32_bits_have_copies_under_autocast() -> None:
+    """As counted on the CPU: 2 bytes per parameter of each layer, and of the head."""
+    sizes = _llama()
+    training = _training(method="lora", weights_dtype="float32", autocast_dtype="bfloat16")
+    whole = weight_copies(sizes, training)
+    assert whole is not None
+    assert whole.size_bytes == 2 * (32 * sizes.layer_parameters + 128256 * 4096)
+    head = weight_copies(sizes, training.changed(activation_checkpointing="full"))
+    assert head is not None and head.size_bytes == 2 * 128256 * 4096
+
+
 def test_logits_vanish_with_the_fused_loss() -> None:
     sizes, training = _llama(), _training(micro_batch_size=2, sequence_length=2048)
     whole = logits(sizes, training)
@@ -153,6 +186,8 @@ ATTENTION = "attention"
         ({"autocast_dtype": "bfloat16"}, 11816),
         ({"method": "lora"}, 13204),  # as most trainings are: adapters under autocast
         ({"method": "lora", "autocast_dtype": "none"}, 17432),
+        ({"method": "lora", "weights_dtype": "float32"}, 12896),
+        ({"method": "lora", "weights_dtype": "float32", "autocast_dtype": "none"}, 19608),
         ({"method": "lora", "lora_targets": ATTENTION}, 10568),
         ({"method": "lora", "lora_targets": ATTENTION, "autocast_dtype": "none"}, 12520),
         ({"method": "qlora", "lora_targets": ("q_proj", "v_proj")}, 9464),
@@ -162,7 +197,7 @@ ATTENTION = "attention"
 def test_what_a_layer_keeps(settings: dict[str, object], saved: int) -> None:
     sizes = sizes_of(MEASURED)
     assert sizes is not None
-    training = _training(weights_dtype="bfloat16", lora_rank=4, **settings)
+    training = _training(**{"weights_dtype": "bfloat16", "lora_rank": 4, **settings})
     training = training.changed(kbit_prepare="none")  # as it was measured
     assert layer_bytes_per_token(sizes, training) == pytest.approx(saved, rel=0.03)
 
