@@ -26,12 +26,27 @@ from oomdoctor.records.report.report import (
     Warn,
 )
 from oomdoctor.records.report.user_training import YourRung
+from oomdoctor.records.report.warnings import unusual_sizes, warning
 from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.system.machine.nvml import list_gpus
+from oomdoctor.system.recipes.recipes import left_out
 from oomdoctor.system.store.run_folders import RunFolder
 
 # Where a plan was given a size instead of a card.
 SIZE_SOURCE = "as requested"
+
+
+def warnings_of(request: SurveyRequest) -> list[Warn]:
+    """What is said of the ladder before anything of it is tried."""
+    found = unusual_sizes(rung.config for rung in request.recipe.rungs)
+    for_one = left_out(
+        request.recipe,
+        sequence_length=request.sequence_length,
+        effective_batch_size=request.effective_batch_size,
+        micro_batch_size=request.micro_batch_size,
+        gpus=request.gpus,
+    )
+    return [*found, *([warning("left_out", names=for_one)] if for_one else [])]
 
 
 def report(

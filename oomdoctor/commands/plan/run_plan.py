@@ -17,6 +17,7 @@ from oomdoctor.commands.events import Listener, SurveyEvent, starting
 from oomdoctor.commands.jobs.host import WorkerHost
 from oomdoctor.commands.jobs.launch import Stopped, on_one_gpu
 from oomdoctor.commands.jobs.simulators import Simulators
+from oomdoctor.commands.ladder.assemble import warnings_of
 from oomdoctor.commands.ladder.dataset import count_rows, other_shapes
 from oomdoctor.commands.ladder.ledger import bounds_only, counts_from_config
 from oomdoctor.commands.ladder.unfinished import keeping
@@ -42,7 +43,7 @@ from oomdoctor.commands.plan.verify import Checker, verify
 from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.records.job.result import Attempt, Inspection, ProbeJob
 from oomdoctor.records.report.report import Report, SurveyRequest, Warn
-from oomdoctor.records.report.warnings import calibration_ignored, quoted, unusual_sizes, warning
+from oomdoctor.records.report.warnings import calibration_ignored, quoted, warning
 from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.system.environment import worker_environment
 from oomdoctor.system.models import hub
@@ -134,7 +135,7 @@ def _known_of(request: SurveyRequest) -> Findings:
     ranks = fewest.high if fewest is not None else request.most_gpus()
     cards = cards_of(request.plan, request.headroom, ranks)
     found = quoted("model_source", notes)
-    found += unusual_sizes(rung.config for rung in request.recipe.rungs)
+    found += warnings_of(request)
     return Findings(request, spec, cards, found + _card_warnings(cards, request))
 
 

@@ -27,7 +27,7 @@ from oomdoctor.commands.probe.state import Ending, Stop, SurveySetup, SurveyStat
 from oomdoctor.commands.probe.walk import SurveyJobs, is_alone, record_rungs, walk
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.report.report import Report, SurveyRequest, Warn
-from oomdoctor.records.report.warnings import quoted, unusual_sizes, warning
+from oomdoctor.records.report.warnings import quoted, warning
 from oomdoctor.system.environment import worker_environment
 from oomdoctor.system.machine.capabilities import installed_versions
 from oomdoctor.system.machine.devices import Device, choose_devices, describe
@@ -120,7 +120,7 @@ def _setup(request: SurveyRequest, folder: RunFolder) -> SurveySetup:
     if request.weights == "pretrained":
         startup_errors.check_weights(spec)
     found += quoted("model_source", notes)
-    found += unusual_sizes(rung.config for rung in request.recipe.rungs)
+    found += assemble.warnings_of(request)
     return SurveySetup(request, spec, chosen, folder, tuple(found))
 
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict, Unpack
+from typing import Any, NamedTuple, NotRequired, TypedDict, Unpack
 
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.configuration.config import Recipe, Rung, TrainConfig
@@ -81,7 +81,7 @@ def load_recipe(name_or_path: str, **sizes: Unpack[Sizes]) -> Recipe:
 
     `sizes` fills in the sequence length, the effective batch size and the number of GPUs if the
     recipe sets none, and the micro-batch size if the recipe says "auto". A built-in recipe leaves
-    `hybrid` out on GPUs that are not several whole nodes.
+    out what does not work on several GPUs: see `left_out`.
 
     Raises:
         OomDoctorError: there is no such recipe, or it has errors; all are listed (exit 2).
@@ -94,7 +94,7 @@ def load_recipe(name_or_path: str, **sizes: Unpack[Sizes]) -> Recipe:
         raise _unknown(name_or_path)
     path = _folder() / f"{name_or_path}{_SUFFIX}" if built_in else own
     source = "built-in" if built_in else name_or_path
-    description, rungs, faults = _read(path, sizes, built_in=built_in)
+    description, rungs, faults, _ = _read(path, sizes, built_in=built_in)
     if faults:
         count = "an error" if len(faults) == 1 else f"{len(faults)} errors"
         raise usage_error(
@@ -107,9 +107,16 @@ def load_recipe(name_or_path: str, **sizes: Unpack[Sizes]) -> Recipe:
     return Recipe(Path(path.name).stem, description, rungs, source)
 
 
+def left_out(recipe: Recipe, **sizes: Unpack[Sizes]) -> tuple[str, ...]:
+    """The labels of a built-in recipe's configurations that do not work on so many GPUs."""
+    if recipe.source != "built-in" or (sizes.get("gpus") or 1) == 1:
+        return ()
+    return _read(_folder() / f"{recipe.name}{_SUFFIX}", sizes, built_in=True).left_out
+
+
 def check_recipe(path: Path) -> tuple[str, ...]:
     """The errors in a recipe, as lines `FILE:LINE: what`; empty if there are none."""
-    return tuple(_read(path, _NO_SIZES)[2])
+    return tuple(_read(path, _NO_SIZES).errors)
 
 
 def parse_rung(text: str, yours: TrainConfig | None = None, **sizes: Unpack[Sizes]) -> Rung:
@@ -184,22 +191,29 @@ def _unknown(name: str) -> OomDoctorError:
     )
 
 
-def _read(
-    path: Path | Traversable, sizes: Sizes, *, built_in: bool = False
-) -> tuple[str, tuple[Rung, ...], list[str]]:
-    """Description, rungs and errors of a file; the rungs are valid only if there are no errors."""
+class _Read(NamedTuple):
+    """What a file says. The rungs are valid only if there are no errors."""
+
+    description: str
+    rungs: tuple[Rung, ...]
+    errors: Sequence[str]
+    left_out: tuple[str, ...] = ()
+
+
+def _read(path: Path | Traversable, sizes: Sizes, *, built_in: bool = False) -> _Read:
     try:
         text = _text(path)
         document = toml_of(text)
     except OSError as error:
-        return "", (), [f"cannot read {path}: {error.strerror}"]
+        return _Read("", (), [f"cannot read {path}: {error.strerror}"])
     except UnicodeDecodeError:
-        return "", (), [f"{path}: not UTF-8 text"]
+        return _Read("", (), [f"{path}: not UTF-8 text"])
     except (ValueError, RecursionError) as error:
-        return "", (), [_syntax_fault(path, text, error)]
+        return _Read("", (), [_syntax_fault(path, text, error)])
     reader = _Reader(path, find_lines(text), sizes, built_in=built_in)
     reader.read(document)
-    return str(document.get("description", "")), tuple(reader.rungs), reader.errors()
+    rungs, left_out = tuple(reader.rungs), tuple(reader.left_out)
+    return _Read(str(document.get("description", "")), rungs, reader.errors(), left_out)
 
 
 def _text(path: Path | Traversable) -> str:
@@ -224,6 +238,7 @@ class _Reader:
     ) -> None:
         self.path, self.lines, self.sizes, self.built_in = path, lines, sizes, built_in
         self.rungs: list[Rung] = []
+        self.left_out: list[str] = []
         self._faults: list[tuple[int, str]] = []
         self._labels: dict[str, int] = {}
         self._configs: dict[str, int] = {}
@@ -272,6 +287,9 @@ class _Reader:
                 rung, faults = build_rung({**defaults, **own}, **self.sizes, named=own)
                 if self.built_in and is_between_nodes(rung.config):
                     continue
+                if self.built_in and self._is_for_one(faults):
+                    self.left_out.append(rung.label)
+                    continue
                 label = rung.label
                 faults = faults or self._repeated(index, rung)
                 self.rungs.append(rung)
@@ -281,6 +299,12 @@ class _Reader:
                 if key not in table and key in default_keys:
                     place = ("defaults", 0)
                 self._fault(*place, key, f"{head}: {key}: {what}")
+
+    def _is_for_one(self, faults: Sequence[KeyFault]) -> bool:
+        """Whether a rung without errors on one GPU has one on several, whatever the sizes are."""
+        return (self.sizes.get("gpus") or 1) > 1 and any(
+            key not in Sizes.__annotations__ for key, _ in faults
+        )
 
     def _repeated(self, index: int, rung: Rung) -> list[KeyFault]:
         # By rung_key: all micro-batch sizes of a configuration belong to one rung.

@@ -50,6 +50,7 @@ WORDED: dict[tuple[str, str], tuple[dict[str, object], str]] = {
         "4,096 to 1,024",
     ),
     ("sequence_length", "sweep"): ({"model": "gpt2", "limit": 1024}, "1,024"),
+    ("left_out", "text"): ({"names": ["fp8+ddpx2"]}, "several GPUs with ddp: fp8+ddpx2"),
     ("not_recorded", "text"): (
         {"kind": "trace", "label": "lora-r16", "reason": "it did not run"},
         "no trace of lora-r16: it did not run",

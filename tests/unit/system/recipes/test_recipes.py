@@ -15,6 +15,7 @@ from oomdoctor.system.recipes import recipes
 from oomdoctor.system.recipes.recipes import (
     Sizes,
     check_recipe,
+    left_out,
     load_recipe,
     parse_rung,
     recipe_names,
@@ -84,6 +85,24 @@ def test_a_recipe_for_several_gpus_spreads_every_rung(name: str) -> None:
         assert "none" not in {config.sharding for config in configs}
         between_nodes = "hybrid" in {config.sharding for config in configs}
         assert between_nodes == (name == "sharded" and gpus == 16)
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_a_built_in_recipe_leaves_out_what_several_gpus_cannot_train(name: str) -> None:
+    """`--recipe methods --gpus 2` ended with six errors in a file that is not the user's."""
+    sizes = {**NO_SIZES, "effective_batch_size": 16, "gpus": 2}
+    recipe = load_recipe(name, **sizes)  # type: ignore[arg-type]
+    assert recipe.rungs and not any(config_faults(rung.config) for rung in recipe.rungs)
+    without = left_out(recipe, **sizes)  # type: ignore[arg-type]
+    assert bool(without) == (name in ("methods", "host"))
+    assert not {rung.label for rung in recipe.rungs} & set(without)
+    assert left_out(recipe, **{**sizes, "gpus": 1}) == ()  # type: ignore[arg-type]
+
+
+def test_a_batch_that_the_gpus_cannot_share_is_an_error_of_the_command_line() -> None:
+    sizes = {**NO_SIZES, "effective_batch_size": 10, "gpus": 4}
+    with pytest.raises(OomDoctorError, match="10 is not a multiple of the 4 GPUs"):
+        load_recipe("quick", **sizes)  # type: ignore[arg-type]
 
 
 def test_on_several_gpus_a_rung_without_sharding_is_copied_to_each() -> None:
