@@ -184,7 +184,7 @@ def json_records() -> str:
     for name, shape in build()["$defs"].items():
         said = shape.get("description", "")
         for field in shape["properties"].values():  # what a row says is not said above it as well
-            said = said.replace(f" {field.get('description', '-')}", "")
+            said = said.replace(f" {field['description']}", "") if "description" in field else said
         parts += [f"### {name}", *([said] if said else []), _keys(shape)]
     return "\n\n".join(parts)
 
@@ -237,7 +237,7 @@ def memory_errors() -> str:
         for r in catalogue.peak_errors()
         if r.reference == "emulated" and r.torch and not r.compute_capability
     ]
-    head = ("method", "peak", "torch", "rungs", "median error", "95% within")
+    head = ("method", "peak", "torch", "configurations", "median error", "95% within")
     return table(head, rows)
 
 
@@ -254,7 +254,7 @@ def proof() -> str:
     return (
         f"How far to trust it: {count} predicted peaks were compared with torch's own CUDA code on "
         f"[an emulated\nGPU](docs/emulation.md), median difference {median:.3%}; {len(errors)} "
-        f"published trainings on several real GPUs, median\ndifference "
+        f"published jobs on several real GPUs, median\ndifference "
         f"{statistics.median(errors):.1%}, worst {errors[-1]:.1%}. [How the numbers are "
         "made](docs/how-the-numbers-are-made.md)."
     )
@@ -298,7 +298,7 @@ def published_many() -> str:
 
 
 def _published_errors() -> list[float]:
-    """The differences of published trainings on several GPUs, without sign, the smallest first."""
+    """The differences of published jobs on several GPUs, without sign, the smallest first."""
     known = json.loads(PUBLISHED_MANY.read_text(encoding="utf-8"))
     found = [row for row in known if "predicted_bytes" in row]
     return sorted(abs(row["predicted_bytes"] / row["measured_bytes"] - 1) for row in found)

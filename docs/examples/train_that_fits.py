@@ -1,4 +1,4 @@
-"""The same training as train.py, with the settings of a rung that fits an RTX 4090."""
+"""The same training as train.py, with the settings of a configuration that fits an RTX 4090."""
 
 import torch
 from transformers import AutoModelForCausalLM, Trainer, TrainingArguments

@@ -1,4 +1,4 @@
-"""`oomdoctor watch`: the memory of a training that runs now, and when it will be full."""
+"""`oomdoctor watch`: the memory of a running job, and when it will be full."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class WatchOptions:
 
 @flatten
 def watch(options: WatchOptions) -> None:
-    """Show the memory of a training that runs now.
+    """Show the GPU memory of a running job.
 
-    The page has memory by process, the trend, and the time until it is full. There is more to see
-    if the training was started by `oomdoctor run` or has the callback of oomdoctor.monitor. On a
-    terminal the page is renewed every second until the training ends. Exit code 3 if there is
-    nothing to watch, 5 without a GPU.
+    The output has memory by process, the trend, and the time until it is full. There is more to
+    see if the job was started by `oomdoctor run` or has the callback of oomdoctor.monitor. On a
+    terminal the output is renewed every second until the job ends. Exit code 3 if there is nothing
+    to watch, 5 without a GPU.
 
     Examples:
       oomdoctor watch latest

@@ -109,7 +109,7 @@ def documents_of(text: str) -> list[Document]:
         command = command_in(read_text(path, OPTION))
         if command is None:
             hint = "pass the command itself: --from 'train.py --max_length 1024 ...'"
-            raise _unfit("bad_config", path, "no line of it starts a training", hint)
+            raise _unfit("bad_config", path, "no line of it starts a training run", hint)
         return _of_command(command, text, path.parent)
     command = command_in(text)
     if command is None:

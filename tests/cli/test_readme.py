@@ -163,15 +163,15 @@ def test_paths_that_are_named_exist(page):
         assert list(ROOT.glob(path.rstrip("/"))), path
 
 
-def test_the_house_has_every_room():
-    package = ROOT / "oomdoctor"
-    rooms = {str(file.parent.relative_to(package)) for file in package.rglob("__init__.py")} - {"."}
-    house = PAGES["CONTRIBUTING.md"].partition("## The house")[2].partition("## The flow")[0]
-    drawn = house.partition("```")[2].partition("```")[0]
+def test_the_map_has_every_package():
+    root = ROOT / "oomdoctor"
+    packages = {str(file.parent.relative_to(root)) for file in root.rglob("__init__.py")} - {"."}
+    text = PAGES["CONTRIBUTING.md"].partition("## The packages")[2].partition("## The flow")[0]
+    drawn = text.partition("```")[2].partition("```")[0]
     named = set(re.findall(r"([a-z]\w+)/", drawn))
-    assert named <= {room.rpartition("/")[2] for room in rooms}
-    assert {room.split("/")[1] for room in rooms if room.count("/") == 1} <= named
-    assert {room for room in rooms if "/" not in room} <= set(re.findall(r"\w+", drawn))
+    assert named <= {package.rpartition("/")[2] for package in packages}
+    assert {package.split("/")[1] for package in packages if package.count("/") == 1} <= named
+    assert {each for each in packages if "/" not in each} <= set(re.findall(r"\w+", drawn))
     assert drawn.count("\n") <= 42
 
 

@@ -59,7 +59,7 @@ def test_a_key_of_a_rung_is_at_most_ten_files_and_no_golden(tmp_path: Path) -> N
     for name in _files_of_git():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, tmp_path / name)
-    _apply(_hunks("A key of a rung"), tmp_path)
+    _apply(_hunks("A key of a configuration"), tmp_path)
     for script in ("build_schema", "update_goldens", "build_docs"):
         _run(tmp_path, f"scripts/{script}.py")
     changed = sorted(_changed(tmp_path))

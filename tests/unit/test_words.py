@@ -8,8 +8,10 @@ named in `QUOTED`.
 from __future__ import annotations
 
 import ast
+import json
 import re
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,16 @@ BANNED = {
     r"\bcentre\b|\bgrey\b|\bjudgement\b": "center, gray, judgment",
 }
 PATTERN = re.compile("|".join(f"(?:{pattern})" for pattern in BANNED))
+# Code calls a configuration a rung, and so do `--rung` and JSON keys; a text for people does not.
+NAMES = re.compile(
+    r"`[^`]*`|<!--.*?-->|\(images/\S*\)|(?:\\?-){2}rung[\w-]*|\[\[rung\]\]|^rung: must be"
+    r"|\[Rung\]\(#rung\)|^### Rung$|\*rung\*|\{rungs\b",
+    re.MULTILINE,
+)
+WORKING_NAME = re.compile(
+    r"\b[Rr]ungs?\b|\b[Tt]rainings\b"
+    r"|\b[Aa] training\b(?! (?:run|step|configuration|script|job|file|set|setting|program)\b)"
+)
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
@@ -65,6 +77,15 @@ PAGES = [
     ROOT / "oomdoctor" / "data" / "timeline" / "page.html",
     *sorted((ROOT / "oomdoctor" / "data" / "timeline").glob("[!u]*.js")),
     *sorted((ROOT / "oomdoctor" / "data").rglob("*.toml")),
+]
+READ = [
+    *(page for page in PAGES if page.suffix in (".md", ".txt") or page.parent.name == "recipes"),
+    *sorted((ROOT / "docs" / "man").iterdir()),
+    *sorted((ROOT / "tests" / "data" / "golden").glob("*.md")),
+]
+DATA = [
+    *sorted((ROOT / "oomdoctor" / "data").rglob("*.toml")),
+    ROOT / "oomdoctor" / "data" / "report.schema.json",
 ]
 WIDTH = 110
 MODULES = sorted((ROOT / "oomdoctor").rglob("*.py"))
@@ -83,11 +104,37 @@ def found(text: str, file: Path) -> list[str]:
     return [text[max(0, m.start() - 30) : m.end() + 30] for m in PATTERN.finditer(text)]
 
 
+def working_names(text: str) -> list[str]:
+    """Our own names of things in a text for a person, each with some words around it."""
+    text = " ".join(NAMES.sub("", text).split())
+    return [text[max(0, m.start() - 30) : m.end() + 30] for m in WORKING_NAME.finditer(text)]
+
+
+def values(table: Mapping[str, object] | list[object]) -> Iterator[str]:
+    """The texts of a TOML or JSON document, and the keys that are sentences."""
+    if isinstance(table, Mapping):
+        yield from (key for key in table if " " in key)
+    for value in table.values() if isinstance(table, Mapping) else table:
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, (Mapping, list)):
+            yield from values(value)
+
+
 def strings(module: Path) -> Iterator[tuple[int, str]]:
     """Every string of a module that has a space in it, with its line."""
     for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
             yield node.lineno, node.value
+
+
+def messages(module: Path) -> Iterator[ast.Constant]:
+    """The strings of a module that have a space in them and are no docstrings."""
+    tree = ast.parse(module.read_text(encoding="utf-8"))
+    said = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and id(node) not in said and " " in str(node.value):
+            yield node
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -124,6 +171,32 @@ def test_the_package_is_plain_english() -> None:
     assert not turns, "\n" + "\n".join(turns)
 
 
+@pytest.mark.parametrize("page", READ, ids=lambda page: page.name)
+def test_a_text_says_configuration(page: Path) -> None:
+    assert not working_names(page.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("file", DATA, ids=lambda file: file.name)
+def test_the_texts_in_data_say_configuration(file: Path) -> None:
+    load = json.loads if file.suffix == ".json" else tomllib.loads
+    texts = [
+        text
+        for text in values(load(file.read_text(encoding="utf-8")))
+        if " " in text and "\\b" not in text
+    ]
+    assert not [turn for text in texts for turn in working_names(text)]
+
+
+def test_the_messages_of_the_package_say_configuration() -> None:
+    turns = [
+        f"{module.relative_to(ROOT)}:{node.lineno}: ...{turn}..."
+        for module in MODULES
+        for node in messages(module)
+        for turn in working_names(str(node.value))
+    ]
+    assert not turns, "\n" + "\n".join(turns)
+
+
 @pytest.mark.parametrize("verb", ["", "probe", "plan", "explain", "show", "recipes", "env", "gpus"])
 def test_help_is_plain_english(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     from oomdoctor.cli.main import run
@@ -131,8 +204,11 @@ def test_help_is_plain_english(verb: str, capsys: pytest.CaptureFixture[str]) ->
     assert run([*verb.split(), "--help"]) == 0
     text = capsys.readouterr().out
     assert text and not found(text, ROOT / "README.md")
+    assert not working_names(text)
 
 
 def test_the_list_finds_what_it_is_for() -> None:
     said = "A row that is short by a hair is told; the hopeless are quantised afresh."
     assert len(found(said, ROOT / "README.md")) == 5
+    said = "Add a rung with `--rung` or --rung; two trainings, or a training that ends, need rungs."
+    assert len(working_names(said)) == 4

@@ -65,7 +65,7 @@ def unknown(found: Diagnosis) -> str | None:
     if found.model is None:
         return "the model is not known; add --model MODEL"
     if found.config is None:
-        return "add --micro-batch N and --seq-len N; sharded trainings cannot be simulated"
+        return "add --micro-batch N and --seq-len N; sharded jobs cannot be simulated"
     if found.room_bytes is None:
         return "the message does not say how much memory the GPU has"
     return None

@@ -115,7 +115,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class RankPeak:
-    """The peaks of one rank of a training on several GPUs. Reserved is None on the CPU."""
+    """The peaks of one rank of a job on several GPUs. Reserved is None on the CPU."""
 
     rank: int
     peak_allocated_bytes: int

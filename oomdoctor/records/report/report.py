@@ -76,9 +76,9 @@ class SurveyRequest:
     "transformers==4.51.3". With `emulate` (a card, a size or `NxCARD`) configurations run on an
     emulated GPU. `snapshot` and `trace` are the labels of configurations to record in a file.
     `gpus` is the world size of each configuration that fixes none. On emulated GPUs one rank of a
-    training on several runs, or all of them with `all_ranks`. Ranks are spread over `nodes`
-    machines of a Slurm job. `from_files` are the texts of --from, and `user_training` is what they
-    say; its configuration is the first of the recipe.
+    job on several runs, or all of them with `all_ranks`. Ranks are spread over `nodes` machines of
+    a Slurm job. `from_files` are the texts of --from, and `user_training` is what they say; its
+    configuration is the first of the recipe.
     """
 
     model: ModelRef

@@ -116,7 +116,7 @@ NO_LENGTH = "no file says how long a row is; --seq-len does"
 
 @dataclass(frozen=True, slots=True)
 class UserTraining:
-    """A training as the files of the user describe it.
+    """The user's job, as the files describe it.
 
     `task` is None if no file says it. `config` is the configuration, with the micro-batch size of
     the files.

@@ -133,7 +133,7 @@ class LivePoint:
 
 @dataclass(frozen=True, slots=True)
 class LiveMessage:
-    """An event of a training: a warning, an allocation that failed, a skipped batch, its end."""
+    """An event of a job: a warning, an allocation that failed, a skipped batch, its end."""
 
     event: LiveEventKind
     step: int
@@ -142,7 +142,7 @@ class LiveMessage:
 
 @dataclass(frozen=True, slots=True)
 class WatchedTraining:
-    """One GPU of a training that writes a live log, `log`.
+    """One GPU of a job that writes a live log, `log`.
 
     `step` is the last one, `step_s` the time that a step takes lately. Memory is what the last step
     left, and the peaks of the whole training. `capacity_bytes` is what the process can have.
@@ -176,7 +176,7 @@ class WatchedTraining:
 
 @dataclass(frozen=True, slots=True)
 class WatchAnswer:
-    """What was asked about, and what there is: GPUs by the driver, trainings by their logs."""
+    """What was asked about, and what there is: GPUs by the driver, jobs by their logs."""
 
     asked: str
     gpus: tuple[WatchedGpu, ...]

@@ -54,7 +54,7 @@ def draft_of(documents: Sequence[Document]) -> Draft:
         raise usage_error(
             "two_trainings",
             f"--from: {first.document.path} ({first.program.name}) and {second.document.path} "
-            f"({second.program.name}) both describe a training",
+            f"({second.program.name}) both describe a training run",
             "pass one of them, with the files of its launcher (accelerate, DeepSpeed)",
         )
     main = mains[0] if mains else taken[0]

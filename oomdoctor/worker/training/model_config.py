@@ -130,6 +130,6 @@ def model_class(spec: ModelSpec, config: PretrainedConfig) -> ModelClass:
     if spec.task == "causal-lm" and spec.model_type.endswith("_text"):
         raise UnsupportedError(
             f"{release} has no class for this language model alone ({spec.model_type}); leave out "
-            "--task, and set images=0 in --rung for a training on text with the vision encoder"
+            "--task, and set images=0 in --rung to train on text with the vision encoder"
         )
     raise UnsupportedError(f"{release} has no {AUTO_CLASSES[spec.task]} for {spec.model_type}")

@@ -67,7 +67,7 @@ def _flash(found: Answers) -> Finding:
         f"{1 + max(speeds):.1f} times as long with eager attention; this was not measured.",
         "Eager attention keeps a score for each pair of tokens, so the factor grows with the "
         "length and has no fixed value. PyTorch's default (sdpa) already has a flash kernel, "
-        "so a training that uses it gains no more memory.",
+        "so a job that uses it gains no more memory.",
     )
 
 
@@ -94,7 +94,7 @@ def _fragmentation(found: Answers) -> Finding:
     return Finding(
         "true" if within else "partly true" if max(plain) >= 0.05 else "false",
         f"At the peak, {percent(min(plain))} to {percent(max(plain))} more was reserved than "
-        f"allocated (median {percent(usual)}, {len(plain)} trainings with sequences of one "
+        f"allocated (median {percent(usual)}, {len(plain)} jobs with sequences of one "
         f"length). With expandable_segments the worst of {len(pairs)} pairs went from "
         f"{percent(before)} to {percent(after)}.",
         "There is no fixed share: it depends on which sizes are freed and asked for again. "
