@@ -24,7 +24,7 @@ def run(options: RunOptions) -> None:
 
     The script is not changed. On the GPUs of this machine it runs to its end, and if memory runs
     out, a folder keeps the evidence: a memory snapshot, the output and the diagnosis. With
-    --emulate it runs on GPUs that are not there: memory is exact, or the summary names what is not;
+    --emulate it runs on emulated GPUs: memory is exact, or the summary names what is not;
     out-of-memory errors are real, values and speeds mean nothing, and the training stops once
     memory repeats. The summary goes to stderr. The exit code is that of the command.
 

@@ -65,6 +65,7 @@ NAMES = re.compile(
 )
 WORKING_NAME = re.compile(
     r"\b[Rr]ungs?\b|\b[Tt]rainings\b"
+    r"|\b[Bb]eside\b|\bthat (?:is|are) not there\b|\bneed not be here\b"
     r"|\b[Aa] training\b(?! (?:run|step|configuration|script|job|file|set|setting|program)\b)"
 )
 PAGES = [

@@ -59,7 +59,7 @@ class TrainConfig:
     use_rslora: bool = False
     """rsLoRA: adapters are scaled by alpha / sqrt(rank), not alpha / rank, as in peft."""
     modules_to_save: tuple[str, ...] = ()
-    """Modules that are trained whole beside the adapters, such as embed_tokens and lm_head. peft
+    """Modules that are trained whole next to the adapters, such as embed_tokens and lm_head. peft
     trains a copy and keeps the original."""
     adapter_dtype: choices.AdapterDtype = "default"
     """The dtype of adapters and `modules_to_save`. By default as peft makes them: adapters in
@@ -92,7 +92,7 @@ class TrainConfig:
     num_generations: int = 8
     """For `grpo`: completions of a prompt."""
     vllm_gpu_memory_utilization: float = 0.0
-    """For `grpo`: the share of the card that vLLM holds beside the step, as TRL's setting of this
+    """For `grpo`: the share of the card that vLLM holds next to the step, as TRL's setting of this
     name with `vllm_mode="colocate"`. 0 is without vLLM, or with it on other cards."""
     vision: choices.Vision = "trained"
     """For models with images and text: whether the vision encoder is trained, and gets adapters."""

@@ -165,9 +165,9 @@ Slower = Literal["device", "host"]
 class PeakErrorRecord:
     """Errors of peaks of one kind, relative to those they were compared with.
 
-    `reference` is "emulated" for predictions beside the same configurations on the emulated GPU,
-    "published" for the emulated GPU beside runs of real ones that others published. What is None is
-    of every kind: `method`, `compute_capability` of the cards, `torch` (major and minor number:
+    `reference` is "emulated" for predictions against the same configurations on the emulated GPU,
+    "published" for the emulated GPU against runs of real ones that others published. What is None
+    is of every kind: `method`, `compute_capability` of the cards, `torch` (major and minor number:
     "2.12"). `p95` is the 95th percentile of the absolute errors.
     """
 

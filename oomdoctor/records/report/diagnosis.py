@@ -213,7 +213,7 @@ class Diagnosis:
     configuration, if batch and length are known; `simulated_bytes` is its peak on the device by
     simulation (`--exact`). `room_bytes` is what the process could have of the GPU: its capacity,
     less what other processes held, and no more than it was allowed. `context_bytes` is what it took
-    of that beside tensors: as the message shows, or what is usual for the GPU.
+    of that apart from tensors: as the message shows, or what is usual for the GPU.
     """
 
     source: str

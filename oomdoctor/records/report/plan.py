@@ -73,7 +73,7 @@ class PlanRequest:
     `suggest` changes are looked for that make a method fit. `fewest` asks for the fewest GPUs with
     which each configuration fits. `interconnect` links the GPUs; with "auto" it is that of the
     card. `host_memory_bytes` is the host memory of a machine. `context_bytes` is what the process
-    was seen to take beside its tensors, where that is known.
+    was seen to take besides its tensors, where that is known.
     """
 
     gpus: tuple[str, ...]

@@ -21,8 +21,8 @@ StepUnit = Literal["step", "pass"]
 class RunDevice:
     """The GPUs that the command saw: `gpus` of them, each with `total_bytes` as torch reports it.
 
-    `gpu_name` is None for a bare size. `usable_bytes` is what is left for tensors beside the CUDA
-    context, which takes `context_bytes`; of a real GPU also beside other processes, where the
+    `gpu_name` is None for a bare size. `usable_bytes` is what is left for tensors besides the CUDA
+    context, which takes `context_bytes`; of a real GPU also besides other processes, where the
     context is not known by itself.
     """
 
@@ -199,7 +199,7 @@ class RankMemory:
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:
-    """The memory of the host while the command ran, beside its GPUs.
+    """The memory of the host while the command ran, in addition to its GPUs.
 
     `least_available_bytes` is the lowest of one sample a second. `kernel_kills` is how many
     processes the kernel ended meanwhile because memory was short: in the control group of the

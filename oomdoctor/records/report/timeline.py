@@ -77,7 +77,7 @@ class TimelineDevice:
 
     The first moment is before the first event. `event` counts the events until a moment, `at_us` is
     microseconds since the first event, and `phase` an index of `PHASES`. `rest` has what is
-    allocated beside `blocks`, by category; it is empty if all blocks are there. `steps` are pairs
+    allocated besides `blocks`, by category; it is empty if all blocks are there. `steps` are pairs
     of moments: the first of an optimizer step, and the first after it.
 
     Without `traced` no allocation was recorded: `peak` is then just what is allocated at the end.

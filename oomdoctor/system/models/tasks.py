@@ -74,10 +74,10 @@ def is_without_head(config: Mapping[str, Any]) -> bool:
 
 
 def other_input(config: Mapping[str, Any]) -> str | None:
-    """ "sound" or "images beside text" if the model takes them; None for text or images alone."""
+    """ "sound" or "images as well as text", if the model takes them; else None."""
     if _has(config, SOUND_KEYS):
         return "sound"
-    return "images beside text" if _has(config, VISION_KEYS) else None
+    return "images as well as text" if _has(config, VISION_KEYS) else None
 
 
 def _has(config: Mapping[str, Any], keys: tuple[str, ...]) -> bool:

@@ -22,7 +22,7 @@ def _checkpointing(found: Answers) -> Finding:
     within = [0.4 <= share <= 0.7 for share in (*saved, large)]
     return Finding(
         "true" if all(within) else "partly true" if any(within) else "false",
-        f"With whole layers it saves {_range(saved)} of what LoRA on Llama 2 7B holds beside its "
+        f"With whole layers it saves {_range(saved)} of what LoRA on Llama 2 7B holds besides its "
         f"weights (512 to 4,096 tokens), and {percent(large)} on Qwen2.5-7B (2,048). The "
         f"estimated cost is {_range(full)} of the time for full fine-tuning and {_range(lora)} "
         "for LoRA; this was not measured.",
@@ -62,8 +62,8 @@ def _flash(found: Answers) -> Finding:
     whole = min(ratios.values()) >= 5
     return Finding(
         "true" if whole else "partly true" if max(ratios.values()) > 2 else "false",
-        "Against eager attention, what LoRA on Llama 2 7B holds beside its weights is smaller by a "
-        f"factor of {listed} tokens. The whole step takes an estimated {1 + min(speeds):.1f} to "
+        "Against eager attention, what LoRA on Llama 2 7B holds besides its weights is smaller by "
+        f"a factor of {listed} tokens. The whole step takes an estimated {1 + min(speeds):.1f} to "
         f"{1 + max(speeds):.1f} times as long with eager attention; this was not measured.",
         "Eager attention keeps a score for each pair of tokens, so the factor grows with the "
         "length and has no fixed value. PyTorch's default (sdpa) already has a flash kernel, "

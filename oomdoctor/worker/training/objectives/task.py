@@ -98,7 +98,7 @@ def note_generation(setup: Setup) -> None:
     config, model = setup.config, setup.job.model
     if config.vllm_gpu_memory_utilization:
         setup.notes.append(
-            f"vLLM holds {config.vllm_gpu_memory_utilization:.0%} of the card beside the training "
+            f"vLLM holds {config.vllm_gpu_memory_utilization:.0%} of the card during the step "
             "(vllm_gpu_memory_utilization), with its own weights, keys and values; it counts as "
             "memory of libraries"
         )
@@ -114,8 +114,8 @@ def note_generation(setup: Setup) -> None:
         size = round(values * each * config.sequence_length * rows)
         kept = f"up to {format_bytes(size)} of keys and values"
     setup.notes.append(
-        f"the training step only; to generate {rows} completions, transformers keeps {kept} beside "
-        "weights and optimizer states"
+        f"the training step only; to generate {rows} completions, transformers keeps {kept} on top "
+        "of weights and optimizer states"
     )
 
 

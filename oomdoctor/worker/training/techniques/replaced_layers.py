@@ -43,7 +43,7 @@ _NOTE = (
     'accelerate\'s mixed_precision="fp8" with AORecipeKwargs'
 )
 _ENGINE_NOTE = (
-    "fp8 replaces all linear layers and layer norms by those of Transformer Engine, with delayed "
+    "fp8 replaces all linear layers and layer norms by Transformer Engine's, with delayed "
     'scaling; in a training script: accelerate\'s mixed_precision="fp8" with TERecipeKwargs'
 )
 

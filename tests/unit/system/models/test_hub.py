@@ -268,7 +268,7 @@ def test_language_model_of_a_vision_language_model(tmp_path: Path) -> None:
     spec, notes = resolve_with_notes(ModelRef(name, task="causal-lm"))
     assert (spec.model_type, spec.architecture) == ("mistral", "MistralForCausalLM")
     assert notes == (
-        "only the language model is used; the parts for images beside text are left out",
+        "only the language model is used; the parts for images as well as text are left out",
     )
     del config["text_config"]
     _folder(tmp_path, config)

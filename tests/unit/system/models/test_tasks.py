@@ -122,7 +122,7 @@ def test_text_part() -> None:
         "architectures": ["Gemma3ForCausalLM"],
         "tie_word_embeddings": True,
     }
-    assert other_input(GEMMA) == "images beside text"
+    assert other_input(GEMMA) == "images as well as text"
     assert other_input(part) is None
 
 
