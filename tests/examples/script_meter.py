@@ -8,6 +8,7 @@ CASES is a JSON list. A case with `job` is a rung, measured as `probe` does. One
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -23,6 +24,17 @@ from oomdoctor.records.codec import loads
 from oomdoctor.records.facts.categories import WEIGHTS
 from oomdoctor.records.job.result import ProbeJob
 
+MODULES = (
+    "bitsandbytes",
+    "datasets",
+    "oomdoctor.worker.measuring.measure",
+    "oomdoctor.worker.training.build",
+    "peft",
+    "transformers.models.llama.modeling_llama",
+    "transformers.trainer",
+)
+TRL = ("trl.trainer.sft_trainer",)
+
 
 def main(cases: Path, answers: Path) -> None:
     """Measure every case, one after the other."""
@@ -32,16 +44,13 @@ def main(cases: Path, answers: Path) -> None:
 
 
 def warm_up() -> None:
-    """Import once what every case needs."""
-    import bitsandbytes
-    import peft
+    """Import once what the cases need: transformers and TRL load much of it on first use."""
+    for name in (*MODULES, *(TRL if find_spec("trl") is not None else ())):
+        importlib.import_module(name)
     import torch
-    import transformers
 
-    del bitsandbytes, peft, transformers
-    if find_spec("trl") is not None:
-        importlib.import_module("trl")
     torch.set_num_threads(1)
+    gc.freeze()  # else each fork copies every page that its first collection marks
 
 
 def in_fork(case: dict[str, Any]) -> dict[str, Any]:
