@@ -85,17 +85,15 @@ def data_of(config: TrainConfig, folder: Path) -> Path:
     return whole_pairs(pairs, folder / "whole.jsonl") if config.objective == "reward" else pairs
 
 
-def measured(folder: Path, cases: list[dict[str, Any]]) -> list[int]:
-    """The peaks of rungs and scripts, in bytes."""
+def answers_for(folder: Path, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What rungs and scripts answer, one after the other."""
     meter = Path(__file__).parents[1] / "examples" / "script_meter.py"
     (folder / "cases.json").write_text(json.dumps(cases))
     command = [sys.executable, str(meter), str(folder / "cases.json"), str(folder / "answers.json")]
     ended = subprocess.run(command, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
-    answers = json.loads((folder / "answers.json").read_text())
-    errors = [answer["error"] for answer in answers if "error" in answer]
-    assert not errors, errors[0]
-    return [answer["peak"] for answer in answers]
+    answers: list[dict[str, Any]] = json.loads((folder / "answers.json").read_text())
+    return answers
 
 
 def rung_and_script(name: str, model: Path, folder: Path) -> list[dict[str, Any]]:
@@ -108,50 +106,92 @@ def rung_and_script(name: str, model: Path, folder: Path) -> list[dict[str, Any]
     return [{"job": dumps(job)}, {"script": str(script), "words": words}]
 
 
-def test_a_script_needs_what_its_rung_needs(tmp_path: Path) -> None:
-    model = trainable_folder(tmp_path / "model")
-    endless = ending(trainable_folder(tmp_path / "endless"), 0)
-    cases = []
-    for name in CASES:
-        folder = tmp_path / name
-        folder.mkdir()
-        by_grpo = config_of(name).objective == "grpo"
-        cases += rung_and_script(name, endless if by_grpo else model, folder)
-    peaks = measured(tmp_path, cases)
-    more = {
-        name: script - rung
-        for name, rung, script in zip(CASES, peaks[::2], peaks[1::2], strict=True)
-    }
-    assert more == dict.fromkeys(CASES, 0)
+def ends_early(folder: Path) -> list[dict[str, Any]]:
+    """A rung of GRPO and its script, where each second completion ends early.
 
-
-def test_completions_that_end_early_need_masks_and_fp8_runs(tmp_path: Path) -> None:
-    """A rung has no padding, so sdpa needs no mask. With padding, each layer keeps one of all
-    pairs of tokens. FP8 is for GPUs, so no rung has it on the CPU; the scripts run there.
+    So in most steps one of two does.
     """
-    # Each second completion ends early, so in most steps one of two does.
-    model = ending(trainable_folder(tmp_path / "model"), 11)
-    cases = rung_and_script("grpo", model, tmp_path)
+    cases = rung_and_script("grpo", ending(trainable_folder(folder / "model"), 11), folder)
     cases[1]["words"] += ["--epochs", "3"]
-    data = words_file(tmp_path / "train.txt", LENGTH * 8)
+    return cases
+
+
+def with_fp8(model: Path, folder: Path) -> list[dict[str, Any]]:
+    """Scripts in FP8, which is for GPUs: no rung has it on the CPU, but the scripts run there."""
+    data = words_file(folder / "train.txt", LENGTH * 8)
     config = replace(config_of("dpo"), objective="default", fp8="torchao")
+    cases = []
     for target in ("trainer", "trl", "pytorch"):
-        script = tmp_path / target / "train.py"
+        script = folder / target / "train.py"
         script.parent.mkdir()
         script.write_text(export(StackRung(config, "fp8", str(model), device="cpu"), target))
         cases.append({"script": str(script), "words": ["--data", str(data)]})
-    rung, script_of_grpo, *_ = measured(tmp_path, cases)
-    masks = LAYERS * ROWS * LENGTH * LENGTH * BFLOAT16
-    assert script_of_grpo - rung == masks
+    return cases
 
 
-def test_a_bad_file_is_told_before_the_model_is_loaded(tmp_path: Path) -> None:
+def with_a_bad_file(folder: Path) -> dict[str, Any]:
+    """A script whose data lacks a column, and whose model is nowhere."""
     config = TrainConfig(micro_batch_size=2, effective_batch_size=4, objective="dpo")
-    (tmp_path / "train.py").write_text(export(StackRung(config, "a", "no/model"), "trl"))
-    (tmp_path / "bad.jsonl").write_text('{"prompt": "a", "chosen": "b"}')
-    command = [sys.executable, "train.py", "--data", "bad.jsonl"]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert ended.returncode == 1
-    assert ended.stderr.splitlines()[-1] == (
-        "bad.jsonl:1: rejected must be a text or chat messages"
-    )
+    script, data = folder / "train.py", folder / "bad.jsonl"
+    script.write_text(export(StackRung(config, "a", "no/model"), "trl"))
+    data.write_text('{"prompt": "a", "chosen": "b"}')
+    return {"script": str(script), "words": ["--data", str(data)]}
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+    """The answers of all cases by what they are of: one process imports TRL for all of them."""
+    base = tmp_path_factory.mktemp("objectives")
+
+    def folder_of(name: str) -> Path:
+        folder = base / name
+        folder.mkdir()
+        return folder
+
+    model = trainable_folder(base / "model")
+    endless = ending(trainable_folder(base / "endless"), 0)
+    cases: dict[str, list[dict[str, Any]]] = {}
+    for name in CASES:
+        by_grpo = config_of(name).objective == "grpo"
+        cases[name] = rung_and_script(name, endless if by_grpo else model, folder_of(name))
+    cases["ends early"] = ends_early(folder_of("ends early"))
+    cases["fp8"] = with_fp8(model, folder_of("fp8"))
+    cases["bad file"] = [with_a_bad_file(folder_of("bad file"))]
+    found = iter(answers_for(base, [case for one in cases.values() for case in one]))
+    return {name: [next(found) for _ in one] for name, one in cases.items()}
+
+
+def peaks(answers: list[dict[str, Any]]) -> list[int]:
+    """The peaks of rungs and scripts, in bytes."""
+    errors = [answer["error"] for answer in answers if "error" in answer]
+    assert not errors, errors[0]
+    return [answer["peak"] for answer in answers]
+
+
+def test_a_script_needs_what_its_rung_needs(answers: dict[str, list[dict[str, Any]]]) -> None:
+    more = {}
+    for name in CASES:
+        rung, script = peaks(answers[name])
+        more[name] = script - rung
+    assert more == dict.fromkeys(CASES, 0)
+
+
+def test_completions_that_end_early_need_masks(answers: dict[str, list[dict[str, Any]]]) -> None:
+    """A rung has no padding, so sdpa needs no mask. With padding, each layer keeps one of all
+    pairs of tokens.
+    """
+    rung, script = peaks(answers["ends early"])
+    assert script - rung == LAYERS * ROWS * LENGTH * LENGTH * BFLOAT16
+
+
+def test_scripts_run_with_fp8(answers: dict[str, list[dict[str, Any]]]) -> None:
+    assert all(peaks(answers["fp8"]))
+
+
+def test_a_bad_file_is_told_before_the_model_is_loaded(
+    answers: dict[str, list[dict[str, Any]]],
+) -> None:
+    (answer,) = answers["bad file"]
+    told = answer["error"].splitlines()[-1]
+    assert told.startswith("SystemExit: ")  # with a text, so the exit code is 1
+    assert told.endswith("bad.jsonl:1: rejected must be a text or chat messages")
