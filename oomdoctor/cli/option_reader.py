@@ -75,9 +75,13 @@ class Reader:
 
     def size(self, option: str, text: str) -> int:
         """A size in bytes."""
+        self.note_size(option, text)
+        return self.read(option, text, parse_size, 1)
+
+    def note_size(self, option: str, text: str) -> None:
+        """Say how a size was read, if its writer may have meant another."""
         if (note := size_note(text)) is not None:
             self.note(option, note)
-        return self.read(option, text, parse_size, 1)
 
     def count(self, option: str, text: str) -> int:
         """A count such as 1M."""

@@ -23,7 +23,7 @@ from oomdoctor.system.interpreters.environments import parse_versions, untested
 from oomdoctor.system.machine.capabilities import minimum_versions
 from oomdoctor.system.machine.devices import choose_device
 from oomdoctor.system.machine.nvml import list_gpus
-from oomdoctor.units import format_bytes, size_note
+from oomdoctor.units import format_bytes
 
 _SWEPT: dict[str, SweptKey] = {"seq-len": "sequence_length", "micro-batch": "micro_batch_size"}
 _ORDERS: tuple[CardOrder, ...] = get_args(CardOrder)
@@ -110,8 +110,8 @@ def _is_card(reader: Reader, name: str) -> bool:
     card = reader.read("--gpu", name, partial(card_named, headroom=0.0), None)
     if card is None:
         return False
-    if card.facts is None and (note := size_note(name)) is not None:
-        reader.note("--gpu", note)
+    if card.facts is None:
+        reader.note_size("--gpu", name)
     return True
 
 

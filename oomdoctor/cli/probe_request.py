@@ -29,7 +29,6 @@ from oomdoctor.records.report.searched import GpuRange
 from oomdoctor.system.environment import slurm
 from oomdoctor.system.machine.devices import choose_device
 from oomdoctor.system.machine.nvml import list_gpus
-from oomdoctor.units import size_note
 
 _WRITING_S = 60.0  # before the end of a Slurm job
 _HIGHEST_SEED = 2**63 - 1  # torch takes signed 64-bit seeds
@@ -99,8 +98,8 @@ def _emulate(reader: Reader, options: ProbeOptions, span: GpuRange) -> tuple[str
         return options.emulate, span
     _, name = split_count(options.emulate)
     card = gpus.card
-    if card.facts is None and (note := size_note(name)) is not None:
-        reader.note("--emulate", note)
+    if card.facts is None:
+        reader.note_size("--emulate", name)
     count = gpus.count
     if options.ladder.gpus is None:
         span = GpuRange(count, count)

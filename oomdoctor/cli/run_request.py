@@ -13,7 +13,6 @@ from oomdoctor.commands.devices.emulated import EmulatedGpus, emulated_gpus
 from oomdoctor.commands.run.interpreter import chosen_python, found_command, path_of
 from oomdoctor.commands.run.session import WatchRequest, Weights
 from oomdoctor.errors import usage_error
-from oomdoctor.units import size_note
 
 _EXAMPLE = "oomdoctor run --emulate 'RTX 4090' -- python train.py"
 
@@ -69,8 +68,8 @@ def _gpus(reader: Reader, text: str | None, *, alone: bool) -> EmulatedGpus | No
     if text is None:
         return None
     gpus = reader.read("--emulate", text, partial(emulated_gpus, alone=alone), None)
-    if gpus is not None and gpus.card.facts is None and (note := size_note(text)) is not None:
-        reader.note("--emulate", note)
+    if gpus is not None and gpus.card.facts is None:
+        reader.note_size("--emulate", text)
     return gpus
 
 

@@ -14,8 +14,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
+from oomdoctor.package_data import data_of
 from oomdoctor.records.job.simulation import Target
 from oomdoctor.units import MIB
 
@@ -25,18 +27,18 @@ _WARP = 32
 _MOST_VALUES, _FEWEST_VALUES = 256, 16  # per thread
 _MOST_BYTES = 2**31 - 1  # larger tensors are summed in halves, one after the other
 
-# (multiprocessors, threads that each holds): CUDA programming guide, and data/gpus.json for a V100,
-# T4, A100, RTX 3090, RTX 4090, H100, B200, B300 and RTX 5090.
-_HELD: dict[Capability, tuple[int, int]] = {
-    (7, 0): (80, 2048),
-    (7, 5): (40, 1024),
-    (8, 0): (108, 2048),
-    (8, 6): (82, 1536),
-    (8, 9): (128, 1536),
-    (9, 0): (132, 2048),
-    (10, 0): (148, 2048),
-    (10, 3): (148, 2048),
-    (12, 0): (170, 1536),
+# Multiprocessors of a V100, T4, A100, RTX 3090, RTX 4090, H100, B200, B300 and RTX 5090, from
+# data/gpus.json.
+_MULTIPROCESSORS: dict[Capability, int] = {
+    (7, 0): 80,
+    (7, 5): 40,
+    (8, 0): 108,
+    (8, 6): 82,
+    (8, 9): 128,
+    (9, 0): 132,
+    (10, 0): 148,
+    (10, 3): 148,
+    (12, 0): 170,
 }
 WORKSPACES = ("cublas", "cublas of the autograd thread")  # forward pass, backward pass
 
@@ -95,11 +97,11 @@ class RowSum(NamedTuple):
     semaphores: bool = False
 
 
+@cache
 def held_threads(capability: Capability) -> tuple[int, int]:
     """(multiprocessors, threads of each) of the cards with a compute capability."""
-    return (
-        _HELD.get(capability) or _HELD[min(_HELD, key=lambda known: _distance(known, capability))]
-    )
+    near = min(_MULTIPROCESSORS, key=lambda known: _distance(known, capability))
+    return _MULTIPROCESSORS[near], data_of("multiprocessors.toml")["{}.{}".format(*near)][0]
 
 
 def scratch_bytes(of: RowSum, capability: Capability) -> int:
