@@ -50,8 +50,18 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         subprocess.run([SCRIPT, "stop", folder], capture_output=True, timeout=60)
 
 
+@pytest.fixture(scope="session")
+def too_long(started: Cluster) -> str:
+    """A job with the shortest time limit, a minute. It is submitted first and read last."""
+    os.environ["SLURM_CONF"] = str(started.folder / "slurm.conf")
+    try:
+        return started.submit("echo training; sleep 300", "--time=1", "--nodelist=n1")
+    finally:
+        del os.environ["SLURM_CONF"]
+
+
 @pytest.fixture
-def cluster(started: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+def cluster(started: Cluster, too_long: str, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """The Slurm of these tests, which its commands find. The current folder is that of its jobs."""
     monkeypatch.setenv("SLURM_CONF", str(started.folder / "slurm.conf"))
     monkeypatch.chdir(started.work)

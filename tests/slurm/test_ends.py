@@ -7,24 +7,13 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from slurm_cluster import HOG, Cluster, doctor, explained
 
 
-@pytest.fixture(scope="module")
-def too_long(started: Cluster) -> Iterator[str]:
-    """A job with the shortest time limit, a minute. It is submitted first and read last."""
-    os.environ["SLURM_CONF"] = str(started.folder / "slurm.conf")
-    try:
-        yield started.submit("echo training; sleep 300", "--time=1", "--nodelist=n1")
-    finally:
-        del os.environ["SLURM_CONF"]
-
-
-def test_a_job_on_two_nodes(cluster: Cluster, too_long: str) -> None:
+def test_a_job_on_two_nodes(cluster: Cluster) -> None:
     said = cluster.ask("srun", "-N2", "-n2", "--mem=50", "sh", "-c", "echo $SLURMD_NODENAME")
     assert sorted(said.split()) == ["n1", "n2"]
 
@@ -137,11 +126,3 @@ def test_an_array_of_fifty(cluster: Cluster, tmp_path: Path) -> None:
     assert re.search(rf"{job}_8 +the job failed with exit code 3", page)
     one = explained(f"{job}_7")
     assert one["is_oom"]
-
-
-def test_a_time_out(cluster: Cluster, too_long: str) -> None:
-    cluster.until(too_long, "TIMEOUT", seconds=120)
-    found = explained(too_long)
-    assert (found["exit_code"], found["look_alike"]) == (3, "timeout")
-    assert "the job reached its time limit" in found["verdict"]
-    assert "--time" in found["short_answer"]
