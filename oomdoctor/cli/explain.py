@@ -150,7 +150,7 @@ def _simulated(found: Diagnosis, given: Given, options: ExplainOptions) -> Check
     it.
     """
     from oomdoctor.cli.explain_request import interpreter, model_of
-    from oomdoctor.cli.streams.running import carry_out
+    from oomdoctor.cli.streams.carry_out import carry_out
     from oomdoctor.commands.explain import exact
     from oomdoctor.system.store.run_folders import RunFolder
 

@@ -33,7 +33,7 @@ from oomdoctor.cli.runs import runs
 from oomdoctor.cli.show import show
 from oomdoctor.cli.snapshot import snapshot
 from oomdoctor.cli.streams import output
-from oomdoctor.cli.streams.running import stop_on_signals
+from oomdoctor.cli.streams.carry_out import stop_on_signals
 from oomdoctor.cli.triage import triage
 from oomdoctor.cli.watch import watch
 from oomdoctor.errors import ExitCode, OomDoctorError, machine_error

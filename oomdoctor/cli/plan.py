@@ -8,8 +8,8 @@ import typer
 
 from oomdoctor.cli.options.flatten import flatten
 from oomdoctor.cli.options.ladder import PlanOptions
+from oomdoctor.cli.streams.carry_out import carry_out, delete_old_runs
 from oomdoctor.cli.streams.output import publish_report
-from oomdoctor.cli.streams.running import carry_out, delete_old_runs
 
 
 @flatten
@@ -28,7 +28,7 @@ def plan(options: PlanOptions) -> None:
     """
     from oomdoctor.cli.option_reader import chosen_format
     from oomdoctor.cli.plan_request import plan_request
-    from oomdoctor.cli.streams.running import make_environment
+    from oomdoctor.cli.streams.carry_out import make_environment
     from oomdoctor.commands.plan.run_plan import run_plan
     from oomdoctor.system.store import run_folders
 

@@ -9,8 +9,8 @@ import typer
 
 from oomdoctor.cli.options.flatten import flatten, typed_options
 from oomdoctor.cli.options.ladder import ProbeOptions
+from oomdoctor.cli.streams.carry_out import carry_out, delete_old_runs
 from oomdoctor.cli.streams.output import publish_report
-from oomdoctor.cli.streams.running import carry_out, delete_old_runs
 
 if TYPE_CHECKING:
     from oomdoctor.records.report.report import SurveyRequest

@@ -11,7 +11,7 @@ import typer
 from oomdoctor.cli.options.flatten import flatten
 from oomdoctor.cli.options.verbs import RunOptions
 from oomdoctor.cli.streams import output
-from oomdoctor.cli.streams.running import delete_old_runs
+from oomdoctor.cli.streams.carry_out import delete_old_runs
 from oomdoctor.errors import OomDoctorError
 
 if TYPE_CHECKING:

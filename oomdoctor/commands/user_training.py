@@ -29,7 +29,7 @@ from oomdoctor.stacks.reading.merge import FILES_DISAGREE, draft_of, recognized
 from oomdoctor.stacks.writing.patch import Written, written
 from oomdoctor.system.environment import worker_environment
 from oomdoctor.system.models import hub
-from oomdoctor.system.train_config import read_text
+from oomdoctor.system.settings_file import read_text
 from oomdoctor.system.training_files import OPTION, read_documents
 
 _LIMIT_S = 120.0  # importing the libraries takes seconds, on a slow file system a minute

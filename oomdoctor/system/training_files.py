@@ -22,7 +22,7 @@ from oomdoctor.records.report.user_training import COMMAND_LINE, OF_SHELLS, Docu
 from oomdoctor.stacks.programs.trl import COMMANDS, CONFIGS, NOT_ITS_STEP
 from oomdoctor.stacks.reading.command_line import Command, command_in
 from oomdoctor.stacks.reading.script import read_script
-from oomdoctor.system.train_config import read_text, read_with_text
+from oomdoctor.system.settings_file import read_text, read_with_text
 
 OPTION = "--from"
 SAVED_ARGUMENTS = "training_args.bin"

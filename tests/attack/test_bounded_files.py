@@ -14,8 +14,8 @@ import pytest
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.system.price_file import read_prices
 from oomdoctor.system.recipes.recipes import check_recipe, load_recipe
+from oomdoctor.system.settings_file import read_train_config
 from oomdoctor.system.toml_text import MOST_PARTS, toml_of
-from oomdoctor.system.train_config import read_train_config
 
 MOST_BYTES = 1 << 30
 KEY = ".".join(["a"] * 20_000)

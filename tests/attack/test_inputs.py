@@ -17,7 +17,7 @@ from oomdoctor.records.job.model import ModelSpec
 from oomdoctor.records.report.user_training import Document
 from oomdoctor.snapshot.reading.snapshot import read_snapshot
 from oomdoctor.system.models.checkpoint import read_config
-from oomdoctor.system.train_config import read_train_config
+from oomdoctor.system.settings_file import read_train_config
 from oomdoctor.system.training_files import with_named_file
 from oomdoctor.worker.training.model_config import load_config
 

@@ -87,7 +87,7 @@ OURS = {
     "oomdoctor.cli.options.ladder",
     "oomdoctor.cli.streams",
     "oomdoctor.cli.streams.output",
-    "oomdoctor.cli.streams.running",
+    "oomdoctor.cli.streams.carry_out",
     "oomdoctor.errors",
     "oomdoctor.package_data",
     "oomdoctor.render",

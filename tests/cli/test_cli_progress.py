@@ -359,7 +359,7 @@ def test_a_terminal_that_became_narrower_is_cleared(monkeypatch):
 def test_a_signal_takes_the_place_of_the_moving_line(quiet):
     code = (
         "import io, os, signal, sys\n"
-        "from oomdoctor.cli.streams.running import stop_on_signals\n"
+        "from oomdoctor.cli.streams.carry_out import stop_on_signals\n"
         f"with stop_on_signals(moving={not quiet}) as stop:\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
         "    print(int(stop()))\n"

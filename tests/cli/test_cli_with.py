@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from oomdoctor.cli import plan_request as plan_requests
-from oomdoctor.cli.streams.running import make_environment
+from oomdoctor.cli.streams.carry_out import make_environment
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.system.interpreters import make
 from oomdoctor.system.interpreters.environments import (

@@ -71,7 +71,7 @@ OUTCOMES = tuple(
 @pytest.fixture(autouse=True)
 def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """`--with` would download libraries; only its text matters here."""
-    monkeypatch.setattr("oomdoctor.cli.streams.running.make_environment", lambda *_, **__: None)
+    monkeypatch.setattr("oomdoctor.cli.streams.carry_out.make_environment", lambda *_, **__: None)
     monkeypatch.setattr("oomdoctor.commands.user_training.checked", lambda found, *_, **__: found)
 
 

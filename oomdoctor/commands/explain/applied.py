@@ -39,7 +39,7 @@ from oomdoctor.stacks.writing.patch import (
     written,
 )
 from oomdoctor.system.regular_files import with_line_ends
-from oomdoctor.system.train_config import read_text
+from oomdoctor.system.settings_file import read_text
 from oomdoctor.system.training_files import read_documents
 
 _SOME_GPUS = 2  # for a file that shards over GPUs which its launcher counts

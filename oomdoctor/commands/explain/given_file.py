@@ -16,7 +16,7 @@ from oomdoctor.explain.training.known import Given, setup_of
 from oomdoctor.records.report.user_training import OF_SHELLS, Document
 from oomdoctor.stacks.reading.finish import Overrides
 from oomdoctor.stacks.reading.script import parse
-from oomdoctor.system.train_config import read_text, read_train_config
+from oomdoctor.system.settings_file import read_text, read_train_config
 from oomdoctor.system.training_files import documents_of, is_command, with_named_file
 
 

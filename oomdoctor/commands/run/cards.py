@@ -13,7 +13,7 @@ from oomdoctor.commands.devices import emulated
 from oomdoctor.commands.devices.cards import card_that_holds
 from oomdoctor.commands.devices.emulated import EmulatedGpus
 from oomdoctor.commands.run.diagnosis import about_a_value
-from oomdoctor.commands.run.processes import Events, Process, ran_out, read_events
+from oomdoctor.commands.run.rank_records import Events, Process, ran_out, read_events
 from oomdoctor.commands.run.seen_outside import Seen
 from oomdoctor.commands.run.session import WatchRequest, line_of
 from oomdoctor.commands.run.values import unknown_sizes

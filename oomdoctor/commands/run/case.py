@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from oomdoctor.commands.run.processes import Process, failures
+from oomdoctor.commands.run.rank_records import Process, failures
 from oomdoctor.commands.run.seen_outside import Seen
 from oomdoctor.records.codec import dumps
 from oomdoctor.records.report.report import Report

@@ -16,7 +16,7 @@ from oomdoctor.commands.explain.applied import in_your_file
 from oomdoctor.commands.explain.explained import with_model
 from oomdoctor.commands.explain.given_file import of_command
 from oomdoctor.commands.run.process.streams import Tail
-from oomdoctor.commands.run.processes import Process
+from oomdoctor.commands.run.rank_records import Process
 from oomdoctor.commands.run.session import WatchRequest
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.explain.diagnose import diagnose, diagnosis_of

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from oomdoctor.commands.run.processes import Process
+from oomdoctor.commands.run.rank_records import Process
 from oomdoctor.errors import OomDoctorError, machine_error
 from oomdoctor.records.job.machine import Gpu, Machine
 from oomdoctor.records.report.run import RunDevice

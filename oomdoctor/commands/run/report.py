@@ -18,9 +18,9 @@ from oomdoctor.commands.run.diagnosis import (
     snapshot_answer,
     with_snapshot,
 )
-from oomdoctor.commands.run.past import past_its_memory
+from oomdoctor.commands.run.past_memory import past_its_memory
 from oomdoctor.commands.run.process.command import Ended
-from oomdoctor.commands.run.processes import failures, ran_out, rank_memory, read_processes
+from oomdoctor.commands.run.rank_records import failures, ran_out, rank_memory, read_processes
 from oomdoctor.commands.run.real import device_of, machine_of, usable_bytes
 from oomdoctor.commands.run.seen_outside import Seen, lines_from_outside, notes_from_outside
 from oomdoctor.commands.run.session import WatchRequest

@@ -17,7 +17,7 @@ from typing import Any
 
 from oomdoctor import __version__
 from oomdoctor.commands.devices.emulated import BUILDING, EmulatedGpus, check_possible, emulating
-from oomdoctor.commands.run.past import with_peaks
+from oomdoctor.commands.run.past_memory import with_peaks
 from oomdoctor.commands.run.process.command import run_command
 from oomdoctor.commands.run.process.guard import end_left_over, guarded
 from oomdoctor.commands.run.process.streams import Tail

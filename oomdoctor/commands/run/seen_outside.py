@@ -20,7 +20,7 @@ from pathlib import Path
 
 from oomdoctor.commands.run.process.command import Ended
 from oomdoctor.commands.run.process.streams import Tail
-from oomdoctor.commands.run.processes import Process
+from oomdoctor.commands.run.rank_records import Process
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.job.machine import Gpu
 from oomdoctor.records.report.run import HostMemory

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from oomdoctor.commands.run.diagnosis import last_words
 from oomdoctor.commands.run.places import is_only_logged, shown_file
-from oomdoctor.commands.run.processes import Process, ran_out
+from oomdoctor.commands.run.rank_records import Process, ran_out
 from oomdoctor.commands.run.session import WatchRequest, line_of
 from oomdoctor.records.report.report import Report
 from oomdoctor.records.report.run import UnknownSize, UnknownSizes

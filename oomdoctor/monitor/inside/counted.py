@@ -11,10 +11,10 @@ import threading
 import time
 from typing import Any
 
-from oomdoctor.monitor.inside import history, memory
+from oomdoctor.monitor.inside import allocator_history, memory
 from oomdoctor.monitor.inside.ending import StepMemory, frames_here
 from oomdoctor.monitor.inside.memory import Live, keep_step
-from oomdoctor.monitor.inside.process import outside_bytes
+from oomdoctor.monitor.inside.process_facts import outside_bytes
 from oomdoctor.monitor.readings import device_facts
 
 # The last allocations and frees: some steps of a large model, and about 100 MiB of host memory.
@@ -45,7 +45,7 @@ class CountedMemory:
 
     def begin(self) -> None:
         """Let torch record the ring, unless the script already records its history."""
-        history.start(RING_ENTRIES)
+        allocator_history.start(RING_ENTRIES)
 
     def read(self, step: int) -> None:
         """Ask the driver from time to time how much others use. Only the script's thread may."""

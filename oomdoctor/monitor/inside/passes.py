@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from oomdoctor.monitor.inside.ending import script_file
-from oomdoctor.monitor.inside.process import is_own_here
+from oomdoctor.monitor.inside.process_facts import is_own_here
 
 _MOST_ACCUMULATED = 64  # passes after which it is a step if nobody saw the gradients change
 _MOST_NODES = 10_000

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from oomdoctor.emulator.variables import ALONE
-from oomdoctor.monitor.inside import ending, memory, passes, past, process
+from oomdoctor.monitor.inside import ending, memory, passes, past_memory, process_facts
+from oomdoctor.monitor.inside.allocator_history import Snapshots, leave_to_the_script
 from oomdoctor.monitor.inside.counted import CountedMemory
-from oomdoctor.monitor.inside.history import Snapshots, leave_to_the_script
 from oomdoctor.monitor.inside.traced import TracedMemory
 from oomdoctor.monitor.shared_folder import asked, rank_and_world, replace_file
 from oomdoctor.system.environment import WATCH_FOLDER, allocator_settings, variable
@@ -72,15 +72,15 @@ class Watch:
         from torch.optim import optimizer
 
         self._facts = {
-            "torch": process.torch_release(),
-            "versions": process.versions(),
-            "architectures": process.architectures(),
+            "torch": process_facts.torch_release(),
+            "versions": process_facts.versions(),
+            "architectures": process_facts.architectures(),
         }
         self._memory.begin()
         optimizer.register_optimizer_step_post_hook(self._after_step)
         self._passes.begin()
         ending.on_out_of_memory(self._on_out_of_memory)
-        process.note_reads()
+        process_facts.note_reads()
         memory.keep_peaks()
         atexit.register(self._at_exit)
         self._write()
@@ -190,7 +190,7 @@ class Watch:
 
     def _picture(self) -> str | None:
         """A snapshot of a device past its limit, if its peaks have grown since the last one."""
-        first = past.first() if self._asked.get("goes_past") else None
+        first = past_memory.first() if self._asked.get("goes_past") else None
         if first is None:
             return None
         peaks = memory.peaks_of(first["device"])
@@ -262,7 +262,7 @@ class Watch:
             "rank": rank,
             "world": world,
             **self._facts,
-            "library_folders": process.library_folders(),
+            "library_folders": process_facts.library_folders(),
             "allocator": allocator_settings(),
             "written_at": time.time(),
             "ended": ended,
@@ -272,11 +272,11 @@ class Watch:
             "stopped_in": self._stopped_in,
             "without_gradients": self._memory.without_gradients,
             "micro_batch_size": self.micro_batch_size,
-            "resident_bytes": process.resident_bytes(),
+            "resident_bytes": process_facts.resident_bytes(),
             "exception": ending.last_exception() if ended else None,
             "ooms": self._ooms,
             "past": self._memory.past,
-            "unknown_reads": process.unknown_reads(),
+            "unknown_reads": process_facts.unknown_reads(),
             "notes": self._notes,
             "script": ending.script_file(),
             "live_log": None if live_log is None else str(live_log),

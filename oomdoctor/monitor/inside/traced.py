@@ -21,11 +21,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from oomdoctor.monitor.inside import history, memory, past
+from oomdoctor.monitor.inside import allocator_history, memory, past_memory
+from oomdoctor.monitor.inside.allocator_history import History, Request, read_all
 from oomdoctor.monitor.inside.ending import StepMemory, frames_here
-from oomdoctor.monitor.inside.history import History, Request, read_all
 from oomdoctor.monitor.inside.memory import Live, keep_step
-from oomdoctor.monitor.inside.process import outside_bytes
+from oomdoctor.monitor.inside.process_facts import outside_bytes
 from oomdoctor.monitor.readings import device_facts
 
 _MOST_FRAMES = 60
@@ -58,15 +58,15 @@ class TracedMemory:
 
     def begin(self) -> None:
         """Record allocations, and add hooks to modules."""
-        history.start()
+        allocator_history.start()
         if self._goes_past:
-            past.begin()
+            past_memory.begin()
         self._position.begin()
 
     def read(self, step: int) -> None:
         """Read the trace, and note where the training was at a new peak."""
         before = {device: one.peak.at_us for device, one in self._histories.items()}
-        first = past.first() if self._goes_past else None
+        first = past_memory.first() if self._goes_past else None
         read_all(self._histories, step, first)
         if first is not None and self.past is None:
             self.past = self._request(first)

@@ -16,7 +16,7 @@ from oomdoctor.analysis.frames import phase_of
 from oomdoctor.analysis.own_code import is_own
 from oomdoctor.commands.run.places import user_line
 from oomdoctor.explain.reading.lines.traceback import frames_in
-from oomdoctor.monitor.inside import process
+from oomdoctor.monitor.inside import process_facts
 from oomdoctor.snapshot.phases import Meanings
 from oomdoctor.snapshot.reading.events import NO_STACK, Events, Stacks
 
@@ -83,7 +83,7 @@ def _snapshot(file: str) -> bool:
 
 
 def _watched(file: str) -> bool:
-    return process.is_own_here(file, None)
+    return process_facts.is_own_here(file, None)
 
 
 @pytest.mark.parametrize("rule", [_run, _explain, _snapshot, _watched])
@@ -125,7 +125,7 @@ def test_a_process_knows_what_was_installed_into_other_folders(tmp_path: Path) -
 
 
 def _folders(path: list[Path]) -> list[str]:
-    code = "from oomdoctor.monitor.inside.process import library_folders as f; print(f())"
+    code = "from oomdoctor.monitor.inside.process_facts import library_folders as f; print(f())"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [*path, *sys.path]))}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     return list(ast.literal_eval(done.stdout))

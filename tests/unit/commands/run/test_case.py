@@ -15,7 +15,7 @@ from example_runs import ran_out
 from oomdoctor.commands.run.case import write_case
 from oomdoctor.commands.run.process.command import Ended
 from oomdoctor.commands.run.process.streams import Tail
-from oomdoctor.commands.run.processes import Process
+from oomdoctor.commands.run.rank_records import Process
 from oomdoctor.commands.run.seen_outside import Samples, Seen
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.system.store import cases

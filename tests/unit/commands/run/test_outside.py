@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from oomdoctor.commands.run.process.command import Ended
-from oomdoctor.commands.run.processes import Process
+from oomdoctor.commands.run.rank_records import Process
 from oomdoctor.commands.run.seen_outside import Samples, lines_from_outside, notes_from_outside
 from oomdoctor.explain.diagnose import diagnose
 from oomdoctor.explain.reading.scan import scan

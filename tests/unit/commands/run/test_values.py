@@ -13,7 +13,7 @@ from oomdoctor.commands.devices.emulated import emulated_gpus
 from oomdoctor.commands.run.places import is_only_logged
 from oomdoctor.commands.run.process.command import run_command
 from oomdoctor.commands.run.process.streams import Tail
-from oomdoctor.commands.run.processes import Process
+from oomdoctor.commands.run.rank_records import Process
 from oomdoctor.commands.run.session import WatchRequest
 from oomdoctor.commands.run.values import needs_most, unknown_sizes, with_both_ends
 from oomdoctor.records.report.report import Report

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from oomdoctor.monitor.inside.history import Curve, History
+from oomdoctor.monitor.inside.allocator_history import Curve, History
 
 
 def _entry(action: str, address: int, size: int, at_us: int = 0, stream: int = 0) -> dict[str, Any]:

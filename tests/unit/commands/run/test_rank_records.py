@@ -25,7 +25,7 @@ from oomdoctor.commands.run.places import (
 )
 from oomdoctor.commands.run.process.command import Ended
 from oomdoctor.commands.run.process.streams import Tail
-from oomdoctor.commands.run.processes import Events, rank_memory, read_events, read_processes
+from oomdoctor.commands.run.rank_records import Events, rank_memory, read_events, read_processes
 from oomdoctor.commands.run.seen_outside import Samples, Seen
 from oomdoctor.commands.run.session import WatchRequest
 from oomdoctor.records.report.report import bare_report

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from oomdoctor.commands.run.diagnosis import micro_batch_of, told_of
-from oomdoctor.commands.run.processes import failures
+from oomdoctor.commands.run.rank_records import failures
 from oomdoctor.commands.run.seen_outside import Seen
 from oomdoctor.commands.run.session import WatchRequest
 from oomdoctor.errors import OomDoctorError

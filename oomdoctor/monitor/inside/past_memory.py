@@ -28,7 +28,7 @@ from contextlib import suppress
 from types import CodeType, FrameType
 from typing import Any
 
-from oomdoctor.monitor.inside.process import emulated_device
+from oomdoctor.monitor.inside.process_facts import emulated_device
 
 _QUESTION, _ANSWER = struct.Struct("=3Q"), struct.Struct("=2Q")
 # What a handler says that is for this error: a type, a text, or a function such as `is_oom_error`.

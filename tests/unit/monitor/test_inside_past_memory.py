@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from oomdoctor.monitor.inside.past import handles
+from oomdoctor.monitor.inside.past_memory import handles
 
 HANDLED = {
     "its own type": """

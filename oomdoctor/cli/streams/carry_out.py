@@ -81,9 +81,9 @@ def carry_out(
     Raises:
         OomDoctorError: the work could not start; an empty new folder is removed.
     """
+    from oomdoctor.cli.streams.carry_out import stop_on_signals
     from oomdoctor.cli.streams.output import screen
     from oomdoctor.cli.streams.progress import Progress
-    from oomdoctor.cli.streams.running import stop_on_signals
 
     try:
         moving = not quiet and screen(sys.stderr).moving
@@ -138,8 +138,8 @@ def make_environment(versions: tuple[str, ...], *, quiet: bool) -> None:
     Raises:
         OomDoctorError: it cannot be made (exit 2 or 5), or a signal came (exit 130 or 143).
     """
+    from oomdoctor.cli.streams.carry_out import stop_on_signals
     from oomdoctor.cli.streams.output import say
-    from oomdoctor.cli.streams.running import stop_on_signals
     from oomdoctor.system.interpreters.make import make_ready
     from oomdoctor.system.interpreters.pip import Helper, Stopped
 
