@@ -124,26 +124,28 @@ def _consequence(diff: DiffAnswer) -> str:
     won = sum(after and not before for _, before, after in fits)
     short = sum(one.outcome_after in ("oom", "host_oom") for one in lost)
     counts = [
-        (short, "no longer fits" if short == 1 else "no longer fit"),
-        (len(lost) - short, "no longer runs" if len(lost) - short == 1 else "no longer run"),
-        (won, "fits now" if won == 1 else "fit now"),
-        (_count(rungs, "peak", "worse"), "with a higher peak"),
-        (_count(rungs, "peak", "better"), "with a lower peak"),
-        (_count(rungs, "tokens", "worse"), "slower"),
-        (_count(rungs, "tokens", "better"), "faster"),
-        (_count(rungs, "max_micro", "worse"), "with a smaller largest micro-batch"),
-        (_count(rungs, "max_micro", "better"), "with a larger largest micro-batch"),
-        (_count(rungs, "largest", "worse"), "with a smaller largest value"),
-        (_count(rungs, "largest", "better"), "with a larger largest value"),
-        (_count(rungs, "fewest", "worse"), "on more GPUs"),
-        (_count(rungs, "fewest", "better"), "on fewer GPUs"),
+        (short, "no longer fit", ""),
+        (len(lost) - short, "no longer run", ""),
+        (won, "fit", " now"),
+        (_count(rungs, "peak", "worse"), "need", " more memory"),
+        (_count(rungs, "peak", "better"), "need", " less memory"),
+        (_count(rungs, "tokens", "worse"), "train", " slower"),
+        (_count(rungs, "tokens", "better"), "train", " faster"),
+        (_count(rungs, "max_micro", "worse"), "fit", " only a smaller micro-batch"),
+        (_count(rungs, "max_micro", "better"), "fit", " a larger micro-batch"),
+        (_count(rungs, "largest", "worse"), "allow", " only a smaller value"),
+        (_count(rungs, "largest", "better"), "allow", " a larger value"),
+        (_count(rungs, "fewest", "worse"), "need", " more GPUs"),
+        (_count(rungs, "fewest", "better"), "need", " fewer GPUs"),
     ]
-    said = [f"{count} {words}" for count, words in counts if count]
+    said = [(count, f"{verb}{'s' * (count == 1)}{rest}") for count, verb, rest in counts if count]
     if not rungs:
         return "the runs have no configuration in common"
     if not said:
         return f"no change that matters in {counted(len(rungs), 'configuration')}"
-    return f"{diff.verdict}; of {counted(len(rungs), 'configuration')} {', '.join(said)}"
+    (first, what), *more = said
+    text = f"{diff.verdict}; {first} of {counted(len(rungs), 'configuration')} {what}"
+    return ", ".join((text, *(f"{count} {words}" for count, words in more)))
 
 
 def _count(rungs: tuple[RungDiff, ...], start: str, verdict: str) -> int:

@@ -273,7 +273,7 @@ def test_what_solve_and_min_found_is_compared() -> None:
     assert (answer.verdict, rung.verdict) == ("worse", "worse") and line.label in rung.label
     (change,) = rung.quantities
     assert (change.quantity, change.after) == ("largest_value", less.largest)
-    assert "with a smaller largest value" in headline(answer, "+-")[0]
+    assert "only a smaller value" in headline(answer, "+-")[0]
 
     found = next(one for one in fewest.fewest.lines if one.gpus is not None)
     assert found.gpus is not None
@@ -281,7 +281,7 @@ def test_what_solve_and_min_found_is_compared() -> None:
     rows = tuple(more if one is found else one for one in fewest.fewest.lines)
     answer = diff(replace(fewest, fewest=replace(fewest.fewest, lines=rows)), fewest)
     assert (answer.verdict, first(answer).quantities[0].quantity) == ("better", "fewest_gpus")
-    assert "on fewer GPUs" in headline(answer, "+-")[0]
+    assert "needs fewer GPUs" in headline(answer, "+-")[0]
 
 
 def test_a_sweep_is_compared_value_by_value() -> None:
