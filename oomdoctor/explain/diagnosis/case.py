@@ -43,6 +43,8 @@ from oomdoctor.units import GIB
 _RE = patterns("case")
 _OF_TRAINING = {"optimizer", "accumulation_steps", "method"}
 
+_NEIGHBORS = 16  # how far the ids of two ranks that start together may be from each other
+
 
 @dataclass(frozen=True)
 class Case:
@@ -119,14 +121,19 @@ class Case:
 
     @cached_property
     def ranks_share(self) -> bool:
-        """Whether several processes of a launcher loaded the same engine's model onto one GPU.
+        """Whether several processes of a launcher use one GPU.
 
-        torchrun starts the script once for each GPU, and each process then takes the first one.
+        torchrun starts the script once for each GPU, and each process then takes the first one:
+        those of an engine load the whole model. Other users' processes may be listed as well, so
+        those of a training have to be neighbors.
         """
         large = [one for one in self.incident.listed_processes if one.used_bytes >= GIB]
         launched = "launcher" in self.facts.mentions
         elsewhere = (self.incident.rank or 0) > 0 and "GPU 0 has" in self.message and len(large) > 2
-        return self.program.kind == "engine" and len(large) > 1 and (launched or elsewhere)
+        if len(large) < 2 or not (launched or elsewhere):
+            return False
+        pids = [one.pid for one in large]
+        return self.program.kind == "engine" or max(pids) - min(pids) < _NEIGHBORS * len(pids)
 
     @property
     def missing(self) -> int | None:

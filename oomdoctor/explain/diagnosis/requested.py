@@ -110,7 +110,7 @@ def matches(
     everywhere = " ".join(f.file for f in frames)
     for size, name, hint in BUCKETS:
         if asked.fits(size) and re.search(hint, everywhere):
-            tensor = Tensor(size, (), name, None, "medium", f"{size:,} bytes by default")
+            tensor = Tensor(size, (), name, None, "medium", f"{size:,} bytes: {name}")
             found.append((1, tensor))
     found.sort(key=lambda pair: (_RANK[pair[1].likelihood], pair[0]))
     unique: dict[tuple[str, tuple[int, ...], str | None], Tensor] = {}

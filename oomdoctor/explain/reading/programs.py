@@ -23,10 +23,11 @@ class Program:
     """One program: how its logs show it, and how lines to type are written for it.
 
     `library` is the one whose trainer it calls, if it is not a library itself. `frames` and `lines`
-    are None if nothing there names it. `text` is whether it trains only models of text. `runs` are
-    the programs that it starts, whose lines are in its logs too. `share` is the part of the GPU
-    that an engine takes, 0 to 1, and `context` its tokens, where nothing else is said. `format` is
-    what its own files of settings, or its scripts, are recognized as.
+    are None if nothing there names it. `starts` are its frames above those of an engine. `text` is
+    whether it trains only models of text. `runs` are the programs that it starts, whose lines are
+    in its logs too. `share` is the part of the GPU that an engine takes, 0 to 1, and `context` its
+    tokens, where nothing else is said. `format` is what its own files of settings, or its scripts,
+    are recognized as.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Program:
     library: str
     frames: re.Pattern[str] | None = None
     lines: re.Pattern[str] | None = None
+    starts: re.Pattern[str] | None = None
     dialects: tuple[str, ...] = ()
     text: bool = False
     runs: tuple[str, ...] = ()
@@ -97,6 +99,9 @@ def program_of(incident: Incident, mentions: Mapping[str, tuple[str, ...]]) -> P
     seen = next(found, None)
     if seen is None or seen.kind in ("engine", "training"):
         seen = next(rl, seen)
+    if seen is not None and seen.kind == "engine":
+        starting = (one for one in programs() if one.starts and any(map(one.starts.search, shown)))
+        seen = next(starting, seen)
     if seen is not None:
         around_it = (one for one in programs() if seen.name in one.runs and one.name in mentions)
         seen = next(around_it, seen)
@@ -134,7 +139,7 @@ class MentionReader:
 
 
 def _program(row: Mapping[str, Any]) -> Program:
-    patterns = {key: re.compile(row[key]) for key in ("frames", "lines") if key in row}
+    patterns = {key: re.compile(row[key]) for key in ("frames", "lines", "starts") if key in row}
     return Program(**{"library": row["name"], **row, **patterns})
 
 

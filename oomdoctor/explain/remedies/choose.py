@@ -19,6 +19,7 @@ from oomdoctor.explain.remedies.sets import COMPUTED, Choice
 from oomdoctor.explain.remedies.table import TABLE
 from oomdoctor.explain.remedies.text_values import values_of
 from oomdoctor.records.report.diagnosis import Remedy
+from oomdoctor.stacks.programs.trl import COMMANDS
 
 _ALSO_LOAD = ("transformers", "pytorch")  # libraries that do not only train
 
@@ -87,7 +88,20 @@ def spoken(case: Case, lines: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             trains = program.kind == "training" and key not in others
             right = key in program.speaks or trains
         if right:
-            yield key, lines[key]
+            yield key, _with_own_config(case, lines[key]) if key == "trl" else lines[key]
+
+
+def _with_own_config(case: Case, line: str) -> str:
+    """A line for TRL with the configuration class of the trainer that the traceback shows."""
+    own = next(
+        (
+            name
+            for word, name in COMMANDS.items()
+            if case.shows(rf"(?i)\b(?:unsloth)?{word}_?trainer")
+        ),
+        None,
+    )
+    return line if own is None else line.replace("SFTConfig(", f"{own}(")
 
 
 def _place(key: str, speaks: Sequence[str]) -> int:

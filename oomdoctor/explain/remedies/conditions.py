@@ -40,8 +40,8 @@ def _many_sequences(case: Case) -> bool:
 
 
 def _long_sequences(case: Case) -> bool:
-    images = case.program.name in ("vision", "sd-scripts")
-    return _step_is_on(case) and not images and (case.setup.get("sequence_length") or 2**20) > 256
+    other = case.program.name in ("vision", "sd-scripts") or _generates(case)
+    return _step_is_on(case) and not other and (case.setup.get("sequence_length") or 2**20) > 256
 
 
 def _can_liger(case: Case) -> bool:
@@ -66,6 +66,11 @@ def _can_liger(case: Case) -> bool:
 def trl_computes_loss(case: Case) -> bool:
     """Whether the loss is that of TRL's SFTTrainer."""
     return case.framework == "trl" and case.shows(r"sft_trainer")
+
+
+def _generates(case: Case) -> bool:
+    """Whether what is trained on is generated first, as by GRPO."""
+    return case.program.kind == "rl" or case.shows(r"(?i)(?:grpo|rloo)_?(?:trainer|accumulated)")
 
 
 def _not_checkpointed(case: Case) -> bool:
@@ -109,8 +114,13 @@ def _on_device(case: Case) -> bool:
     return case.setup.get("offload") not in ("optimizer", "parameters") and _full(case)
 
 
+def _launched(case: Case) -> bool:
+    """Whether a launcher started a process for each of several GPUs."""
+    return (case.setup.get("world_size") or 1) > 1 or (case.incident.rank or 0) > 0
+
+
 def _several_cards(case: Case) -> bool:
-    several = (case.setup.get("world_size") or 1) > 1 or case.shows("_ddp_init_helper")
+    several = _launched(case) or case.shows("_ddp_init_helper")
     return several and stage_of(case.setup.get("sharding")) < 3
 
 
@@ -135,7 +145,7 @@ def _wide_weights(case: Case) -> bool:
     known = case.setup.get("weights_dtype")
     if known is not None:
         return known == "float32"
-    return case.phase in ("load", "init") and case.setup.get("method") != "qlora"
+    return case.phase in ("load", "init") and _unquantized(case)
 
 
 def _unquantized(case: Case) -> bool:
@@ -226,6 +236,8 @@ WHEN: Mapping[str, Condition] = {
     "bigger_card": lambda case: case.resource == "gpu",
     "liger": _can_liger,
     "chunked": lambda case: case.setup.get("loss") in (None, "default") and trl_computes_loss(case),
+    "completion_only": lambda case: not _generates(case),
+    "fewer_generations": _generates,
     "sdpa": lambda case: (
         case.setup.get("attention") == "eager"
         and not (case.sizes is not None and case.sizes.capped_scores)
@@ -248,7 +260,7 @@ WHEN: Mapping[str, Condition] = {
     "half_weights": _wide_weights,
     "quantized_load": lambda case: _unquantized(case) and _quantizes(case),
     "device_map": lambda case: (
-        case.phase in _LOADS and (case.setup.get("world_size") or 1) <= 1 and case.dialect != "mps"
+        case.phase in _LOADS and not _launched(case) and case.dialect != "mps"
     ),
     "zero_grad_none": lambda case: not case.shows(r"transformers/trainer\.py"),
     "eval_to_host": lambda case: (

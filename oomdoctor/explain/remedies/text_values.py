@@ -186,6 +186,7 @@ def values_of(case: Case) -> dict[str, str]:
         "requested": format_bytes(case.requested),
         "workers": str(max(0, (setup.get("workers") or 4) // 2)),
         "model": setup.get("model") or "MODEL",
+        "stage": "3" if setup.get("sharding") == "zero3" else "2",
         **device_values(
             case.dialect, case.message, case.incident.lines, case.incident.listed_processes
         ),

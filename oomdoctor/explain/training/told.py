@@ -16,6 +16,7 @@ from oomdoctor.stacks.reading.conclude import dtypes_of, fsdp_sharding, method_o
 from oomdoctor.stacks.reading.partial import Partial, partial_of
 
 _LARGEST = 10**8  # a model_max_length of 1e30 means "no limit"
+_IN_4_BITS = re.compile(r"(?i)[-_](?:gptq|awq|(?:bnb-)?[w]?4bit|nf4|int4)(?![a-z])")
 _LAUNCHER = "mixed_precision"
 _NVME = "nvme"
 _SIZES = (
@@ -48,7 +49,7 @@ def _told(settings: Mapping[str, object], program: FormatName | None) -> Partial
         "model": _named(values.get("model")),
         "method": method.get("method"),
         "quantization": method.get("quantization")
-        or (None if quantization == "none" else quantization),
+        or (_quantized(values.get("model")) if quantization in (None, "none") else quantization),
         "lora_targets": targets if roles_of(targets) else None,
         "optimizer": values.get("optimizer") or unknown or None,
         "activation_checkpointing": _checkpointing(values),
@@ -58,6 +59,11 @@ def _told(settings: Mapping[str, object], program: FormatName | None) -> Partial
     found |= _precision(partial, method, program)
     found |= _engine(partial)
     return picked(found, found)
+
+
+def _quantized(model: object) -> str | None:
+    """The quantization of a checkpoint in 4 bits, by its name; None if it names none."""
+    return "nf4" if _IN_4_BITS.search(str(model or "")) else None
 
 
 def _method(values: PartialConfig) -> RungKeys:

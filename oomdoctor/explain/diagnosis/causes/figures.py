@@ -94,8 +94,13 @@ def fragmented(case: Case) -> Lines:
 
 
 def gaps_cover(case: Case) -> Lines:
-    """What is reserved but unallocated would have covered the request, as far as can be told."""
+    """What is reserved but unallocated would have covered the request, as far as can be told.
+
+    Gaps below 1 GiB that are a few per cent of the GPU are usual: the next request would fail.
+    """
     if case.unallocated is None or case.requested is None or case.requested < 50 * MIB:
+        return NONE
+    if case.unallocated < min(GIB, (case.capacity or 0) // 20):
         return NONE
     return yes(case.unallocated >= _LARGE * case.requested, case.figures())
 

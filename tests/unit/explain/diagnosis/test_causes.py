@@ -55,6 +55,13 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
         "gaps that every training has",
         {"event_reserved_unallocated_bytes": 500 * MIB, "event_requested_bytes": 100 * MIB,
          "event_free_bytes": 10 * MIB},
+        "capacity",
+        "low",
+    ),
+    (
+        "gaps of a few per cent that are large",
+        {"event_reserved_unallocated_bytes": gib(1.5), "event_requested_bytes": 100 * MIB,
+         "event_free_bytes": 10 * MIB},
         "fragmentation",
         "low",
     ),
