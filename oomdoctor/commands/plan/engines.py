@@ -125,7 +125,7 @@ class Engines:
         card = replace(self._card, total_bytes=room * self._card.total_bytes)
         gpus = emulated.EmulatedGpus(card, most, alone=True)
         with ExitStack() as opening:
-            for lane in range(min(_LANES, len(os.sched_getaffinity(0)))):
+            for lane in range(min(_LANES, len(os.sched_getaffinity(0)), len(self._configs))):
                 place = self._folder.path / f"{_LANE}{lane}"
                 place.mkdir(exist_ok=True)
                 session = emulated.emulating(gpus, python, place, on_build=self._on_build)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -320,3 +321,32 @@ def test_what_was_not_exact_in_any_engine_is_one_warning(tmp_path: Path, verify:
     assert (
         "RNNs" in told.message
     ) == verify  # else only simulations, which compute nothing, saw it
+
+
+@pytest.mark.parametrize(("rungs", "hosts"), [(1, 1), (2, 2), (3, 2)])
+def test_no_more_hosts_start_than_there_are_rungs(
+    rungs: int, hosts: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A host takes seconds to start, and a rung never runs at two sizes at a time."""
+    started: list[Path] = []
+
+    class Host:
+        def __init__(self, python: str, environment: dict[str, str], folder: Path) -> None:
+            self.folder = folder
+
+        def __enter__(self) -> Host:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def start(self) -> None:
+            started.append(self.folder)
+
+    monkeypatch.setattr("oomdoctor.commands.plan.engines.WorkerHost", Host)
+    monkeypatch.setattr(emulated, "emulating", lambda *_, **__: nullcontext({}))
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2, 3})
+    configs = [replace(FSDP, lora_rank=2**number) for number in range(rungs)]
+    known = findings(*configs)
+    with Engines(known, known.cards[0], RunFolder(tmp_path), lambda: False, lambda: None):
+        assert len(started) == hosts
