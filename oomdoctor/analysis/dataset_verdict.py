@@ -33,14 +33,12 @@ def verdict(
     sizes.
     """
     if shape.name == "packed":
-        fit = "do not fit with any configuration" if taken is None else f"fit with {_with(taken)}"
+        fit = "do not fit with any config" if taken is None else f"fit with {_with(taken)}"
         return _packed(lengths, shape, fit)
     row = _longest(lengths, shape.tokens)
     short = [limit for limit in limits if limit.above.rows]
     if not short:
-        fits = (
-            "does not fit with any configuration" if taken is None else f"fits with {_with(taken)}"
-        )
+        fits = "does not fit with any config" if taken is None else f"fits with {_with(taken)}"
         return (f"{row} {fits}",)
     first, *others = short
     if taken is None:

@@ -32,9 +32,8 @@ def diff(options: DiffOptions) -> None:
     """Say what changed between two runs.
 
     For example after an upgrade of torch. Compares versions, settings, and each configuration:
-    whether it fits, its peaks, its speed. A difference counts if it is more than the uncertainty.
-    Exit code 0 if nothing got worse, 3 if something did, 6 if the runs have no configuration in
-    common.
+    whether it fits, its peaks, its speed. Differences within the uncertainty are ignored. Exit code
+    0 if nothing got worse, 3 if something did, 6 if the runs have no configuration in common.
 
     Examples:
       oomdoctor diff

@@ -38,9 +38,7 @@ def difference(before: str | None, after: str | None) -> DiffAnswer:
     for called, report in ((name, one), (other_name, other)):
         if not rows_of(report):
             raise usage_error(
-                "nothing_to_compare",
-                f"{called} has no configurations to compare: {_why(report)}",
-                _LINE,
+                "nothing_to_compare", f"{called} has no results to compare: {_why(report)}", _LINE
             )
     return compared(one, other, (name, other_name), _sides(one, other))
 

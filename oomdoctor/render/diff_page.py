@@ -228,9 +228,7 @@ def diff_sections(report: Report, look: Look) -> list[Section]:
     rest = len(diff.rungs) - len(shown)
     if rest:
         what = "without a change that matters" if shown or diff.verdict in _QUIET else ""
-        blocks.append(
-            Note(f"{counted(rest, 'configuration')} {what}; --verbose shows all.".strip())
-        )
+        blocks.append(Note(f"{counted(rest, 'config')} {what}; --verbose shows all.".strip()))
     for labels, side in ((diff.only_before, "before"), (diff.only_after, "after")):
         if labels:
             blocks.append(Note(f"Only {side}: {', '.join(labels)}.", "normal"))

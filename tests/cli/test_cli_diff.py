@@ -121,7 +121,7 @@ def test_a_report_of_an_earlier_version_is_read(cli, golden, tmp_path):
         (lambda path: (), 2, "no two runs"),
         (lambda path: ("nothing", "latest"), 2, "nothing is not a run"),
         (lambda path: (str(path / "bad.json"), str(path / "bad.json")), 5, "not JSON"),
-        (lambda path: (str(path / "explain.json"),) * 2, 2, "has no configurations to compare"),
+        (lambda path: (str(path / "explain.json"),) * 2, 2, "has no results to compare"),
     ],
 )
 def test_what_cannot_be_compared(cli, golden, tmp_path, make, code, said):

@@ -115,9 +115,7 @@ class Standing:
                 size, keys = attempt.config.micro_batch_size, " and ".join(raised)
                 ran_out = f"{other.label} ran out of memory at micro-batch size {size}"
                 return SkipRung(
-                    rung,
-                    f"{ran_out}, and this configuration needs more because of its {keys}",
-                    None,
+                    rung, f"{ran_out}, and this one needs more because of its {keys}", None
                 )
         return None
 

@@ -22,9 +22,8 @@ Quantity = Literal[
 class DiffSide:
     """One of the two runs. `name` is that of the run, the case or the file.
 
-    `evidence` is how most of its configurations were found; None if it has none. `rungs` counts
-    what can be compared: configurations, ranks of a watched command, or the best configuration of
-    each method on each card.
+    `evidence` is how most of its results were found; None if it has none. `rungs` counts what is
+    compared: configurations, ranks of a watched command, or the best of each method on each card.
     """
 
     name: str
@@ -105,9 +104,8 @@ class RungDiff:
 class DiffAnswer:
     """What changed from `before` to `after`, the most important configurations first.
 
-    `verdict` is "worse" if any configuration is. `only_before` and `only_after` are labels of
-    configurations that one run has. `notes` say what limits the comparison, such as two different
-    cards.
+    `verdict` is "worse" if any result is. `only_before` and `only_after` are labels that only one
+    run has. `notes` say what limits the comparison, such as two different cards.
     """
 
     before: DiffSide

@@ -118,8 +118,7 @@ NO_LENGTH = "no file says how long a row is; --seq-len does"
 class UserTraining:
     """The user's job, as the files describe it.
 
-    `task` is None if no file says it. `config` is the configuration, with the micro-batch size of
-    the files.
+    `task` is None if no file says it. `config` has its settings and its micro-batch size.
     """
 
     files: tuple[TrainingFile, ...]

@@ -42,9 +42,7 @@ KINDS = (
     Kind("frontier", _one(frontier_chart), "a configuration that fits and has a speed"),
     Kind("memory", _one(memory_chart), "a configuration with a known peak"),
     Kind("step", step_charts, "a configuration whose step was followed"),
-    Kind(
-        "predicted", _one(predicted_chart), "a configuration that was both predicted and measured"
-    ),
+    Kind("predicted", _one(predicted_chart), "a configuration both predicted and measured"),
     Kind("cards", _one(cards_chart), "a plan for several cards, with a speed"),
     Kind("sweep", lambda report, _: sweep_charts(report), "a plan with --sweep"),
 )

@@ -11,9 +11,7 @@ from oomdoctor.stacks.scripts.data import data_of
 from oomdoctor.stacks.scripts.parts import check_said, script
 from oomdoctor.stacks.scripts.trainer import arguments_part, launch, training_arguments
 
-_WHY_CAST = (
-    "# Unlike this configuration, TRL casts what is trained of a quantized model to bfloat16."
-)
+_WHY_CAST = "# TRL casts what is trained of a quantized model to bfloat16. This script does not."
 
 
 def render(rung: StackRung) -> str:

@@ -314,9 +314,7 @@ class _Reader:
             return [("micro_batch_size", what)]
         same = self._labels.setdefault(rung.label, index)
         if same != index:
-            return [
-                (LABEL, f"is already the label of configuration {same + 1}; choose another one")
-            ]
+            return [(LABEL, f"is taken by configuration {same + 1}; choose another one")]
         return []
 
     def _fault(self, table: str, index: int, key: str | None, what: str) -> None:

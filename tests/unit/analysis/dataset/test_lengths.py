@@ -141,7 +141,7 @@ def test_a_row_that_fits_and_one_of_which_nothing_is_known():
     told = "row 99 (31,902 tokens) fits with full at micro-batch 4, peak 1.00 GiB"
     assert verdict(LENGTHS, LONGEST, best("full", 4, GIB), (every,)) == (told,)
     assert verdict(LENGTHS, LONGEST, None) == (
-        "row 99 (31,902 tokens) does not fit with any configuration",
+        "row 99 (31,902 tokens) does not fit with any config",
     )
 
 
@@ -163,7 +163,7 @@ def test_packed_rows_decide_and_longer_ones_are_cut():
         cut,
     )
     assert verdict(LENGTHS, packed, None) == (
-        "rows packed to 2,048 tokens do not fit with any configuration",
+        "rows packed to 2,048 tokens do not fit with any config",
         cut,
     )
     assert cards_verdict(LENGTHS, LengthShape("packed", 32_768), 3, 45) == (

@@ -68,7 +68,7 @@ def test_what_needs_as_much_as_one_that_ran_out_is_skipped_with_the_reason():
     assert isinstance(first, SkipRung)
     assert first.rung == BF16
     assert first.reason == (
-        "bf16+ckpt ran out of memory at micro-batch size 1, and this configuration needs "
+        "bf16+ckpt ran out of memory at micro-batch size 1, and this one needs "
         "more because of its activation_checkpointing"
     )
     assert first.missed_by_bytes is None

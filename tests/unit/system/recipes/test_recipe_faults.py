@@ -104,7 +104,7 @@ def test_all_faults_at_once_with_line_and_key(faults: Any) -> None:
         ),
         (
             '[[rung]]\nlabel = "full-bf16+ckpt"\n[[rung]]\nactivation_checkpointing = "full"',
-            "3: configuration 2 (full-bf16+ckpt): label: is already the label",
+            "3: configuration 2 (full-bf16+ckpt): label: is taken by configuration 1",
         ),
         ("[[rung]]\nmethod = lora\n", "2: not TOML: invalid value in column 10"),
         ("[[rung]]\n\nmethod =", "3: not TOML: invalid value"),
