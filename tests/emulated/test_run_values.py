@@ -130,9 +130,20 @@ def test_zeros_that_end_the_command_and_the_most_that_does(watched: Watched) -> 
     assert "--values half" in report.next_commands[0]
 
 
-def test_what_no_shape_limits_is_named(watched: Watched) -> None:
-    script = START + "y = torch.repeat_interleave(x[:4], score[:4].round().long(), dim=0)"
-    report, _, error = watched.run("RTX 4090", script)
+@pytest.mark.parametrize(
+    "line",
+    [
+        "y = torch.repeat_interleave(x[:4], score[:4].round().long(), dim=0)",
+        "y = score.long().bincount()",
+        "y = x[: score.long()[0]].clone()",
+        "y = torch.empty(int(score.mean().item() * 1000), device='cuda')",
+        "y = torch.empty(int(score[:100].tolist()[7]), device='cuda')",
+        "y = torch.arange(score[0], device='cuda')",
+    ],
+)
+def test_what_no_shape_limits_is_named(watched: Watched, line: str) -> None:
+    report, _, error = watched.run("RTX 4090", START + line)
     assert report.unknown_sizes is not None
     assert [one.bounded for one in report.unknown_sizes.sizes] == [False]
     assert "No shape limits train.py:6" in error and report.smallest_gpu is None
+    assert "memory is exact" not in error

@@ -33,7 +33,7 @@ _FUNCTIONS: tuple[tuple[str, str, ReadPhase], ...] = (
 _SHOWN_FRAMES = 40
 _ALL_FRAMES = 60  # what the record keeps of a stack
 # Calls that make a number of a tensor. What only keeps or prints that number decides nothing.
-_NUMBERS = frozenset({"item", "float", "tolist", "cpu", "numpy", "detach", "round"})
+NUMBERS = frozenset({"item", "float", "tolist", "cpu", "numpy", "detach", "round"})
 # An unknown value is finite, as it would be in a training that goes well.
 _FINITE = frozenset({"isnan", "isinf", "isfinite"})
 # Calls that a training which was stopped would have come to, by what a call of that name does.
@@ -115,7 +115,9 @@ def unknown_branches(reads: list[dict[str, Any]]) -> tuple[UnknownBranch, ...]:
     """The user's lines that may have decided something by an unknown value, most frequent first."""
     counts: dict[tuple[str, int], int] = {}
     for read in reads:
-        if read["read"] != "size" and may_decide(read["inner_file"], read["inner_line"]):
+        if read["read"] not in ("size", "numbers") and may_decide(
+            read["inner_file"], read["inner_line"]
+        ):
             place = (shown_file(read["file"]), read["line"])
             counts[place] = counts.get(place, 0) + read["count"]
     found = sorted(counts.items(), key=lambda item: -item[1])
@@ -124,11 +126,11 @@ def unknown_branches(reads: list[dict[str, Any]]) -> tuple[UnknownBranch, ...]:
 
 def may_decide(file: str, line: int) -> bool:
     """Whether the code of a line does more with a number than keep it, print it or format it."""
-    innermost = _innermost(file, line)
+    innermost = code_at(file, line)
     if innermost is None:
         return True
-    nodes = list(_code(innermost))
-    calls = {_name(node) for node in nodes}
+    nodes = list(parts_of(innermost))
+    calls = {name_of_call(node) for node in nodes}
     if calls & _FINITE:
         return False
     if any(isinstance(node, _TESTS) and not _asks_for_a_type(node) for node in nodes):
@@ -138,14 +140,14 @@ def may_decide(file: str, line: int) -> bool:
 
 def is_only_logged(file: str, line: int) -> bool:
     """Whether the code of a line adds a number up, prints it or formats it."""
-    innermost = _innermost(file, line)
-    nodes = () if innermost is None else tuple(_code(innermost))
+    innermost = code_at(file, line)
+    nodes = () if innermost is None else tuple(parts_of(innermost))
     if any(isinstance(node, ast.Subscript) for node in nodes):
         return False
     return any(isinstance(node, ast.AugAssign | ast.JoinedStr) or _prints(node) for node in nodes)
 
 
-def _code(statement: ast.AST) -> Iterator[ast.AST]:
+def parts_of(statement: ast.AST) -> Iterator[ast.AST]:
     """A statement and what is in it; of `if` and `while` without their bodies."""
     if isinstance(statement, ast.If | ast.While):
         yield statement
@@ -155,28 +157,28 @@ def _code(statement: ast.AST) -> Iterator[ast.AST]:
 
 
 def _asks_for_a_type(node: ast.AST) -> bool:
-    return isinstance(node, ast.IfExp) and _name(node.test) == "isinstance"
+    return isinstance(node, ast.IfExp) and name_of_call(node.test) == "isinstance"
 
 
 def _makes_a_number(node: ast.AST) -> bool:
     if isinstance(node, ast.JoinedStr):
         return True
-    return _name(node) in _NUMBERS or _prints(node)
+    return name_of_call(node) in NUMBERS or _prints(node)
 
 
 def _prints(node: ast.AST) -> bool:
-    name = _name(node)
+    name = name_of_call(node)
     return name == "print" or "log" in name
 
 
-def _name(node: ast.AST) -> str:
+def name_of_call(node: ast.AST) -> str:
     """The name of what a call calls; empty for other code."""
     if not isinstance(node, ast.Call):
         return ""
     return str(getattr(node.func, "attr", None) or getattr(node.func, "id", ""))
 
 
-def _innermost(file: str, line: int) -> ast.AST | None:
+def code_at(file: str, line: int) -> ast.AST | None:
     """The smallest statement at a line; of a compound one only its head."""
     tree = tree_of(file)
     if tree is None:
@@ -215,7 +217,7 @@ def not_reached(record: dict[str, Any]) -> tuple[Place, ...]:
             continue
         evaluating = set(_without_gradients(tree))
         for call in _calls_after(tree, line, again=not record.get("without_gradients")):
-            name = _name(call)
+            name = name_of_call(call)
             if name in _SWITCHES:
                 continue
             if name in evaluating or meaning(Frame(file, call.lineno, name, None)) in _LATER:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from oomdoctor.commands.run.diagnosis import last_words
 from oomdoctor.commands.run.places import is_only_logged, shown_file
 from oomdoctor.commands.run.rank_records import Process, ran_out
 from oomdoctor.commands.run.session import WatchRequest, line_of
+from oomdoctor.commands.run.whole_numbers import may_become_size
 from oomdoctor.records.report.report import Report
 from oomdoctor.records.report.run import UnknownSize, UnknownSizes
 
@@ -24,12 +26,11 @@ def unknown_sizes(request: WatchRequest, processes: Sequence[Process]) -> Unknow
     for process in processes:
         for read in process.record["unknown_reads"]:
             sized = read["read"] == "size"
-            logged = is_only_logged(read["inner_file"], read["inner_line"])
-            if not sized and (read["read"] != "integer" or logged):
+            if not sized and not _may_size(read):
                 continue
             key = (shown_file(read["file"]), read["line"], read["operator"], sized)
             counts[key] = counts.get(key, 0) + read["count"]
-            if sized and read["open"]:
+            if read["open"]:
                 opened.add(key)
     chosen = request.assumed == MOST
     found = sorted(counts.items(), key=lambda item: (not item[0][3], -item[1]))
@@ -40,6 +41,15 @@ def unknown_sizes(request: WatchRequest, processes: Sequence[Process]) -> Unknow
     ended = (last_words(process) for process in processes)
     failed = next((words for words in ended if words is not None), None)
     return UnknownSizes(request.assumed or _ZEROS, sizes, failed=failed) if sizes else None
+
+
+def _may_size(read: dict[str, Any]) -> bool:
+    """Whether the command may allocate by a number that it read."""
+    place = read["inner_file"], read["inner_line"]
+    if read["read"] == "integer":
+        return not is_only_logged(*place)
+    own = read["inner_file"] == read["file"]
+    return read["read"] in ("number", "numbers") and may_become_size(*place, own=own)
 
 
 def needs_most(request: WatchRequest, report: Report) -> bool:
@@ -89,15 +99,16 @@ def with_both_ends(request: WatchRequest, first: Report, again: Report) -> Repor
             unknown_sizes=replace(known, lower_bytes=lower, failed=_why(again)),
         )
     same = _peaks(first) == _peaks(again)
-    if same and not _allocates(known):
+    found = again.unknown_sizes or known
+    sizes = tuple(one for one in found.sizes if _matters(one, same=same))
+    if not sizes and not _allocates(known):
         return replace(first, elapsed_s=elapsed_s, unknown_sizes=None)  # numbers that were counted
     worse = again
     if lower is not None and (ran_out(first.ranks), lower) > (ran_out(again.ranks), upper):
         worse = first
-    found = again.unknown_sizes or known
     both = replace(
         found,
-        sizes=tuple(one for one in found.sizes if one.allocates or not same),
+        sizes=sizes,
         assumed=MOST if worse is again else _ZEROS,
         lower_bytes=None if lower is None else min(lower, upper),
         upper_bytes=max(lower or 0, upper),
@@ -107,6 +118,14 @@ def with_both_ends(request: WatchRequest, first: Report, again: Report) -> Repor
         worse = replace(worse, smallest_gpu=None, larger_batch=None)
         worse = replace(worse, next_commands=()) if worse.status == "ok" else worse
     return replace(worse, started_at=first.started_at, elapsed_s=elapsed_s, unknown_sizes=both)
+
+
+def _matters(size: UnknownSize, *, same: bool) -> bool:
+    """Whether memory may depend on a read, if the `same` was needed at both ends.
+
+    An integer that was as unknown in both runs was not tried by either.
+    """
+    return size.allocates or not same or size.bounded is False
 
 
 def _allocates(sizes: UnknownSizes) -> bool:

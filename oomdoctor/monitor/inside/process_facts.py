@@ -27,6 +27,7 @@ _DEVICE = "libemugpu.so"
 # What a read gives, by the device's number for it, and how many bytes are more than a few of them:
 # more is data that is kept or saved.
 _READS = (("number", 64), ("truth", 64), ("integer", 16384), ("size", 1 << 40))
+_MOST_NUMBERS = 16384  # bytes; more decide nothing one by one
 _MADE_UP = 2  # the worth of a value that was chosen as a training might have it; below it is none
 _MOST_LINES = 200
 _MOST_FRAMES = 80
@@ -150,7 +151,9 @@ def _on_read(address: int, size: int, worth: int, operator: bytes | None, read: 
     with suppress(Exception):
         kind, most = _READS[read]
         if size > most:
-            return
+            if kind != "number" or size > _MOST_NUMBERS:
+                return
+            kind = "numbers"
         user, inner = _places()
         if user is None:
             if kind != "size":

@@ -95,6 +95,27 @@ def test_only_the_run_with_the_most_tells_what_no_shape_limits() -> None:
     assert [(one.line, one.bounded) for one in found.sizes] == [(7, True), (8, False)]
 
 
+def test_a_number_that_is_rounded_has_no_limit_and_one_that_is_logged_is_none(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "train.py"
+    file.write_text("n = int(x.item())\nprint(x.item())\n")
+    number = {"read": "number", "operator": "item", "inner_file": str(file), "open": True}
+    found = unknown_sizes(
+        AGAIN, _processes(*({**number, "line": line, "inner_line": line} for line in (1, 2)))
+    )
+    assert found is not None
+    assert [(one.line, one.bounded) for one in found.sizes] == [(1, False)]
+
+
+def test_an_integer_that_neither_run_knows_is_no_proof_that_memory_is_the_same() -> None:
+    integer = replace(SIZE, operator="item", allocates=False, bounded=False)
+    both = with_both_ends(REQUEST, _report(5, replace(integer, bounded=None)), _report(5, integer))
+    assert both.unknown_sizes is not None and both.unknown_sizes.sizes == (integer,)
+    assert both.smallest_gpu is None
+    assert "No shape limits train.py:7" in _page(both) and "memory is exact" not in _page(both)
+
+
 def test_a_run_is_repeated_unless_a_share_was_asked_for_or_memory_ran_out() -> None:
     depends = _report(2, SIZE)
     assert needs_most(REQUEST, depends)
