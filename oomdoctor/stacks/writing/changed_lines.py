@@ -129,8 +129,9 @@ def _said_only(
     )
 
 
-IN_FILES: tuple[FormatName, ...] = ("axolotl", "llama-factory")
+IN_FILES: tuple[FormatName, ...] = ("axolotl", "llama-factory", "torchtune")
 """Programs for which a change is lines of a file of settings, and no call."""
+_METHOD_IS_A_MODEL = "torchtune"  # adapters are another builder, which depends on the family
 _CALLS = {"transformers": ("TrainingArguments", ARGUMENTS), "trl": ("SFTConfig", SFT_CONFIG)}
 # The default optimizer is a change that may be said.
 _BEFORE = TrainConfig(optimizer="adamw_torch", micro_batch_size=1)
@@ -153,6 +154,7 @@ def said_by_programs(changes: Mapping[str, Any]) -> dict[str, str]:
     for name in IN_FILES:
         training = UserTraining((TrainingFile("", name),), None, None, None, _OTHERWISE, (), (), ())
         lines = changed_lines(training, replace(_OTHERWISE, **changes))
-        if texts := [f"{line.name}: {line.after}" for line in lines if line.file is not None]:
+        texts = [f"{line.name}: {line.after}" for line in lines if line.file is not None]
+        if texts and not ("method" in changes and name == _METHOD_IS_A_MODEL):
             found[name] = "\n".join(texts)
     return found

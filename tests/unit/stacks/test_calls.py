@@ -25,7 +25,9 @@ def test_the_settings_of_remedies_are_said_by_programs() -> None:
     assert said_by_programs({"offload": "activations"}) == {
         "trl": "SFTConfig(activation_offloading=True)",
         "axolotl": "activation_offloading: true",
+        "torchtune": "enable_activation_offloading: true",
     }
+    assert "torchtune" not in said_by_programs({"method": "lora"})  # another builder
 
 
 @pytest.mark.parametrize("key", ["smaller_batch", "shorter_sequence"])

@@ -75,6 +75,7 @@ EXAMPLES: dict[tuple[str, str], tuple[Any, Any]] = {
     ("optimizer", "optimizer.type"): ("AdamW", "adamw_torch"),
     ("activation_checkpointing", "gradient_checkpointing"): (True, "full"),
     ("activation_checkpointing", "activation_checkpointing"): (False, "none"),
+    ("activation_checkpointing", "enable_activation_checkpointing"): (True, "full"),
     ("activation_checkpointing", "enable_gradient_checkpointing"): (True, "full"),
     ("activation_checkpointing", "fsdp_activation_checkpointing"): (True, "full"),
     ("activation_checkpointing", "disable_gradient_checkpointing"): (True, "none"),
