@@ -34,6 +34,7 @@ _SHOWN_FRAMES = 40
 _ALL_FRAMES = 60  # what the record keeps of a stack
 # Calls that make a number of a tensor. What only keeps or prints that number decides nothing.
 NUMBERS = frozenset({"item", "float", "tolist", "cpu", "numpy", "detach", "round"})
+_SAVES = ("/torch/storage.py", "/torch/serialization.py", "/safetensors/torch.py")
 # An unknown value is finite, as it would be in a training that goes well.
 _FINITE = frozenset({"isnan", "isinf", "isfinite"})
 # Calls that a training which was stopped would have come to, by what a call of that name does.
@@ -115,13 +116,17 @@ def unknown_branches(reads: list[dict[str, Any]]) -> tuple[UnknownBranch, ...]:
     """The user's lines that may have decided something by an unknown value, most frequent first."""
     counts: dict[tuple[str, int], int] = {}
     for read in reads:
-        if read["read"] not in ("size", "numbers") and may_decide(
-            read["inner_file"], read["inner_line"]
-        ):
+        is_data = read["read"] in ("size", "numbers") or only_saves(read["inner_file"])
+        if not is_data and may_decide(read["inner_file"], read["inner_line"]):
             place = (shown_file(read["file"]), read["line"])
             counts[place] = counts.get(place, 0) + read["count"]
     found = sorted(counts.items(), key=lambda item: -item[1])
     return tuple(UnknownBranch(file, line, count) for (file, line), count in found)
+
+
+def only_saves(file: str) -> bool:
+    """Whether a file of a library copies tensors to the host to save them."""
+    return file.replace("\\", "/").endswith(_SAVES)
 
 
 def may_decide(file: str, line: int) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from oomdoctor.commands.run.diagnosis import last_words
-from oomdoctor.commands.run.places import is_only_logged, shown_file
+from oomdoctor.commands.run.places import is_only_logged, only_saves, shown_file
 from oomdoctor.commands.run.rank_records import Process, ran_out
 from oomdoctor.commands.run.session import WatchRequest, line_of
 from oomdoctor.commands.run.whole_numbers import may_become_size
@@ -46,6 +46,8 @@ def unknown_sizes(request: WatchRequest, processes: Sequence[Process]) -> Unknow
 def _may_size(read: dict[str, Any]) -> bool:
     """Whether the command may allocate by a number that it read."""
     place = read["inner_file"], read["inner_line"]
+    if only_saves(read["inner_file"]):
+        return False
     if read["read"] == "integer":
         return not is_only_logged(*place)
     own = read["inner_file"] == read["file"]

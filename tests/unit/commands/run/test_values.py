@@ -10,7 +10,7 @@ import pytest
 from example_runs import RANK, depends_on_values, fits, ran_out
 
 from oomdoctor.commands.devices.emulated import emulated_gpus
-from oomdoctor.commands.run.places import is_only_logged
+from oomdoctor.commands.run.places import is_only_logged, unknown_branches
 from oomdoctor.commands.run.process.command import run_command
 from oomdoctor.commands.run.process.streams import Tail
 from oomdoctor.commands.run.rank_records import Process
@@ -63,6 +63,21 @@ def test_integers_that_are_only_logged(tmp_path: Path, line: int, logged: bool) 
     file = tmp_path / "train.py"
     file.write_text(SOURCE)
     assert is_only_logged(str(file), line) == logged
+
+
+@pytest.mark.parametrize("file", ["torch/storage.py", "safetensors/torch.py"])
+@pytest.mark.parametrize("kind", ["integer", "numbers"])
+def test_what_a_checkpoint_saves_is_no_size(file: str, kind: str) -> None:
+    """A Trainer that saved its model was not exact: it read 65 norms and their states."""
+    read = {
+        "read": kind,
+        "inner_file": f"/venv/site-packages/{file}",
+        "inner_line": 264,
+        "open": True,
+    }
+    (process,) = _processes({"operator": "copy_", **read})
+    assert unknown_sizes(REQUEST, [process]) is None
+    assert unknown_branches(process.record["unknown_reads"]) == ()
 
 
 def test_sizes_come_first_and_numbers_and_branches_are_none(tmp_path: Path) -> None:
