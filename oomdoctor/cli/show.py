@@ -51,7 +51,7 @@ def _case(options: ShowOptions) -> Report | None:
 
 @flatten
 def show(options: ShowOptions) -> None:
-    """Print a stored run or case again, in any format.
+    """Print a stored run or case again, in any format, or draw it.
 
     A run that has not ended shows its configurations so far. A case is what `oomdoctor run` kept of
     a command that ran out of memory. Exit code 0 if there is something to show, whatever it says.
@@ -80,5 +80,6 @@ def show(options: ShowOptions) -> None:
         return
     report = _gathered(options.run) or _case(options) or stored_report(open_run(options.run))
     drawn.write(report)
-    if not drawn.takes_stdout:
+    asked = chosen != "table" or options.answer.output_file is not None
+    if not drawn.takes_stdout and (asked or not drawn.draws):
         publish_report(report, chosen, options.answer.output_file, verbose=options.verbose)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import json
 import sys
 from html import escape
 
@@ -20,13 +21,21 @@ def probed(cli, survey):
     cli("probe", "m")
 
 
-def test_a_page_and_pictures_are_written_beside_the_answer(cli, probed, tmp_path) -> None:
+def test_a_page_and_pictures_are_written_instead_of_the_answer(cli, probed, tmp_path) -> None:
     page, png, svg = (tmp_path / f"r.{end}" for end in ("html", "png", "svg"))
     ended = cli("show", "--html", str(page), "--png", str(png), "--svg", str(svg))
-    assert ended.code == 0 and "configs fit" in ended.out
+    assert (ended.code, ended.out) == (0, "")
     assert ended.err == f"wrote {page} and {png} and {svg}\n"
     assert page.read_text().startswith("<!DOCTYPE html>")
     assert png.read_bytes().startswith(b"\x89PNG") and "<svg" in svg.read_text()
+
+
+def test_an_answer_that_is_asked_for_too_is_printed(cli, probed, tmp_path) -> None:
+    page = tmp_path / "r.html"
+    assert json.loads(cli("show", "--json", "--html", str(page)).out)["command"] == "probe"
+    assert (
+        "configs fit" in cli("show", "--output", str(tmp_path / "r.txt"), "--html", str(page)).out
+    )
 
 
 def test_the_step_of_any_rung_can_be_drawn(cli, survey, tmp_path) -> None:

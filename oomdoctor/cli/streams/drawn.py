@@ -32,6 +32,11 @@ class Drawn:
     rung: str | None = None
 
     @property
+    def draws(self) -> bool:
+        """Whether there is one to write."""
+        return (self.html, self.png, self.svg) != (None, None, None)
+
+    @property
     def takes_stdout(self) -> bool:
         """Whether one of them is written to stdout, in place of the answer."""
         return STDOUT in (self.html, self.png, self.svg)
