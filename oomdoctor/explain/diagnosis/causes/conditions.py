@@ -6,6 +6,7 @@ on the figures of the message are in `figures`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from oomdoctor.explain.diagnosis.case import Case
@@ -16,6 +17,8 @@ from oomdoctor.units import MIB, format_bytes
 
 Lines = tuple[str, ...]
 NONE: Lines = ()
+
+_EPOCHS = 2  # after which the longest batch was seen, wherever counting starts
 
 
 def yes(condition: bool, lines: Lines) -> Lines:
@@ -113,8 +116,15 @@ def died_late(case: Case) -> Lines:
     return NONE if flat else _reached(case, 20)
 
 
+def epochs_later(case: Case) -> Lines:
+    """Whether at least two epochs ended well before: the longest batch was among theirs."""
+    lines = died_late(case)
+    epoch = re.search(r"(?i)\bepoch[ :=\[]{1,3}(\d+)", " ".join(lines))
+    return lines if epoch is not None and int(epoch[1]) > _EPOCHS else NONE
+
+
 def long_batch(case: Case) -> Lines:
-    short = grows(case) or case.setup.get("packing") == "packed"
+    short = grows(case) or case.setup.get("packing") == "packed" or epochs_later(case)
     return NONE if short else _reached(case, 5)
 
 
