@@ -14,7 +14,6 @@ from typing import Any
 from oomdoctor.commands.ladder.your_changes import as_the_program_does
 from oomdoctor.commands.user_training import write_change
 from oomdoctor.errors import OomDoctorError, usage_error
-from oomdoctor.explain.remedies.table import TABLE
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.configuration.faults import config_faults
 from oomdoctor.records.facts.choices import AUTO
@@ -193,7 +192,7 @@ def _training(documents: Sequence[Document]) -> UserTraining:
 def _changed(training: UserTraining, remedy: Remedy) -> TrainConfig:
     """The rung of the file with the remedy."""
     before = training.config
-    changes = _of_rung(remedy) or _by_key(before, remedy)
+    changes = _settings(before, remedy)
     if not changes:
         raise _NotAppliedError("it is not a training setting")
     if before.world_size > 1:
@@ -214,30 +213,17 @@ def _changed(training: UserTraining, remedy: Remedy) -> TrainConfig:
     return after
 
 
-def _of_rung(remedy: Remedy) -> dict[str, Any]:
-    """The keys that the remedy sets, for a training that is known in full."""
+def _settings(before: TrainConfig, remedy: Remedy) -> dict[str, Any]:
+    """The keys that the remedy sets; half of a number that is not known of the training."""
     found: dict[str, Any] = dict(remedy.changes)
     if isinstance(found.get("lora_targets"), list):
         found["lora_targets"] = tuple(found["lora_targets"])
     found.pop("effective_batch_size", None)
+    if not found and remedy.key in _HALVED:
+        key, least = _HALVED[remedy.key]
+        value = getattr(before, key)
+        return {key: value // 2} if value != AUTO and value // 2 >= least else {}
     return found
-
-
-def _by_key(before: TrainConfig, remedy: Remedy) -> dict[str, Any]:
-    """The keys that the remedy sets, whatever else is known of the training."""
-    found: dict[str, Any] = {}
-    for key in remedy.key.split("+"):
-        row = TABLE.get(key)
-        changes = _half(before, *_HALVED[key]) if key in _HALVED else row.settings if row else {}
-        if not changes:
-            return {}
-        found |= changes
-    return found
-
-
-def _half(before: TrainConfig, key: str, least: int) -> dict[str, Any]:
-    value = getattr(before, key)
-    return {key: value // 2} if value != AUTO and value // 2 >= least else {}
 
 
 # Remedies that change a number: the key of the rung, and the least that it becomes.

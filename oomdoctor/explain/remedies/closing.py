@@ -18,8 +18,9 @@ from oomdoctor.analysis.memory.overhead import device_total_bytes
 from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.reading.programs import libraries
 from oomdoctor.explain.remedies.row import fill, parts_text
-from oomdoctor.explain.remedies.sets import Choice, fits, rank, smallest, tight
+from oomdoctor.explain.remedies.sets import Choice, base_of, fits, rank, smallest, tight
 from oomdoctor.explain.remedies.table import TABLE
+from oomdoctor.records.configuration.config import changed_keys
 from oomdoctor.records.job.machine import GpuFacts
 from oomdoctor.records.report.diagnosis import Remedy
 from oomdoctor.stacks.writing.changed_lines import IN_FILES
@@ -91,7 +92,7 @@ def _remedy(case: Case, choice: Choice, values: Mapping[str, str]) -> Ranked:
         note="; ".join(filter(None, notes)) or None,
         leaves_bytes=choice.leaves_bytes,
         enough=False if not closes else None if case.at_least else True,
-        changes=case.rung_changes(choice.training),
+        changes=changed_keys(base_of(case.trained), choice.training.config),
     )
     close, cost, place = rank(case, choice)
     return (close if closes else 2, cost, place), remedy
