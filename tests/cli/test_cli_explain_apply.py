@@ -126,7 +126,7 @@ def test_the_batch_of_an_unknown_model_is_the_one_that_is_proposed(
     assert "per_device_train_batch_size: 3" in remedies[place - 1]["lines"]["logged.yaml"]
     ended = cli(*words, "--apply", "own.yaml", "--remedy", str(place))
     assert ("+per_device_train_batch_size: 3" in ended.out) == (applied == 12)
-    assert ("the file has 2 already" in ended.err) == (applied == 2)
+    assert ("the file already has 2" in ended.err) == (applied == 2)
 
 
 def test_a_script_is_changed_where_its_literal_stands(cli: Any, folder: Path) -> None:

@@ -200,7 +200,7 @@ def _changed(training: UserTraining, remedy: Remedy) -> TrainConfig:
     for key, _ in _HALVED.values():
         own = getattr(before, key)
         if key in changes and own != AUTO and own < changes[key]:
-            raise _NotAppliedError(f"the file has {own} already")
+            raise _NotAppliedError(f"the file already has {own}")
     after = as_the_program_does(training, before)(replace(before, **changes))
     if after == before:
         raise _NotAppliedError("the file says so already")

@@ -66,9 +66,10 @@ def of_command(given: Given, command: Sequence[str], python: str) -> Given:
 
     Unchanged where it starts no training that can be read.
     """
-    script = next((word for word in command if Path(word).suffix in OF_SHELLS), None)
+    # `./job.sh`, or `bash job.sh`; later words are options of another program.
+    script = next((word for word in command[:2] if Path(word).suffix in OF_SHELLS), None)
     path = Path(script or shlex.join(command))
-    with suppress(OomDoctorError):
+    with suppress(OomDoctorError, OSError, ValueError):  # code after `-c` is no name of a file
         settings = {**settings_in(path, "--config"), **given.settings}
         read = with_model_named(replace(given, settings=settings), "the command")
         return with_training(read, path, python, parse=False)[0]

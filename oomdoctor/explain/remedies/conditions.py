@@ -50,7 +50,8 @@ def _can_liger(case: Case) -> bool:
         return False
     if not (case.in_training or case.phase == "unknown"):
         return False
-    if case.program.name.startswith("unsloth"):  # its losses are fused already
+    # Unsloth's losses are fused already, and torchtune has a loss for this.
+    if case.program.name.startswith(("unsloth", "torchtune")):
         return False
     before = case.phase == "forward" and not case.innermost(r"lm_head|logits")
     if (before and not case.beyond) or case.phase in ("load", "init", "clip", "optimizer"):

@@ -35,10 +35,10 @@ def _shorter(case: Case) -> Effect:
     return difference(case, changes, text, request=0.5)
 
 
-def _liger(case: Case) -> Effect:
+def _in_chunks(case: Case, loss: str) -> Effect:
     text = "the full logits are never stored; same loss"
     in_loss = case.phase == "loss" or case.tensor_is("logits")
-    return difference(case, {"loss": "liger"}, text, request=1.0 if in_loss else 0.0)
+    return difference(case, {"loss": loss}, text, request=1.0 if in_loss else 0.0)
 
 
 def _scores(case: Case) -> Effect:
@@ -91,7 +91,8 @@ _EFFECTS: Mapping[str, Callable[[Case], Effect]] = {
     "no_cuda_graphs": lambda case: held(
         case.incident.event.private_pools_bytes, "in private pools"
     ),
-    "liger": _liger,
+    "liger": lambda case: _in_chunks(case, "liger"),
+    "linear_loss": lambda case: _in_chunks(case, "chunked"),
     "sdpa": _scores,
     "smaller_batch": _smaller_batch,
     "shorter_sequence": _shorter,

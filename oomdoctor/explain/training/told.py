@@ -16,7 +16,7 @@ from oomdoctor.stacks.reading.conclude import dtypes_of, fsdp_sharding, method_o
 from oomdoctor.stacks.reading.partial import Partial, partial_of
 
 _LARGEST = 10**8  # a model_max_length of 1e30 means "no limit"
-_IN_4_BITS = re.compile(r"(?i)[-_](?:gptq|awq|(?:bnb-)?[w]?4bit|nf4|int4)(?![a-z])")
+_IN_4_BITS = re.compile(r"(?i)[-_](?:gptq|awq|(?:bnb-)?w?4bit|nf4|int4)(?![a-z])")
 _LAUNCHER = "mixed_precision"
 _NVME = "nvme"
 _SIZES = (

@@ -84,3 +84,20 @@ def test_the_script_of_the_command_is_read(shell: bool, tmp_path: Path, monkeypa
     given, _ = with_training(Given(), Path("train.py"), sys.executable, parse=False)
     assert given.training is not None and not given.training.length_known
     assert found.config is not None and found.config == given.training.config
+
+
+@pytest.mark.parametrize("code", ["x = 1\n" * 400, "a\0b"], ids=["long", "with a null byte"])
+def test_code_in_the_command_is_no_file(code: str) -> None:
+    """The name was too long for a file, and the summary of the run was lost."""
+    (found,) = diagnoses_of(_tail(b"starting\n", OOM), _request("python", "-c", code))
+    assert found.is_oom and found.config is None
+
+
+def test_a_shell_script_among_the_options_is_not_the_command(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "hook.sh").write_text("echo done\n")
+    (found,) = diagnoses_of(
+        _tail(b"starting\n", OOM), _request("python", "train.py", "--hook", "hook.sh")
+    )
+    assert found.model == "HuggingFaceTB/SmolLM2-360M"
