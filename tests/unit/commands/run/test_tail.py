@@ -98,6 +98,6 @@ def test_a_shell_script_among_the_options_is_not_the_command(tmp_path: Path, mon
     (tmp_path / "train.py").write_text(SCRIPT)
     (tmp_path / "hook.sh").write_text("echo done\n")
     (found,) = diagnoses_of(
-        _tail(b"starting\n", OOM), _request("python", "train.py", "--hook", "hook.sh")
+        _tail(b"starting\n", OOM), _request("torchrun", "--rdzv-conf", "hook.sh", "train.py")
     )
     assert found.model == "HuggingFaceTB/SmolLM2-360M"
