@@ -175,9 +175,11 @@ def answer(kind: str, name: str, task: Task, method: Method) -> dict[str, Any]:
                 sequence_length=_length(config),
             )
             job = ProbeJob(mode="inspect", label=method, model=spec, config=rung, device_type="cpu")
-            stacks = inspect_model(job).stacks
+            inspection = inspect_model(job)
+            if inspection.lora_targets:
+                job = replace(job, config=replace(rung, lora_targets=inspection.lora_targets))
             target = Target("1 TiB", 1 << 40, 1 << 40, 0, None)
-            request = SimulationRequest((1,), (target,), stacks=stacks)
+            request = SimulationRequest((1,), (target,), stacks=inspection.stacks)
             with clean_slate():
                 done = simulate(replace(job, mode="simulate", simulation=request), PhaseFile(None))
         except (UnsupportedError, OomDoctorError) as error:

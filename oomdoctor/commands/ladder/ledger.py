@@ -13,7 +13,7 @@ from oomdoctor.analysis.search.ladder import Context, bound_of, too_big
 from oomdoctor.analysis.search.precision import emulated, ladder_for
 from oomdoctor.commands.ladder.dataset import at_rows
 from oomdoctor.errors import OomDoctorError
-from oomdoctor.records.configuration.config import Rung
+from oomdoctor.records.configuration.config import Rung, TrainConfig, adapts_all_linear
 from oomdoctor.records.job.dataset import CountedRows
 from oomdoctor.records.job.model import ModelSpec, ParameterCounts
 from oomdoctor.records.job.result import Inspection, ProbeResult
@@ -45,6 +45,29 @@ class Ledger:
     def take_inspection(self, inspection: Inspection) -> None:
         """Take what the worker says about the model and the machine."""
         self.inspection = inspection
+        if inspection.lora_targets:
+            self._name_targets(inspection.lora_targets)
+
+    def inspected(self) -> TrainConfig:
+        """What the worker looks at the model with: LoRA on all layers, if a rung has that."""
+        configs = [rung.config for rung in self.rungs]
+        return next(filter(adapts_all_linear, configs), configs[0])
+
+    def _name_targets(self, targets: tuple[str, ...]) -> None:
+        """Name the layers for LoRA, because peft does not take `all-linear` for this model.
+
+        Labels stay, for no other rung can have them. The user's own rung stays: it says what the
+        user's program does.
+        """
+        named = tuple(
+            replace(rung, config=replace(rung.config, lora_targets=targets))
+            if adapts_all_linear(rung.config) and rung.label != YOURS
+            else rung
+            for rung in self.rungs
+        )
+        if named != self.rungs:
+            self.warn([warning("lora_targets", targets=targets)])
+            self._take_rungs(named)
 
     def take_rows(self, counted: CountedRows) -> None:
         """Take the counted rows: every rung is now about the longest one, or about packed ones."""
@@ -67,10 +90,14 @@ class Ledger:
             cards = [name for name in slow if slow[name]]
             self.warn([warning("bfloat16_emulated", cards=cards, labels=labels)])
         if len(changed) == len(ladders) and len(set(ladders.values())) == 1:
-            (self.rungs,) = set(ladders.values())
-            recipe = replace(self.request.recipe, rungs=self.rungs)
-            self.request = replace(self.request, recipe=recipe)
+            (rungs,) = set(ladders.values())
+            self._take_rungs(rungs)
         return ladders
+
+    def _take_rungs(self, rungs: tuple[Rung, ...]) -> None:
+        """They are the requested ones from now on."""
+        self.rungs = rungs
+        self.request = replace(self.request, recipe=replace(self.request.recipe, rungs=rungs))
 
     def own_rung(self) -> Rung | None:
         """The rung of --from."""

@@ -234,7 +234,7 @@ def _inspect(known: Findings, simulators: Simulators) -> Inspection:
         mode="inspect",
         label="inspect",
         model=known.spec,
-        config=on_one_gpu(known.rungs[0].config),
+        config=on_one_gpu(known.inspected()),
         device_type="cpu",  # an inspection needs no device
     )
     (ended,) = simulators.run([job])

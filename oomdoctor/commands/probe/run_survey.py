@@ -182,7 +182,7 @@ def _prepare(state: SurveyState, jobs: SurveyJobs) -> None:
     """
     setup = state.setup
     jobs.on_event(SurveyEvent("inspecting", message=f"{setup.spec.id} ({setup.spec.source})"))
-    inspection = jobs.inspect(state.rungs[0].config)
+    inspection = jobs.inspect(state.inspected())
     state.take_inspection(inspection)
     counted = count_rows(state.request, setup.spec, jobs.without_deadline, jobs.on_event)
     if counted is not None:

@@ -298,6 +298,12 @@ def steps_in_backward(config: TrainConfig) -> bool:
     return config.optimizer_in_backward or (row is not None and row.layerwise)
 
 
+def adapts_all_linear(config: TrainConfig) -> bool:
+    """Whether peft chooses the layers that get LoRA; Unsloth has names of its own."""
+    plain = config.method != "full" and config.library != "unsloth"
+    return plain and config.lora_targets == "all-linear"
+
+
 FSDP = ("fsdp", "fsdp_grad_op", "hybrid")
 ZERO = ("zero1", "zero2", "zero3")
 

@@ -106,7 +106,11 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """What a worker finds out about the model, the user's interpreter and the device."""
+    """What a worker finds out about the model, the user's interpreter and the device.
+
+    `lora_targets` are the layers to name where peft does not take `all-linear`; empty where it
+    does, or where nobody asked.
+    """
 
     architecture: str
     parameters: ParameterCounts
@@ -117,6 +121,7 @@ class Inspection:
     device_free_bytes: int | None
     compute_capability: str | None
     stacks: tuple[LayerStack, ...] = ()
+    lora_targets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,15 +6,18 @@ The model is created on the meta device: no weights, no download, one or two sec
 from __future__ import annotations
 
 import importlib
+from contextlib import suppress
 from importlib import metadata
 from typing import TYPE_CHECKING
 
 import torch
 
+from oomdoctor.records.configuration.config import TrainConfig, adapts_all_linear
 from oomdoctor.records.facts.architectures import SIZE_NAMES, family_of
 from oomdoctor.records.job.model import ParameterCounts
 from oomdoctor.records.job.result import Inspection, ProbeJob
 from oomdoctor.worker.training.layers import stacks_of
+from oomdoctor.worker.training.lora_targets import named_targets
 from oomdoctor.worker.training.model_config import load_config, model_class
 
 if TYPE_CHECKING:
@@ -61,7 +64,16 @@ def inspect_model(job: ProbeJob) -> Inspection:
         device_free_bytes=free,
         compute_capability=capability,
         stacks=stacks_of(model, config),
+        lora_targets=_lora_targets(model, job.config),
     )
+
+
+def _lora_targets(model: PreTrainedModel, config: TrainConfig) -> tuple[str, ...]:
+    """The layers to name for LoRA; empty where `all-linear` does, or where it is not asked for."""
+    if adapts_all_linear(config):
+        with suppress(ImportError):  # then no LoRA is tried
+            return named_targets(model)
+    return ()
 
 
 def installed_versions() -> dict[str, str | None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,6 +11,7 @@ from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.choices import Dtype
 from oomdoctor.records.job.model import Task
 from oomdoctor.worker.protocol import UnsupportedError
+from oomdoctor.worker.training.lora_targets import named_targets
 from oomdoctor.worker.training.objectives.images import TOWERS
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def add_adapter(model: PreTrainedModel, config: TrainConfig, task: Task) -> Peft
         if "out of memory" in str(error):
             raise
         refusal = f"peft cannot put LoRA on {targets}"
-        takes = _accepted_targets(model) if targets == "all-linear" else []
+        takes = named_targets(model) if targets == "all-linear" else ()
         if takes:
             raise UnsupportedError(f"{refusal}; lora_targets={'+'.join(takes)} works") from error
         raise UnsupportedError(f"{refusal}: {error}") from error
@@ -98,24 +98,6 @@ def _watch_own_layers(adapted: PeftModel, modeling: str) -> None:
     for name, base in layers:
         if name in own and isinstance(base, torch.nn.Linear):
             base.register_forward_hook(check)
-
-
-def _accepted_targets(model: PreTrainedModel) -> list[str]:
-    """The names of linear layers, but for the output embeddings, that peft puts LoRA on."""
-    from peft import LoraConfig, inject_adapter_in_model
-
-    head = model.get_output_embeddings()
-    names = {
-        path.rpartition(".")[2]
-        for path, module in model.named_modules()
-        if isinstance(module, torch.nn.Linear) and module is not head
-    }
-    accepted = []
-    for name in sorted(names):
-        with suppress(ValueError, RuntimeError, TypeError):
-            inject_adapter_in_model(LoraConfig(r=1, target_modules=[name]), model)
-            accepted.append(name)
-    return accepted
 
 
 def cast_trained(model: Module, dtype: Dtype) -> None:

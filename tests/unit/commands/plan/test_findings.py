@@ -16,6 +16,7 @@ from oomdoctor.records.job.dataset import LengthsRequest
 from oomdoctor.records.job.model import ModelRef, ModelSpec, ParameterCounts
 from oomdoctor.records.job.result import Attempt, Inspection
 from oomdoctor.records.report.plan import PlanRequest, Sweep
+from oomdoctor.records.report.user_training import YOURS
 
 SPEC = ModelSpec("m", "local", "M", "m", "causal-lm", {})
 RUNG = Rung("lora", TrainConfig(method="lora", sequence_length=512, effective_batch_size=4))
@@ -159,3 +160,16 @@ def test_attention_that_a_card_cannot_run_is_unsupported_there() -> None:
         "unsupported",
         "flash_attention_2 needs compute capability 8.0 or higher; this card has 7.5; use sdpa",
     )
+
+
+def test_lora_names_its_layers_where_peft_does_not_take_all() -> None:
+    """The user's own configuration stays, and so does one that names layers."""
+    named = Rung("named", replace(RUNG.config, lora_targets=("in_proj",)))
+    known = findings(Rung("full", TrainConfig()), RUNG, named, Rung(YOURS, RUNG.config))
+    assert known.inspected() == RUNG.config
+    known.take_inspection(replace(inspection(), lora_targets=("in_proj", "x_proj")))
+    targets = [rung.config.lora_targets for rung in known.rungs]
+    assert targets == ["all-linear", ("in_proj", "x_proj"), ("in_proj",), "all-linear"]
+    assert [rung.label for rung in known.rungs] == ["full", "lora", "named", YOURS]
+    assert known.request.recipe.rungs == known.rungs
+    assert [one.code for one in known.warnings] == ["lora_targets"]

@@ -13,6 +13,7 @@ from tiny_models import tiny_job
 from oomdoctor.worker.measuring.measure import measure
 from oomdoctor.worker.protocol import PhaseFile, UnsupportedError
 from oomdoctor.worker.training.build import build
+from oomdoctor.worker.training.inspection import inspect_model
 
 LORA = {"method": "lora", "lora_rank": 4}
 SAVED = {**LORA, "modules_to_save": ("embed_tokens", "lm_head")}
@@ -158,3 +159,17 @@ def test_a_layer_that_is_no_plain_linear_one_is_refused_with_targets_that_work()
     with pytest.raises(UnsupportedError, match="no plain linear layer; lora_targets=k_proj"):
         simulated(job)
     assert simulated(tiny_job("router", **LORA, lora_targets=("q_proj",)))
+
+
+@needs_peft_that_refuses
+def test_the_layers_that_peft_takes_instead_of_all_are_told() -> None:
+    assert inspect_model(tiny_job("state-space", **LORA)).lora_targets == ("in_proj",)
+    assert inspect_model(tiny_job("state-space")).lora_targets == ()
+    assert inspect_model(tiny_job("dense", **LORA)).lora_targets == ()
+
+
+@needs_router_of_its_own
+def test_a_layer_that_is_no_plain_linear_one_is_not_among_the_layers_to_name() -> None:
+    targets = inspect_model(tiny_job("router", **LORA)).lora_targets
+    assert targets == ("k_proj", "o_proj", "q_proj", "v_proj")
+    assert simulated(tiny_job("router", **LORA, lora_targets=targets))
