@@ -48,6 +48,11 @@ def inspection_error(attempt: Attempt, spec: ModelSpec, python: str) -> OomDocto
             f"{spec.id} needs custom code from the hub",
             "read that code, then pass --trust-remote-code to allow it",
         )
+    if attempt.outcome == "unsupported" and reason.startswith("needs "):
+        what, _, install = reason.partition(": ")
+        return machine_error(
+            "library_missing", f"{spec.id} {what}, which is not installed", f"{python} -m {install}"
+        )
     if attempt.outcome == "unsupported":
         allow = "" if spec.trust_remote_code else "; or --trust-remote-code, if it has its own code"
         return model_error(

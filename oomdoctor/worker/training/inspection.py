@@ -18,7 +18,7 @@ from oomdoctor.records.job.model import ParameterCounts
 from oomdoctor.records.job.result import Inspection, ProbeJob
 from oomdoctor.worker.training.layers import stacks_of
 from oomdoctor.worker.training.lora_targets import named_targets
-from oomdoctor.worker.training.model_config import load_config, model_class
+from oomdoctor.worker.training.model_config import load_config, model_class, needed_package
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -45,7 +45,7 @@ def inspect_model(job: ProbeJob) -> Inspection:
     config = load_config(job.model)
     # A model's module imports this, which fails under the meta device (torch 2.6).
     importlib.import_module("torch._dynamo")
-    with torch.device("meta"):
+    with torch.device("meta"), needed_package():
         model = model_class(job.model, config).from_config(
             config, trust_remote_code=job.model.trust_remote_code
         )

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -84,6 +87,24 @@ def _without_attention(config: object) -> object:
         return config
     kept = {key: part for key, part in config.items() if not key.endswith("attn_implementation")}
     return {key: _without_attention(part) for key, part in kept.items()}
+
+
+@contextmanager
+def needed_package() -> Iterator[None]:
+    """In this context, a missing package is a reason why the model cannot be built.
+
+    Raises:
+        UnsupportedError: with the package that the model needs.
+    """
+    try:
+        yield
+    except ImportError as error:
+        required = re.search(r"requires the (\S+) library", str(error))
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        name = required[1] if required is not None else missing
+        if name is None:
+            raise
+        raise UnsupportedError(f"needs {name}: pip install {name}") from error
 
 
 class ModelClass(Protocol):

@@ -6,8 +6,9 @@ import pytest
 import torch
 from tiny_models import tiny_job
 
+from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.training.inspection import count_parameters
-from oomdoctor.worker.training.model_config import load_config, model_class
+from oomdoctor.worker.training.model_config import load_config, model_class, needed_package
 
 
 def model_and_config():
@@ -40,3 +41,18 @@ def test_a_fault_of_custom_code_is_not_hidden(error):
     model.get_output_embeddings = lambda: None.weight
     with pytest.raises(AttributeError):
         count_parameters(model, config)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ImportError("TimmWrapperModel requires the timm library but it was not found"),
+        ModuleNotFoundError("No module named 'timm'", name="timm"),
+    ],
+    ids=["of transformers", "of python"],
+)
+def test_a_package_that_the_model_needs_is_named(error):
+    with pytest.raises(UnsupportedError, match=r"^needs timm: pip install timm$"), needed_package():
+        raise error
+    with pytest.raises(ImportError, match="circular"), needed_package():
+        raise ImportError("cannot import name: a circular import")

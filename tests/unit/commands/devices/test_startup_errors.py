@@ -11,6 +11,9 @@ from analysis_make import request as survey_request
 from oomdoctor.commands.devices import startup_errors
 from oomdoctor.commands.jobs import simulators
 from oomdoctor.errors import ExitCode, OomDoctorError, machine_error
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.job.model import ModelSpec
+from oomdoctor.records.job.result import Attempt
 from oomdoctor.records.report.plan import PlanRequest
 from oomdoctor.system.environment import SlurmFacts
 from oomdoctor.system.machine.limits import HostLimit
@@ -106,3 +109,15 @@ def test_where_memory_is_short_one_worker_simulates(
     monkeypatch.setattr(simulators, "available_memory", lambda: available)
     monkeypatch.setattr(simulators.os, "sched_getaffinity", lambda pid: set(range(64)))
     assert simulators._how_many() == hosts
+
+
+def test_a_package_that_the_model_needs_is_to_be_installed() -> None:
+    reason = "needs timm: pip install timm"
+    attempt = Attempt(TrainConfig(), "unsupported", None, None, None, reason, 1.0)
+    spec = ModelSpec("m", "local", "M", "m", "causal-lm", {})
+    error = startup_errors.inspection_error(attempt, spec, "python")
+    assert (error.code, error.message) == (
+        "library_missing",
+        "m needs timm, which is not installed",
+    )
+    assert error.hint == "python -m pip install timm"

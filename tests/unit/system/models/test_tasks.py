@@ -30,6 +30,9 @@ def _config(architecture: str | None, model_type: str = "new", **keys: Any) -> d
     ("config", "task"),
     [
         (_config("LlamaForCausalLM", **TEXT), "causal-lm"),
+        (_config("BertGenerationDecoder", "bert-generation", **TEXT), "causal-lm"),
+        (_config("ReformerModelWithLMHead", "reformer", **TEXT), "causal-lm"),
+        (_config("T5WithLMHeadModel", "t5", is_encoder_decoder=True, **TEXT), "seq2seq-lm"),
         (_config("GPT2LMHeadModel", **TEXT), "causal-lm"),
         (_config("BartForCausalLM", "bart", is_encoder_decoder=True, **TEXT), "causal-lm"),
         (_config("BertForMaskedLM", **TEXT), "masked-lm"),
