@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
+from typing import NamedTuple
 
 import torch
 from torch._ops import OpOverload
@@ -46,16 +47,25 @@ def number_in(tensor: object) -> bool | int | float | None:
     return number
 
 
-def mask_of(indices: object) -> torch.Tensor | None:
+class Mask(NamedTuple):
+    """A mask that chooses from a tensor; `dim` is the first dimension that it covers."""
+
+    values: torch.Tensor
+    dim: int
+
+    def chosen(self, tensor: torch.Tensor, count: int) -> torch.Tensor:
+        """What it chooses, if it is true for so many elements."""
+        covered = self.dim + self.values.dim()
+        return tensor.new_empty((*tensor.shape[: self.dim], count, *tensor.shape[covered:]))
+
+
+def mask_of(indices: object) -> Mask | None:
     """The mask of `aten.index` or `aten.masked_select`; None without one, or with more indices."""
-    chosen = indices if isinstance(indices, list | tuple) else (indices,)
-    mask = chosen[0] if len(chosen) == 1 else None
-    return mask if isinstance(mask, torch.Tensor) and mask.dtype == torch.bool else None
-
-
-def rows_chosen(tensor: torch.Tensor, mask: torch.Tensor, count: int) -> torch.Tensor:
-    """What a mask selects that is true for so many elements."""
-    return tensor.new_empty((count, *tensor.shape[mask.dim() :]))
+    chosen = list(indices) if isinstance(indices, list | tuple) else [indices]
+    mask = chosen.pop() if chosen else None
+    if not isinstance(mask, torch.Tensor) or mask.dtype != torch.bool:
+        return None
+    return Mask(mask, len(chosen)) if all(index is None for index in chosen) else None
 
 
 def values_of(tensor: object) -> torch.Tensor | None:
@@ -134,15 +144,15 @@ def _is_small(tensor: torch.Tensor) -> bool:
 def _selected(args: Sequence[object]) -> torch.Tensor | None:
     tensor: torch.Tensor = args[0]
     mask = mask_of(args[1])
-    real = values_of(mask)
+    real = None if mask is None else values_of(mask.values)
     if mask is None or real is None:
         return None
     with computing():
         rows = int(real.sum())
-    result, own = rows_chosen(tensor, mask, rows), values_of(tensor)
+    result, own = mask.chosen(tensor, rows), values_of(tensor)
     if own is not None:
         with computing():
-            know(result, own[real])
+            know(result, own[(slice(None),) * mask.dim + (real,)])
     return result
 
 
@@ -230,7 +240,7 @@ class ShapesOnly(FakeTensorMode):  # type: ignore[misc]
         if result is None and func is torch.ops.aten.index.Tensor:
             mask, tensor = mask_of(args[1]), args[0]
             if mask is not None and isinstance(tensor, torch.Tensor):
-                result = rows_chosen(tensor, mask, mask.numel())
+                result = mask.chosen(tensor, mask.values.numel())
         if result is None:
             result = super().__torch_dispatch__(func, types, args, kwargs)
         learn(func, args, kwargs, result)

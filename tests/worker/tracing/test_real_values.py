@@ -46,6 +46,8 @@ def test_lengths_by_value_are_those_of_the_numbers() -> None:
     assert held(mask.nonzero()) == [1, 3]
     features = torch.empty(4, 7)
     assert features[mask].shape == (2, 7)
+    assert torch.empty(5, 4, 7)[:, mask].shape == (5, 2, 7)
+    assert held(known(1, 2, 3, 4).expand(2, 4)[:, mask]) == [2, 4, 2, 4]
     assert known(5, 6).repeat_interleave(known(2, 3)).shape == (5,)
     assert held(torch.unique_consecutive(known(1, 1, 2, 2, 1))) == [1, 2, 1]
 

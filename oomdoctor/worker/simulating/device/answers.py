@@ -111,9 +111,9 @@ class Answers:
         mask, share = real_values.mask_of(args[1]), self._share
         if mask is None or share is None:
             return None
-        if self.values_known and real_values.values_of(mask) is not None:
+        if self.values_known and real_values.values_of(mask.values) is not None:
             return None
-        return real_values.rows_chosen(args[0], mask, math.ceil(share * mask.numel()))
+        return mask.chosen(args[0], math.ceil(share * mask.values.numel()))
 
     def reads_as(self, number: int) -> AbstractContextManager[None]:
         """Whole numbers that nobody knows are this one in this context, not 1."""
