@@ -62,7 +62,7 @@ class Simulators:
 
     Invariant: a host works on one job at a time. With `fresh`, nothing is answered from memory.
     The hosts get `variables` added to their environment. `before_start` is called once, before they
-    start, and may raise.
+    start, and may raise. `expected` jobs will come, so as many hosts start with the first one.
     """
 
     def __init__(
@@ -75,7 +75,9 @@ class Simulators:
         fresh: bool = False,
         variables: Mapping[str, str] | None = None,
         before_start: Callable[[], None] = lambda: None,
+        expected: int = 1,
     ) -> None:
+        self._expected = expected
         self._before_start: Callable[[], None] | None = before_start
         environment = worker_environment(None) | ONE_THREAD | COMPILES_NOTHING
         environment |= variables or {}
@@ -84,12 +86,12 @@ class Simulators:
         self._hosts = [
             WorkerHost(python, environment, folder.path, isolated=False) for _ in range(_how_many())
         ]
-        self._idle: queue.SimpleQueue[WorkerHost] = queue.SimpleQueue()
+        self._idle: queue.LifoQueue[WorkerHost] = queue.LifoQueue()  # one that runs comes first
         self._naming = threading.Lock()
         self._broken = threading.Event()
 
     def __enter__(self) -> Self:
-        for host in self._hosts:
+        for host in reversed(self._hosts):
             self._idle.put(host)
         return self
 
@@ -117,7 +119,7 @@ class Simulators:
             if self._before_start is not None:
                 self._before_start()
                 self._before_start = None
-            for host in self._hosts:
+            for host in self._hosts[: max(len(open_jobs), self._expected)]:
                 host.start()  # they load their libraries at the same time
             yield from self._launched(open_jobs, on_start)
 

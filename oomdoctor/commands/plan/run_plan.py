@@ -105,6 +105,7 @@ def run_plan(
             fresh=request.fresh,
             variables=variables,
             before_start=lambda: known.warn(startup_errors.check_limits(request)),
+            expected=_jobs_of(request),
         )
         fault: OomDoctorError | None = None
         try:
@@ -125,6 +126,13 @@ def run_plan(
     folder.write_report(report)
     on_event(SurveyEvent("done"))
     return report
+
+
+def _jobs_of(request: SurveyRequest) -> int:
+    """About how many simulations there will be at the same time."""
+    plan, rungs = request.plan, len(request.recipe.rungs)
+    values = len(plan.sweep.values) if plan is not None and plan.sweep is not None else 1
+    return rungs * values
 
 
 def _known_of(request: SurveyRequest) -> Findings:
