@@ -1,4 +1,4 @@
-"""Five scripts that nobody here wrote need what was recorded; the others run once a week."""
+"""Two scripts that nobody here wrote need what was recorded; the others run once a week."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "evaluation" / "third_party.py"
 RECORDED = ROOT / "tests" / "data" / "emulated" / "third_party.json"
 # Their packages are in the environment of these tests.
-NAMES = ("trl-sft", "trl-sft-full", "trl-reward", "trl-kto", "accelerate-collectives")
+NAMES = ("trl-sft", "accelerate-collectives")
 
 
 @pytest.mark.slow
