@@ -54,12 +54,29 @@ _GLM = {
     "rope_theta": 10000.0,
 }
 _OMNI = {"vision_start_token_id": 151652, "audio_start_token_id": 151647}
+_HUNYUAN = {"rope_type": "default", "mrope_section": [16, 16, 16, 16], "rope_theta": 10000.0}
+_INDEXER = {
+    "indexer_n_heads": 4,
+    "indexer_kv_heads": 1,
+    "indexer_head_dim": 256,
+    "indexer_budget": 2048,
+    "indexer_compress_ratio": 4,
+}
 _WORDS = {"image_token_id": 4, "vocabulary_map": {"<image>": 4, "<|image token|>": 4}}
 # Defaults of a config that are no model: what a published one has instead.
 _INSTEAD: dict[str, dict[str, Any]] = {
     "cohere_compass_text": {
         "": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 5e6}}}
     },
+    "cohere_compass": {
+        "text_config": {
+            "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 5e6}}
+        }
+    },
+    "bert-generation": {"": {"is_decoder": True}},
+    "reformer": {"": {"is_decoder": True}},
+    "udop": {"": {"decoder_start_token_id": 0}},
+    "vision-encoder-decoder": {"": {"pad_token_id": 0, "decoder_start_token_id": 101}},
     "dbrx": {"attn_config": {"rope_theta": 500000.0, "clip_qkv": 8}},
     "deepseek_v2": {
         "": {"num_experts_per_tok": 6, "n_group": 1, "topk_group": 1, "moe_intermediate_size": 1408}
@@ -92,11 +109,30 @@ _INSTEAD: dict[str, dict[str, Any]] = {
     },
     "molmo2": {"adapter_config": {"vision_feature_layer": [3, 1]}},
     "step3p7": {"text_config": {"sliding_window": 512}},
-    "deepseek_ocr2": {"text_config": {"num_experts_per_tok": 2, "n_group": 1, "topk_group": 1}},
-    "hunyuan_vl": {"text_config": {"head_dim": 128}},
+    "deepseek_ocr2": {
+        "text_config": {
+            "num_experts_per_tok": 6,
+            "n_group": 1,
+            "topk_group": 1,
+            "moe_intermediate_size": 896,
+            "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
+        }
+    },
+    "hunyuan_vl": {"text_config": {"head_dim": 128, "rope_parameters": _HUNYUAN}},
+    "qwen4_exp": {"text_config": _INDEXER},
+    "qwen4_exp_text": {"": _INDEXER},
+    "zamba": {
+        "": {
+            "num_hidden_layers": 6,
+            "layer_types": ["mamba", "mamba", "hybrid", "mamba", "mamba", "hybrid"],
+        }
+    },
     "qwen2_5_omni_thinker": {"": _OMNI},
-    "qwen3_omni_moe_thinker": {"": _OMNI},
-    "blip-2": {"": {"image_token_index": 50265}},
+    "qwen3_omni_moe_thinker": {
+        "": _OMNI,
+        "text_config": {"num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128},
+    },
+    **{key: {"": {"image_token_index": 50265}} for key in ("blip-2", "instructblip")},
     "gemma4": {"vision_config": {"model_type": "gemma4_vision", "num_hidden_layers": 4}},
     "mistral3": {"vision_config": {"image_size": 1540, "patch_size": 14}},
     "gemma3": {"vision_config": {"image_size": 896, "patch_size": 14}},
@@ -147,7 +183,7 @@ def _shallow(part: dict[str, Any]) -> dict[str, Any]:
 
 def _length(config: Mapping[str, Any]) -> int:
     """The tokens of a row: as many as the model has positions for, less the two of padding."""
-    parts = [config, config.get("text_config") or {}]
+    parts = [config, config.get("text_config") or {}, config.get("decoder") or {}]
     names = ("max_position_embeddings", "n_positions", "max_seq_len", "max_target_positions")
     sizes = [part[name] for part in parts for name in names if isinstance(part.get(name), int)]
     return min((_LENGTH, *(size - 2 for size in sizes if 2 < size < _LENGTH)))

@@ -318,11 +318,127 @@ MORE_WITH_IMAGES: dict[str, tuple[Task, str, dict[str, Any]]] = {
         },
     ),
 }
+# Images that are beside the text or alone, or whose place a mask marks: 16 pixels a side.
+OTHER_IMAGES: dict[str, tuple[Task, str, dict[str, Any]]] = {
+    "git": (
+        "image-text-to-text",
+        "GitForCausalLM",
+        {
+            "model_type": "git",
+            **_DECODER,
+            "vision_config": {"model_type": "git_vision_model", **_TOWER},
+        },
+    ),
+    "idefics": (
+        "image-text-to-text",
+        "IdeficsForVisionText2Text",
+        {
+            "model_type": "idefics",
+            **_DECODER,
+            "cross_layer_interval": 1,
+            "vision_config": {"embed_dim": 32, **_TOWER},
+            "freeze_vision_layers": False,
+            "freeze_text_layers": False,
+        },
+    ),
+    "kosmos-2": (
+        "image-text-to-text",
+        "Kosmos2ForConditionalGeneration",
+        {
+            "model_type": "kosmos-2",
+            "text_config": {
+                "vocab_size": 512,
+                "max_position_embeddings": 128,
+                "embed_dim": 64,
+                "layers": 2,
+                "attention_heads": 4,
+                "ffn_dim": 128,
+                "dropout": 0.0,
+                "attention_dropout": 0.0,
+            },
+            "vision_config": _TOWER,
+            "latent_query_num": 4,
+        },
+    ),
+    "pix2struct": (
+        "image-text-to-text",
+        "Pix2StructForConditionalGeneration",
+        {
+            "model_type": "pix2struct",
+            "text_config": {
+                "vocab_size": 512,
+                "hidden_size": 32,
+                "d_kv": 8,
+                "d_ff": 64,
+                "num_layers": 2,
+                "num_heads": 4,
+            },
+            "vision_config": {
+                "hidden_size": 32,
+                "patch_embed_hidden_size": 48,
+                "patch_size": 4,
+                "d_ff": 64,
+                "d_kv": 8,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 4,
+                "seq_len": 64,
+            },
+        },
+    ),
+    "vision-encoder-decoder": (
+        "image-text-to-text",
+        "VisionEncoderDecoderModel",
+        {
+            "model_type": "vision-encoder-decoder",
+            "encoder": {"model_type": "vit", **_TOWER},
+            "decoder": {
+                "model_type": "bert",
+                **_DECODER,
+                "is_decoder": True,
+                "add_cross_attention": True,
+            },
+            "pad_token_id": 0,
+            "decoder_start_token_id": 1,
+        },
+    ),
+    "siglip2": (
+        "image-classification",
+        "Siglip2ForImageClassification",
+        {"model_type": "siglip2", "vision_config": {**_TOWER, "num_patches": 16}},
+    ),
+    "imagegpt": (
+        "image-classification",
+        "ImageGPTForImageClassification",
+        {
+            "model_type": "imagegpt",
+            "vocab_size": 65,
+            "n_positions": 64,
+            "n_embd": 32,
+            "n_layer": 2,
+            "n_head": 4,
+        },
+    ),
+    "perceiver": (
+        "image-classification",
+        "PerceiverForImageClassificationLearned",
+        {
+            "model_type": "perceiver",
+            "num_latents": 8,
+            "d_latents": 32,
+            "d_model": 32,
+            "num_self_attends_per_block": 2,
+            "num_self_attention_heads": 2,
+            "num_cross_attention_heads": 1,
+            "image_size": 16,
+        },
+    ),
+}
+_ALL = CONFIGS | SPECIAL | WITH_IMAGES | MORE_WITH_IMAGES | OTHER_IMAGES
 
 
 def tiny_spec(kind: str = "dense") -> ModelSpec:
     """The model of this kind as the hub would have found it."""
-    task, architecture, config = (CONFIGS | SPECIAL | WITH_IMAGES | MORE_WITH_IMAGES)[kind]
+    task, architecture, config = _ALL[kind]
     return ModelSpec(
         id=f"tiny/{kind}",
         source="local",

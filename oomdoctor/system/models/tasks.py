@@ -61,9 +61,13 @@ def _takes_images_beside_text(config: Mapping[str, Any]) -> bool:
 
     The worker finds out how it takes images; with `images=0` a training is on text alone.
     """
-    named = config.get("architectures")
-    writes = architecture_of(config).endswith(WRITES_TEXT) if named else "text_config" in config
-    return _has(config, VISION_KEYS) and writes
+    name, encoder = architecture_of(config), config.get("encoder")
+    if not config.get("architectures"):
+        return _has(config, VISION_KEYS) and "text_config" in config
+    sees = _has(config, VISION_KEYS) or any(
+        isinstance(part, Mapping) and _is_image(part) for part in (config, encoder)
+    )
+    return sees and name.endswith(WRITES_TEXT)
 
 
 def is_without_head(config: Mapping[str, Any]) -> bool:

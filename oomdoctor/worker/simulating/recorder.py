@@ -185,7 +185,8 @@ class Recorder:
         if padded_rows(config):
             know_padded(batch["attention_mask"] for batch in batches)
         images = setup.task == "image-text-to-text" and config.images > 0
-        known = images or self.with_values
+        # A grid of patches decides shapes, which no operator says.
+        known = images or self.with_values or "spatial_shapes" in batches[0]
         self._answers.values_known = known
         if known:
             self._know(batches, config, images=images)
@@ -222,14 +223,14 @@ class Recorder:
         for batch in batches:
             with real_values.computing():
                 if images:
-                    texts: torch.Tensor = batch["input_ids"]
+                    texts: torch.Tensor = batch["labels"]
                     rows, length = texts.shape
                     values = numbers_of(rows, length, config, self.setup.model_config)
                 else:
                     (values,) = micro_batches(self.setup, config, count=1)
             for name, value in values.items():
                 tensor = batch[name]
-                if isinstance(tensor, torch.Tensor):
+                if isinstance(tensor, torch.Tensor) and not tensor.is_floating_point():
                     real_values.know(tensor, value)
 
     def _rewind(self) -> None:

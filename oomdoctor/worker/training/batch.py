@@ -17,7 +17,8 @@ from oomdoctor.records.configuration.config import (
     rows_of,
     trains_with_trl,
 )
-from oomdoctor.worker.training.objectives.images import plain_tokens, vision_of, with_images
+from oomdoctor.worker.training.objectives.image_forms import classified
+from oomdoctor.worker.training.objectives.images import plain_tokens, with_images
 from oomdoctor.worker.training.objectives.packing import joined, padded, row_of
 from oomdoctor.worker.training.objectives.task import completions_of, pairs_of, scored_in_step
 from oomdoctor.worker.training.setup import Setup
@@ -25,7 +26,6 @@ from oomdoctor.worker.training.setup import Setup
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-_USUAL_IMAGE = 224  # pixels a side, for an encoder of any size (ResNet, SegFormer)
 MASKED_SHARE = 0.15  # of tokens have a label in masked language modelling (BERT, section 3.1)
 Tensors = dict[str, torch.Tensor]
 Batch = dict[str, torch.Tensor | int]  # numbers are what a kernel takes
@@ -109,12 +109,8 @@ def _whole_batch(setup: Setup, config: TrainConfig, rows: int) -> Tensors:
     task, model_config = setup.task, setup.model_config
     generator = torch.Generator().manual_seed(setup.job.seed)
     if task == "image-classification":
-        vision = vision_of(model_config)
-        size = config.image_size or getattr(vision, "image_size", None) or _USUAL_IMAGE
-        height, width = (size, size) if isinstance(size, int) else tuple(size)
-        channels = getattr(vision, "num_channels", 3)
         return {
-            "pixel_values": torch.randn(rows, channels, height, width, generator=generator),
+            **classified(rows, config, model_config, generator),
             "labels": torch.randint(model_config.num_labels, (rows,), generator=generator),
         }
     text = model_config.get_text_config()

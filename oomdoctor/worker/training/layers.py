@@ -15,7 +15,8 @@ import torch
 from torch.nn import Module, ModuleList
 
 from oomdoctor.records.job.model import LayerStack
-from oomdoctor.worker.training.objectives.images import is_in_tower, vision_of
+from oomdoctor.worker.training.objectives.image_forms import vision_of
+from oomdoctor.worker.training.objectives.images import is_in_tower
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig

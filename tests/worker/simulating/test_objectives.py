@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from simulated_steps import differences, quick, simulated_peaks, simulation_job
-from tiny_models import MORE_WITH_IMAGES, tiny_job
+from tiny_models import MORE_WITH_IMAGES, OTHER_IMAGES, tiny_job
 
 from oomdoctor.records.job.simulation import Target
 from oomdoctor.worker.measuring.measure import measure
@@ -167,6 +167,15 @@ def test_how_a_model_takes_images_is_read_from_itself(kind: str, images: int) ->
     with clean_slate():
         none = max(simulated_peaks(replace(job, config=replace(job.config, images=0))).values())
     assert one != none
+
+
+@pytest.mark.parametrize("kind", OTHER_IMAGES)
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_images_beside_the_text_or_alone_need_what_was_measured(kind: str, method: Any) -> None:
+    pytest.importorskip("transformers", minversion="5.0")
+    side = 16 if kind == "pix2struct" else 0
+    found = differences(tiny_job(kind, image_size=side, method=method))
+    assert not any(found.values()), found
 
 
 _SIDES = {"mistral3": 16, "qwen3_vl": 32, "qwen3_5": 32, "llava_next": 16}

@@ -1,8 +1,9 @@
 """Batches of images and text for vision-language models, as their processors make them.
 
 How a model takes images is read from itself: the inputs of its forward pass and its config say
-which of a few forms pixels have, and its own vision encoder how many tokens an image becomes. All
-images of a batch have one size. Labels leave out the tokens of images, as TRL's collator does.
+which of a few forms pixels have, and its own vision encoder how many tokens an image becomes. An
+image whose place no token and no mask marks is beside the text. All images of a batch have one
+size. Labels leave out the tokens of images, as TRL's collator does.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from __future__ import annotations
 import copy
 import importlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from inspect import Parameter, signature
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -23,6 +24,13 @@ from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.tracing import real_values
 from oomdoctor.worker.tracing.real_values import ShapesOnly
+from oomdoctor.worker.training.objectives.image_forms import (
+    Images,
+    ImagesUnknownError,
+    class_of,
+    images_of,
+    inputs_of,
+)
 from oomdoctor.worker.training.setup import Setup
 
 if TYPE_CHECKING:
@@ -30,19 +38,8 @@ if TYPE_CHECKING:
 
 TOWERS = ("visual", "vision_tower", "vision_model", "vision_encoder", "image_encoder")
 """The names of vision encoders in models."""
-_USUAL = 448  # pixels a side, where a family takes any size
+_PLACES = "image_embeds_position_mask"  # the input that says which tokens are of images
 _SPECIAL = ("image_token_id", "image_token_index", "video_token_id", "vision_start_token_id")
-_VISION = ("vision_config", "vision_model_config", "image_config", "vq_config")
-
-
-class Images(NamedTuple):
-    """The images of a batch: the shapes of tensors of pixels, numbers beside them by name, and
-    how many tokens of its row an image is; None if it has its own place, beside the text.
-    """
-
-    pixels: Mapping[str, tuple[int, ...]]
-    numbers: Mapping[str, torch.Tensor]
-    tokens: int | None = None
 
 
 def with_images(
@@ -55,14 +52,12 @@ def with_images(
     """
     rows, length = ids.shape
     within, numbers = _numbers_beside(rows, length, config, model)
-    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids.clone()}
-    batch |= numbers
+    batch = _texts(ids, within, model) | numbers
+    batch["labels"] = torch.where(within, -100, ids)
     if why_text_alone(config, model) is not None or not config.images:
         return batch
-    batch["input_ids"] = torch.where(within, _image_token(model), ids)
-    batch["labels"] = torch.where(within, -100, ids)
-    pixels = _images_of(rows, config, model).pixels
-    return batch | {name: torch.randn(shape, generator=generator) for name, shape in pixels.items()}
+    pixels = images_of(rows, config, model).pixels
+    return batch | {name: torch.rand(shape, generator=generator) for name, shape in pixels.items()}
 
 
 def numbers_of(
@@ -70,17 +65,24 @@ def numbers_of(
 ) -> dict[str, torch.Tensor]:
     """The tensors of whole numbers of a batch; any number stands for a token of text."""
     within, numbers = _numbers_beside(rows, length, config, model)
-    text = torch.full((rows, length), 3)
-    if within.any():
-        text = torch.where(within, _image_token(model), text)
-    return numbers | {"input_ids": text, "attention_mask": torch.ones_like(text)}
+    return _texts(torch.full((rows, length), 3), within, model) | numbers
+
+
+def _texts(
+    ids: torch.Tensor, within: torch.Tensor, model: PretrainedConfig
+) -> dict[str, torch.Tensor]:
+    """The inputs that are text; an encoder of images alone has none."""
+    token, inputs = _image_token(model), inputs_of(model)
+    texts = {"input_ids": ids if token is None else torch.where(within, token, ids)}
+    texts["attention_mask"] = torch.ones_like(ids)
+    return {name: text for name, text in texts.items() if name in inputs}
 
 
 def _numbers_beside(
     rows: int, length: int, config: TrainConfig, model: PretrainedConfig
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """Which tokens are of images, and what a batch has beside text and pixels."""
-    inputs = _inputs_of(model)
+    inputs = inputs_of(model)
     within = torch.zeros((rows, length), dtype=torch.bool)
     numbers: dict[str, torch.Tensor] = {}
     count = config.images if why_text_alone(config, model) is None else 0
@@ -95,35 +97,19 @@ def _numbers_beside(
         places = torch.arange(length)
         within = (places % (tokens + 1) < tokens) & (places < count * (tokens + 1))
         within = within.expand(rows, length)
-        numbers |= _images_of(rows, config, model).numbers
+        numbers |= images_of(rows, config, model).numbers
     for name in ("token_type_ids", "mm_token_type_ids"):
         if name in inputs and (config.images or name == "token_type_ids"):
             numbers[name] = within.to(torch.int64)
+    if count and _PLACES in inputs:
+        numbers[_PLACES] = within.to(torch.int64)
+    if "bbox" in inputs:  # where the words of a page are
+        numbers["bbox"] = torch.zeros((rows, length, 4), dtype=torch.int64)
     return within, numbers
 
 
-def _inputs_of(model: PretrainedConfig) -> Mapping[str, Parameter]:
-    return signature(_class_of(model).forward).parameters
-
-
-def _class_of(model: PretrainedConfig) -> type[PreTrainedModel]:
-    """The class that the config names, or that transformers maps to its type."""
-    import transformers
-    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
-
-    mapped = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.get(model.model_type, ())
-    for name in (*(model.architectures or ()), *([mapped] if isinstance(mapped, str) else mapped)):
-        found: type[PreTrainedModel] | None = getattr(transformers, name, None)
-        if found is not None:
-            return found
-    raise UnsupportedError(
-        f"transformers {transformers.__version__} has no model of images and text for "
-        f"{model.model_type}; train its language model with --task causal-lm"
-    )
-
-
-def _image_token(model: PretrainedConfig) -> int:
-    """The token that stands for a part of an image."""
+def _image_token(model: PretrainedConfig) -> int | None:
+    """The token that stands for a part of an image; None if the config names none."""
     names = [
         name for name in vars(model) if re.fullmatch(r"(image|media)\w*_token_(id|index)", name)
     ]
@@ -131,11 +117,7 @@ def _image_token(model: PretrainedConfig) -> int:
         number = getattr(model, name)
         if isinstance(number, int) and not re.search("start|end|begin|row|newline", name):
             return number
-    raise ImagesUnknownError(f"config.json of {model.model_type} names no token for images")
-
-
-class ImagesUnknownError(UnsupportedError):
-    """How a model takes images is not known, so it can be trained here on text alone."""
+    return None
 
 
 def why_text_alone(config: TrainConfig, model: PretrainedConfig) -> str | None:
@@ -149,9 +131,8 @@ def why_text_alone(config: TrainConfig, model: PretrainedConfig) -> str | None:
         return None
     try:
         _tokens(config, model)
-        _image_token(model)
     except ImagesUnknownError as error:
-        inputs = _inputs_of(model)
+        inputs = inputs_of(model)
         if "pixel_values" in inputs and inputs["pixel_values"].default is Parameter.empty:
             raise UnsupportedError(
                 f"{model.model_type} needs images in each row, and {error}"
@@ -164,12 +145,6 @@ def plain_tokens(model: PretrainedConfig, vocabulary: int) -> int:
     """How many of the first tokens have no meaning for images."""
     special = [getattr(model, name, None) for name in _SPECIAL]
     return min(one for one in (vocabulary, *special) if isinstance(one, int) and one > 1)
-
-
-def vision_of(model: PretrainedConfig) -> PretrainedConfig:
-    """The part of the config that is about the vision encoder; the whole one if it has none."""
-    parts = (getattr(model, name, None) for name in _VISION)
-    return next((part for part in parts if part is not None), model)
 
 
 def is_in_tower(path: str) -> bool:
@@ -191,23 +166,15 @@ def freeze_vision(setup: Setup) -> None:
         tower.requires_grad_(False)
 
 
-def _images_of(rows: int, config: TrainConfig, model: PretrainedConfig) -> Images:
-    """The images of `rows` rows, in the form that the forward pass takes."""
-    inputs = _inputs_of(model).keys()
-    for marks, make in _FORMS:
-        if {"pixel_values", *marks} <= inputs:
-            try:
-                return make(rows, config, model)
-            except AttributeError as error:  # the config has no such key
-                raise ImagesUnknownError(
-                    f"the images of {model.model_type} have a size that is not known ({error})"
-                ) from error
-    raise ImagesUnknownError(f"the image inputs of {model.model_type} are not known")
-
-
 def _tokens(config: TrainConfig, model: PretrainedConfig) -> int:
-    """How many tokens of its row an image is: the rows of features that the encoder makes of it."""
-    asked = _Asked(_class_of(model), model.to_json_string(), config.image_size, model)
+    """How many tokens of its row an image is: the rows of features that the encoder makes of it.
+
+    0 if no token and no mask says where it would be.
+    """
+    if _image_token(model) is None and _PLACES not in inputs_of(model):
+        images_of(1, config, model)
+        return 0
+    asked = _Asked(class_of(model), model.to_json_string(), config.image_size, model)
     counted = _counted(asked)
     if isinstance(counted, ImagesUnknownError):
         raise counted
@@ -235,10 +202,10 @@ def _counted(asked: _Asked) -> int | ImagesUnknownError:
     for built in (shallow, model):  # not every family can be built with a single layer
         try:
             with real_values.computing(), torch.no_grad():
-                images = _images_of(1, config, model)
+                images = images_of(1, config, model)
                 stated = images.tokens
                 with ShapesOnly(), real_values.lists_known():
-                    whole = _class_of(model)._from_config(copy.deepcopy(built))
+                    whole = class_of(model)._from_config(copy.deepcopy(built))
                     return _rows_in(_encoded(whole, images))
         except ImagesUnknownError as error:
             return error
@@ -255,7 +222,7 @@ def _counted(asked: _Asked) -> int | ImagesUnknownError:
 
 def _has_encoder(model: PretrainedConfig) -> bool:
     """Whether the class, or the model inside it, can be asked for features of images."""
-    whole = _class_of(model)
+    whole = class_of(model)
     module = importlib.import_module(whole.__module__)
     inside = getattr(module, whole.__name__.replace("ForConditionalGeneration", "Model"), whole)
     return any(hasattr(kind, "get_image_features") for kind in (whole, inside))
@@ -291,129 +258,3 @@ def _rows_in(features: object) -> int:
 def _short(error: Exception) -> str:
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0][:120]}" if lines else type(error).__name__
-
-
-def _patches(rows: int, config: TrainConfig, model: PretrainedConfig) -> Images:
-    """Qwen2-VL and its relatives: all patches of all images in one row each, of any size."""
-    vision = vision_of(model)
-    side, patch, count = _side(config, model), vision.patch_size, rows * config.images
-    channels = next((n for name in _CHANNELS if (n := getattr(vision, name, None))), 3)
-    width = channels * getattr(vision, "temporal_patch_size", 1) * patch * patch
-    grid = torch.tensor([[1, side, side]]).repeat(count, 1)
-    tokens = (side // _merge(vision)) ** 2
-    return Images({"pixel_values": (count * side * side, width)}, {"image_grid_thw": grid}, tokens)
-
-
-_CHANNELS = ("in_channels", "in_chans", "num_channels")
-
-
-def _merge(vision: PretrainedConfig) -> int:
-    """How many patches a side become one token."""
-    sizes = (getattr(vision, name, None) for name in ("spatial_merge_size", "merge_size"))
-    return next((size for size in sizes if isinstance(size, int)), 2)
-
-
-def _side(config: TrainConfig, model: PretrainedConfig) -> int:
-    """Patches a side, of which `_merge` become one token."""
-    vision = vision_of(model)
-    merge = _merge(vision)
-    return _steps(config, vision.patch_size * merge) * merge
-
-
-def _steps(config: TrainConfig, pixels: int) -> int:
-    """How many steps of so many pixels a side has, if images have any size."""
-    return max(1, round((config.image_size or _USUAL) / pixels))
-
-
-def _own_size(config: TrainConfig, model: PretrainedConfig) -> int:
-    """Pixels a side of the images that an encoder of one size takes."""
-    own = getattr(vision_of(model), "image_size", None)
-    if isinstance(own, list | tuple):
-        own = own[0]
-    if not isinstance(own, int):
-        return config.image_size or _USUAL
-    if config.image_size not in (0, own):
-        raise UnsupportedError(f"this model takes images of {own} pixels a side; leave image_size")
-    return own
-
-
-def _whole(rows: int, config: TrainConfig, model: PretrainedConfig) -> Images:
-    """LLaVA, Gemma 3, InternVL: images of the encoder's size."""
-    side = _own_size(config, model)
-    vision, tokens = vision_of(model), None
-    if hasattr(model, "vision_feature_select_strategy") and "downsample_ratio" not in vars(model):
-        own = (vision.image_size // vision.patch_size) ** 2
-        tokens = own if model.vision_feature_select_strategy == "default" else own + 1
-    return Images({"pixel_values": (rows * config.images, 3, side, side)}, {}, tokens)
-
-
-def _sized(rows: int, config: TrainConfig, model: PretrainedConfig) -> Images:
-    """Pixtral's encoder: images of any size, with their heights and widths."""
-    vision = vision_of(model)
-    if hasattr(model, "image_grid_pinpoints"):
-        return _tiles(rows, config, model)
-    if vision.model_type != "pixtral":
-        return _whole(rows, config, model)
-    step = vision.patch_size * getattr(model, "spatial_merge_size", 1)
-    side, count = _steps(config, step) * step, rows * config.images
-    sizes = torch.tensor([[side, side]]).repeat(count, 1)
-    return Images({"pixel_values": (count, 3, side, side)}, {"image_sizes": sizes})
-
-
-def _tiles(rows: int, config: TrainConfig, model: PretrainedConfig) -> Images:
-    """LLaVA-NeXT: the whole image, and tiles of it, each of the encoder's size."""
-    own = vision_of(model).image_size
-    side = config.image_size or own
-    module = importlib.import_module(_class_of(model).__module__)
-    tiles = module.image_size_to_num_patches([side, side], model.image_grid_pinpoints, own)
-    count = rows * config.images
-    sizes = torch.tensor([[side, side]]).repeat(count, 1)
-    return Images({"pixel_values": (count, tiles, 3, own, own)}, {"image_sizes": sizes})
-
-
-def _by_row(rows: int, config: TrainConfig, model: PretrainedConfig) -> Images:
-    """Idefics3 and SmolVLM: the images of each row, of the encoder's size and not cut."""
-    side = _own_size(config, model)
-    vision, tokens = vision_of(model), None
-    if hasattr(model, "scale_factor"):
-        tokens = (vision.image_size // vision.patch_size) ** 2 // model.scale_factor**2
-    return Images({"pixel_values": (rows, config.images, 3, side, side)}, {}, tokens)
-
-
-def _placed(rows: int, config: TrainConfig, model: PretrainedConfig) -> Images:
-    """Gemma 4: patches of each image in rows, with where they are."""
-    vision = vision_of(model)
-    pool = getattr(vision, "pooling_kernel_size", 1)
-    side = _steps(config, vision.patch_size * pool) * pool
-    count = rows * config.images
-    places = torch.cartesian_prod(torch.arange(side), torch.arange(side)).flip(1)
-    shape = (count, side * side, 3 * vision.patch_size**2)
-    numbers = {"image_position_ids": places.expand(count, -1, -1).contiguous()}
-    return Images({"pixel_values": shape}, numbers, (side // pool) ** 2)
-
-
-def _tiled_beside(rows: int, config: TrainConfig, model: PretrainedConfig) -> Images:
-    """Llama 3.2 Vision: tiles of each image, for layers with cross-attention."""
-    vision = vision_of(model)
-    side, tiles = vision.image_size, vision.max_num_tiles
-    each = (rows, config.images)
-    numbers = {
-        "aspect_ratio_ids": torch.ones(each, dtype=torch.int64),
-        "aspect_ratio_mask": torch.ones((*each, tiles), dtype=torch.int64),
-        "cross_attention_mask": torch.ones(
-            (rows, config.sequence_length, config.images, tiles), dtype=torch.int64
-        ),
-    }
-    return Images({"pixel_values": (*each, tiles, 3, side, side)}, numbers, 1)
-
-
-_Make = Callable[[int, TrainConfig, "PretrainedConfig"], Images]
-# By the inputs beside pixels that only models of a form take; the first that fits counts.
-_FORMS: tuple[tuple[tuple[str, ...], _Make], ...] = (
-    (("image_grid_thw",), _patches),
-    (("image_position_ids",), _placed),
-    (("aspect_ratio_ids",), _tiled_beside),
-    (("pixel_attention_mask",), _by_row),
-    (("image_sizes",), _sized),
-    ((), _whole),
-)

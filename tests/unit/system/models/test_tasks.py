@@ -49,6 +49,9 @@ def _config(architecture: str | None, model_type: str = "new", **keys: Any) -> d
             "image-classification",
         ),
         (_config("ResNetForImageClassification", num_channels=3), "image-classification"),
+        (_config("PerceiverForImageClassificationLearned", image_size=56), "image-classification"),
+        (_config("UdopForConditionalGeneration", patch_size=16, **IMAGE), "image-text-to-text"),
+        (_config("VisionEncoderDecoderModel", encoder=IMAGE, decoder=TEXT), "image-text-to-text"),
         # BEiT counts visual tokens
         (_config("BeitModel", patch_size=16, **IMAGE, **TEXT), "image-classification"),
         # bare models
