@@ -299,7 +299,7 @@ def steps_in_backward(config: TrainConfig) -> bool:
 
 
 def adapts_all_linear(config: TrainConfig) -> bool:
-    """Whether peft chooses the layers that get LoRA; Unsloth has names of its own."""
+    """Whether peft chooses the layers that get LoRA; Unsloth chooses others."""
     plain = config.method != "full" and config.library != "unsloth"
     return plain and config.lora_targets == "all-linear"
 
