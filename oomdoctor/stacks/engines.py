@@ -36,9 +36,13 @@ def engine_settings(config: TrainConfig, gradient_bytes: int) -> dict[str, objec
 def fsdp_word(config: TrainConfig) -> str:
     """What turns FSDP on. transformers before 5 knows only the names of strategies."""
     offload = " offload" if config.offload == "parameters" else ""
-    by_mesh = config.sharding == "hybrid" and config.fsdp_version == 2
-    strategy = "full_shard" if by_mesh else _STRATEGIES[config.sharding]
+    strategy = "full_shard" if has_mesh(config) else _STRATEGIES[config.sharding]
     return f"{strategy} auto_wrap{offload}"
+
+
+def has_mesh(config: TrainConfig) -> bool:
+    """Whether FSDP 2 shards within a node and copies between nodes."""
+    return config.sharding == "hybrid" and config.fsdp_version == 2
 
 
 def fsdp_settings(config: TrainConfig) -> dict[str, object]:

@@ -14,7 +14,7 @@ class RungKeys(TypedDict, total=False):
     """Keys of `TrainConfig`, as far as they are known.
 
     `weights_dtype` may be "auto", which the model decides, and `adapter_dtype` may be that of the
-    weights (`reading.adapters.OF_WEIGHTS`).
+    weights (`program.OF_WEIGHTS`).
     """
 
     method: str

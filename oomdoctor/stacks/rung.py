@@ -17,7 +17,7 @@ class StackRung:
 
     `model` is a hub id or a folder. `origin` are the lines that say where the rung is from: the
     run, the peak and the libraries. `beside` are settings of the user's file that no rung has, by
-    the keys of `names/beside.py`.
+    the keys of `Beside`.
     """
 
     config: TrainConfig

@@ -27,7 +27,7 @@ from oomdoctor.stacks.names.row import (
 from oomdoctor.stacks.partial_config import PartialConfig
 
 Functions = Mapping[str, Any]
-"""What rows name: readers, writers, what holds for a rung, and what makes several rows."""
+"""What rows name: readers, writers, what holds for a rung, and several rows."""
 _SHARED: Functions = {
     name: found
     for module in (rung, values, techniques, fsdp)
@@ -72,8 +72,7 @@ def _rows(name: str, functions: Functions) -> Iterator[Row]:
         elif said["rows"] in rows_data():
             yield from _rows(said["rows"], functions)
         else:
-            made = functions[said["rows"]]
-            yield from made(*names.split()) if callable(made) else made
+            yield from functions[said["rows"]]
 
 
 def _row(name: str, said: Mapping[str, Any], functions: Functions) -> Row:

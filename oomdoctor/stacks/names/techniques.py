@@ -9,7 +9,7 @@ from functools import partial
 from oomdoctor.records.configuration.config import TrainConfig, is_zero
 from oomdoctor.records.facts.attention import ATTENTION_NAMES
 from oomdoctor.stacks.names import values
-from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row, words_of
+from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, words_of
 from oomdoctor.stacks.partial_config import PartialConfig
 
 _KERNELS = words_of("attention kernels")
@@ -97,10 +97,6 @@ def pixels(config: TrainConfig) -> int:
     return config.image_size**2
 
 
-# A switch that keeps the vision encoder as it is.
-frozen_vision = values.given("vision", lambda value: "frozen" if values.flag(value) else "trained")
-
-
 def trainable_vision(value: object) -> PartialConfig:
     """torchtune's word for its encoder: frozen, lora or full."""
     if isinstance(value, bool):
@@ -113,43 +109,7 @@ def adapted(config: TrainConfig) -> bool:
     return config.method != "full"
 
 
-def variants(
-    dora: str, rslora: str | None = None, saved: str | None = None, *, joined: bool = False
-) -> tuple[Row, ...]:
-    """The rows of DoRA, rsLoRA and modules trained whole, by a program's names.
-
-    They are written only where they are used. `joined` writes modules as text with commas.
-    """
-
-    def modules(config: TrainConfig) -> object:
-        found = config.modules_to_save
-        return LEFT_OUT if not found else ",".join(found) if joined else list(found)
-
-    def row(name: str, key: str) -> Row:
-        read = values.switched(key)
-        return Row(name, (key,), read, lambda config: getattr(config, key) or LEFT_OUT)
-
-    found = [row(dora, "use_dora")]
-    if rslora is not None:
-        found.append(row(rslora, "use_rslora"))
-    if saved is not None:
-        found.append(Row(saved, ("modules_to_save",), values.names("modules_to_save"), modules))
-    return tuple(found)
-
-
-def upcast_adapters(name: str) -> tuple[Row]:
+def upcasts_adapters(config: TrainConfig) -> object:
     """peft's `autocast_adapter_dtype`: adapters are made float32, not left in 16 bits."""
-
-    def kept(config: TrainConfig) -> object:
-        wide = config.quantization != "none" or config.weights_dtype == "float32"
-        return LEFT_OUT if wide or config.adapter_dtype != config.weights_dtype else False
-
-    return (Row(name, ("autocast_adapters",), values.switched("autocast_adapters"), kept),)
-
-
-def lora_rows(rank: str, alpha: str, dropout: str, *older: str) -> tuple[Row, ...]:
-    """The rows of an adapter's sizes, by a program's names; `older` ones of the rank are read."""
-    key, read = "lora_dropout", values.given("lora_dropout", values.decimal)
-    share = Row(dropout, (key,), read, lambda config: config.lora_dropout)
-    rows = (values.number(rank, "lora_rank", *older), values.number(alpha, "lora_alpha"), share)
-    return tuple(values.only_if(row, adapted) for row in rows)
+    wide = config.quantization != "none" or config.weights_dtype == "float32"
+    return LEFT_OUT if wide or config.adapter_dtype != config.weights_dtype else False

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
-from operator import attrgetter
 from re import _parser  # type: ignore[attr-defined]  # no public parser of expressions exists
 from typing import Any
 
@@ -150,11 +149,6 @@ def among(setting: str, null: PartialConfig | None = None, otherwise: Read | Non
         return found
 
     return read
-
-
-def number(name: str, key: str, *aliases: str) -> Row:
-    """A row whose whole number is that of a key."""
-    return Row(name, (key,), whole(key), attrgetter(key), aliases)
 
 
 def steps(config: TrainConfig) -> object:

@@ -6,12 +6,10 @@ Names are those of LLaMA-Factory 0.9.5.
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import partial
 
 from oomdoctor.records.configuration.config import TrainConfig, is_zero
 from oomdoctor.stacks.names.row import NotTakenError, Settings, exports_data
 from oomdoctor.stacks.names.tables import table
-from oomdoctor.stacks.names.techniques import variants
 from oomdoctor.stacks.names.values import integer, target_words
 from oomdoctor.stacks.partial_config import PartialConfig, RungKeys, only
 from oomdoctor.stacks.programs.arguments import ARGUMENTS
@@ -37,6 +35,10 @@ def _targets(config: TrainConfig) -> str:
     return "all" if found == "all-linear" else found if isinstance(found, str) else ",".join(found)
 
 
+def _saved(config: TrainConfig) -> str:
+    return ",".join(config.modules_to_save)
+
+
 def _pure(config: TrainConfig) -> bool:
     """DeepSpeed trains 16-bit weights without it, and LLaMA-Factory refuses it with ZeRO-3."""
     plain = config.weights_dtype == "bfloat16" and config.autocast_dtype == "none"
@@ -54,7 +56,6 @@ def _v1_bits(value: object) -> PartialConfig:
     return {} if value is None else only(f"bits_{integer(value)}", True)
 
 
-_variants = partial(variants, joined=True)
 LLAMA_FACTORY = ARGUMENTS | table("llama-factory", globals())
 
 

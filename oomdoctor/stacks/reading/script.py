@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from oomdoctor.records.facts.choices import FormatName
-from oomdoctor.records.report.user_training import Document, NotTaken
+from oomdoctor.records.report.user_training import Document
 from oomdoctor.stacks.programs import PROGRAMS
 from oomdoctor.stacks.programs.trl import CONFIGS
 from oomdoctor.stacks.programs.unsloth import CLASSES as UNSLOTH_CLASSES
@@ -57,17 +57,13 @@ def read_script(
             "write its settings into a YAML file, and pass that",
         )
     lines = {name: place.line for name, place in script.places.items()}
-    left = tuple(
-        NotTaken(one.name, one.source, path, one.line, one.reason, one.matters)
-        for one in script.unread
-    )
     return Document(
         path,
         script.values,
         lines,
         asked or _program_of(script),
         _defaults_of(script),
-        left_out=left,
+        left_out=tuple(script.unread),
         calls=frozenset(script.classes),
     )
 
@@ -84,7 +80,7 @@ def parse(path: str, text: str) -> Script:
         line, why = getattr(error, "lineno", None), getattr(error, "msg", error)
         hint = "fix the file, or pass the settings as YAML or JSON"
         raise bad_config(f"{path}:{line}" if line else path, f"not Python: {why}", hint) from None
-    return Reading(text, tree).read()
+    return Reading(path, text, tree).read()
 
 
 def _program_of(script: Script) -> FormatName:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from oomdoctor.package_data import data_of
+from oomdoctor.records.report.user_training import NotTaken
 from oomdoctor.stacks.names.row import put, shown
 from oomdoctor.stacks.names.scripts import OUTSIDE_ARGUMENTS, SIZES
 from oomdoctor.stacks.programs.trl import CONFIGS, NOT_ITS_STEP, OTHER_CONFIGS, TRAINERS
@@ -31,29 +32,19 @@ _OPTIMIZERS = {built.source.split(":")[1]: name for name, built in BUILT.items()
 NOT_READ = "an expression; scripts are read, never run"
 
 
-@dataclass(frozen=True, slots=True)
-class Unread:
-    """What a script says and is not read: the text of it, its line, and why."""
-
-    name: str
-    source: str
-    line: int
-    reason: str = NOT_READ
-    matters: bool = True
-
-
 @dataclass(slots=True)
 class Script:
-    """What a script says: settings by their names in files, with their places.
+    """What the script at `path` says: settings by their names in files, with their places.
 
     `calls` are the calls that take the settings of a kind: "arguments", "lora", "model",
     "quantization", "trainer" or "optimizer". `parsed` is the class of the trainer's arguments that
     the script's command line fills.
     """
 
+    path: str
     values: dict[str, object] = field(default_factory=dict)
     places: dict[str, Place] = field(default_factory=dict)
-    unread: list[Unread] = field(default_factory=list)
+    unread: list[NotTaken] = field(default_factory=list)
     calls: dict[str, ast.Call] = field(default_factory=dict)
     classes: set[str] = field(default_factory=set)
     parsed: str | None = None
@@ -62,10 +53,10 @@ class Script:
 class Reading:
     """Walks a script once; the names it binds are known before any call is looked at."""
 
-    def __init__(self, text: str, tree: ast.Module) -> None:
+    def __init__(self, path: str, text: str, tree: ast.Module) -> None:
         self._tree = tree
         self._source = Source(text, tree)
-        self.script = Script()
+        self.script = Script(path)
 
     def read(self) -> Script:
         calls = [node for node in ast.walk(self._tree) if isinstance(node, ast.Call)]
@@ -91,7 +82,7 @@ class Reading:
             self._say("objective", objective, call)
         if kind in OTHER_CONFIGS:
             self._say("objective", "default", call)  # `beta` alone would say DPO
-            self.script.unread.append(Unread(kind, f"{kind}(...)", call.lineno, NOT_ITS_STEP))
+            self._leave(kind, f"{kind}(...)", call, NOT_ITS_STEP)
         self._keywords(call)
 
     def lora(self, call: ast.Call) -> None:
@@ -185,8 +176,7 @@ class Reading:
             return True
         name = name_of(call.func)
         again = kind != "model"  # scripts load a model again to try what they have trained
-        second = Unread(name, f"a second {name}", call.lineno, _SECOND, again)
-        self.script.unread.append(second)
+        self._leave(name, f"a second {name}", call, _SECOND, matters=again)
         return False
 
     def _keywords(
@@ -219,8 +209,14 @@ class Reading:
         self.script.places.setdefault(name, self._source.place(call))
 
     def _unread(self, name: str, node: ast.AST) -> None:
-        source = shown(ast.unparse(node))
-        self.script.unread.append(Unread(name, source, getattr(node, "lineno", 1)))
+        self._leave(name, shown(ast.unparse(node)), node, NOT_READ)
+
+    def _leave(
+        self, name: str, source: str, node: ast.AST, reason: str, *, matters: bool = True
+    ) -> None:
+        line = getattr(node, "lineno", 1)
+        left = NotTaken(name, source, self.script.path, line, reason, matters)
+        self.script.unread.append(left)
 
     def _sizes(self) -> None:
         """Sizes of a loop: constants and options with a usual name."""

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from oomdoctor.records.configuration.config import (
-    TrainConfig,
-    has_reference_model,
-    is_fsdp,
-    is_zero,
-)
+from oomdoctor.records.configuration.config import has_reference_model, is_fsdp, is_zero
 from oomdoctor.records.configuration.keys import low_rank
 from oomdoctor.records.facts.choices import FormatName
 from oomdoctor.records.facts.dtypes import dtype_bytes
 from oomdoctor.stacks.carried_settings import carried
-from oomdoctor.stacks.engines import engine_settings
+from oomdoctor.stacks.engines import engine_settings, has_mesh
+from oomdoctor.stacks.names.techniques import beta_of, rank_words
 from oomdoctor.stacks.rung import StackRung, not_in
 from oomdoctor.stacks.scripts import model as models
 from oomdoctor.stacks.scripts.code import (
@@ -85,7 +81,7 @@ def training_arguments(rung: StackRung, *, trl: bool = False) -> dict[str, str]:
         found |= _of_trl(rung)
     found["optim"] = literal(config.optimizer)
     if low_rank(config):
-        found["optim_args"] = literal(f"rank={config.optimizer_rank}")
+        found["optim_args"] = literal(rank_words(config))
         found["optim_target_modules"] = '"all-linear"'
     if "bfloat16" in computes or trl:
         found["bf16"] = literal("bfloat16" in computes)
@@ -125,7 +121,7 @@ def _of_trl(rung: StackRung) -> dict[str, str]:
         return {
             "num_generations": literal(config.num_generations),
             "max_completion_length": "COMPLETION_LENGTH",
-            "beta": "0.04" if config.reference == "kl" else "0.0",
+            "beta": literal(beta_of(config)),
             **_loads_reference(rung),
         }
     # With `padding_free` alone it cuts nothing, and refuses a length.
@@ -153,11 +149,6 @@ def _loads_reference(rung: StackRung) -> dict[str, str]:
         return {}
     found = models.hub_arguments(rung) | ({"device_map": "None"} if is_fsdp(config) else {})
     return {"model_init_kwargs": mapping(found)} if found else {}
-
-
-def has_mesh(config: TrainConfig) -> bool:
-    """Whether FSDP 2 shards within a node and copies between nodes."""
-    return config.sharding == "hybrid" and config.fsdp_version == 2
 
 
 def _check_fsdp(rung: StackRung, target: str) -> None:

@@ -105,15 +105,10 @@ def _checkpointing(place: _Place, after: TrainConfig) -> tuple[AddedCode, ...]:
         return (place.below_model(models.part_checkpointing(after)),)
     if kind == "none":
         raise ValueError("the script turns on checkpointing in code")
-    settings = {"use_reentrant": "False"}
-    settings |= {"every_n_layers": str(after.checkpoint_every)} if kind == "every_n" else {}
-    settings |= {"offload": "True"} if kind == "offload" else {}
-    words = ", ".join(f'"{name}": {value}' for name, value in settings.items())
-    if kind == "full":
-        body = f"model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={{{words}}})"
-    else:
+    if kind != "full":
         raise ValueError("a loop checkpoints all layers, or parts of them")
-    return (place.below_model(Part(body)),)
+    settings = 'gradient_checkpointing_kwargs={"use_reentrant": False}'
+    return (place.below_model(Part(f"model.gradient_checkpointing_enable({settings})")),)
 
 
 def _liger(place: _Place, after: TrainConfig) -> tuple[AddedCode, ...]:

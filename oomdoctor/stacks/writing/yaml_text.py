@@ -121,9 +121,8 @@ def _replaced(text: str, key: Any, node: Any, value: Any) -> str:
     if node.id == "scalar" and start == end:  # `key:` with nothing behind it
         colon = text.index(":", key.end_mark.index)
         return f"{text[: colon + 1]} {scalar(value)}{text[colon + 1 :]}"
-    if node.id == "mapping" or (node.id == "sequence" and not node.flow_style):
-        raise ValueError(f"{key.value} has several lines")
-    if getattr(node, "style", None) in ("|", ">"):
+    is_list = node.id == "sequence" and not node.flow_style
+    if node.id == "mapping" or is_list or getattr(node, "style", None) in ("|", ">"):
         raise ValueError(f"{key.value} has several lines")
     if text[start] in "&*!":
         raise ValueError(f"{key.value} has an anchor or a tag")

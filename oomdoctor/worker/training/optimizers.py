@@ -18,7 +18,9 @@ import torch
 from torch.optim import Optimizer
 
 from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.configuration.keys import low_rank
 from oomdoctor.records.facts.optimizers import is_paged, optimizer_named
+from oomdoctor.stacks.names.techniques import rank_words
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.tracing.tensors import inner_tensors, tensor_bytes
 from oomdoctor.worker.training.setup import Setup
@@ -43,10 +45,9 @@ _NOTE = (
 
 def arguments(config: TrainConfig) -> dict[str, object]:
     """What GaLore and APOLLO need of the Trainer's arguments: the layers, and the rank."""
-    row = optimizer_named(config.optimizer)
-    if row is None or not row.low_rank:
+    if not low_rank(config):
         return {}
-    return {"optim_target_modules": "all-linear", "optim_args": f"rank={config.optimizer_rank}"}
+    return {"optim_target_modules": "all-linear", "optim_args": rank_words(config)}
 
 
 def note_what_is_left_out(setup: Setup) -> None:

@@ -23,7 +23,7 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from oomdoctor.records.configuration.config import TrainConfig, is_fsdp, is_zero
-from oomdoctor.stacks.engines import engine_settings
+from oomdoctor.stacks.engines import engine_settings, has_mesh
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.replacing import replaced
 from oomdoctor.worker.training import optimizers
@@ -224,7 +224,7 @@ def engine_arguments(config: TrainConfig, gradient_bytes: int) -> dict[str, obje
     `gradient_bytes` is the size of an element of a gradient, for DDP's buckets.
     """
     found = engine_settings(config, gradient_bytes)
-    if config.sharding == "hybrid" and config.fsdp_version == 2:
+    if has_mesh(config):
         from accelerate.parallelism_config import ParallelismConfig
 
         # Nodes that copy the model, of GPUs that shard it.

@@ -23,6 +23,7 @@ from oomdoctor.records.configuration.config import (
     scored_tokens,
     trains_with_trl,
 )
+from oomdoctor.stacks.names.techniques import beta_of
 from oomdoctor.worker.protocol import UnsupportedError, refused
 from oomdoctor.worker.replacing import replaced
 from oomdoctor.worker.training.batch import Batch, padding_token
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 INSTALL = "pip install 'oomdoctor[trl]'"
 _NAMES = {"default": "SFT", "dpo": "DPO", "reward": "Reward", "grpo": "GRPO"}
 _ROW = {"prompt": [""], "prompt_ids": [[1]], "chosen_ids": [[1]], "rejected_ids": [[1]]}
-_BETA = 0.04  # of the KL term; any value above 0 needs the reference
 
 
 def arguments_class(config: TrainConfig) -> type[TrainingArguments]:
@@ -70,7 +70,7 @@ def objective_arguments(config: TrainConfig) -> dict[str, object]:
         whole = math.lcm(config.effective_batch_size, config.num_generations)
         found["generation_batch_size"] = whole
         found["max_completion_length"] = scored_tokens(config)
-        found["beta"] = _BETA if config.reference == "kl" else 0.0
+        found["beta"] = beta_of(config)
         return found
     found["max_length"] = config.sequence_length
     if config.objective == "dpo":
