@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from oomdoctor.cli.options import COMMON, completion, declare
 from oomdoctor.cli.options.flatten import flatten
 from oomdoctor.cli.streams import output
 from oomdoctor.errors import OomDoctorError, usage_error
-from oomdoctor.stacks.export import target_names
+from oomdoctor.records.facts.choices import FormatName
 
 if TYPE_CHECKING:
     from oomdoctor.records.report.report import Report
     from oomdoctor.stacks.rung import StackRung
 
 _HELP = "run `oomdoctor export --help`"
-_TARGETS = target_names()
+_TARGETS = get_args(FormatName)
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ def snapshot(options: SnapshotOptions) -> None:
         with_replays(history, device_of(history), asked, all_rooms) for history in found.values()
     )
     name = str(files[-1])
-    settings = snapshots[-1].plain_settings()
+    settings = snapshots[-1].settings
     written_by = str(settings["written_by"]) if "written_by" in settings else None
     pictures.write(files[-1].name, found.values(), written_by, quiet=options.quiet)
     failed = tuple(map(diagnosis_of, evidence_of(name, devices)))

@@ -23,7 +23,6 @@ print(json.dumps({
     "system": platform.system(),
     "machine": platform.machine(),
     "libc": platform.libc_ver()[0],
-    "prefix": sys.prefix,
 }))
 """
 _TIMEOUT_S = 60

@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, get_args
-
-from oomdoctor.records.facts.choices import FormatName
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from oomdoctor.stacks.rung import StackRung
-
-
-def target_names() -> tuple[str, ...]:
-    """What `--to` takes: every program."""
-    return get_args(FormatName)
 
 
 def export(rung: StackRung, name: str) -> str:

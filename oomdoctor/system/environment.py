@@ -101,7 +101,7 @@ def launched_number(name: str) -> int | None:
 
 
 def all_variables() -> dict[str, str]:
-    """All environment variables, for what must know secrets in order to hide them."""
+    """All environment variables: for a process that gets them, and to know what to hide."""
     return dict(os.environ)
 
 
@@ -217,11 +217,6 @@ def installer_environment() -> dict[str, str]:
     """The environment of pip, without what would make it install somewhere else."""
     kept = {name: value for name, value in os.environ.items() if name not in _PIP_ELSEWHERE}
     return kept | {"PIP_USER": "0", "PYTHONUNBUFFERED": "1"}
-
-
-def command_environment(added: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a command that is watched: the user's, and what watching needs."""
-    return {**os.environ, **added}
 
 
 def worker_environment(gpu_uuid: str | None) -> dict[str, str]:

@@ -14,6 +14,8 @@ import re
 import stat
 from codecs import BOM_UTF8
 from collections import Counter
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO
 
@@ -114,3 +116,22 @@ def with_line_ends(content: bytes, text: str) -> bytes:
             chosen[at + place] = ends[start + place]
     joined = "".join(map("".join, zip(after, [*chosen, ""], strict=True)))
     return (BOM_UTF8 if content.startswith(BOM_UTF8) else b"") + joined.encode()
+
+
+def size_of(path: Path) -> tuple[int, str | None]:
+    """The bytes that a folder takes on the disk, and when a file in it was written last (UTC).
+
+    A file with two names counts once; links count as links.
+    """
+    total, latest, seen = 0, 0.0, set[tuple[int, int]]()
+    for folder, inner, files in [(str(path), [], [""]), *os.walk(path)]:
+        for name in [*inner, *files]:
+            with suppress(OSError):
+                found = os.lstat(os.path.join(folder, name) if name else folder)  # noqa: PTH118
+                if (found.st_dev, found.st_ino) not in seen:
+                    seen.add((found.st_dev, found.st_ino))
+                    total += found.st_blocks * 512
+                    if not stat.S_ISDIR(found.st_mode):
+                        latest = max(latest, found.st_mtime)
+    when = datetime.fromtimestamp(latest, UTC).isoformat(timespec="seconds") if latest else None
+    return total, when

@@ -27,17 +27,8 @@ _WITHOUT = {
 }
 
 
-def read_train_config(path: Path, option: str = "--config") -> Mapping[str, Any]:
-    """The content of a configuration file, which `option` names, as a mapping.
-
-    Raises:
-        OomDoctorError: exit 2; codes config_missing, bad_config, no_yaml.
-    """
-    return read_with_text(path, option)[0]
-
-
 def read_with_text(path: Path, option: str) -> tuple[Mapping[str, Any], str]:
-    """The content of a configuration file, and its text.
+    """The content of a configuration file, which `option` names, and its text.
 
     Raises:
         OomDoctorError: exit 2; codes config_missing, bad_config, no_yaml.

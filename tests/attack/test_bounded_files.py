@@ -14,7 +14,7 @@ import pytest
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.system.price_file import read_prices
 from oomdoctor.system.recipes.recipes import check_recipe, load_recipe
-from oomdoctor.system.settings_file import read_train_config
+from oomdoctor.system.settings_file import read_with_text
 from oomdoctor.system.toml_text import MOST_PARTS, toml_of
 
 MOST_BYTES = 1 << 30
@@ -85,7 +85,7 @@ def test_a_key_of_20_000_parts(text: str, tmp_path: Path) -> None:
     file.write_text(text)
     began = time.process_time()
     with pytest.raises(OomDoctorError, match=f"more than {MOST_PARTS} parts"):
-        read_train_config(file)
+        read_with_text(file, "--config")
     assert f"more than {MOST_PARTS} parts" in check_recipe(file)[0]
     assert time.process_time() - began < 2
 

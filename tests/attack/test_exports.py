@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import json
+from typing import get_args
 
 import pytest
 import yaml
 
 from oomdoctor.records.configuration.config import TrainConfig
-from oomdoctor.stacks.export import export, target_names
+from oomdoctor.records.facts.choices import FormatName
+from oomdoctor.stacks.export import export
 from oomdoctor.stacks.rung import StackRung
 from oomdoctor.stacks.scripts.code import literal
 from oomdoctor.stacks.writing.yaml_text import scalar, yaml_text
@@ -18,7 +20,7 @@ SIGNS = "\x1b]0;title\x07\x00\x7f\x85\x9b31m\u200b\u2028\u2029\u202e\u2066\ufeff
 HOSTILE = f'a/{SIGNS}"\'\\"""b'
 
 
-@pytest.mark.parametrize("target", target_names())
+@pytest.mark.parametrize("target", get_args(FormatName))
 def test_a_hostile_name(target: str) -> None:
     """A raw escape stood in the comments of YAML, and a change of direction in strings."""
     config = TrainConfig(micro_batch_size=2, method="lora", lora_targets=("q_proj", HOSTILE))

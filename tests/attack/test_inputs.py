@@ -17,7 +17,7 @@ from oomdoctor.records.job.model import ModelSpec
 from oomdoctor.records.report.user_training import Document
 from oomdoctor.snapshot.reading.snapshot import read_snapshot
 from oomdoctor.system.models.checkpoint import read_config
-from oomdoctor.system.settings_file import read_train_config
+from oomdoctor.system.settings_file import read_with_text
 from oomdoctor.system.training_files import with_named_file
 from oomdoctor.worker.training.model_config import load_config
 
@@ -49,7 +49,7 @@ def test_a_file_of_settings_is_refused(text: str, reason: str, tmp_path: Path) -
     file.write_text(text)
     began = time.process_time()
     with pytest.raises(OomDoctorError, match=reason) as error:
-        read_train_config(file, "--from")
+        read_with_text(file, "--from")
     assert error.value.exit_code == 2
     assert time.process_time() - began < 10
 
@@ -57,7 +57,11 @@ def test_a_file_of_settings_is_refused(text: str, reason: str, tmp_path: Path) -
 def test_aliases_that_repeat_little_are_read(tmp_path: Path) -> None:
     file = tmp_path / "train.yaml"
     file.write_text("a: &a {x: 1}\nb: *a\nc: [*a, *a]\n")
-    assert read_train_config(file) == {"a": {"x": 1}, "b": {"x": 1}, "c": [{"x": 1}, {"x": 1}]}
+    assert read_with_text(file, "--config")[0] == {
+        "a": {"x": 1},
+        "b": {"x": 1},
+        "c": [{"x": 1}, {"x": 1}],
+    }
 
 
 @pytest.mark.parametrize(

@@ -98,10 +98,12 @@ precision: 32-true
 train: {micro_batch_size: 2, global_batch_size: 8, max_seq_length: 1024}
 """
 _BOTH_WAYS = f"""
+from typing import get_args
 import yaml
 from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.facts.choices import FormatName
 from oomdoctor.records.report.user_training import Document
-from oomdoctor.stacks.export import export, target_names
+from oomdoctor.stacks.export import export
 from oomdoctor.stacks.reading.finish import finished
 from oomdoctor.stacks.reading.merge import draft_of
 from oomdoctor.stacks.rung import StackRung
@@ -114,7 +116,7 @@ own = TrainConfig(weights_dtype="float32", optimizer="adamw_torch_fused", micro_
                   effective_batch_size=8, sequence_length=1024)
 expected = ({PROGRAM!r}, "Qwen/Qwen2.5-7B", own)
 assert read({_A_FILE!r}) == expected
-assert {PROGRAM!r} in target_names()
+assert {PROGRAM!r} in get_args(FormatName)
 assert read(export(StackRung(own, "full", "Qwen/Qwen2.5-7B"), {PROGRAM!r})) == expected
 """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import get_args
 
 _MOST = 50
 
@@ -71,9 +72,9 @@ def places(incomplete: str) -> list[str]:
 
 def targets(incomplete: str) -> list[str]:
     """What `export --to` writes."""
-    from oomdoctor.stacks.export import target_names
+    from oomdoctor.records.facts.choices import FormatName
 
-    return _starting(incomplete, list(target_names()))
+    return _starting(incomplete, list(get_args(FormatName)))
 
 
 def one_of(words: Iterable[str]) -> Callable[[str], list[str]]:

@@ -16,7 +16,7 @@ from oomdoctor.explain.training.known import Given, setup_of
 from oomdoctor.records.report.user_training import OF_SHELLS, Document
 from oomdoctor.stacks.reading.finish import Overrides
 from oomdoctor.stacks.reading.script import parse
-from oomdoctor.system.settings_file import read_text, read_train_config
+from oomdoctor.system.settings_file import read_text, read_with_text
 from oomdoctor.system.training_files import documents_of, is_command, with_named_file
 
 
@@ -32,7 +32,7 @@ def settings_in(path: Path, option: str) -> Mapping[str, Any]:
     values = (
         parse(str(path), read_text(path, option)).values
         if path.suffix == ".py"
-        else read_train_config(path, option)
+        else read_with_text(path, option)[0]
     )
     return with_named_file(Document(str(path), values))
 

@@ -36,7 +36,7 @@ from oomdoctor.errors import machine_error
 from oomdoctor.records.job.machine import Gpu
 from oomdoctor.records.report.diagnosis import Remedy
 from oomdoctor.records.report.report import Report
-from oomdoctor.system.environment import command_environment
+from oomdoctor.system.environment import all_variables
 from oomdoctor.system.machine.limits import available_memory
 from oomdoctor.system.machine.nvml import list_gpus
 from oomdoctor.units import GIB, format_bytes
@@ -122,7 +122,7 @@ class _Runs:
                 watching = watching_environment(folder, request)
                 if request.path is not None and "PATH" not in variables:
                     watching["PATH"] = request.path
-                variables = command_environment(variables | watching)
+                variables = all_variables() | variables | watching
                 ended = run_command(request.command, variables, tail, shown=shown, limit_s=limit_s)
                 end_left_over(folder)
             elapsed_s = time.monotonic() - clock

@@ -61,15 +61,13 @@ class DeviceSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a file holds. `settings` are the allocator's, as torch names them; {} before 2.2."""
+    """What a file holds. `settings` are the allocator's that are a text or a number, by torch's
+    names; {} before 2.2.
+    """
 
     devices: tuple[DeviceSnapshot, ...]
-    settings: Mapping[str, Any]
+    settings: Mapping[str, SettingValue]
     stacks: Stacks
-
-    def plain_settings(self) -> dict[str, SettingValue]:
-        """The settings that are a text or a number."""
-        return {k: v for k, v in self.settings.items() if isinstance(v, str | int | float)}
 
 
 def snapshot_of(value: Any, stacks: Stacks) -> Snapshot:
@@ -100,7 +98,8 @@ def _snapshot(value: dict[Any, Any], stacks: Stacks) -> Snapshot:
         one = Annotation(name, begins, _number(entry, "time_us"))
         annotations.setdefault(_number(entry, "device"), []).append(one)
     used = {index for index, events in enumerate(traces) if len(events)} | segments.keys()
-    settings = value.get("allocator_settings") or {}
+    told = value.get("allocator_settings")
+    settings = told.items() if type(told) is dict else ()
     return Snapshot(
         devices=tuple(
             DeviceSnapshot(
@@ -111,7 +110,7 @@ def _snapshot(value: dict[Any, Any], stacks: Stacks) -> Snapshot:
             )
             for index in sorted(used)
         ),
-        settings=settings if type(settings) is dict else {},
+        settings={k: v for k, v in settings if isinstance(v, str | int | float)},
         stacks=stacks,
     )
 

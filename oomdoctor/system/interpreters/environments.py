@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import re
 import site
 import sys
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from oomdoctor.system.environment import cache_dir
 from oomdoctor.system.machine.libraries import numbers, versions_here
+from oomdoctor.system.regular_files import size_of
 
 # The libraries whose code a simulation runs, and those that their versions depend on.
 LIBRARIES = (
@@ -94,17 +94,8 @@ def kept_environments() -> tuple[KeptEnvironment, ...]:
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
                 about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
                 versions = tuple(map(str, about["versions"]))
-                found.append(KeptEnvironment(str(folder), versions, _size(folder)))
+                found.append(KeptEnvironment(str(folder), versions, size_of(folder)[0]))
     return tuple(found)
-
-
-def _size(folder: Path) -> int:
-    size = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            with contextlib.suppress(OSError):
-                size += os.lstat(os.path.join(parent, name)).st_blocks * 512  # noqa: PTH118
-    return size
 
 
 def parse_versions(texts: Iterable[str]) -> tuple[str, ...]:

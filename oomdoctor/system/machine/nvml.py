@@ -34,9 +34,9 @@ def open_nvml() -> Any:
     return pynvml
 
 
-def may_have_gpu() -> bool:
+def may_have_gpu(root: Path = Path("/")) -> bool:
     """Whether there is a device file of an NVIDIA driver; loads nothing, so `explain` can ask."""
-    return any(any(Path("/").glob(name)) for name in _KERNEL_DRIVER)
+    return any(any(root.glob(name)) for name in _KERNEL_DRIVER)
 
 
 def list_gpus() -> tuple[Gpu, ...]:
@@ -78,9 +78,7 @@ def is_emulated(name: str, root: Path = Path("/")) -> bool:
     NVML answers for an emulated GPU, but a real one cannot work without the kernel's devices. Where
     this process runs on emulated GPUs, as under `oomdoctor run --emulate`, all of them are.
     """
-    if is_emulating() or "emulat" in name.lower():
-        return True
-    return not any(found for pattern in _KERNEL_DRIVER for found in root.glob(pattern))
+    return is_emulating() or "emulat" in name.lower() or not may_have_gpu(root)
 
 
 @contextmanager

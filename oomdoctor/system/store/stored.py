@@ -6,8 +6,6 @@ they lead to is neither measured nor deleted.
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -19,7 +17,7 @@ from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.report.diagnosis import RESOURCE_WORDS
 from oomdoctor.records.report.earlier_runs import StoredRun
 from oomdoctor.records.report.report import Report, SurveyRequest
-from oomdoctor.system.regular_files import exists
+from oomdoctor.system.regular_files import exists, size_of
 from oomdoctor.system.store.cases import CASE, cases_dir
 from oomdoctor.system.store.record_files import read_record
 from oomdoctor.system.store.run_folders import (
@@ -33,7 +31,6 @@ from oomdoctor.system.store.run_folders import (
 
 _MOST_NAMES = 3  # a plan for more cards is listed by their number
 _LONGEST = 80  # characters of a problem; `show` says all of it
-_BLOCK = 512  # the unit of st_blocks
 
 
 def stored_runs() -> Iterator[StoredRun]:
@@ -107,7 +104,7 @@ def _case(path: Path) -> StoredRun:
 
 
 def _bare(path: Path, status: str, problem: str | None) -> StoredRun:
-    size, changed = _size(path)
+    size, changed = size_of(path)
     return StoredRun(
         name=path.name,
         kind="run",
@@ -179,22 +176,3 @@ def _stamp(name: str) -> str | None:
         return datetime.strptime(name[:15], "%Y%m%d-%H%M%S").astimezone(UTC).isoformat()
     except ValueError:
         return None
-
-
-def _size(path: Path) -> tuple[int, str | None]:
-    """The bytes that a folder takes on the disk, and when a file in it was written last (UTC).
-
-    A file with two names counts once; links count as links.
-    """
-    total, latest, seen = 0, 0.0, set[tuple[int, int]]()
-    for folder, inner, files in [(str(path), [], [""]), *os.walk(path)]:
-        for name in [*inner, *files]:
-            with suppress(OSError):
-                found = os.lstat(os.path.join(folder, name) if name else folder)  # noqa: PTH118
-                if (found.st_dev, found.st_ino) not in seen:
-                    seen.add((found.st_dev, found.st_ino))
-                    total += found.st_blocks * _BLOCK
-                    if not stat.S_ISDIR(found.st_mode):
-                        latest = max(latest, found.st_mtime)
-    when = datetime.fromtimestamp(latest, UTC).isoformat(timespec="seconds") if latest else None
-    return total, when

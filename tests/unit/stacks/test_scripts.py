@@ -18,10 +18,10 @@ from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.package_data import data_text
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.configuration.label import label_of
-from oomdoctor.stacks.export import export, target_names
+from oomdoctor.stacks.export import export
 from oomdoctor.stacks.rung import StackRung
 
-SCRIPTS = tuple(name for name in ("trainer", "trl", "pytorch", "unsloth") if name in target_names())
+SCRIPTS = ("trainer", "trl", "pytorch", "unsloth")
 
 
 def rung(versions: dict[str, str] | None = None, **values: Any) -> StackRung:
