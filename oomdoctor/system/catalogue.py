@@ -59,6 +59,33 @@ def models() -> tuple[CatalogueModel, ...]:
     return tuple(from_json(CatalogueModel, row) for row in data_of("models.json"))
 
 
+@dataclass(frozen=True, slots=True)
+class RentedMachine:
+    """A machine of a cloud or a notebook service: its card, and how many of it there are."""
+
+    name: str
+    cloud: str
+    card: str
+    gpus: int
+
+
+@cache
+def rented_machines() -> Mapping[str, RentedMachine]:
+    """All built-in machines by their names in lower case."""
+    rows = data_of("machines.toml")["machines"]
+    return {
+        name.lower(): RentedMachine(name, row["cloud"], card, count)
+        for row in rows
+        for card, counts in row["cards"].items()
+        for name, count in counts.items()
+    }
+
+
+def find_machine(name: str) -> RentedMachine | None:
+    """The machine that is rented under this name (`p4d.24xlarge`); None if it is unknown."""
+    return rented_machines().get(" ".join(name.lower().split()).removeprefix("standard_"))
+
+
 @cache
 def gpus() -> tuple[GpuFacts, ...]:
     """All built-in cards, in the order of the data file (by family and generation)."""
@@ -117,8 +144,12 @@ def find_gpu(name: str, total_bytes: int | None = None) -> GpuFacts | None:
     `NVIDIA GeForce`, punctuation and case do not matter. Part of a name is enough if it fits only
     one card ("4090"). `total_bytes`, the memory that the device reports, selects among variants
     with the same name; if it fits none (a MIG slice, a laptop part), the card is unknown. Without
-    it, the variant with exactly this name is chosen.
+    it, the variant with exactly this name is chosen. The name of a rented machine stands for its
+    card.
     """
+    machine = find_machine(name)
+    if machine is not None:
+        name = machine.card
     words = _words(name)
     called = [gpu for gpu in gpus() if words in _gpu_names(gpu)] or _gpus_with(frozenset(words))
     if total_bytes is not None:
@@ -143,8 +174,12 @@ def gpu_variants(name: str) -> tuple[GpuFacts, ...]:
 
 
 def search_gpus(text: str) -> tuple[GpuFacts, ...]:
-    """The card with exactly that name; otherwise all with each word of `text` in their names."""
-    words = _words(text)
+    """The card with exactly that name; otherwise all with each word of `text` in their names.
+
+    The name of a rented machine stands for its card.
+    """
+    machine = find_machine(text)
+    words = _words(text if machine is None else machine.card)
     exact = [gpu for gpu in gpus() if _words(gpu.name) == words]
     return tuple(exact) or tuple(
         gpu for gpu in gpus() if _has_words(text, (gpu.name, *gpu.aliases, gpu.vendor))
@@ -152,10 +187,11 @@ def search_gpus(text: str) -> tuple[GpuFacts, ...]:
 
 
 def nearest_gpus(name: str, count: int = 3) -> tuple[str, ...]:
-    """Up to `count` card names that look like `name`, the most similar first."""
+    """Up to `count` names of cards or machines that look like `name`, the most similar first."""
     words = frozenset(_words(name))
     parts = [g.name for g in gpus() if words and words <= frozenset(_words(g.name))]
-    known = ((gpu.name, (gpu.name, *gpu.aliases)) for gpu in gpus())
+    known = [(gpu.name, (gpu.name, *gpu.aliases)) for gpu in gpus()]
+    known += [(machine.name, (machine.name,)) for machine in rented_machines().values()]
     return tuple(dict.fromkeys((*parts, *_nearest(name, known, count))))[:count]
 
 

@@ -24,6 +24,7 @@ from oomdoctor.package_data import data_of
 from oomdoctor.records.job.machine import EMULATED, Gpu
 from oomdoctor.records.report.report import Warn
 from oomdoctor.records.report.warnings import warning
+from oomdoctor.system.catalogue import find_machine
 from oomdoctor.system.environment import cache_dir, is_emulating, variable
 from oomdoctor.system.machine.devices import Device
 
@@ -65,6 +66,9 @@ def emulated_gpus(text: str, *, alone: bool = False, ranks: int = 1) -> Emulated
         ValueError: the card is unknown, or the number is 0 or above 64.
     """
     count, name = split_count(text)
+    machine = find_machine(text)
+    if machine is not None:
+        count, name = machine.gpus, machine.card
     card = of_ranks(card_named(name, 0.0), ranks)
     check_vendor(card)
     return EmulatedGpus(card, count, alone)

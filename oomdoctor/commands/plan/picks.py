@@ -20,6 +20,7 @@ from oomdoctor.records.report.plan import (
 )
 from oomdoctor.records.report.report import SurveyRequest
 from oomdoctor.records.report.user_training import YOURS
+from oomdoctor.system.catalogue import find_machine
 from oomdoctor.system.price_file import read_prices
 
 METHODS: tuple[Method, ...] = ("full", "lora", "qlora")
@@ -91,6 +92,8 @@ def pick(row: ProbeResult) -> CardPick:
 def price_list(path: Path) -> PriceList:
     """The prices of a file, its names read as `--gpu` reads them.
 
+    The price of a rented machine is shared by its GPUs.
+
     Raises:
         ValueError: the file is not a list of prices, or it names no known card.
     """
@@ -105,8 +108,10 @@ def price_list(path: Path) -> PriceList:
             continue
         if card in found:
             repeated.append(card)
-        if card not in found or row.per_hour < found[card].per_hour:
-            found[card] = CardPrice(card, row.per_hour, row.name)
+        machine = find_machine(row.name)
+        per_hour = row.per_hour / (machine.gpus if machine is not None else 1)
+        if card not in found or per_hour < found[card].per_hour:
+            found[card] = CardPrice(card, per_hour, row.name)
     if not found:
         raise ValueError(
             f"{path}: {', '.join(unknown[:3])} is not a card that `oomdoctor gpus` lists"

@@ -44,7 +44,7 @@ from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.records.job.result import Attempt, Inspection, ProbeJob
 from oomdoctor.records.report.report import Report, SurveyRequest, Warn
 from oomdoctor.records.report.warnings import calibration_ignored, quoted, warning
-from oomdoctor.system.catalogue import find_gpu
+from oomdoctor.system.catalogue import find_gpu, find_machine
 from oomdoctor.system.environment import worker_environment
 from oomdoctor.system.models import hub
 from oomdoctor.system.store.run_folders import RunFolder
@@ -294,6 +294,13 @@ def _card_warnings(cards: tuple[Card, ...], request: SurveyRequest) -> list[Warn
         for card in cards
         if card.variants and card.asked_as is not None
     ]
+    if request.plan is not None and request.most_gpus() == 1:
+        rented = [machine for name in request.plan.gpus if (machine := find_machine(name))]
+        found += [
+            warning("several_gpus", machine=machine.name, gpus=machine.gpus)
+            for machine in rented
+            if machine.gpus > 1
+        ]
     found += [calibration_ignored(card.name, card.ignored.run) for card in cards if card.ignored]
     others = [card.name for card in cards if card.facts and card.facts.vendor != "NVIDIA"]
     if others:

@@ -66,6 +66,8 @@ WORDED: dict[tuple[str, str], tuple[dict[str, object], str]] = {
         {"sizes": ["24 GiB"], "by_peak": True},
         "24 GiB is a size, not a card: speed cannot be estimated, so configurations are ranked",
     ),
+    ("several_gpus", "text"): ({"machine": "p4d.24xlarge", "gpus": 8}, "--gpus 8 is for all"),
+    ("lora_targets", "text"): ({"targets": ["in_proj", "x_proj"]}, "LoRA is on in_proj, x_proj"),
     ("speed_unknown", "text"): (
         {"cards": ["NVIDIA A10G"], "types": "bfloat16", "by_peak": True},
         "NVIDIA A10G: too few figures are published to estimate the speed of bfloat16 "

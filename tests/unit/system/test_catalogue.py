@@ -11,12 +11,15 @@ from oomdoctor.system.catalogue import (
     CatalogueModel,
     causal_architectures,
     find_gpu,
+    find_machine,
     find_model,
     gpus,
     model_types,
     models,
     nearest_gpus,
     nearest_models,
+    rented_machines,
+    search_gpus,
 )
 from oomdoctor.system.models.tasks import task_of
 from oomdoctor.units import GIB, MIB
@@ -115,6 +118,19 @@ def test_every_card_is_found_by_each_of_its_names_and_memory_sizes() -> None:
         for size in (gpu.total_bytes, gpu.torch_total_bytes, gpu.memory_bytes):
             for name in (gpu.name, *gpu.aliases):
                 assert size is None or find_gpu(name, size) is gpu, (name, size)
+
+
+def test_a_rented_machine_stands_for_its_card() -> None:
+    names = {gpu.name for gpu in gpus()}
+    for machine in rented_machines().values():
+        card = find_gpu(machine.name)
+        assert machine.card in names and card is not None and card.name == machine.card
+        assert 1 <= machine.gpus <= 16
+    azure = find_machine("standard_nd96isr_h100_v5")
+    assert azure is not None and (azure.cloud, azure.gpus) == ("Azure", 8)
+    assert find_machine("Kaggle  2xt4") is not None and find_machine("p4d") is None
+    assert [gpu.name for gpu in search_gpus("g6e.48xlarge")] == ["NVIDIA L40S"]
+    assert "p4d.24xlarge" in nearest_gpus("p4d.24xlarg")
 
 
 def test_units_of_a_card() -> None:

@@ -32,6 +32,12 @@ def test_a_card_has_its_published_facts() -> None:
     assert devices.card.multiprocessors == 128
 
 
+def test_a_rented_machine_has_all_of_its_gpus() -> None:
+    gpus = emulated.emulated_gpus("p4d.24xlarge")
+    assert (gpus.count, gpus.card.name) == (8, "NVIDIA A100-SXM4-40GB")
+    assert emulated.emulated_gpus("Colab T4").count == 1
+
+
 def test_a_size_is_a_card_without_a_name() -> None:
     gpus = emulated.emulated_gpus("80GiB")
     devices, card = emulated.devices_of(gpus), gpus.card

@@ -62,6 +62,14 @@ def test_the_cost_of_a_million_tokens() -> None:
     assert full is not None and full.cost_per_million_tokens is None  # it does not fit
 
 
+def test_the_price_of_a_machine_is_shared_by_its_gpus(tmp_path: Path) -> None:
+    file = tmp_path / "p.csv"
+    file.write_text("g6.48xlarge,16\ng6e.xlarge,2\n")
+    prices = price_list(file)
+    assert price_of("NVIDIA L4", prices) == 2.0
+    assert price_of("NVIDIA L40S", prices) == 2.0
+
+
 def test_prices_by_the_names_that_gpu_takes(tmp_path: Path) -> None:
     file = tmp_path / "p.csv"
     file.write_text("4090,0.5\nNVIDIA GeForce RTX 4090,0.4\nA100,1\nVoodoo 2,1\nVoodoo 2,2\n")

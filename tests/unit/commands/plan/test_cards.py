@@ -336,3 +336,11 @@ def test_a_size_says_how_rungs_are_ranked_only_if_they_are(plan: PlanRequest, ra
     (warning,) = _card_warnings(cards_of(plan, 0.0), request)
     assert warning.code == "no_card"
     assert ("ranked by peak memory" in warning.message) is ranked
+
+
+def test_a_plan_for_one_gpu_of_a_machine_says_so() -> None:
+    plan = PlanRequest(("g5.12xlarge", "g5.xlarge"))
+    cards = cards_of(plan, 0.0)
+    (warning,) = _card_warnings(cards, survey_request(plan=plan))
+    assert warning.message.startswith("g5.12xlarge has 4 GPUs, and this plan is for one of them;")
+    assert _card_warnings(cards, survey_request(plan=plan, gpus=4)) == []
