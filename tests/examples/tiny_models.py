@@ -138,6 +138,24 @@ SPECIAL: dict[str, tuple[Task, str, dict[str, Any]]] = {
             "n_groups": 1,
         },
     ),
+    "batch-norms": (
+        "image-classification",
+        "LevitForImageClassification",
+        {
+            "model_type": "levit",
+            "image_size": 32,
+            "hidden_sizes": [16, 32, 48],
+            "num_attention_heads": [2, 2, 2],
+            "key_dim": [8, 8, 8],
+            "depths": [1, 1, 1],
+            "down_ops": [["Subsample", 8, 2, 4, 2, 2], ["Subsample", 8, 4, 4, 2, 2]],
+        },
+    ),
+    "without-loss": (
+        "image-classification",
+        "PPLCNetForImageClassification",
+        {"model_type": "pp_lcnet", "scale": 0.25, "class_expand": 32},
+    ),
     "router": (  # its router derives from a linear layer, and returns two tensors
         "causal-lm",
         "PhimoeForCausalLM",

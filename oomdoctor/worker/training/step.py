@@ -7,12 +7,13 @@ zero_grad, as in the Trainer's inner loop. It holds what that loop holds (`books
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 import torch
 
+from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.training.batch import Batch
 from oomdoctor.worker.training.setup import Setup
 from oomdoctor.worker.training.sharding import without_reduction
@@ -21,6 +22,21 @@ if TYPE_CHECKING:
     from transformers import Trainer
 
 Mark = Callable[[str], None]
+# Parts of what libraries say in a step that no rung of this model and size can run -> why.
+_IMPOSSIBLE = {
+    "The model did not return a loss": (
+        "this class has no loss, so no Trainer can train it; use a class with a loss"
+    ),
+    "exactly one of input_ids or inputs_embeds": (
+        "this class takes text as well, which batches of this task do not have"
+    ),
+    "Expected more than 1 value per channel": (
+        "its batch norms need more than one value per channel; set micro_batch_size to 2 or more"
+    ),
+    "but its data is not allocated yet": (
+        "cannot be simulated: its code reads the memory of a tensor; probe measures it"
+    ),
+}
 MAX_SKIPPED = 25  # the scale starts at 2**16 and halves with each skipped step
 
 
@@ -39,7 +55,7 @@ def training_step(setup: Setup, batches: list[Batch], mark: Mark) -> None:
         mark("forward")
         last = number == len(batches)
         trainer.accelerator.gradient_state._set_sync_gradients(last)
-        with nullcontext() if last else without_reduction(trainer, model):
+        with _said_plainly(), nullcontext() if last else without_reduction(trainer, model):
             # The loss of the micro-batch before lives until this one is there.
             books.last = trainer.training_step(model, inputs, items)
         books.enter_loss()
@@ -49,6 +65,22 @@ def training_step(setup: Setup, batches: list[Batch], mark: Mark) -> None:
     books.norm = _clipped(trainer, model)
     trainer.optimizer.step()
     model.zero_grad()
+
+
+@contextmanager
+def _said_plainly() -> Iterator[None]:
+    """In this context, what a library says of an impossible step is a reason to skip the rung.
+
+    Raises:
+        UnsupportedError: with the reason.
+    """
+    try:
+        yield
+    except (ValueError, RuntimeError) as error:
+        reasons = (why for said, why in _IMPOSSIBLE.items() if said in str(error))
+        if (why := next(reasons, None)) is None:
+            raise
+        raise UnsupportedError(why) from error
 
 
 def whole_step(setup: Setup, batches: list[Batch], mark: Mark) -> None:

@@ -47,6 +47,16 @@ def test_checkpointing_does_not_change_the_loss(kind: str) -> None:
     assert again == pytest.approx(plain, rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [("batch-norms", "set micro_batch_size to 2 or more"), ("without-loss", "has no loss")],
+)
+def test_a_step_that_no_training_can_run_says_why(kind: str, reason: str) -> None:
+    pytest.importorskip("transformers", minversion="5.24" if kind == "without-loss" else "5.0")
+    with pytest.raises(UnsupportedError, match=reason):
+        losses_of(tiny_job(kind, micro_batch_size=1))
+
+
 @pytest.mark.parametrize("kind", ["dense", "seq2seq"])
 def test_the_losses_are_those_of_a_real_trainer(kind: str) -> None:
     from transformers import Trainer, TrainingArguments

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _USUAL = 448  # pixels a side, where a family takes any size
 _USUAL_ALONE = 224  # without text, for an encoder of any size (ResNet, SegFormer)
 _VISION = ("vision_config", "vision_model_config", "image_config", "vq_config", "encoder")
+_FRAMES = 4  # of a video, as InstructBLIP's are trained with
 _FLATTENED = 2048  # patches of an image, as Pix2Struct's image processor makes by default
 
 
@@ -75,11 +76,14 @@ def images_of(rows: int, config: TrainConfig, model: PretrainedConfig) -> Images
     for marks, make in _FORMS:
         if set(marks) <= inputs:
             try:
-                return make(rows, config, model)
+                images = make(rows, config, model)
             except AttributeError as error:  # the config has no such key
                 raise ImagesUnknownError(
                     f"the images of {model.model_type} have a size that is not known ({error})"
                 ) from error
+            if images.tokens is None:
+                images = images._replace(tokens=getattr(model, "latent_query_num", None))
+            return images
     raise ImagesUnknownError(f"the image inputs of {model.model_type} are not known")
 
 
@@ -254,10 +258,13 @@ def _listed(rows: int, config: TrainConfig, model: PretrainedConfig) -> Images:
 
 
 def _asked(rows: int, config: TrainConfig, model: PretrainedConfig) -> Images:
-    """InstructBLIP: images, and the text again, for the encoder between them and the text."""
-    images = _whole(rows, config, model)
+    """InstructBLIP: images or videos, and the text again, for the encoder that reads both."""
+    count, images = rows * config.images, _whole(rows, config, model)
+    if not hasattr(class_of(model), "get_image_features"):
+        shape = images.pixels["pixel_values"]
+        images = images._replace(pixels={"pixel_values": (count, _FRAMES, *shape[1:])})
     length = min(config.sequence_length, model.qformer_config.max_position_embeddings)
-    text = torch.full((rows * config.images, length), 3)
+    text = torch.full((count, length), 3)
     return images._replace(numbers={"qformer_input_ids": text})
 
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 TOWERS = ("visual", "vision_tower", "vision_model", "vision_encoder", "image_encoder")
 """The names of vision encoders in models."""
 _PLACES = "image_embeds_position_mask"  # the input that says which tokens are of images
+_ENCODE = ("get_image_features", "get_video_features")
 _SPECIAL = ("image_token_id", "image_token_index", "video_token_id", "vision_start_token_id")
 
 
@@ -111,9 +112,11 @@ def _numbers_beside(
 def _image_token(model: PretrainedConfig) -> int | None:
     """The token that stands for a part of an image; None if the config names none."""
     names = [
-        name for name in vars(model) if re.fullmatch(r"(image|media)\w*_token_(id|index)", name)
+        name
+        for name in vars(model)
+        if re.fullmatch(r"(image|media|video)\w*_token_(id|index)", name)
     ]
-    for name in sorted(names, key=len):
+    for name in sorted(names, key=lambda name: (name.startswith("video"), len(name))):
         number = getattr(model, name)
         if isinstance(number, int) and not re.search("start|end|begin|row|newline", name):
             return number
@@ -172,6 +175,8 @@ def _tokens(config: TrainConfig, model: PretrainedConfig) -> int:
     0 if no token and no mask says where it would be.
     """
     if _image_token(model) is None and _PLACES not in inputs_of(model):
+        if hasattr(class_of(model), "get_image_features"):
+            raise ImagesUnknownError(f"config.json of {model.model_type} names no token for images")
         images_of(1, config, model)
         return 0
     asked = _Asked(class_of(model), model.to_json_string(), config.image_size, model)
@@ -235,8 +240,11 @@ def _encoded(model: PreTrainedModel, images: Images) -> object:
     for name, values in images.numbers.items():
         inputs[name] = torch.empty(values.shape, dtype=values.dtype)
         real_values.know(inputs[name], values)
-    name = "get_image_features"
-    encode: Callable[..., object] = getattr(model if hasattr(model, name) else model.model, name)
+    parts = (model, getattr(model, "model", None))
+    found = (getattr(part, name) for name in _ENCODE for part in parts if hasattr(part, name))
+    encode: Callable[..., object] | None = next(found, None)
+    if encode is None:
+        raise AttributeError(f"{type(model).__name__} has no get_image_features")
     takes = signature(encode).parameters
     settings = ("vision_feature_layer", "vision_feature_select_strategy")
     given = {name: getattr(model.config, name) for name in settings if hasattr(model.config, name)}
