@@ -117,6 +117,8 @@ def _answer(source: str, incident: Incident, facts: LogFacts, given: Given) -> D
     incident = _with_place(incident, seen)
     if incident.step is None:
         incident = replace(incident, step=facts.last_step)
+    if incident.phase == "unknown" and not incident.frames and "evaluation" in facts.mentions:
+        incident = replace(incident, phase="eval")
     read = _read(source, incident)
     if incident.look_alike is not None:
         answer = short_answer(incident.look_alike, read.message)

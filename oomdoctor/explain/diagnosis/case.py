@@ -237,6 +237,7 @@ class Case:
             return True
         if self.phase in ("eval", "generate"):
             told = bool(_OF_TRAINING & self.setup.keys())
+            told = told or (not self.frames and "evaluation" in self.facts.mentions)
             return told or self.shows(r"\btrain(?:er)?(?:\b|_pt_utils)")
         return self.grads and not self._only_runs
 
