@@ -18,7 +18,7 @@ AlertKind = Literal["near_limit", "growth", "larger_steps", "fragmentation", "cy
 # How many times as long as the growth was seen it may take until memory is full. So a fast growth
 # is reported early, and a slow one when there is more to go by.
 _FAR = 50
-_SHARE_OF_RISE = 0.5  # what garbage collection gives back of a rise that was no leak
+SHARE_OF_RISE = 0.5  # what garbage collection gives back of a rise that was no leak
 
 _CAUSES: dict[AlertKind, str] = {
     "growth": "Something keeps tensors of past steps: a loss that is added up without .item(), "
@@ -107,7 +107,7 @@ class Alerts:
             return None
         if kind == "growth":
             given_back = reading.allocated_bytes - self._collect(reading.device)
-            if given_back >= _SHARE_OF_RISE * growth.rise_bytes:
+            if given_back >= SHARE_OF_RISE * growth.rise_bytes:
                 return self._cycles(step, reading.device, given_back)
         self._said[kind] = left
         full = step + int(left)

@@ -85,9 +85,7 @@ class LightningMemoryCallback(_Callback):
     """
 
     def __new__(cls, *_: Any, **__: Any) -> LightningMemoryCallback:
-        package = next((name for name in _LIGHTNING if name in sys.modules), None)
-        if package is None:
-            package = "lightning.pytorch"
+        package = next((name for name in _LIGHTNING if name in sys.modules), _LIGHTNING[0])
         return object.__new__(_mixed_with(cls, package, "Callback"))
 
     _seen = 0  # the step that was taken last

@@ -20,13 +20,12 @@ from types import CodeType, FrameType
 from typing import Any
 
 from oomdoctor.analysis.memory.trend import Growth, Trend
-from oomdoctor.monitor.alerts import Alert
+from oomdoctor.monitor.alerts import SHARE_OF_RISE, Alert
 from oomdoctor.units import format_bytes
 
 _CONTAINERS = (list, tuple, dict, set, deque)
 _MOST_TENSORS = 2_000  # that are looked at
 _LEVELS = 4  # of containers in containers
-_SHARE_OF_RISE = 0.5  # what garbage collection gives back of a rise that was no leak
 _OWN = "oomdoctor/monitor/"
 
 
@@ -53,7 +52,7 @@ class PinnedMemory:
         if growth is None or size is None:
             return None
         gc.collect()
-        if size - (pinned_bytes() or 0) >= _SHARE_OF_RISE * growth.rise_bytes:
+        if size - (pinned_bytes() or 0) >= SHARE_OF_RISE * growth.rise_bytes:
             self._trend.forget()
             return None
         self._has_said = True

@@ -44,7 +44,6 @@ class Reading:
     peak_reserved_bytes: int
     free_bytes: int | None
     capacity_bytes: int
-    retries: int
 
 
 class Reader:
@@ -95,7 +94,6 @@ class Reader:
             peak_reserved_bytes=peaks["reserved_bytes"],
             free_bytes=free,
             capacity_bytes=asked[2],
-            retries=int(stats.get("num_alloc_retries", 0)),
         )
 
 

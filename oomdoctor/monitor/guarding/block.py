@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable
-from functools import wraps
+from functools import cache, wraps
 from types import FrameType, TracebackType
 from typing import Any, Literal, ParamSpec, TypeVar
 
@@ -14,7 +14,6 @@ from oomdoctor.monitor.guarding.ranks import Alone, Replicated, Unknown, agreeme
 from oomdoctor.monitor.guarding.sharded import Sharded, is_sharded
 
 _LOG = logging.getLogger("oomdoctor.monitor")
-_noted = False
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -208,11 +207,8 @@ def _empty_cache() -> None:
         torch.cuda.empty_cache()
 
 
+@cache
 def _note_without_gpu() -> None:
-    global _noted
-    if _noted:
-        return
-    _noted = True
     from oomdoctor.monitor.readings import why_not
 
     if why_not() is not None:

@@ -11,10 +11,9 @@ import threading
 import time
 from typing import Any
 
-from oomdoctor.monitor.inside import allocator_history, memory
+from oomdoctor.monitor.inside import allocator_history
 from oomdoctor.monitor.inside.ending import StepMemory, frames_here
-from oomdoctor.monitor.inside.memory import Live, keep_step
-from oomdoctor.monitor.inside.process_facts import outside_bytes
+from oomdoctor.monitor.inside.memory import DeviceMemory, counters_of
 from oomdoctor.monitor.readings import device_facts
 
 # The last allocations and frees: some steps of a large model, and about 100 MiB of host memory.
@@ -25,7 +24,7 @@ _DEVICE_INTERVAL_S = 10.0  # between two questions to the driver, which may make
 _BACKWARD = ("torch/autograd/__init__.py", "torch/_tensor.py")
 
 
-class CountedMemory:
+class CountedMemory(DeviceMemory):
     """Memory by torch's counters. It has what `TracedMemory` has."""
 
     without_gradients = False
@@ -35,13 +34,11 @@ class CountedMemory:
 
     def __init__(self, *, every_step: bool) -> None:
         """With `every_step`, each step is counted, however fast they are."""
+        super().__init__()
         self._every_step = every_step
         self._counted_at = 0.0
-        self._steps: dict[int, list[StepMemory]] = {}
-        self._outside: dict[int, int] = {}
         self._facts: dict[int, dict[str, Any]] = {}
         self._asked_at = 0.0
-        self.live = Live()
 
     def begin(self) -> None:
         """Let torch record the ring, unless the script already records its history."""
@@ -56,7 +53,7 @@ class CountedMemory:
             return
         self._asked_at = now
         for device in _used():
-            self._outside[device] = max(self._outside.get(device, 0), outside_bytes(device))
+            self._ask_outside(device)
 
     def end_step(self, step: int) -> None:
         """Keep the counters after a step; peaks are those since the start."""
@@ -67,9 +64,8 @@ class CountedMemory:
         self._counted_at = now
         ended: dict[int, StepMemory] = {}
         for device, stats in _used().items():
-            at_end = StepMemory(step=step, **memory.counters_of(device, stats))
-            keep_step(self._steps.setdefault(device, []), at_end)
-            ended[device] = at_end
+            ended[device] = StepMemory(step=step, **counters_of(device, stats))
+            self._keep_step(device, ended[device])
         self.live.write({device: self._facts_of(device) for device in ended}, ended)
 
     def forget(self) -> None:
@@ -77,10 +73,6 @@ class CountedMemory:
 
     def between_steps(self) -> None:
         """No hook knows the place in the training."""
-
-    def steps(self) -> list[list[StepMemory]]:
-        """The steps so far of each device."""
-        return list(self._steps.values())
 
     def place(self) -> dict[str, Any]:
         """Where the training is: in the backward pass if the script's thread waits for it."""
@@ -96,15 +88,7 @@ class CountedMemory:
 
     def devices(self) -> list[dict[str, Any]]:
         """The devices on which this process has reserved memory."""
-        return [
-            memory.record_of(
-                device,
-                self._facts_of(device),
-                self._outside.get(device, 0),
-                self._steps.get(device, []),
-            )
-            for device in _used()
-        ]
+        return [self._record_of(device, self._facts_of(device)) for device in _used()]
 
     def _facts_of(self, device: int) -> dict[str, Any]:
         if device not in self._facts:

@@ -15,20 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oomdoctor.monitor.inside.ending import StepMemory
+from oomdoctor.monitor.inside.process_facts import outside_bytes
 from oomdoctor.monitor.readings import RESETS, live_gpu
 
 if TYPE_CHECKING:
     from oomdoctor.monitor.log import LiveLog
 
+_MOST_STEPS = 200  # of a device; of more, the first and the last ones are kept
 # device -> bytes allocated and reserved at the most, before the last reset
 _before: dict[int, tuple[int, int]] = {}
-
-
-def keep_step(steps: list[StepMemory], one: StepMemory, most: int = 200) -> None:
-    """Add a step; of many the first and the last ones are kept."""
-    steps.append(one)
-    if len(steps) > most:
-        del steps[most // 2]
 
 
 def keep_peaks() -> None:
@@ -54,38 +49,14 @@ def peaks_of(device: int, stats: Any = None) -> tuple[int, int]:
     return max(now[0], before[0]), max(now[1], before[1])
 
 
-def counters_of(device: int, stats: Any = None) -> dict[str, int]:
+def counters_of(device: int, stats: Any) -> dict[str, int]:
     """The peaks of `peaks_of`, and the bytes that are allocated and reserved now."""
-    import torch
-
-    stats = stats or torch.cuda.memory_stats_as_nested_dict(device)
     allocated, reserved = peaks_of(device, stats)
     return {
         "peak_allocated_bytes": allocated,
         "peak_reserved_bytes": reserved,
         "allocated_bytes": stats["allocated_bytes"]["all"]["current"],
         "reserved_bytes": stats["reserved_bytes"]["all"]["current"],
-    }
-
-
-def record_of(
-    device: int, facts: dict[str, Any], outside_bytes: int, steps: list[StepMemory], **more: Any
-) -> dict[str, Any]:
-    """What the record says of a device, without a trace; `more` is what a trace knows."""
-    import torch
-
-    stats = torch.cuda.memory_stats_as_nested_dict(device)
-    return {
-        "device": device,
-        **facts,
-        **counters_of(device, stats),
-        "retries": stats["num_alloc_retries"],
-        "outside_bytes": outside_bytes,
-        "peak": None,
-        "steps": list(map(vars, steps)),
-        "curve": [],
-        "events_are_whole": False,
-        **more,
     }
 
 
@@ -97,6 +68,46 @@ def _keeping(reset: Any) -> Any:
         return reset(device, *args)
 
     return kept
+
+
+class DeviceMemory:
+    """What is kept of each device, by a trace or not: its steps, and how much others use of it."""
+
+    def __init__(self) -> None:
+        self._steps: dict[int, list[StepMemory]] = {}
+        self._outside: dict[int, int] = {}
+        self.live = Live()
+
+    def steps(self) -> list[list[StepMemory]]:
+        """The steps so far of each device."""
+        return list(self._steps.values())
+
+    def _keep_step(self, device: int, one: StepMemory) -> None:
+        steps = self._steps.setdefault(device, [])
+        steps.append(one)
+        if len(steps) > _MOST_STEPS:
+            del steps[_MOST_STEPS // 2]
+
+    def _ask_outside(self, device: int) -> None:
+        self._outside[device] = max(self._outside.get(device, 0), outside_bytes(device))
+
+    def _record_of(self, device: int, facts: dict[str, Any], **more: Any) -> dict[str, Any]:
+        """What the record says of a device, without a trace; `more` is what a trace knows."""
+        import torch
+
+        stats = torch.cuda.memory_stats_as_nested_dict(device)
+        return {
+            "device": device,
+            **facts,
+            **counters_of(device, stats),
+            "retries": stats["num_alloc_retries"],
+            "outside_bytes": self._outside.get(device, 0),
+            "peak": None,
+            "steps": list(map(vars, self._steps.get(device, []))),
+            "curve": [],
+            "events_are_whole": False,
+            **more,
+        }
 
 
 class Live:
@@ -116,17 +127,7 @@ class Live:
             if self._log.path is not None:
                 self._inode = self._log.path.stat().st_ino
         for device, step in steps.items():
-            self._log.write(
-                LiveStep(
-                    step=step.step,
-                    time_s=self._log.elapsed_s(),
-                    allocated_bytes=step.allocated_bytes,
-                    reserved_bytes=step.reserved_bytes,
-                    peak_allocated_bytes=step.peak_allocated_bytes,
-                    peak_reserved_bytes=step.peak_reserved_bytes,
-                    device=device,
-                )
-            )
+            self._log.write(LiveStep(**vars(step), time_s=self._log.elapsed_s(), device=device))
 
     def note_failure(self, step: int, requested: int) -> None:
         """Write that a request failed."""

@@ -46,20 +46,6 @@ def versions() -> dict[str, str | None]:
     return {name: found for name, found in libraries.versions(_LIBRARIES).items() if found}
 
 
-def torch_release() -> list[int]:
-    """The version of torch, such as [2, 12]."""
-    import torch
-
-    return [int(part) for part in torch.__version__.split("+")[0].split(".")[:2]]
-
-
-def architectures() -> list[str]:
-    """The kinds of GPU that this build of torch has kernels for, such as sm_80."""
-    import torch
-
-    return list(torch.cuda.get_arch_list())
-
-
 def library_folders() -> list[str]:
     """Folders and files whose code is not the user's: the standard library and packages."""
     return sorted({*_installed(), *_imported()})

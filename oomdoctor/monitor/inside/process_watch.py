@@ -69,12 +69,13 @@ class Watch:
 
     def begin(self) -> None:
         """Start to watch. CUDA has just been initialized."""
+        import torch
         from torch.optim import optimizer
 
         self._facts = {
-            "torch": process_facts.torch_release(),
+            "torch": [int(part) for part in torch.__version__.split("+")[0].split(".")[:2]],
             "versions": process_facts.versions(),
-            "architectures": process_facts.architectures(),
+            "architectures": torch.cuda.get_arch_list(),
         }
         self._memory.begin()
         optimizer.register_optimizer_step_post_hook(self._after_step)

@@ -21,18 +21,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from oomdoctor.monitor.inside import allocator_history, memory, past_memory
+from oomdoctor.monitor.inside import allocator_history, past_memory
 from oomdoctor.monitor.inside.allocator_history import History, Request, read_all
 from oomdoctor.monitor.inside.ending import StepMemory, frames_here
-from oomdoctor.monitor.inside.memory import Live, keep_step
-from oomdoctor.monitor.inside.process_facts import outside_bytes
+from oomdoctor.monitor.inside.memory import DeviceMemory
 from oomdoctor.monitor.readings import device_facts
 
 _MOST_FRAMES = 60
 _MOST = 200_000
 
 
-class TracedMemory:
+class TracedMemory(DeviceMemory):
     """Memory by the trace. `on_forward` is called before each pass of an outermost module.
 
     With `goes_past`, it looks for the first request that is granted past the limit of the card.
@@ -46,15 +45,13 @@ class TracedMemory:
     def __init__(
         self, folder: Path, on_forward: Callable[[], None], *, goes_past: bool = False
     ) -> None:
+        super().__init__()  # nothing is written to its live log
         self._folder, self._pid = folder, os.getpid()
         self._goes_past = goes_past
         self._position = Position(on_forward)
         self._histories: dict[int, History] = {}
         self._places: dict[int, dict[str, Any]] = {}
-        self._steps: dict[int, list[StepMemory]] = {}
-        self._outside: dict[int, int] = {}
         self._written: dict[int, int] = {}
-        self.live = Live()  # in which nothing is written
 
     def begin(self) -> None:
         """Record allocations, and add hooks to modules."""
@@ -77,7 +74,7 @@ class TracedMemory:
                     "step": step,
                     "frames": one.peak.frames[:_MOST_FRAMES],
                 }
-            self._outside[device] = max(self._outside.get(device, 0), outside_bytes(device))
+            self._ask_outside(device)
 
     def _request(self, first: dict[str, int]) -> dict[str, Any]:
         """What the record says of a request that was granted past the limit, but for its step."""
@@ -108,7 +105,7 @@ class TracedMemory:
                 allocated_bytes=one.allocated,
                 reserved_bytes=one.reserved,
             )
-            keep_step(self._steps.setdefault(device, []), at_end)
+            self._keep_step(device, at_end)
             one.begin_step()
 
     def forget(self) -> None:
@@ -118,10 +115,6 @@ class TracedMemory:
     def between_steps(self) -> None:
         """An optimizer step has ended, and nothing is known of what follows."""
         self._position.enter("other")
-
-    def steps(self) -> list[list[StepMemory]]:
-        """The steps so far of each device."""
-        return list(self._steps.values())
 
     @property
     def without_gradients(self) -> bool:
@@ -137,14 +130,11 @@ class TracedMemory:
         return [self._device(one) for one in self._histories.values()]
 
     def _device(self, one: History) -> dict[str, Any]:
-        device = one.device
         self._write_events(one)
-        return memory.record_of(
-            device,
-            device_facts(device),
-            self._outside.get(device, 0),
-            self._steps.get(device, []),
-            peak=self._places.get(device),
+        return self._record_of(
+            one.device,
+            device_facts(one.device),
+            peak=self._places.get(one.device),
             curve=one.curve.points,
             events_are_whole=one.is_whole,
         )
@@ -274,12 +264,7 @@ def _node(output: Any) -> Any:
     """The node of the graph that made a module's first tensor; None without one."""
     import torch
 
-    if isinstance(output, torch.Tensor):
-        return output.grad_fn
-    values = output.values() if hasattr(output, "values") else output
-    if not isinstance(values, (tuple, list)) and not hasattr(output, "values"):
-        return None
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            return value.grad_fn
-    return None
+    if not isinstance(output, torch.Tensor) and hasattr(output, "values"):
+        output = list(output.values())
+    values = output if isinstance(output, (tuple, list)) else [output]
+    return next((value.grad_fn for value in values if isinstance(value, torch.Tensor)), None)

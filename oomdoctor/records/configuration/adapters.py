@@ -1,11 +1,28 @@
-"""The dtypes of products, of adapters, and of the modules that are trained whole beside them."""
+"""Settings of adapters, and the dtypes of products, of adapters and of what is trained whole."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from oomdoctor.records.configuration.config import TrainConfig, is_zero
 from oomdoctor.records.facts.choices import Dtype
+
+
+def lora_settings(config: TrainConfig, *switches: str) -> dict[str, Any]:
+    """The arguments of peft's `LoraConfig` and of Unsloth's call; of `switches` those that are on.
+
+    Only what a rung names, so that older versions still work.
+    """
+    targets, saved = config.lora_targets, config.modules_to_save
+    return {
+        "r": config.lora_rank,
+        "lora_alpha": config.lora_alpha,
+        "lora_dropout": config.lora_dropout,
+        "target_modules": targets if isinstance(targets, str) else list(targets),
+        **{name: True for name in switches if getattr(config, name)},
+        **({"modules_to_save": list(saved)} if saved else {}),
+    }
 
 
 def kept_dtype(config: TrainConfig) -> Dtype:

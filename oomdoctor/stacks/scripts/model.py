@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from oomdoctor.records.configuration.adapters import compute_dtype
+from oomdoctor.records.configuration.adapters import compute_dtype, lora_settings
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.architectures import LAYER_PARTS
 from oomdoctor.records.facts.optimizers import canonical
@@ -90,18 +90,8 @@ def lora_config(config: TrainConfig) -> Part:
 
 
 def adapter_settings(config: TrainConfig, *switches: str, **others: str) -> dict[str, str]:
-    """The sizes of adapters and where they go, what stands beside that, and `switches` if on."""
-    settings = {
-        "r": literal(config.lora_rank),
-        "lora_alpha": literal(config.lora_alpha),
-        "lora_dropout": literal(config.lora_dropout),
-        "target_modules": literal(config.lora_targets),
-        **others,
-        **{key: "True" for key in switches if getattr(config, key)},
-    }
-    if config.modules_to_save:
-        settings["modules_to_save"] = literal(config.modules_to_save)
-    return settings
+    """The sizes of adapters and where they go, `switches` if on, and what stands beside that."""
+    return {k: literal(v) for k, v in lora_settings(config, *switches).items()} | others
 
 
 def adapter(config: TrainConfig) -> Part:

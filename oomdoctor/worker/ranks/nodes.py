@@ -17,10 +17,12 @@ from pathlib import Path
 from oomdoctor.records.codec import dumps, loads
 from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.system.environment import variable
+from oomdoctor.system.slurm.records import ask
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.ranks.agent import AnswerOne, FirstFailure, Meeting, run_ranks
 
 _PORTS = range(20_000, 60_000)
+_DEADLINE_S = 60.0
 # slurmstepd and srun, 21.08 and later
 _KILLED = re.compile(
     r"oom-kill event|out of memory|exceeded (?:job |virtual )?memory limit", re.IGNORECASE
@@ -82,17 +84,10 @@ def _first_node() -> str:
 
     `salloc` may run this process on a login node, which has no agent.
     """
-    names = _scontrol("hostnames", variable("SLURM_JOB_NODELIST") or "").split()
+    nodes = variable("SLURM_JOB_NODELIST") or ""
+    names = ask("scontrol", "show", "hostnames", nodes, deadline_s=_DEADLINE_S).text.split()
     if not names:
         return socket.gethostname()
-    found = re.search(r"\bNodeAddr=(\S+)", _scontrol("node", names[0]))
+    answer = ask("scontrol", "show", "node", names[0], deadline_s=_DEADLINE_S)
+    found = re.search(r"\bNodeAddr=(\S+)", answer.text)
     return found[1] if found else names[0]
-
-
-def _scontrol(*words: str) -> str:
-    """What `scontrol show` prints; nothing if it fails."""
-    try:
-        asked = ("scontrol", "show", *words)
-        return subprocess.run(asked, capture_output=True, text=True, timeout=60).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return ""

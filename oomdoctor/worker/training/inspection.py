@@ -6,8 +6,8 @@ The model is created on the meta device: no weights, no download, one or two sec
 from __future__ import annotations
 
 import importlib
+import platform
 from contextlib import suppress
-from importlib import metadata
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,6 +16,7 @@ from oomdoctor.records.configuration.config import TrainConfig, adapts_all_linea
 from oomdoctor.records.facts.architectures import SIZE_NAMES, family_of
 from oomdoctor.records.job.model import ParameterCounts
 from oomdoctor.records.job.result import Inspection, ProbeJob
+from oomdoctor.system.machine import libraries
 from oomdoctor.worker.training.layers import stacks_of
 from oomdoctor.worker.training.lora_targets import named_targets
 from oomdoctor.worker.training.model_config import load_config, model_class, needed_package
@@ -78,17 +79,12 @@ def _lora_targets(model: PreTrainedModel, config: TrainConfig) -> tuple[str, ...
 
 def installed_versions() -> dict[str, str | None]:
     """Versions of the packages that decide memory and speed; for torch with its build."""
-    import platform
-
-    versions: dict[str, str | None] = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            versions[package] = None
-    versions["torch"] = torch.__version__
-    versions["cuda"] = torch.version.cuda or torch.version.hip
-    return versions
+    return {
+        "python": platform.python_version(),
+        **libraries.versions(_PACKAGES),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda or torch.version.hip,
+    }
 
 
 def torch_release() -> tuple[int, int]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from oomdoctor.records.configuration.adapters import compute_dtype
 from oomdoctor.records.configuration.config import TrainConfig, is_fsdp
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.tracing.tensors import logical_numel
@@ -30,12 +31,11 @@ def quantization_config(config: TrainConfig) -> BitsAndBytesConfig:
 
     if config.quantization == "int8":
         return BitsAndBytesConfig(load_in_8bit=True)
-    compute = config.weights_dtype if config.autocast_dtype == "none" else config.autocast_dtype
     return BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",
         bnb_4bit_use_double_quant=config.double_quant,
-        bnb_4bit_compute_dtype=dtype_of(compute),
+        bnb_4bit_compute_dtype=dtype_of(compute_dtype(config)),
         bnb_4bit_quant_storage=dtype_of(config.quant_storage),
     )
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from oomdoctor.records.configuration.adapters import lora_settings
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.configuration.faults import UNSLOTH_CHECKPOINTING
 from oomdoctor.system.environment import set_variables, variable
@@ -93,17 +94,9 @@ def add_adapter(setup: Setup) -> None:
         UnsupportedError: Unsloth does not take these adapters.
     """
     config = setup.config
-    targets = config.lora_targets
-    settings: dict[str, object] = {
-        "r": config.lora_rank,
-        "lora_alpha": config.lora_alpha,
-        "lora_dropout": config.lora_dropout,
-        "target_modules": targets if isinstance(targets, str) else list(targets),
-        "use_gradient_checkpointing": UNSLOTH_CHECKPOINTING[config.activation_checkpointing],
-        "use_rslora": config.use_rslora,
-    }
-    if config.modules_to_save:
-        settings["modules_to_save"] = list(config.modules_to_save)
+    settings = lora_settings(config, "use_rslora")
+    checkpointing = UNSLOTH_CHECKPOINTING[config.activation_checkpointing]
+    settings["use_gradient_checkpointing"] = checkpointing
     unsloth = importlib.import_module("unsloth")
     kinds = (NotImplementedError, ValueError, TypeError)
     with refused("Unsloth cannot add these adapters", *kinds, one_line=True):

@@ -16,7 +16,7 @@ CAPACITY = 40 * GIB
 def reading(allocated: float, peak: float | None = None, reserved: float | None = None) -> Reading:
     top = allocated if peak is None else peak
     kept = top if reserved is None else reserved
-    return Reading(0, int(allocated), int(kept), int(top), int(kept), None, CAPACITY, 0)
+    return Reading(0, int(allocated), int(kept), int(top), int(kept), None, CAPACITY)
 
 
 def alerts_of(

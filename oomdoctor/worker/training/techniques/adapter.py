@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn import Module
 
+from oomdoctor.records.configuration.adapters import lora_settings
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.choices import Dtype
 from oomdoctor.records.job.model import Task
@@ -44,22 +45,14 @@ def add_adapter(model: PreTrainedModel, config: TrainConfig, task: Task) -> Peft
                 if "norm" in name.rsplit(".", 1)[-1].lower():
                     module.to(torch.float32)
     _check_saved(model, config)
-    targets: str | list[str]
+    settings = lora_settings(config, "use_dora", "use_rslora")
     if config.lora_targets == "attention":
-        targets = _attention_targets(model)
-    else:
-        named = config.lora_targets
-        targets = named if isinstance(named, str) else list(named)
+        settings["target_modules"] = _attention_targets(model)
+    if config.vision == "frozen":
+        settings["exclude_modules"] = rf".*\b({'|'.join(TOWERS)})\b.*"
+    targets = settings["target_modules"]
     try:
-        lora = LoraConfig(
-            r=config.lora_rank,
-            lora_alpha=config.lora_alpha,
-            lora_dropout=config.lora_dropout,
-            target_modules=targets,
-            task_type=_PEFT_TASKS.get(task),
-            **_extensions(config),
-        )
-        adapted = get_peft_model(model, lora)
+        adapted = get_peft_model(model, LoraConfig(**settings, task_type=_PEFT_TASKS.get(task)))
     except (ValueError, RuntimeError, TypeError) as error:
         if "out of memory" in str(error):
             raise
@@ -108,17 +101,6 @@ def cast_trained(model: Module, dtype: Dtype) -> None:
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and "lora_magnitude_vector" not in name:
             parameter.data = parameter.data.to(getattr(torch, dtype))
-
-
-def _extensions(config: TrainConfig) -> dict[str, object]:
-    """What a rung adds to LoRA; only what it names, so that older versions of peft still work."""
-    named = {"use_dora": config.use_dora, "use_rslora": config.use_rslora}
-    found: dict[str, object] = {name: True for name, uses in named.items() if uses}
-    if config.vision == "frozen":
-        found["exclude_modules"] = rf".*\b({'|'.join(TOWERS)})\b.*"
-    if config.modules_to_save:
-        found["modules_to_save"] = list(config.modules_to_save)
-    return found
 
 
 def _check_saved(model: Module, config: TrainConfig) -> None:
