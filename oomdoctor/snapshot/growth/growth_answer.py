@@ -15,7 +15,7 @@ from itertools import accumulate, pairwise
 
 from oomdoctor.records.report.diagnosis import Confidence
 from oomdoctor.records.report.snapshot import HeldBlocks, SnapshotGrowth
-from oomdoctor.snapshot.growth.kinds import calls, is_larger_input, kind_of
+from oomdoctor.snapshot.growth.kinds import calls, is_larger_input, kind_of, phase_of
 from oomdoctor.snapshot.growth.levels import (
     LEAST_RISES,
     Levels,
@@ -114,10 +114,10 @@ def _answer(history: History, moments: Moments, group: list[_Grown]) -> Snapshot
     units = (len(moments.events) - moments.start - 1 - first) * moments.every
     if total < _LEAST_BYTES * units:
         return None
-    if all(_is_state(history, one) for one in group):
+    if all(phase_of(history, one.line) == "optimizer" for one in group):
         return None  # parameters that are used later than others get their states later
     kind = kind_of(history, moments, [(one.meaning, one.line, one.rise.total) for one in group])
-    made = [one for one in group if kind != "optimizer" or not _is_state(history, one)]
+    made = [one for one in group if kind != "optimizer" or phase_of(history, one.line) != kind]
     # Of a model, what was passed to it is left out: its line is another one.
     passed = [one for one in made if one.meaning.depth] or made
     main = made[0].meaning
@@ -133,11 +133,6 @@ def _answer(history: History, moments: Moments, group: list[_Grown]) -> Snapshot
         called_from=calls(history, (stack for one in passed for stack in one.line.staying())),
         lines=tuple(_held(history, one) for one in group[:_SHOWN]),
     )
-
-
-def _is_state(history: History, one: _Grown) -> bool:
-    """Whether an optimizer made it."""
-    return history.meanings.phase(one.line.staying()[0]) == "optimizer"
 
 
 def _held(history: History, one: _Grown) -> HeldBlocks:

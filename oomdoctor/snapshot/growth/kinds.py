@@ -32,7 +32,7 @@ def kind_of(
         return "unknown"
     total = sum(size for *_, size in grown)
     main, largest, _ = max(grown, key=lambda one: one[2])
-    phases = {meaning: _phase(history, line) for meaning, line, _ in grown}
+    phases = {meaning: phase_of(history, line) for meaning, line, _ in grown}
     if "optimizer" in phases.values():
         return "optimizer"
     files = (meaning.line.file for meaning, *_ in grown if meaning.line is not None)
@@ -96,7 +96,8 @@ def _own_chain(frames: tuple[Frame, ...]) -> list[Frame]:
     return [frame for frame in outside if is_own(frame.file)]
 
 
-def _phase(history: History, line: Line) -> ReadPhase:
+def phase_of(history: History, line: Line) -> ReadPhase:
+    """The phase in which the blocks of a line were made."""
     return history.meanings.phase(line.staying()[0])
 
 
