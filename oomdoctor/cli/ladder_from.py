@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oomdoctor.cli.option_reader import Reader, hub_id
+from oomdoctor.cli.option_reader import Reader, hub_id, model_name
 from oomdoctor.cli.options.ladder import LadderOptions
 from oomdoctor.cli.streams.output import say
 from oomdoctor.emulator.card import split_count
@@ -87,7 +87,7 @@ def lengths_request(
         return None
     return LengthsRequest(
         file=_file(reader, options.lengths),
-        tokenizer=_tokenizer(options.tokenizer),
+        tokenizer=None if options.tokenizer is None else model_name(options.tokenizer),
         text_field=options.text_field,
         packed_tokens=sequence_length if options.seq_len is not None else None,
     )
@@ -129,10 +129,3 @@ def _file(reader: Reader, typed: str) -> str:
         pass  # not a valid path on this system
     reader.fault("--lengths", f"{typed!r} is not a file")
     return typed
-
-
-def _tokenizer(typed: str | None) -> str | None:
-    if typed is None:
-        return None
-    folder = Path(typed).expanduser()
-    return str(folder.resolve()) if folder.is_dir() else hub_id(typed.strip())

@@ -11,13 +11,12 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
-from pathlib import Path
 from typing import get_args
 
 from oomdoctor.analysis.command_line import command_line
 from oomdoctor.analysis.search.precision import ladder_for
 from oomdoctor.cli.ladder_from import lengths_request, training_request
-from oomdoctor.cli.option_reader import Reader, hub_id
+from oomdoctor.cli.option_reader import Reader, model_name
 from oomdoctor.cli.options.exclusions import given_options
 from oomdoctor.cli.options.ladder import LadderOptions, PlanOptions, ProbeOptions
 from oomdoctor.cli.streams.output import can_say, say
@@ -118,16 +117,6 @@ def common_request(
     )
     check_sharded(request)
     return request
-
-
-def model_name(typed: str) -> str:
-    """The absolute path of a folder, because a run may be resumed elsewhere; else the hub id."""
-    name = hub_id(typed.strip())
-    try:
-        folder = Path(name).expanduser()
-        return str(folder.resolve()) if name and folder.is_dir() else name
-    except (OSError, RuntimeError, ValueError):  # not a valid path on this system
-        return name
 
 
 def _recipe(name: str, rungs: tuple[str, ...], sizes: Sizes, yours: UserTraining | None) -> Recipe:

@@ -155,6 +155,16 @@ def hub_id(name: str) -> str:
     return closed[1] if closed is not None and not Path(name).exists() else name
 
 
+def model_name(typed: str) -> str:
+    """The absolute path of a folder, because a run may be resumed elsewhere; else the hub id."""
+    name = hub_id(typed.strip())
+    try:
+        folder = Path(name).expanduser()
+        return str(folder.resolve()) if name and folder.is_dir() else name
+    except (OSError, RuntimeError, ValueError):  # not a valid path on this system
+        return name
+
+
 def parse_share(text: str) -> float:
     """A fraction from 0 to below 1, written `2%` or `0.02`.
 

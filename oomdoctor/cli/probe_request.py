@@ -9,14 +9,8 @@ from typing import get_args
 
 from oomdoctor.analysis.command_line import command_line
 from oomdoctor.cli.ladder_from import training_request, with_files
-from oomdoctor.cli.ladder_request import (
-    USUAL_SHAPES,
-    common_request,
-    model_name,
-    read_gpus,
-    recorded_only,
-)
-from oomdoctor.cli.option_reader import Reader
+from oomdoctor.cli.ladder_request import USUAL_SHAPES, common_request, read_gpus, recorded_only
+from oomdoctor.cli.option_reader import Reader, model_name
 from oomdoctor.cli.options.ladder import ProbeOptions
 from oomdoctor.commands.devices.emulated import emulated_gpus
 from oomdoctor.emulator.card import MAX_DEVICES, split_count

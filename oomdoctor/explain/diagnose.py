@@ -45,7 +45,8 @@ def diagnose(
     shown = [i for i in incidents if not i.consequence] or list(incidents)
     if not shown:
         return (_nothing(source, facts),)
-    return tuple(_answer(source, i, facts, given) for i in sorted(shown, key=_weight))
+    shown.sort(key=lambda one: (one.survived, one.look_alike is not None, one.line_number))
+    return tuple(_answer(source, one, facts, given) for one in shown)
 
 
 def with_end(found: tuple[Diagnosis, ...], what: str, todo: str | None) -> tuple[Diagnosis, ...]:
@@ -60,11 +61,6 @@ def exit_of(diagnoses: Sequence[Diagnosis]) -> ExitCode:
     """0 if memory ran out and that ended a run, otherwise 3."""
     ended = any(found.is_oom and not found.survived for found in diagnoses)
     return ExitCode.OK if ended else ExitCode.NO
-
-
-def _weight(incident: Incident) -> tuple[bool, bool, int]:
-    memory = incident.look_alike is None
-    return (incident.survived, not memory, incident.line_number)
 
 
 def _nothing(source: str, facts: LogFacts) -> Diagnosis:

@@ -60,12 +60,6 @@ def _head(report: Report, look: Look) -> list[Section]:
     return [Section("", (Note(first, "strong"), *(Note(text, "normal") for text in others)))]
 
 
-def _about(report: Report, _: Look) -> list[Section]:
-    """What the answer is about, and how it was found."""
-    facts = header(report)
-    return [Section("", tuple(facts))] if facts else []
-
-
 def _next(report: Report, look: Look) -> list[Section]:
     """What to type next: in short the first command, and the one that shows all."""
     if look.verbose:
@@ -116,7 +110,7 @@ def _devices(report: Report, machine: Machine) -> list[tuple[str, str]]:
 
 ENTRIES = (
     Entry(_head, "summary"),
-    Entry(_about, "environment", verbose=True),
+    Entry(header, "environment", verbose=True),
     Entry(lambda report, _: blocks.error_sections(report), "errors"),
     Entry(your_sections, "yours"),
     Entry(rung_sections, "ranking"),

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from oomdoctor.cli.streams.output import say, screen
 from oomdoctor.errors import ExitCode, OomDoctorError
 
 if TYPE_CHECKING:
@@ -81,8 +82,6 @@ def carry_out(
     Raises:
         OomDoctorError: the work could not start; an empty new folder is removed.
     """
-    from oomdoctor.cli.streams.carry_out import stop_on_signals
-    from oomdoctor.cli.streams.output import screen
     from oomdoctor.cli.streams.progress import Progress
 
     try:
@@ -99,7 +98,6 @@ def carry_out(
 
 def delete_old_runs(latest: str) -> None:
     """Delete what OOMDOCTOR_RUNS_LIMIT no longer keeps, after a run of the name `latest`."""
-    from oomdoctor.cli.streams.output import say
     from oomdoctor.commands.runs_choosing import keep_within_limit
 
     told = keep_within_limit(latest)
@@ -138,8 +136,6 @@ def make_environment(versions: tuple[str, ...], *, quiet: bool) -> None:
     Raises:
         OomDoctorError: it cannot be made (exit 2 or 5), or a signal came (exit 130 or 143).
     """
-    from oomdoctor.cli.streams.carry_out import stop_on_signals
-    from oomdoctor.cli.streams.output import say
     from oomdoctor.system.interpreters.make import make_ready
     from oomdoctor.system.interpreters.pip import Helper, Stopped
 

@@ -160,7 +160,7 @@ class MovingLine:
         with self._lock:
             width = terminal_width()
             rows = self._rows if erase and self._width == width else None
-            above = f"\x1b[{rows}A{_ERASE_BELOW}" if rows and rows < _terminal_height() else ""
+            above = f"\x1b[{rows}A{_ERASE_BELOW}" if rows and rows < (_size().lines or 24) else ""
             write_patiently(self._erasure(width) + above)
             self._drawn = ""
 
@@ -193,12 +193,12 @@ class MovingLine:
             self.refresh()
 
 
-def _terminal_height() -> int:
-    """The lines of the terminal behind stderr."""
+def _size() -> os.terminal_size:
+    """The size of the terminal behind stderr; zeros if it cannot be asked."""
     try:
-        return os.get_terminal_size(sys.stderr.fileno()).lines or 24
+        return os.get_terminal_size(sys.stderr.fileno())
     except (OSError, ValueError):
-        return 24
+        return os.terminal_size((0, 0))
 
 
 def terminal_width() -> int:
@@ -208,7 +208,4 @@ def terminal_width() -> int:
     given = variable("COLUMNS") or ""
     if given.isdigit() and int(given):
         return int(given)
-    try:
-        return os.get_terminal_size(sys.stderr.fileno()).columns or 80
-    except (OSError, ValueError):
-        return 80
+    return _size().columns or 80

@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -35,27 +35,8 @@ _SIGNS = "±─·"  # the characters beyond ASCII on our pages; each has a repla
 _STAND_INS = str.maketrans({"±": "+-", "─": "-", "·": "-"})
 
 
-@dataclass(frozen=True, slots=True)
-class Screen:
-    """How to write to a stream.
-
-    `width` is in columns. `moving`: the cursor can move. `signs`: the encoding has the few
-    characters beyond ASCII that our pages use.
-    """
-
-    terminal: bool
-    width: int
-    moving: bool
-    color: bool
-    signs: bool = True
-
-    def style(self, *, verbose: bool = False) -> Style:
-        """How a page on it looks."""
-        return Style(self.terminal, self.width, self.color, verbose, self.signs)
-
-
-def screen(stream: TextIO) -> Screen:
-    """The screen of a stream; these variables have their usual meaning.
+def screen(stream: TextIO) -> Style:
+    """How a page on a stream looks; these variables have their usual meaning.
 
     `COLUMNS` is the width. `NO_COLOR` turns colors off. `FORCE_COLOR` turns them on where there is
     no terminal. `TERM=dumb` means a terminal without colors and without a moving cursor.
@@ -68,13 +49,14 @@ def screen(stream: TextIO) -> Screen:
     moving = terminal and not dumb
     forced = variable("FORCE_COLOR")
     color = (bool(forced) or moving) and forced != "0" and not variable("NO_COLOR")
-    return Screen(terminal, width, moving, color, can_say(_SIGNS, stream.encoding or "utf-8"))
+    signs = can_say(_SIGNS, stream.encoding or "utf-8")
+    return Style(terminal, width, color, signs=signs, moving=moving)
 
 
-def publish(render: Callable[[str, Screen], str], chosen: str, file: Path | None = None) -> None:
+def publish(render: Callable[[str, Style], str], chosen: str, file: Path | None = None) -> None:
     """Print an answer in the chosen format, and also write it to `file` if there is one.
 
-    `render` makes the text for a format and a screen. The file is written first, so it is complete
+    `render` makes the text in a format and a style. The file is written first, so it is complete
     even if stdout is closed early; stdout gets the answer even if the file cannot be written.
 
     Raises:
@@ -83,8 +65,8 @@ def publish(render: Callable[[str, Screen], str], chosen: str, file: Path | None
     refused: OomDoctorError | None = None
     if file is not None:
         try:
-            page = Screen(terminal=False, width=PAGE_WIDTH, moving=False, color=False)
-            write_file(file, render(format_of_file(file.name) or chosen, page))
+            page = render(format_of_file(file.name) or chosen, Style(width=PAGE_WIDTH))
+            write_file(file, page)
         except OomDoctorError as error:
             refused = error
     print_answer(render(chosen, screen(sys.stdout)), utf8=chosen in ("json", "html"))
@@ -107,11 +89,11 @@ class Started:
         return replace(bare, **found)
 
 
-def rendered(report: Report, format: str, screen: Screen, *, verbose: bool) -> str:
-    """A report in a format, as a screen shows it."""
+def rendered(report: Report, format: str, style: Style, *, verbose: bool) -> str:
+    """A report in a format, with all that is known if `verbose`."""
     from oomdoctor.render import render_report
 
-    return render_report(report, format, screen.style(verbose=verbose))
+    return render_report(report, format, replace(style, verbose=verbose))
 
 
 def publish_report(report: Report, chosen: str, file: Path | None, *, verbose: bool) -> None:
@@ -121,7 +103,7 @@ def publish_report(report: Report, chosen: str, file: Path | None, *, verbose: b
 
 def publish_listing(listing: Listing, chosen: str, file: Path | None = None) -> None:
     """Print a list in the chosen format, and also write it to `file` if there is one."""
-    publish(lambda format, screen: listing.text(format, screen.style()), chosen, file)
+    publish(listing.text, chosen, file)
 
 
 def print_answer(text: str, *, utf8: bool = False) -> None:

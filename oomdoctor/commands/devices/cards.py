@@ -22,6 +22,8 @@ from oomdoctor.records.job.machine import ByteRange, GpuFacts
 from oomdoctor.records.job.result import ProbeResult
 from oomdoctor.records.job.simulation import PeakError, Target
 from oomdoctor.records.report.plan import PlanRequest
+from oomdoctor.records.report.report import Warn
+from oomdoctor.records.report.warnings import warning
 from oomdoctor.system import catalogue
 from oomdoctor.system.catalogue import peak_errors
 from oomdoctor.system.store.calibration import Learned, newest
@@ -128,6 +130,13 @@ def card_named(text: str, headroom: float) -> Card:
     nearest = catalogue.nearest_gpus(stripped)
     meant = f"did you mean {', '.join(nearest)}?" if nearest else "`oomdoctor gpus` lists the cards"
     raise ValueError(f"{text!r} is neither a known card nor a size such as 24GiB; {meant}")
+
+
+def variant_warnings(card: Card) -> list[Warn]:
+    """That its name stands for several cards, of which the smallest was taken."""
+    if not card.variants:
+        return []
+    return [warning("gpu_variant", asked=card.asked_as, taken=card.name, others=card.variants)]
 
 
 def _card(facts: GpuFacts, headroom: float) -> Card:

@@ -125,15 +125,6 @@ def device_of(gpus: EmulatedGpus) -> Device:
     return Device("cuda", first, tuple(others))
 
 
-def warnings(gpus: EmulatedGpus) -> list[Warn]:
-    """That a name stands for several cards, of which the smallest was taken."""
-    card = gpus.card
-    if not card.variants or card.asked_as is None:
-        return []
-    variant = warning("gpu_variant", asked=card.asked_as, taken=card.name, others=card.variants)
-    return [variant]
-
-
 def why_not(python: str) -> OomDoctorError | None:
     """Why processes of an interpreter cannot run on an emulated GPU; None if they can."""
     return reason_against(Path(python), variable("CC"))

@@ -14,7 +14,7 @@ from typing import Any
 from oomdoctor.commands.ladder.your_changes import as_the_program_does
 from oomdoctor.commands.user_training import write_change
 from oomdoctor.errors import OomDoctorError, usage_error
-from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig, changed_keys
 from oomdoctor.records.configuration.faults import config_faults
 from oomdoctor.records.facts.choices import AUTO
 from oomdoctor.records.report.diagnosis import Diagnosis, Remedy
@@ -76,12 +76,11 @@ def apply_remedy(found: Diagnosis, file: str, number: int | None) -> AppliedReme
         except (_NotAppliedError, NotPatchedError) as error:
             refused.append(f"{remedy.change}: {error}")
             continue
-        before = training.config
         return AppliedRemedy(
             file=file,
             number=place,
             change=remedy.change,
-            changes={key: shown(getattr(after, key)) for key in _keys(before, after)},
+            changes={key: shown(new) for key, new in changed_keys(training.config, after).items()},
             lines=lines,
             diff=_diff(file, text, new),
             not_applied=tuple(refused),
@@ -256,7 +255,7 @@ def _patched(file: str, text: str, lines: Sequence[ChangedLine], after: TrainCon
     # What is cast beside quantized weights is the program's choice.
     after = replace(after, world_size=found.world_size, kbit_prepare=found.kbit_prepare)
     if found != after:
-        wrong = ", ".join(_keys(found, after))
+        wrong = ", ".join(changed_keys(found, after))
         raise _NotAppliedError(f"the file has no setting for {wrong}")
     return new
 
@@ -268,10 +267,6 @@ def _read(file: str, text: str) -> Document:
         copy = Path(folder) / Path(file).name
         copy.write_text(text, encoding="utf-8")
         return replace(read_documents((str(copy),))[0], path=file)
-
-
-def _keys(before: TrainConfig, after: TrainConfig) -> list[str]:
-    return [key for key in TrainConfig.__slots__ if getattr(before, key) != getattr(after, key)]
 
 
 def _diff(file: str, before: str, after: str) -> str:

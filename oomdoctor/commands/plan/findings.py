@@ -113,13 +113,14 @@ class Findings(Ledger):
         config = task.rung.config.with_micro_batch(task.sizes[0])
         left = []
         for card in task.cards:
-            if self._is_settled(card, task.rung):
+            key = card.name, task.rung.config.key()
+            if key in self.attempts or key in self.skipped:
                 continue
             reason = cannot_run(config, _known_capability(card))
             if reason is None:
                 left.append(card)
             else:
-                self.attempts[card.name, task.rung.config.key()] = (refused(config, reason),)
+                self.attempts[key] = (refused(config, reason),)
         return replace(task, cards=tuple(left)) if left else None
 
     def job(self, task: Task, *, for_later: bool = False) -> ProbeJob:
@@ -224,10 +225,6 @@ class Findings(Ledger):
     def was_run(self, card: Card, rung: Rung) -> bool:
         """Whether the engine of a rung ran on the emulated card."""
         return (card.name, rung.config.key()) in self._run
-
-    def _is_settled(self, card: Card, rung: Rung) -> bool:
-        key = card.name, rung.config.key()
-        return key in self.attempts or key in self.skipped
 
     def rows(self, card: Card) -> tuple[ProbeResult, ...]:
         """A row for each rung, and for each sequence length of a sweep, on a card."""

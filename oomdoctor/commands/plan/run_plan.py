@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from oomdoctor.commands.devices import emulated, startup_errors
-from oomdoctor.commands.devices.cards import Card, card_named, cards_of
+from oomdoctor.commands.devices.cards import Card, card_named, cards_of, variant_warnings
 from oomdoctor.commands.events import Listener, SurveyEvent, starting
 from oomdoctor.commands.jobs.host import WorkerHost
 from oomdoctor.commands.jobs.launch import Stopped, on_one_gpu
@@ -289,11 +289,7 @@ def _card_warnings(cards: tuple[Card, ...], request: SurveyRequest) -> list[Warn
         ranks = request.plan is None or request.plan.ranks
         by_speed = request.rank_by == "throughput" and ranks
         found.append(warning("no_card", sizes=sizes, by_peak=by_speed))
-    found += [
-        warning("gpu_variant", asked=card.asked_as, taken=card.name, others=card.variants)
-        for card in cards
-        if card.variants and card.asked_as is not None
-    ]
+    found += [one for card in cards for one in variant_warnings(card)]
     if request.plan is not None and request.most_gpus() == 1:
         rented = [machine for name in request.plan.gpus if (machine := find_machine(name))]
         found += [
@@ -315,9 +311,10 @@ def _price_warnings(cards: tuple[Card, ...], request: SurveyRequest) -> list[War
         return []
     planned, source = {card.name for card in cards}, prices.source
     found = [
-        warning("gpu_variant", asked=price.name, taken=price.card, others=variants)
+        one
         for price in prices.prices
-        if price.card in planned and (variants := card_named(price.name, 0.0).variants)
+        if price.card in planned
+        for one in variant_warnings(card_named(price.name, 0.0))
     ]
     if prices.unknown:
         found.append(warning("prices", "unknown", source=source, names=prices.unknown))

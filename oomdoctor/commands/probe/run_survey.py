@@ -15,6 +15,7 @@ from functools import partial
 from oomdoctor.analysis.speed_verdict import speed_warnings
 from oomdoctor.analysis.verdict import fits
 from oomdoctor.commands.devices import device, emulated, startup_errors
+from oomdoctor.commands.devices.cards import variant_warnings
 from oomdoctor.commands.events import Listener, SurveyEvent
 from oomdoctor.commands.jobs.host import WorkerHost
 from oomdoctor.commands.jobs.launch import Stopped
@@ -135,7 +136,7 @@ def _device(request: SurveyRequest) -> tuple[Device, list[Warn]]:
             raise
     emulated.check_possible(request.python, "--emulate")
     gpus = _emulated(request)
-    return emulated.device_of(gpus), emulated.warnings(gpus)
+    return emulated.device_of(gpus), variant_warnings(gpus.card)
 
 
 def _emulated(request: SurveyRequest) -> emulated.EmulatedGpus:

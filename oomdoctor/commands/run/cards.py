@@ -10,7 +10,7 @@ from oomdoctor.analysis.allocator.records import OutOfDeviceMemory
 from oomdoctor.analysis.allocator.settings import AllocatorSettings, equal_blocks_of
 from oomdoctor.analysis.fit import MODERN, capability
 from oomdoctor.commands.devices import emulated
-from oomdoctor.commands.devices.cards import card_that_holds
+from oomdoctor.commands.devices.cards import card_that_holds, variant_warnings
 from oomdoctor.commands.devices.emulated import EmulatedGpus
 from oomdoctor.commands.run.diagnosis import about_a_value
 from oomdoctor.commands.run.rank_records import Events, Process, ran_out, read_events
@@ -82,7 +82,7 @@ def _warnings(
     request: WatchRequest, gpus: EmulatedGpus, seen: Seen, ranks: Sequence[RankMemory]
 ) -> list[Warn]:
     processes, failed = seen.processes, seen.failed
-    found = emulated.warnings(gpus) + emulated.value_warnings(str(request.python))
+    found = variant_warnings(gpus.card) + emulated.value_warnings(str(request.python))
     found += emulated.inexact_parts(seen.folder)
     ranks_asked = _world(processes)
     if gpus.alone and ranks_asked > 1:

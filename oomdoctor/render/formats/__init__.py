@@ -20,6 +20,7 @@ class Style:
     `terminal`, `width` and `color` concern the table only: without a terminal it has full-width
     plain rows. `verbose` concerns the table and markdown; JSON and CSV always hold everything.
     Without `signs` the page is ASCII. `rung` is the key of the rung whose charts come first.
+    `moving`: the cursor of the terminal can move.
     """
 
     terminal: bool = False
@@ -28,6 +29,7 @@ class Style:
     verbose: bool = False
     signs: bool = True
     rung: str | None = None
+    moving: bool = False
 
     @property
     def look(self) -> Look:

@@ -8,7 +8,7 @@ from oomdoctor.records.job.machine import Machine
 from oomdoctor.records.job.result import Outcome, ProbeResult
 from oomdoctor.records.report.plan import CardPlan
 from oomdoctor.records.report.report import Budget, ModelFacts, Report, SurveyRequest
-from oomdoctor.render.blocks import Block, Facts
+from oomdoctor.render.blocks import Facts, Look, Section
 from oomdoctor.render.words import METHODS, SWEPT_WORDS, card_name, counted
 from oomdoctor.units import format_bytes, format_count, format_seconds
 
@@ -114,8 +114,8 @@ def _cannot_fit(report: Report, result: ProbeResult) -> bool:
     )
 
 
-def header(report: Report) -> list[Block]:
-    """Model, device, budget and training; nothing where the survey did not come that far."""
+def header(report: Report, _: Look) -> list[Section]:
+    """What the answer is about, and how it was found; nothing if the survey did not come so far."""
     planned, machine = is_plan(report) and bool(report.cards), report.machine
     pairs = []
     if report.model is not None:
@@ -139,7 +139,7 @@ def header(report: Report) -> list[Block]:
         pairs.append(("Evidence", _EMULATED + _ALONE * alone))
     if report.run_dir is not None:
         pairs.append(("Run", report.run_dir))
-    return [Facts(tuple(pairs))] if pairs else []
+    return [Section("", (Facts(tuple(pairs)),))] if pairs else []
 
 
 def _engines(report: Report) -> str:
