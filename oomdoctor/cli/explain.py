@@ -41,13 +41,7 @@ def explain(options: ExplainOptions) -> None:
       oomdoctor explain 123456 --model meta-llama/Llama-3.1-8B --seq-len 4096
     Next: `oomdoctor plan Qwen/Qwen2.5-7B --gpu A10G` predicts what fits.
     """
-    from oomdoctor.cli.explain_request import (
-        applied_to,
-        next_lines,
-        publish_applied,
-        read_given,
-        remedy_number,
-    )
+    from oomdoctor.cli.explain_request import applied_to, next_lines, publish_applied, read_given
     from oomdoctor.cli.explain_sources import STDIN, missing
     from oomdoctor.cli.option_reader import Reader, chosen_format
     from oomdoctor.explain.diagnose import exit_of
@@ -63,7 +57,7 @@ def explain(options: ExplainOptions) -> None:
     if options.python is not None and shutil.which(options.python) is None:
         reader.fault("--python", f"{options.python} is not a program")
     reader.exclude(options)
-    number = remedy_number(reader, options)
+    number = reader.given(reader.integer, "--remedy", options.remedy)
     given, notes = read_given(reader, options)
     if options.snapshot is not None:
         from oomdoctor.cli.explain_sources import failed_requests

@@ -149,11 +149,6 @@ def model_of(name: str, given: Given, options: ExplainOptions) -> ModelRef:
     return ModelRef(name=hub_id(options.model), source=source)
 
 
-def remedy_number(reader: Reader, options: ExplainOptions) -> int | None:
-    """The number of --remedy."""
-    return None if options.remedy is None else reader.integer("--remedy", options.remedy)
-
-
 def applied_to(
     found: Diagnosis, options: ExplainOptions, number: int | None
 ) -> AppliedRemedy | None:

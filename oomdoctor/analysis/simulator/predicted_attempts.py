@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from oomdoctor.analysis.fit import borderline_note
 from oomdoctor.analysis.search.micro_batch import divisors
 from oomdoctor.records.configuration.config import TrainConfig, is_zero
-from oomdoctor.records.job.result import Attempt
+from oomdoctor.records.job.result import Attempt, Reply
 from oomdoctor.records.job.simulation import DevicePrediction, PredictedSize, Prediction, Target
 from oomdoctor.units import format_bytes
 
@@ -30,9 +29,9 @@ def sizes_to_predict(config: TrainConfig, fixed: int | None) -> tuple[int, ...]:
     return tuple(sorted({max(s for s in sizes if s <= doubled) for doubled in doublings}))
 
 
-def prediction_for(predictions: Sequence[Prediction], target: str) -> Prediction | None:
-    """The prediction for a target; None if there is none."""
-    for prediction in predictions:
+def prediction_for(reply: Reply | None, target: str) -> Prediction | None:
+    """What a simulation predicts for a target; None if it failed."""
+    for prediction in reply.predictions if reply is not None else ():
         if any(predicted.target == target for predicted in prediction.sizes[0].devices):
             return prediction
     return None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from typing import Any
 
-from oomdoctor.cli.options.flatten import declared_types, leaves
+from oomdoctor.cli.options.flatten import declared_types, is_options, leaves
 from oomdoctor.package_data import data_of, in_tuples
 from oomdoctor.system.environment import variable
 
@@ -68,7 +68,7 @@ def option_names(kind: type) -> dict[str, str]:
     """The first name of each option of a class, by field; of an argument, its word in the help."""
     found: dict[str, str] = {}
     for field, hint in declared_types(kind).items():
-        if isinstance(hint, type) and is_dataclass(hint):
+        if is_options(hint):
             found |= option_names(hint)
             continue
         (info,) = hint.__metadata__  # typer takes the first name as if it were a default

@@ -57,7 +57,7 @@ def _parameters(
     name: str, hint: Any, default: Any, defaults: Mapping[str, str] | None = None
 ) -> Iterator[Parameter]:
     """The parameters of an option, or of a dataclass; `defaults` are texts for its help."""
-    if not _is_options(hint):
+    if not is_options(hint):
         shown = (defaults or {}).get(name)
         annotation = hint if shown is None else _with_default(hint, shown)
         yield Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
@@ -75,7 +75,7 @@ def _with_default(hint: Any, shown: str) -> Any:
 
 
 def _collected(hint: Any, name: str, given: dict[str, Any]) -> Any:
-    if not _is_options(hint):
+    if not is_options(hint):
         return given[name]
     return hint(
         **{f.name: _collected(declared_types(hint)[f.name], f.name, given) for f in fields(hint)}
@@ -89,7 +89,8 @@ def _place(parameter: Parameter) -> int:
     return PANELS.index(panel) if panel in PANELS else -1
 
 
-def _is_options(hint: object) -> bool:
+def is_options(hint: object) -> bool:
+    """Whether the type of a field is a class of options."""
     return isinstance(hint, type) and is_dataclass(hint)
 
 

@@ -182,7 +182,7 @@ class Findings(Ledger):
 
     def attempts_on(self, card: Card, task: Task, ended: Ended) -> tuple[Attempt, ...]:
         """What a simulation says about a card, by micro-batch size; empty if it failed."""
-        prediction = _prediction(ended, card)
+        prediction = prediction_for(ended.reply, card.name)
         if prediction is None:
             return ()
         config = task.rung.config
@@ -199,7 +199,7 @@ class Findings(Ledger):
         config, context = task.rung.config, self.contexts[card.name]
         self.simulated[config.key()] = ended.attempt.cached_at
         key = card.name, config.key()
-        prediction = _prediction(ended, card)
+        prediction = prediction_for(ended.reply, card.name)
         if prediction is not None:
             self.predictions[key] = prediction
             self.attempts[key] = self.attempts_on(card, task, ended)
@@ -266,9 +266,3 @@ class Findings(Ledger):
 
 def _known_capability(card: Card) -> str | None:
     return card.facts.compute_capability if card.facts else None
-
-
-def _prediction(ended: Ended, card: Card) -> Prediction | None:
-    """What a simulation predicts for a card; None if it failed."""
-    predictions = ended.reply.predictions if ended.reply is not None else ()
-    return prediction_for(predictions, card.name)

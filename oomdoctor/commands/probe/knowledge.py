@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 from oomdoctor.analysis.memory.overhead import context_bytes, nccl_bytes
 from oomdoctor.analysis.search.from_prediction import RungPrediction
@@ -47,46 +48,37 @@ _FACTORS = (0.2, 5.0)  # beyond these the prediction is wrong, not the machine s
 _HERE = "this device"
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """The run that learns: its name, its start in UTC, and its --vram if that limits the memory."""
-
-    run: str
-    date: str
-    cap_bytes: int | None = None
-
-
 @dataclass(slots=True)
 class Knowledge:
     """Measured constants of one machine. `learned` is None until measured, and on the CPU.
 
-    `warnings` are about stored constants that were not used.
+    `run` is the run that learns, `date` its start in UTC, `cap_bytes` its --vram if that limits the
+    memory. `warnings` are about stored constants that were not used.
     """
 
     device: Device
     versions: Mapping[str, str | None]
-    origin: Origin
+    run: str
+    date: str
+    cap_bytes: int | None = None
     learned: Learned | None = None
     knows_context: bool = False
     knows_speed: bool = False
     warnings: tuple[Warn, ...] = ()
 
-    @classmethod
-    def of(cls, device: Device, versions: Mapping[str, str | None], origin: Origin) -> Knowledge:
-        """What earlier surveys on this machine measured."""
-        gpu = device.gpu
-        if gpu is None:
-            return cls(device, versions, origin, knows_context=True, knows_speed=True)
-        if gpu.emulated:
-            return cls(device, versions, origin, knows_speed=True)
-        found = cls(device, versions, origin)
-        learned = recall(device_name(gpu), driver_version(), versions, origin.cap_bytes)
-        facts = found.facts()
+    def recalled(self) -> Self:
+        """With what earlier surveys on this machine measured."""
+        gpu = self.device.gpu
+        self.knows_context, self.knows_speed = gpu is None, gpu is None or gpu.emulated
+        if gpu is None or gpu.emulated:
+            return self
+        learned = recall(device_name(gpu), driver_version(), self.versions, self.cap_bytes)
+        facts = self.facts()
         if learned is not None and facts is not None and not can_be_true(learned.speed, facts):
-            found.warnings = (calibration_ignored(gpu.name, learned.run),)
-            return found
-        found.learned = learned
-        return found
+            self.warnings = (calibration_ignored(gpu.name, learned.run),)
+        else:
+            self.learned = learned
+        return self
 
     def facts(self) -> GpuFacts | None:
         """The published facts of the card; None if it is unknown."""
@@ -124,15 +116,11 @@ class Knowledge:
         if self.knows_context and speed is None:
             return predictions
         self.knows_context, self.knows_speed = True, self.knows_speed or speed is not None
-        origin = self.origin
         self.learned = replace(
-            before,
-            overhead_bytes=overhead,
-            rungs=before.rungs + 1,
-            cap_bytes=origin.cap_bytes,
+            before, overhead_bytes=overhead, rungs=before.rungs + 1, cap_bytes=self.cap_bytes
         )
         if speed is not None:
-            self.learned = replace(self.learned, speed=speed, run=origin.run, date=origin.date)
+            self.learned = replace(self.learned, speed=speed, run=self.run, date=self.date)
         if not gpu.emulated:  # what is emulated says nothing about a machine
             # If it cannot be stored, it still serves this survey.
             with contextlib.suppress(OomDoctorError, OSError):
@@ -226,8 +214,7 @@ def predict_rungs(
             for done, ended in enumerate(started, 1):
                 rung = jobs[ended.number][0]
                 on_event(SurveyEvent("simulated", rung, index=done, total=len(jobs)))
-                predictions = ended.reply.predictions if ended.reply is not None else ()
-                prediction = prediction_for(predictions, target.name)
+                prediction = prediction_for(ended.reply, target.name)
                 if prediction is not None:
                     config = rung.config
                     device = target.beside_vllm(config)

@@ -22,7 +22,7 @@ from oomdoctor.commands.jobs.launch import Stopped
 from oomdoctor.commands.ladder import assemble
 from oomdoctor.commands.ladder.dataset import count_rows, measured_answer
 from oomdoctor.commands.ladder.unfinished import keeping
-from oomdoctor.commands.probe.knowledge import Knowledge, Origin, predict_rungs
+from oomdoctor.commands.probe.knowledge import Knowledge, predict_rungs
 from oomdoctor.commands.probe.own_changes import try_changes, unmeasured
 from oomdoctor.commands.probe.state import Ending, Stop, SurveySetup, SurveyState
 from oomdoctor.commands.probe.walk import SurveyJobs, is_alone, record_rungs, walk
@@ -146,23 +146,18 @@ def _emulated(request: SurveyRequest) -> emulated.EmulatedGpus:
     )
 
 
-def _origin(state: SurveyState, started_at: str) -> Origin:
-    """Who learns here; a cap counts only if it is below the free memory."""
-    budget, cap = state.budget, None
-    if budget is not None and budget.cap_bytes is not None:
-        cap = budget.cap_bytes if budget.cap_bytes < budget.free_bytes else None
-    return Origin(state.setup.folder.name, started_at, cap)
-
-
 def _run(state: SurveyState, jobs: SurveyJobs, started_at: str) -> None:
     """Look at the model, then measure its rungs until all are settled or a stop is requested."""
     _prepare(state, jobs)
     take_finished(state, jobs.on_event)
     knowledge = None
     if state.request.predict:
-        assert state.inspection is not None
-        origin = _origin(state, started_at)
-        knowledge = Knowledge.of(state.setup.device, state.inspection.versions, origin)
+        setup, inspection, budget = state.setup, state.inspection, state.budget
+        assert inspection is not None and budget is not None
+        cap = budget.cap_bytes
+        cap = cap if cap is not None and cap < budget.free_bytes else None  # else it caps nothing
+        run = setup.folder.name
+        knowledge = Knowledge(setup.device, inspection.versions, run, started_at, cap).recalled()
         state.warn(knowledge.warnings)
         predicted = predict_rungs(
             state, state.rungs, knowledge.learned, on_event=jobs.on_event, stop=jobs.ending.is_over

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from oomdoctor.analysis.search.from_prediction import RungPrediction
-from oomdoctor.analysis.search.ladder import Context, NextTry, SkipRung, Standing, attempts_of
+from oomdoctor.analysis.search.ladder import Context, SkipRung, Standing, attempts_of
 from oomdoctor.analysis.speed.throughput import tokens_per_s
 from oomdoctor.analysis.speed.training_time import training_data
 from oomdoctor.analysis.verdict import conclude
@@ -110,15 +110,8 @@ class SurveyState(Ledger):
         self.changed += (rung,)
         self.correct_predictions({**self.context.predictions, **predictions})
 
-    def next_step(self) -> NextTry | SkipRung | None:
-        """What to do next; None once every rung is settled."""
-        return self._standing().next_step()
-
-    def still_to_try(self) -> tuple[Rung, ...]:
-        """The rungs that have no try yet and will get one, as far as is known."""
-        return self._standing().still_to_try()
-
-    def _standing(self) -> Standing:
+    def standing(self) -> Standing:
+        """What is settled, from which follows what to do next."""
         return Standing(self.all_rungs(), self.attempts, self.skipped, self.context)
 
     def all_rungs(self) -> tuple[Rung, ...]:

@@ -45,7 +45,7 @@ def walk(state: SurveyState, jobs: SurveyJobs, knowledge: Knowledge | None) -> N
         Stopped: told to stop.
     """
     while not jobs.ending.is_over():
-        step = state.next_step()
+        step = state.standing().next_step()
         if step is None:
             return
         if isinstance(step, SkipRung):
@@ -93,7 +93,7 @@ def _tell(
 ) -> None:
     rungs = state.all_rungs()
     index, total = 1 + rungs.index(rung), len(rungs)
-    left = sum(one is not rung for one in state.still_to_try())
+    left = sum(one is not rung for one in state.standing().still_to_try())
     jobs.on_event(SurveyEvent(kind, rung, size, phase, attempt, index, total, message, left=left))
 
 

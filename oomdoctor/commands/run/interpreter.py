@@ -46,9 +46,8 @@ def python_of(command: tuple[str, ...]) -> Path | None:
 
     Links are not resolved: a link is what makes an interpreter that of its environment.
     """
-    for (
-        word
-    ) in command:  # the first one, or a later one: `srun python x.py`, `uv run torchrun x.py`
+    # The first one, or a later one: `srun python x.py`, `uv run torchrun x.py`.
+    for word in command:
         if word.startswith("-") or "=" in word:
             continue
         python = _python_behind(shutil.which(word))

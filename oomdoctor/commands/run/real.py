@@ -47,12 +47,12 @@ def device_of(processes: Sequence[Process], here: Sequence[Gpu]) -> RunDevice | 
     """
     used = [(one.record, device) for one in processes for device in one.record["devices"]]
     if used:
-        names = {(r["pid"] if d.get("uuid") is None else "", _identity(d)) for r, d in used}
+        named = {d.get("uuid") or (r["pid"], d["device"]) for r, d in used}
         smallest = min((d for _, d in used), key=lambda d: usable_bytes(d) or 0)
         return RunDevice(
             kind="emulated" if here and all(gpu.emulated for gpu in here) else "real",
             gpu_name=smallest.get("name"),
-            gpus=len(names),
+            gpus=len(named),
             total_bytes=smallest.get("total_bytes") or 0,
             compute_capability=smallest.get("capability"),
             context_bytes=None,
@@ -93,7 +93,3 @@ def usable_bytes(device: dict[str, int]) -> int | None:
     """What a process could reserve on a device beside its context and other processes."""
     total = device.get("total_bytes")
     return None if total is None else max(0, total - device["outside_bytes"])
-
-
-def _identity(device: dict[str, int]) -> tuple[object, object]:
-    return (device["uuid"], None) if device.get("uuid") else (None, device["device"])

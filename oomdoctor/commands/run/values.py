@@ -102,7 +102,8 @@ def with_both_ends(request: WatchRequest, first: Report, again: Report) -> Repor
         )
     same = _peaks(first) == _peaks(again)
     found = again.unknown_sizes or known
-    sizes = tuple(one for one in found.sizes if _matters(one, same=same))
+    # An integer that was as unknown in both runs was not tried by either.
+    sizes = tuple(s for s in found.sizes if s.allocates or not same or s.bounded is False)
     if not sizes and not _allocates(known):
         return replace(first, elapsed_s=elapsed_s, unknown_sizes=None)  # numbers that were counted
     worse = again
@@ -120,14 +121,6 @@ def with_both_ends(request: WatchRequest, first: Report, again: Report) -> Repor
         worse = replace(worse, smallest_gpu=None, larger_batch=None)
         worse = replace(worse, next_commands=()) if worse.status == "ok" else worse
     return replace(worse, started_at=first.started_at, elapsed_s=elapsed_s, unknown_sizes=both)
-
-
-def _matters(size: UnknownSize, *, same: bool) -> bool:
-    """Whether memory may depend on a read, if the `same` was needed at both ends.
-
-    An integer that was as unknown in both runs was not tried by either.
-    """
-    return size.allocates or not same or size.bounded is False
 
 
 def _allocates(sizes: UnknownSizes) -> bool:

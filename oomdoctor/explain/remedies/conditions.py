@@ -96,13 +96,10 @@ def _full(case: Case) -> bool:
     return case.setup.get("method") in (None, "full")
 
 
-def _adam(case: Case) -> bool:
-    row = optimizer_named(case.setup.get("optimizer") or "")
-    return row is None or not row.lean
-
-
 def _unpaged(case: Case) -> bool:
-    return _adam(case) and not is_paged(case.setup.get("optimizer") or "")
+    optimizer = case.setup.get("optimizer") or ""
+    row = optimizer_named(optimizer)
+    return (row is None or not row.lean) and not is_paged(optimizer)
 
 
 def _wide_states(case: Case) -> bool:

@@ -70,7 +70,10 @@ def _rung(report: Report, result: ProbeResult, plus_minus: str) -> list[Block]:
     ]
     if measured is not None:
         pairs += _measured(report, measured, plus_minus)
-    pairs += [("ranks", _ranks(result)), ("host memory", _host_memory(result))]
+    pairs.append(("ranks", _ranks(result)))
+    if result.host_peak_bytes is not None:
+        size = format_bytes(result.host_peak_bytes)
+        pairs.append(("host memory", f"{size} on each machine, for all of its ranks"))
     if result.mfu is not None and result.mfu <= 1:
         pairs.append(("MFU", format_percent(result.mfu, 1)))
     if result.samples_per_s is not None:
@@ -95,12 +98,6 @@ def _ranks(result: ProbeResult) -> str | None:
     peaks = [one.peak_allocated_bytes for one in ranks]
     each = ", ".join(f"rank {one.rank} {format_bytes(one.peak_allocated_bytes)}" for one in ranks)
     return f"allocated by {each}; spread {format_bytes(max(peaks) - min(peaks))}"
-
-
-def _host_memory(result: ProbeResult) -> str | None:
-    if result.host_peak_bytes is None:
-        return None
-    return f"{format_bytes(result.host_peak_bytes)} on each machine, for all of its ranks"
 
 
 def _measured(

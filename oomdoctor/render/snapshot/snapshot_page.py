@@ -209,7 +209,9 @@ def held_sections(held: SnapshotPeak, title: str, *, verbose: bool) -> list[Sect
     sections = [Section(title, (_categories(held.categories),))]
     if held.blocks:
         shown = held.blocks if verbose else held.blocks[:_SHOWN]
-        rows: list[Block] = [_lines_grid(shown)]
+        last = Column("module") if _is_module(shown) else _COLUMNS[-1]
+        grid = Grid((*_COLUMNS[:-1], last), tuple(map(_row, shown)))
+        rows: list[Block] = [grid.without_empty_columns()]
         rest = sum(b.bytes for b in held.blocks[len(shown) :]) + held.other_blocks_bytes
         if rest:
             more = "" if verbose else "; --verbose shows more"
@@ -288,11 +290,6 @@ def _categories(held: CategoryBytes) -> Grid:
     return Grid(
         (Column("category"), Column("bytes", right=True), Column("share", right=True)), rows
     )
-
-
-def _lines_grid(shown: Sequence[HeldBlocks]) -> Grid:
-    last = Column("module") if _is_module(shown) else _COLUMNS[-1]
-    return Grid((*_COLUMNS[:-1], last), tuple(map(_row, shown))).without_empty_columns()
 
 
 def _row(held: HeldBlocks) -> tuple[str, ...]:

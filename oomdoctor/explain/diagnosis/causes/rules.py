@@ -177,13 +177,11 @@ def _figures_of(case: Case) -> dict[str, str]:
         "others": format_bytes(case.others),
         "allowed": format_bytes(case.incident.event.allowed_bytes),
         "unallocated": format_bytes(case.unallocated),
-        "reserved": format_bytes(case.reserved),
         "pools": format_bytes(case.incident.event.private_pools_bytes),
         "step": str(case.step or 0),
         "phase": case.phase,
         "held": format_bytes(seen.needed_bytes if seen is not None else None),
         "left": format_bytes(None if left is None else left.bytes_per_step),
         "unit": "step" if left is None else left.unit,
-        "steps_left": str(0 if left is None else left.steps),
         "slope": format_bytes(None if slope is None else round(slope)),
     }

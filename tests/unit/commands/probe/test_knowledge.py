@@ -13,7 +13,7 @@ from plan_make import measured
 from oomdoctor.analysis.memory.overhead import context_bytes
 from oomdoctor.analysis.search.from_prediction import RungPrediction
 from oomdoctor.analysis.speed.limits import can_be_true
-from oomdoctor.commands.probe.knowledge import Knowledge, Origin
+from oomdoctor.commands.probe.knowledge import Knowledge
 from oomdoctor.records.configuration.config import Rung, TrainConfig
 from oomdoctor.records.job.costs import Calibration
 from oomdoctor.records.job.machine import EMULATED, Gpu
@@ -27,7 +27,7 @@ from oomdoctor.units import GIB, MIB
 CARD = Gpu(0, "GPU-1", "NVIDIA L4", 22 * GIB, 22 * GIB, "8.9", ())
 FACTS = find_gpu(CARD.name, CARD.total_bytes)
 VERSIONS = {"torch": "2.13.0"}
-ORIGIN = Origin("run-1", "2026-01-02T03:04:05+00:00")
+RUN, DATE = "run-1", "2026-01-02T03:04:05+00:00"
 CONFIG = TrainConfig(effective_batch_size=4, sequence_length=512, micro_batch_size=2)
 RUNG = Rung("full", replace(CONFIG, micro_batch_size="auto"))
 MEASURED_S = 1.1  # two micro-steps of 0.5 s and an optimizer step of 0.1 s
@@ -39,8 +39,9 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
 
 
-def knows(gpu: Gpu | None = CARD, origin: Origin = ORIGIN) -> Knowledge:
-    return Knowledge.of(Device("cuda" if gpu else "cpu", gpu), VERSIONS, origin)
+def knows(gpu: Gpu | None = CARD, cap_bytes: int | None = None) -> Knowledge:
+    device = Device("cuda" if gpu else "cpu", gpu)
+    return Knowledge(device, VERSIONS, RUN, DATE, cap_bytes).recalled()
 
 
 def attempt(overhead: int | None = 500 * MIB) -> Attempt:
@@ -92,7 +93,7 @@ def test_a_slower_device_slows_what_the_device_limits() -> None:
     assert knowledge.learned is not None
     by = knowledge.learned.calibrated_by()
     assert by is not None
-    assert (by.run, by.date) == (ORIGIN.run, ORIGIN.date)
+    assert (by.run, by.date) == (RUN, DATE)
     assert by.factors == Calibration(1.25, 1.25, 1.0)
 
 
@@ -149,10 +150,9 @@ def test_an_emulated_gpu_teaches_its_survey_and_nothing_is_kept() -> None:
 
 
 def test_a_cap_is_kept_apart() -> None:
-    capped = replace(ORIGIN, cap_bytes=16 * GIB)
-    knows(origin=capped).learn(RUNG, attempt(), estimates(1.25), trusted=True)
+    knows(cap_bytes=16 * GIB).learn(RUNG, attempt(), estimates(1.25), trusted=True)
     assert knows().learned is None
-    found = knows(origin=capped).learned
+    found = knows(cap_bytes=16 * GIB).learned
     assert found is not None
     assert found.cap_bytes == 16 * GIB
 
