@@ -32,15 +32,12 @@ class Bound:
     arithmetic: str
 
 
-def lower_bound(
-    config: TrainConfig, counts: ParameterCounts, trainable: int | None, *, all_learn: bool = True
-) -> Bound:
+def lower_bound(config: TrainConfig, counts: ParameterCounts, *, all_learn: bool = True) -> Bound:
     """The lower bound of a rung on one device: weights, gradients and optimizer states.
 
-    `trainable` is the number of parameters with gradients, None if unknown. For LoRA only the base
-    is counted. With `all_learn` False some parameters may get no gradient (such as a vision tower
-    in training on text), so only the weights are certain. So it is with frozen layers, unless
-    `trainable` is known.
+    For LoRA only the base is counted. With `all_learn` False some parameters may get no gradient
+    (such as a vision tower in training on text), so only the weights are certain. So it is with
+    frozen layers.
     """
     if config.offload == "parameters":
         return Bound(0, "the parameters are kept in host memory, so nothing is certain")
@@ -48,8 +45,8 @@ def lower_bound(
     shards = shards_of(config)
     weight_shards = 1 if config.sharding in ("zero1", "zero2") or _is_copied(config) else shards
     terms = [shared(term, weight_shards) for term in _weights(config, counts)]
-    if config.method == "full" and all_learn and not (config.frozen_layers and trainable is None):
-        terms += [shared(term, shards) for term in _training(config, counts, trainable)]
+    if config.method == "full" and all_learn and not config.frozen_layers:
+        terms += [shared(term, shards) for term in _training(config, counts)]
     return Bound(sum(term.size_bytes for term in terms), ", ".join(term.text() for term in terms))
 
 
@@ -110,16 +107,13 @@ def _weights(config: TrainConfig, counts: ParameterCounts) -> list[Term]:
     return [product(name, counts.total, each) for name in names]
 
 
-def _training(config: TrainConfig, counts: ParameterCounts, trainable: int | None) -> list[Term]:
+def _training(config: TrainConfig, counts: ParameterCounts) -> list[Term]:
     each = _state_width(config)
     if each is None:
         return []
-    learning = _learning(counts)
-    if trainable is not None:
-        learning = max(0, learning - (counts.total - min(trainable, counts.total)))
     gradient = dtype_bytes(config.weights_dtype) if keeps_all_gradients(config) else 0
     sizes = {"gradients": gradient, "optimizer states": each}
-    return [product(name, learning, size) for name, size in sizes.items() if size]
+    return [product(name, _learning(counts), size) for name, size in sizes.items() if size]
 
 
 def _learning(counts: ParameterCounts) -> int:

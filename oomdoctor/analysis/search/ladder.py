@@ -122,15 +122,14 @@ class Standing:
 
 def run_order(rungs: tuple[Rung, ...], context: Context) -> tuple[Rung, ...]:
     """The rungs by increasing memory; in the recipe's order if parameters were not counted."""
-    counts = context.counts
-    if counts is None:
+    if context.counts is None:
         return rungs
 
     def least(rung: Rung) -> int:
         prediction = context.predictions.get(rung.config.key())
         if prediction is not None and prediction.peaks:
             return min(prediction.peaks.values())
-        return bound_of(rung.config, counts, context).size_bytes
+        return bound_of(rung.config, context).size_bytes
 
     return tuple(sorted(rungs, key=lambda rung: (least(rung), _relative_need(rung.config))))
 
@@ -183,14 +182,12 @@ def _relative_need(config: TrainConfig) -> int:
     )
 
 
-def bound_of(config: TrainConfig, counts: ParameterCounts, context: Context) -> Bound:
-    """The lower bound of a rung's memory, by formula."""
-    return lower_bound(config, counts, None, all_learn=not shape_of(context.model_config).towers)
-
-
-def least_of(config: TrainConfig, context: Context) -> int:
-    """The bytes that a rung certainly needs, by formula; 0 if parameters were not counted."""
-    return 0 if context.counts is None else bound_of(config, context.counts, context).size_bytes
+def bound_of(config: TrainConfig, context: Context) -> Bound:
+    """The lower bound of a rung's memory, by formula; 0 bytes if parameters were not counted."""
+    if context.counts is None:
+        return Bound(0, "")
+    all_learn = not shape_of(context.model_config).towers
+    return lower_bound(config, context.counts, all_learn=all_learn)
 
 
 def certainly_more(more: TrainConfig, less: TrainConfig, context: Context) -> bool:
@@ -206,9 +203,7 @@ def _setting(context: Context) -> Setting:
 
 def too_big(rung: Rung, context: Context) -> SkipRung | None:
     """A skip if weights, gradients and optimizer states alone exceed the usable memory."""
-    if context.counts is None:
-        return None
-    bound = bound_of(rung.config, context.counts, context)
+    bound = bound_of(rung.config, context)
     missed = bound.size_bytes - context.usable_bytes
     if missed <= 0:
         return None

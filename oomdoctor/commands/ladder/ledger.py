@@ -119,12 +119,12 @@ def with_bound(row: ProbeResult, rung: Rung, context: Context) -> ProbeResult:
 
     A rung whose bound is above the usable memory is settled by it.
     """
-    if row.failure is None or row.failure.code != "not_reached" or context.counts is None:
+    if row.failure is None or row.failure.code != "not_reached":
         return row
     skip = too_big(rung, context)
     if skip is not None:
         return replace(row, reason=skip.reason, missed_by_bytes=skip.missed_by_bytes, failure=None)
-    bound = bound_of(rung.config, context.counts, context)
+    bound = bound_of(rung.config, context)
     if not bound.size_bytes:
         return row
     return replace(row, reason=f"not reached; lower bound {format_bytes(bound.size_bytes)}")

@@ -24,9 +24,9 @@ from oomdoctor.analysis.command_line import own_rung_text
 from oomdoctor.analysis.search.ladder import (
     Context,
     attempts_of,
+    bound_of,
     certainly_more,
     fixed_size,
-    least_of,
 )
 from oomdoctor.analysis.simulator.predicted_attempts import sizes_to_predict
 from oomdoctor.analysis.verdict import conclude
@@ -101,7 +101,7 @@ class Simulation:
 
     def least_bytes(self, config: TrainConfig) -> int:
         """Weights, gradients and states, by formula."""
-        return least_of(config, self.context)
+        return bound_of(config, self.context).size_bytes
 
     def needs_more(self, more: TrainConfig, less: TrainConfig) -> bool:
         """Whether the rules of dominance say so."""

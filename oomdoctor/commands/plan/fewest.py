@@ -122,9 +122,8 @@ def _search(known: Findings, card: Card, rung: Rung, span: GpuRange) -> _Search:
     numbers = _numbers(rung.config, span, known.request)
 
     def bound(gpus: int) -> int:
-        assert context.counts is not None
         config = at_gpus(rung.config, gpus, size, known.request)
-        return bound_of(config, context.counts, context).size_bytes
+        return bound_of(config, context).size_bytes
 
     split = len(numbers) > 1 and shards_of(replace(rung.config, world_size=numbers[-1])) != (
         shards_of(replace(rung.config, world_size=numbers[0]))

@@ -210,8 +210,7 @@ class Findings(Ledger):
         if skip is not None:
             self.skipped[key] = replace(skip, reason=f"{skip.reason}; not simulated: {reason}")
             return
-        assert context.counts is not None
-        bound = bound_of(config, context.counts, context)
+        bound = bound_of(config, context)
         if bound.size_bytes:
             reason += f"; lower bound {format_bytes(bound.size_bytes)}"
         self.attempts[key] = (replace(ended.attempt, reason=reason),)

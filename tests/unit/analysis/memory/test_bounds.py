@@ -38,7 +38,7 @@ N = COUNTS.total
     ],
 )
 def test_bytes_a_parameter(values, bytes_each):
-    assert lower_bound(TrainConfig(**values), COUNTS, None).size_bytes == bytes_each * N
+    assert lower_bound(TrainConfig(**values), COUNTS).size_bytes == bytes_each * N
 
 
 @pytest.mark.parametrize(
@@ -54,19 +54,18 @@ def test_bytes_a_parameter(values, bytes_each):
 )
 def test_quantised_base(values, expected):
     config = TrainConfig(**{"method": "qlora", "quantization": "nf4", **values})
-    assert lower_bound(config, COUNTS, None).size_bytes == expected
+    assert lower_bound(config, COUNTS).size_bytes == expected
     assert weights_bytes(config, COUNTS) == expected
 
 
 def test_experts_without_tokens_have_no_gradient():
     counts = replace(COUNTS, routed_experts=600_000_000, experts=8, experts_per_token=2)
-    bound = lower_bound(TrainConfig(), counts, None)
+    bound = lower_bound(TrainConfig(), counts)
     assert bound.size_bytes == 2 * N + 6 * (400_000_000 + 150_000_000)
 
 
 def test_parameters_that_may_not_learn_count_as_weights_only():
-    assert lower_bound(TrainConfig(), COUNTS, None, all_learn=False).size_bytes == 2 * N
-    assert lower_bound(TrainConfig(), COUNTS, 250_000_000).size_bytes == 2 * N + 6 * 250_000_000
+    assert lower_bound(TrainConfig(), COUNTS, all_learn=False).size_bytes == 2 * N
 
 
 @pytest.mark.parametrize(
@@ -81,28 +80,28 @@ def test_parameters_that_may_not_learn_count_as_weights_only():
 )
 def test_sharding_divides_what_it_shards(sharding, expected):
     config = TrainConfig(sharding=sharding, world_size=4)
-    assert lower_bound(config, COUNTS, None).size_bytes == expected
+    assert lower_bound(config, COUNTS).size_bytes == expected
 
 
 def test_offloaded_parameters_leave_nothing_certain():
-    assert lower_bound(TrainConfig(offload="parameters"), COUNTS, None).size_bytes == 0
+    assert lower_bound(TrainConfig(offload="parameters"), COUNTS).size_bytes == 0
 
 
 def test_an_optimizer_on_the_host_leaves_weights_and_gradients():
     offloaded = TrainConfig(offload="optimizer")
-    assert lower_bound(offloaded, COUNTS, None).size_bytes == 4 * N
+    assert lower_bound(offloaded, COUNTS).size_bytes == 4 * N
     assert state_bytes(offloaded, COUNTS) == 0
 
 
 def test_the_arithmetic_is_a_sum_that_can_be_checked():
-    assert lower_bound(TrainConfig(), COUNTS, None).arithmetic == (
+    assert lower_bound(TrainConfig(), COUNTS).arithmetic == (
         "weights 1,000,000,000 x 2 bytes = 1.86 GiB, "
         "gradients 1,000,000,000 x 2 bytes = 1.86 GiB, "
         "optimizer states 1,000,000,000 x 4 bytes = 3.73 GiB"
     )
-    lora = lower_bound(TrainConfig(method="lora"), COUNTS, None)
+    lora = lower_bound(TrainConfig(method="lora"), COUNTS)
     assert lora.arithmetic == "weights 1,000,000,000 x 2 bytes = 1.86 GiB"
-    qlora = lower_bound(TrainConfig(method="qlora", quantization="nf4"), COUNTS, None)
+    qlora = lower_bound(TrainConfig(method="qlora", quantization="nf4"), COUNTS)
     assert "4-bit weights 800,000,000 x 0.5 byte = 381 MiB" in qlora.arithmetic
 
 
@@ -122,7 +121,7 @@ def test_less_of_everything_is_never_a_higher_floor(linear, embedding, rest, dty
     counts = ParameterCounts(linear + embedding + rest, linear, embedding, rest, 0)
 
     def size(**values):
-        return lower_bound(TrainConfig(**values), counts, None).size_bytes
+        return lower_bound(TrainConfig(**values), counts).size_bytes
 
     full = size(weights_dtype=dtype, optimizer=optimizer)
     lora = size(method="lora", weights_dtype=dtype)
@@ -135,17 +134,17 @@ def test_a_reference_model_counts_once_more_as_weights():
     plain = TrainConfig(micro_batch_size=1)
     dpo = replace(plain, objective="dpo")
     weights = 2 * COUNTS.total
-    own = lower_bound(plain, COUNTS, None).size_bytes
-    assert lower_bound(dpo, COUNTS, None).size_bytes == own + weights
-    assert "reference model" in lower_bound(dpo, COUNTS, None).arithmetic
+    own = lower_bound(plain, COUNTS).size_bytes
+    assert lower_bound(dpo, COUNTS).size_bytes == own + weights
+    assert "reference model" in lower_bound(dpo, COUNTS).arithmetic
     precomputed = replace(dpo, reference="precomputed")
-    assert lower_bound(precomputed, COUNTS, None).size_bytes == own
+    assert lower_bound(precomputed, COUNTS).size_bytes == own
     lora = replace(plain, method="lora")
     adapters = replace(lora, objective="dpo")
-    assert lower_bound(adapters, COUNTS, None) == lower_bound(lora, COUNTS, None)
+    assert lower_bound(adapters, COUNTS) == lower_bound(lora, COUNTS)
 
 
 def test_a_reward_model_has_no_output_head():
     reward = TrainConfig(micro_batch_size=1, method="lora", objective="reward")
-    found = lower_bound(reward, COUNTS, None).size_bytes
+    found = lower_bound(reward, COUNTS).size_bytes
     assert found == 2 * (COUNTS.total - COUNTS.embedding // 2)

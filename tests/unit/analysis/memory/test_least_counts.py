@@ -73,5 +73,5 @@ def test_a_bound_is_never_above_that_of_the_real_counts(config, real):
     assert model.parameters == real.total
     least = least_counts(model.config, model.parameters, plain=False)
     assert least is not None
-    bound = lower_bound(config, least, None).size_bytes
-    assert 0 < bound <= lower_bound(config, real, None).size_bytes
+    bound = lower_bound(config, least).size_bytes
+    assert 0 < bound <= lower_bound(config, real).size_bytes
