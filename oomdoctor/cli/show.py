@@ -63,14 +63,15 @@ def show(options: ShowOptions) -> None:
     Next: `oomdoctor probe --resume latest` continues an interrupted probe.
     """
     from oomdoctor.cli.option_reader import chosen_format
-    from oomdoctor.cli.stored_request import drawn_of
+    from oomdoctor.cli.stored_request import drawn_files
+    from oomdoctor.cli.streams.drawn import STDOUT, check_drawn, write_drawn
     from oomdoctor.commands.ladder.unfinished import stored_report
     from oomdoctor.system.store.run_list import open_run
     from oomdoctor.system.store.stored import stored_runs
 
     chosen = chosen_format("show", options.answer)
-    drawn = drawn_of(options)
-    drawn.check()
+    files = drawn_files(options)
+    check_drawn(files)
     if options.list_:
         from oomdoctor.render.runs_page import listed_as_before, run_list
 
@@ -79,7 +80,7 @@ def show(options: ShowOptions) -> None:
         output.publish_listing(listing, chosen)
         return
     report = _gathered(options.run) or _case(options) or stored_report(open_run(options.run))
-    drawn.write(report)
+    write_drawn(report, files, options.chart, options.rung)
     asked = chosen != "table" or options.answer.output_file is not None
-    if not drawn.takes_stdout and (asked or not drawn.draws):
+    if STDOUT not in files.values() and (asked or not files):
         publish_report(report, chosen, options.answer.output_file, verbose=options.verbose)

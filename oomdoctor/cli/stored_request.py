@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from pathlib import Path
 
 from oomdoctor.cli.option_reader import Reader
 from oomdoctor.cli.options.verbs import RunsOptions, ShowOptions
-from oomdoctor.cli.streams.drawn import Drawn
 from oomdoctor.commands.runs_choosing import Limits, Wanted, parse_limits
 from oomdoctor.render.charts import CHARTS
 from oomdoctor.system.environment import runs_limit
@@ -94,19 +94,20 @@ def _limits(options: RunsOptions, reader: Reader) -> Limits | None:
 _FORMATS = {".html": "html", ".htm": "html", ".png": "png", ".svg": "svg"}
 
 
-def drawn_of(options: ShowOptions) -> Drawn:
-    """The files to write.
+def drawn_files(options: ShowOptions) -> dict[str, Path]:
+    """The files to write, by their option: `html`, `png` or `svg`.
 
     Raises:
         OomDoctorError: an option is wrong, or does not go with the others (exit 2).
     """
-    drawn = Drawn(options.html, options.png, options.svg, options.chart, options.rung)
+    asked = {"html": options.html, "png": options.png, "svg": options.svg}
+    files = {kind: file for kind, file in asked.items() if file is not None}
     reader = Reader("show")
     reader.choice("--chart", options.chart, CHARTS)
     reader.exclude(options)
-    for name, file in (("html", drawn.html), ("png", drawn.png), ("svg", drawn.svg)):
-        ending = "" if file is None else _FORMATS.get(file.suffix.lower(), name)
-        if file is not None and ending != name:
-            reader.fault(f"--{name}", f"{file} is the name of a file for --{ending}")
+    for kind, file in files.items():
+        ending = _FORMATS.get(file.suffix.lower(), kind)
+        if ending != kind:
+            reader.fault(f"--{kind}", f"{file} is the name of a file for --{ending}")
     reader.check()
-    return drawn
+    return files

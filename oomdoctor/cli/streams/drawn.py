@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from oomdoctor.cli.streams import output
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from oomdoctor.records.report.report import Report
     from oomdoctor.snapshot.history import History
@@ -18,82 +18,64 @@ STDOUT = Path("-")
 _MANY = 300_000  # events; drawing more takes a noticeable time
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn:
-    """The files to write, None for one that nobody asked for; `chart` is that of the pictures.
+def check_drawn(files: Mapping[str, Path]) -> None:
+    """Fail before the work if one of the files of `show` cannot be made or written.
 
-    `rung` is the place of the rung whose step is drawn, None for the best.
+    Raises:
+        OomDoctorError: a file cannot be written (exit 2), or a package is missing (exit 5).
     """
+    for kind, file in files.items():
+        if file != STDOUT:
+            output.check_writable(file, f"--{kind}")
+    if "html" in files:
+        from oomdoctor.render.formats.html_page import need_page
 
-    html: Path | None
-    png: Path | None
-    svg: Path | None
-    chart: str
-    rung: str | None = None
+        need_page("--html")
+    picture = next((kind for kind in ("png", "svg") if kind in files), None)
+    if picture is not None:
+        from oomdoctor.render.charts.drawing import need_matplotlib
 
-    @property
-    def draws(self) -> bool:
-        """Whether there is one to write."""
-        return (self.html, self.png, self.svg) != (None, None, None)
+        need_matplotlib(f"--{picture}")
 
-    @property
-    def takes_stdout(self) -> bool:
-        """Whether one of them is written to stdout, in place of the answer."""
-        return STDOUT in (self.html, self.png, self.svg)
 
-    def check(self) -> None:
-        """Fail before the work if something cannot be made or written.
+def write_drawn(report: Report, files: Mapping[str, Path], chart: str, place: str | None) -> None:
+    """Write the files of `show`, and say so on stderr.
 
-        Raises:
-            OomDoctorError: a file cannot be written (exit 2), or a package is missing (exit 5).
-        """
-        for option, file in (("--html", self.html), ("--png", self.png), ("--svg", self.svg)):
-            if file is not None and file != STDOUT:
-                output.check_writable(file, option)
-        if self.html is not None:
-            from oomdoctor.render.formats.html_page import need_page
+    `chart` is that of the pictures, and `place` is the place of the rung whose step is drawn, None
+    for the best.
 
-            need_page("--html")
-        if self.png is not None or self.svg is not None:
-            from oomdoctor.render.charts.drawing import need_matplotlib
+    Raises:
+        OomDoctorError: there is no such rung (exit 2), the report has no numbers for the chart
+            (exit 3), or a file cannot be written (exit 1).
+    """
+    made: list[tuple[Path, str | bytes]] = []
+    rung = None
+    if place is not None:
+        from oomdoctor.commands.export import result_at
 
-            need_matplotlib("--png" if self.png is not None else "--svg")
+        rung = result_at(report, place, Path(report.run_dir or "latest").name).key
+    if "html" in files:
+        from oomdoctor.render import render_report
+        from oomdoctor.render.formats import Style
 
-    def write(self, report: Report) -> None:
-        """Write them, and say so on stderr.
+        made.append((files["html"], render_report(report, "html", Style(rung=rung))))
+    if "png" in files or "svg" in files:
+        from oomdoctor.render.charts import drawing
+        from oomdoctor.render.charts.choose import chart_named
 
-        Raises:
-            OomDoctorError: there is no such rung (exit 2), the report has no numbers for the chart
-                (exit 3), or a file cannot be written (exit 1).
-        """
-        made: list[tuple[Path, str | bytes]] = []
-        rung = None
-        if self.rung is not None:
-            from oomdoctor.commands.export import result_at
-
-            rung = result_at(report, self.rung, Path(report.run_dir or "latest").name).key
-        if self.html is not None:
-            from oomdoctor.render import render_report
-            from oomdoctor.render.formats import Style
-
-            made.append((self.html, render_report(report, "html", Style(rung=rung))))
-        if self.png is not None or self.svg is not None:
-            from oomdoctor.render.charts import drawing
-            from oomdoctor.render.charts.choose import chart_named
-
-            chart = chart_named(report, self.chart, rung)
-            if self.png is not None:
-                made.append((self.png, drawing.png(chart)))
-            if self.svg is not None:
-                made.append((self.svg, drawing.svg(chart)))
-        for file, content in made:
-            if file == STDOUT:
-                output.print_content(content)
-            else:
-                output.write_file(file, content)
-        written = " and ".join(str(file) for file, _ in made if file != STDOUT)
-        if written:
-            output.say(f"wrote {written}")
+        drawn = chart_named(report, chart, rung)
+        if "png" in files:
+            made.append((files["png"], drawing.png(drawn)))
+        if "svg" in files:
+            made.append((files["svg"], drawing.svg(drawn)))
+    for file, content in made:
+        if file == STDOUT:
+            output.print_content(content)
+        else:
+            output.write_file(file, content)
+    written = " and ".join(str(file) for file, _ in made if file != STDOUT)
+    if written:
+        output.say(f"wrote {written}")
 
 
 @dataclass(frozen=True, slots=True)
