@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 import typer
 
@@ -11,10 +10,6 @@ from oomdoctor.cli.options.flatten import flatten, typed_options
 from oomdoctor.cli.options.ladder import ProbeOptions
 from oomdoctor.cli.streams.carry_out import carry_out, delete_old_runs
 from oomdoctor.cli.streams.output import publish_report
-
-if TYPE_CHECKING:
-    from oomdoctor.records.report.report import SurveyRequest
-    from oomdoctor.system.store.run_folders import RunFolder
 
 
 @flatten
@@ -31,33 +26,19 @@ def probe(context: typer.Context, options: ProbeOptions) -> None:
     Next: `oomdoctor show` prints the run again, in any format.
     """
     from oomdoctor.cli.option_reader import chosen_format
+    from oomdoctor.cli.probe_request import new_request, resumed_request
     from oomdoctor.commands.probe.run_survey import run_survey
+    from oomdoctor.system.store import run_folders, run_list
 
     chosen = chosen_format("probe", options.answer)
     if options.resume is None:
-        folder, request = _new(options)
+        request = new_request(options)
+        folder = run_folders.create(request.model.name)
     else:
-        folder, request = _resumed(options.resume, options, typed_options(context))
+        folder = run_list.open_run(options.resume, probes_only=True)
+        request = resumed_request(folder.read_request(), options, typed_options(context))
     work = partial(run_survey, request, folder, wait=options.wait)
     report = carry_out(work, folder, quiet=options.quiet, resumed=options.resume is not None)
     publish_report(report, chosen, options.answer.output_file, verbose=options.verbose)
     delete_old_runs(folder.name)
     raise typer.Exit(report.exit_code)
-
-
-def _new(options: ProbeOptions) -> tuple[RunFolder, SurveyRequest]:
-    from oomdoctor.cli.probe_request import new_request
-    from oomdoctor.system.store import run_folders
-
-    request = new_request(options)
-    return run_folders.create(request.model.name), request
-
-
-def _resumed(
-    run: str, options: ProbeOptions, typed: frozenset[str]
-) -> tuple[RunFolder, SurveyRequest]:
-    from oomdoctor.cli.probe_request import resumed_request
-    from oomdoctor.system.store import run_list
-
-    folder = run_list.open_run(run, probes_only=True)
-    return folder, resumed_request(folder.read_request(), options, typed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import Annotated, TypeVar
 
 import typer
 
@@ -12,9 +12,6 @@ from oomdoctor.cli.help import Command, Commands
 from oomdoctor.cli.options import answer, option_named
 from oomdoctor.cli.streams import output
 from oomdoctor.errors import usage_error
-
-if TYPE_CHECKING:
-    from oomdoctor.records.configuration.config import Recipe
 
 T = TypeVar("T")
 # A missing argument is None and is reported here, because typer's message depends on the version of
@@ -44,9 +41,9 @@ def list_recipes(context: typer.Context, json_: answer.ListJson = False) -> None
     if context.invoked_subcommand is not None:
         return
     from oomdoctor.render.lists import recipe_list
-    from oomdoctor.system.recipes.recipes import recipe_names
+    from oomdoctor.system.recipes.recipes import load_recipe, recipe_names
 
-    recipes = tuple(_load(name) for name in recipe_names())
+    recipes = tuple(map(load_recipe, recipe_names()))
     output.publish_listing(recipe_list(recipes), "json" if json_ else "table")
 
 
@@ -57,12 +54,12 @@ def show_recipe(name: _Name = None, json_: answer.ListJson = False) -> None:
     With --json, prints every key of every configuration.
     """
     from oomdoctor.render.lists import recipe_page
-    from oomdoctor.system.recipes.recipes import recipe_text
+    from oomdoctor.system.recipes.recipes import load_recipe, recipe_text
 
     name = _given("show", "NAME", name)
     text = recipe_text(name)
     if json_:
-        output.publish_listing(recipe_page(_load(name)), "json")
+        output.publish_listing(recipe_page(load_recipe(name)), "json")
     else:
         output.print_answer(text, utf8=True)
 
@@ -115,9 +112,3 @@ def _given(command: str, name: str, value: T | None) -> T:
             "usage", f"{name} is missing", f"run `oomdoctor recipes {command} --help`"
         )
     return value
-
-
-def _load(name: str) -> Recipe:
-    from oomdoctor.system.recipes.recipes import load_recipe
-
-    return load_recipe(name, sequence_length=None, effective_batch_size=None, micro_batch_size=None)

@@ -41,7 +41,7 @@ def snapshot(options: SnapshotOptions) -> None:
     """
     from oomdoctor.cli.explain_sources import all_rooms, histories, read_file, rooms_named
     from oomdoctor.cli.option_reader import Reader, chosen_format
-    from oomdoctor.cli.streams.drawn import Pictures
+    from oomdoctor.cli.streams.drawn import write_pictures
     from oomdoctor.explain.diagnose import diagnosis_of
     from oomdoctor.explain.evidence import evidence_of
     from oomdoctor.snapshot.changes import with_replays
@@ -59,8 +59,10 @@ def snapshot(options: SnapshotOptions) -> None:
     reader.exclude(options)
     reader.check()
     asked = rooms_named(options.gpu or ())
-    pictures = Pictures(options.html, options.png)
-    pictures.check()
+    if options.png is not None:
+        from oomdoctor.render.snapshot.png import need_picture
+
+        need_picture()
     snapshots = [read_file(file, quiet=options.quiet) for file in files]
     *earlier, found = map(histories, snapshots)
     devices = tuple(
@@ -69,7 +71,9 @@ def snapshot(options: SnapshotOptions) -> None:
     name = str(files[-1])
     settings = snapshots[-1].settings
     written_by = str(settings["written_by"]) if "written_by" in settings else None
-    pictures.write(files[-1].name, found.values(), written_by, quiet=options.quiet)
+    source, drawn = files[-1].name, found.values()
+    html, png, quiet = options.html, options.png, options.quiet
+    write_pictures(source, drawn, written_by, html=html, png=png, quiet=quiet)
     failed = tuple(map(diagnosis_of, evidence_of(name, devices)))
     differences = tuple(
         difference_of(before.get(index), found[index])

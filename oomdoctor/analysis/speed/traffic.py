@@ -55,10 +55,8 @@ def traffic_of(
     if config.sharding == "ddp":
         return _ddp(config, trained)
     gathered, reduced = gathered_bytes(config, counts, trained), trained * reduced_bytes(config)
-    if is_fsdp(config):
+    if is_fsdp(config) or config.sharding == "zero3":
         found = _fsdp(config, gathered, reduced)
-    elif config.sharding == "zero3":
-        found = _zero3(config, gathered, reduced)
     else:
         found = _zero12(config, trained, reduced)
     if config.offload == "none":
@@ -114,14 +112,6 @@ def _fsdp(config: TrainConfig, gathered: int, reduced: int) -> tuple[Transfer, .
     return (*found, Transfer("all-reduce between nodes", size, when, "micro_step", "between"))
 
 
-def _zero3(config: TrainConfig, gathered: int, reduced: int) -> tuple[Transfer, ...]:
-    weights, gradients = (_share(config.world_size) * size for size in (2 * gathered, reduced))
-    return (
-        Transfer("all-gather of weights", weights, "micro_step", "micro_step"),
-        Transfer("reduce-scatter of gradients", gradients, "micro_step", "micro_step"),
-    )
-
-
 def _zero12(config: TrainConfig, trained: int, reduced: int) -> tuple[Transfer, ...]:
     # overlap_comm is off by default for both stages, so nothing hides the reduction. Stage 2 keeps
     # only its partition of the gradients, so each micro-batch is reduced.
@@ -173,4 +163,5 @@ def _share(ranks: int) -> float:
 
 
 def _reduction(config: TrainConfig) -> When:
-    return "micro_step" if config.sync_each_batch else "last_micro_step"
+    each_time = config.sync_each_batch or config.sharding == "zero3"
+    return "micro_step" if each_time else "last_micro_step"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,50 +77,38 @@ def write_drawn(report: Report, files: Mapping[str, Path], chart: str, place: st
         output.say(f"wrote {written}")
 
 
-@dataclass(frozen=True, slots=True)
-class Pictures:
-    """The files to write, None for a picture that nobody asked for."""
+def write_pictures(
+    source: str,
+    histories: Iterable[History],
+    written_by: str | None,
+    *,
+    html: Path | None,
+    png: Path | None,
+    quiet: bool,
+) -> None:
+    """Write those of a snapshot, and say so on stderr; for `written_by` see `timeline_of`.
 
-    html: Path | None
-    png: Path | None
+    Raises:
+        OomDoctorError: a file cannot be written (exit 1).
+    """
+    if html is None and png is None:
+        return
+    from oomdoctor.snapshot.timeline import timeline_of
 
-    def check(self) -> None:
-        """Fail before the work if a picture cannot be made.
+    drawn = list(histories)
+    events = sum(len(history.device.events) for history in drawn)
+    if events > _MANY and not quiet:
+        output.say_progress(f"{source}: drawing {events:,} events")
+    timeline = timeline_of(source, drawn, written_by)
+    if html is not None:
+        from oomdoctor.package_data import page_parts
+        from oomdoctor.render.snapshot.timeline_page import PARTS, page
 
-        Raises:
-            OomDoctorError: matplotlib is missing (exit 5).
-        """
-        if self.png is not None:
-            from oomdoctor.render.snapshot.png import need_picture
+        output.write_file(html, page(timeline, page_parts("timeline", PARTS)))
+    if png is not None:
+        from oomdoctor.render.snapshot import png as picture
 
-            need_picture()
-
-    def write(
-        self, source: str, histories: Iterable[History], written_by: str | None, *, quiet: bool
-    ) -> None:
-        """Write them, and say so on stderr; for `written_by` see `timeline_of`.
-
-        Raises:
-            OomDoctorError: a file cannot be written (exit 1).
-        """
-        if self.html is None and self.png is None:
-            return
-        from oomdoctor.snapshot.timeline import timeline_of
-
-        drawn = list(histories)
-        events = sum(len(history.device.events) for history in drawn)
-        if events > _MANY and not quiet:
-            output.say_progress(f"{source}: drawing {events:,} events")
-        timeline = timeline_of(source, drawn, written_by)
-        if self.html is not None:
-            from oomdoctor.package_data import page_parts
-            from oomdoctor.render.snapshot.timeline_page import PARTS, page
-
-            output.write_file(self.html, page(timeline, page_parts("timeline", PARTS)))
-        if self.png is not None:
-            from oomdoctor.render.snapshot.png import png
-
-            output.write_file(self.png, png(timeline))
-        if not quiet:
-            written = " and ".join(str(file) for file in (self.html, self.png) if file is not None)
-            output.say(f"wrote {written}")
+        output.write_file(png, picture.png(timeline))
+    if not quiet:
+        written = " and ".join(str(file) for file in (html, png) if file is not None)
+        output.say(f"wrote {written}")

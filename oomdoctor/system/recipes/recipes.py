@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, NamedTuple, NotRequired, TypedDict, Unpack
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.configuration.config import Recipe, Rung, TrainConfig
@@ -39,8 +39,8 @@ _SUFFIX = ".toml"
 _LARGEST = 1 << 20  # bytes; far above any recipe
 
 
-class Sizes(TypedDict):
-    """What the command line sets for every rung; None where it sets nothing.
+class Sizes(TypedDict, total=False):
+    """What the command line sets for every rung; None, or nothing, where it sets nothing.
 
     `gpus` is the world size of rungs that fix none; None where no command line is known.
     """
@@ -48,14 +48,7 @@ class Sizes(TypedDict):
     sequence_length: int | None
     effective_batch_size: int | None
     micro_batch_size: int | None
-    gpus: NotRequired[int | None]
-
-
-_NO_SIZES: Sizes = {
-    "sequence_length": None,
-    "effective_batch_size": None,
-    "micro_batch_size": None,
-}
+    gpus: int | None
 
 
 def recipe_names() -> tuple[str, ...]:
@@ -116,7 +109,7 @@ def left_out(recipe: Recipe, **sizes: Unpack[Sizes]) -> tuple[str, ...]:
 
 def check_recipe(path: Path) -> tuple[str, ...]:
     """The errors in a recipe, as lines `FILE:LINE: what`; empty if there are none."""
-    return tuple(_read(path, _NO_SIZES).errors)
+    return tuple(_read(path, {}).errors)
 
 
 def parse_rung(text: str, yours: TrainConfig | None = None, **sizes: Unpack[Sizes]) -> Rung:

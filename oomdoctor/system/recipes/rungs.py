@@ -62,9 +62,9 @@ def read_words(words: Mapping[str, str]) -> dict[str, Any]:
 def build_rung(
     values: Mapping[str, Any],
     *,
-    sequence_length: int | None,
-    effective_batch_size: int | None,
-    micro_batch_size: int | None,
+    sequence_length: int | None = None,
+    effective_batch_size: int | None = None,
+    micro_batch_size: int | None = None,
     gpus: int | None = None,
     typed: bool = False,
     named: Iterable[str] = (),
