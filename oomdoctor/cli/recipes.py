@@ -53,13 +53,14 @@ def show_recipe(name: _Name = None, json_: answer.ListJson = False) -> None:
 
     With --json, prints every key of every configuration.
     """
-    from oomdoctor.render.lists import recipe_page
+    from oomdoctor.render.lists import Listing
     from oomdoctor.system.recipes.recipes import load_recipe, recipe_text
 
     name = _given("show", "NAME", name)
     text = recipe_text(name)
     if json_:
-        output.publish_listing(recipe_page(load_recipe(name)), "json")
+        content = {"recipe": load_recipe(name)}
+        output.publish_listing(Listing("recipes show", content), "json")
     else:
         output.print_answer(text, utf8=True)
 

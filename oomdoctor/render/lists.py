@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from functools import partial
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from oomdoctor.render.blocks import Block, Cells, Column, Note, Section, T, figures, table_of
@@ -13,26 +12,18 @@ from oomdoctor.render.formats.table import drawn
 from oomdoctor.units import DASH, format_bytes, format_count, format_rate
 
 if TYPE_CHECKING:
-    from oomdoctor.records.configuration.config import Recipe, Rung, TrainConfig
+    from oomdoctor.records.configuration.config import Recipe
     from oomdoctor.records.job.machine import GpuFacts
     from oomdoctor.system.catalogue import CatalogueModel
-
-_RUNG_COLUMNS = {
-    "method": Column("method", 1, detail="method {}"),
-    "weights_dtype": Column("weights", 2, detail="weights {}"),
-    "autocast_dtype": Column("autocast", 3, detail="autocast {}"),
-    "optimizer": Column("optimizer", 3),
-    "activation_checkpointing": Column("checkpointing", 4, detail="checkpointing {}"),
-}
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What a command lists: its page, the `content` of its JSON, and its rows of CSV if any."""
+    """What a command lists: the `content` of its JSON, its page, and its rows of CSV if any."""
 
     command: str
     content: Mapping[str, Any]
-    page: tuple[Section, ...]
+    page: tuple[Section, ...] = ()
     rows: tuple[tuple[Any, ...], ...] = ()
 
     def text(self, format: str, style: Style) -> str:
@@ -107,40 +98,6 @@ def recipe_list(recipes: Sequence[Recipe]) -> Listing:
         ),
     )
     return Listing("recipes", {"recipes": tuple(recipes)}, (Section("", (table,)),))
-
-
-def recipe_page(recipe: Recipe) -> Listing:
-    """The rungs of one recipe, each with the settings that differ from the defaults."""
-    table = listed(
-        list(enumerate(recipe.rungs, 1)),
-        (
-            (figures("#"), lambda each: str(each[0])),
-            (Column("config"), lambda each: each[1].label),
-            *((column, partial(_setting, name)) for name, column in _RUNG_COLUMNS.items()),
-            (Column("other settings", 5, wraps=True), lambda each: _other_settings(each[1].config)),
-        ),
-    )
-    title = f"{recipe.name} ({recipe.source}): {recipe.description}"
-    return Listing("recipes show", {"recipe": recipe}, (Section(title, (table,)),))
-
-
-def _other_settings(config: TrainConfig) -> str:
-    """Settings that differ from the defaults and have no column.
-
-    Sequence length and effective batch size are left out: the command line sets them.
-    """
-    settings = []
-    for field in fields(config):
-        value = getattr(config, field.name)
-        shown = field.name in (*_RUNG_COLUMNS, "sequence_length", "effective_batch_size")
-        if not shown and value != field.default:
-            text = "+".join(value) if isinstance(value, tuple) else value
-            settings.append(f"{field.name}={text}")
-    return " ".join(settings)
-
-
-def _setting(name: str, numbered: tuple[int, Rung]) -> str:
-    return str(getattr(numbered[1].config, name))
 
 
 def listed(records: Sequence[T], cells: Cells[T], *, spill: bool = True) -> Block:

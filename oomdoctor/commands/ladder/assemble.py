@@ -20,7 +20,6 @@ from oomdoctor.records.report.report import (
     Budget,
     ModelFacts,
     Report,
-    RungFile,
     SurveyRequest,
     Tool,
     Warn,
@@ -91,6 +90,9 @@ def report(
     measure = measuring_commands(judged, sized, interrupted=broken_off, yours=yours)
     if measure and _is_here(cards):
         here, measure = (*measure, *here)[:4], ()
+    # A browser shows a trace.
+    snapshots = [one.path for one in ledger.files if one.kind == "snapshot"]
+    opening = [shlex.join(["oomdoctor", "snapshot", path]) for path in snapshots]
     report = Report(
         schema=SCHEMA,
         command="probe" if request.plan is None else "plan",
@@ -118,7 +120,7 @@ def report(
         ranking=ranking.order,
         ranking_reasons=ranking.reasons,
         picks=ranking.picks,
-        next_commands=(*_to_open(ledger.files), *here),
+        next_commands=(*opening, *here),
         next_on_gpu=measure,
         warnings=(*ledger.warnings, *warnings),
         errors=(),
@@ -135,12 +137,6 @@ def _with(report: Report, line: str) -> tuple[str, ...]:
     lines = report.next_commands
     first = 0 if not lines or lines[0].startswith("oomdoctor show") else 1
     return (*lines[:first], line, *lines[first:])
-
-
-def _to_open(files: tuple[RungFile, ...]) -> tuple[str, ...]:
-    """The commands that show what was recorded; browsers show a trace."""
-    paths = [one.path for one in files if one.kind == "snapshot"]
-    return tuple(shlex.join(["oomdoctor", "snapshot", path]) for path in paths)
 
 
 def _for_size(

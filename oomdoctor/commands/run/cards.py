@@ -35,12 +35,14 @@ def with_cards(report: Report, request: WatchRequest, seen: Seen) -> Report:
     settings = _settings(processes)
     built_for = [word for one in processes for word in one.record["architectures"]]
     least = least_capability(request.gpus.card.capability, built_for)
+    gave_up = any(rank.stopped == "past" for rank in report.ranks)
+    finished = report.exit_code_of_command == 0 and report.status != "interrupted" and not gave_up
     smallest = smallest_gpu(
         report.ranks,
         events,
         least,
         settings,
-        finished=_ended_well(report),
+        finished=finished,
         together=_world(processes),
     )
     return replace(
@@ -151,12 +153,6 @@ def smallest_gpu(
 
     card = card_that_holds(holds, least=least, ranks=together)
     return None if card is None else SmallestGpu(card.name, card.total_bytes)
-
-
-def _ended_well(report: Report) -> bool:
-    """Whether the command ended as it should, or where the user wanted it to."""
-    gave_up = any(rank.stopped == "past" for rank in report.ranks)
-    return report.exit_code_of_command == 0 and report.status != "interrupted" and not gave_up
 
 
 def _stopped_early(rank: RankMemory) -> bool:

@@ -138,8 +138,10 @@ def _draw(
     look.byte_axis(axes, "x")
     axes.yaxis.set_major_formatter(lambda value, _: rate_text(value))
     axes.locator_params(axis="y", nbins=6)
+    guessed = any(point.estimated for point in points)
+    words = "tokens/s" + ", estimated, with the error of the estimate" * guessed
     figure.text(
-        8 / WIDTHS[size], 1 - (head - 6) / height, _speed_words(points), fontsize=look.SMALL,
+        8 / WIDTHS[size], 1 - (head - 6) / height, words, fontsize=look.SMALL,
         color=ink("faint"), va="bottom",
     )  # fmt: skip
     look.frame(axes, grid="both", label="peak memory")
@@ -152,11 +154,6 @@ def rate_text(value: float) -> str:
     if value >= 1e6:
         return format_count(int(value))
     return f"{int(value):,}" if value == int(value) else format_rate(value)
-
-
-def _speed_words(points: Sequence[Point]) -> str:
-    guessed = any(point.estimated for point in points)
-    return "tokens/s, estimated, with the error of the estimate" if guessed else "tokens/s"
 
 
 def _front_line(axes: Any, best: Sequence[Point]) -> None:
@@ -228,12 +225,16 @@ def name_points(
     size: Size,
 ) -> None:
     """Write the names of the chosen points, those of the front first."""
+    from matplotlib.transforms import Bbox
+
     figure.canvas.draw()
     renderer = figure.canvas.get_renderer()
-    inside = axes.get_window_extent(renderer)
-    taken = [_box(axes, point) for point in points if point.chosen]
+    inside, at = axes.get_window_extent(renderer), axes.transData.transform
+    marks = [at((point.memory, point.speed)) for point in points if point.chosen]
+    taken = [Bbox.from_extents(x - 6, y - 6, x + 6, y + 6) for x, y in marks]
     if usable is not None:
-        taken.append(_line_box(axes, usable))
+        x = at((usable, 0))[0]
+        taken.append(Bbox.from_extents(x - 2, axes.bbox.y0, x + 2, axes.bbox.y1))
     order = [p for p in points if p.chosen and p in best]
     order += [p for p in points if p.chosen and p not in best]
     for point in order[: _MOST_LABELS if size == "wide" else 5]:
@@ -261,17 +262,3 @@ _PLACES = (
     (0, -9, "center", "top"),
     (0, 9, "center", "bottom"),
 )
-
-
-def _line_box(axes: Any, usable: int) -> Any:
-    from matplotlib.transforms import Bbox
-
-    x, box = axes.transData.transform((usable, 0))[0], axes.bbox
-    return Bbox.from_extents(x - 2, box.y0, x + 2, box.y1)
-
-
-def _box(axes: Any, point: Point) -> Any:
-    from matplotlib.transforms import Bbox
-
-    x, y = axes.transData.transform((point.memory, point.speed))
-    return Bbox.from_extents(x - 6, y - 6, x + 6, y + 6)
