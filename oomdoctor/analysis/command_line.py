@@ -183,15 +183,18 @@ def rung_text(config: TrainConfig, request: SurveyRequest) -> str:
         effective_batch_size=request.effective_batch_size,
         world_size=request.gpus if config.sharding != "none" else 1,
     )
-    return ",".join(_settings(config, plain, always=("method",)))
+    return ",".join(settings_beyond(plain, config, always=("method",)))
 
 
 def own_rung_text(config: TrainConfig, own: TrainConfig) -> str:
     """A change of the rung of --from as `--rung` reads it: `yours`, and what differs from it."""
-    return ",".join([YOURS, *_settings(config, own)])
+    return ",".join([YOURS, *settings_beyond(own, config)])
 
 
-def _settings(config: TrainConfig, base: TrainConfig, always: Sequence[str] = ()) -> list[str]:
+def settings_beyond(
+    base: TrainConfig, config: TrainConfig, always: Sequence[str] = ()
+) -> list[str]:
+    """`key=value` for each key that differs from `base`, and for those of `always`."""
     settings = []
     for field in fields(TrainConfig):
         value = getattr(config, field.name)

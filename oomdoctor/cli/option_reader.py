@@ -192,7 +192,9 @@ def chosen_format(command: str, answer: AnswerOptions | ListOptions) -> str:
     reader.choice("--format", answer.format_, FORMATS)
     reader.exclude(answer)
     file = answer.output_file
-    page = _asks_for_page(answer)
+    page = "--format html" if answer.format_ == "html" else None
+    if page is None and file is not None and format_of_file(file.name) == "html":
+        page = "--output"
     if page is not None and isinstance(answer, ListOptions):
         reader.fault(page, f"{command} has no page for a browser")
     reader.check()
@@ -203,14 +205,6 @@ def chosen_format(command: str, answer: AnswerOptions | ListOptions) -> str:
 
         need_page(page)
     return "json" if answer.json_ else answer.format_
-
-
-def _asks_for_page(answer: AnswerOptions | ListOptions) -> str | None:
-    """The option that asks for HTML."""
-    if answer.format_ == "html":
-        return "--format html"
-    file = answer.output_file
-    return "--output" if file is not None and format_of_file(file.name) == "html" else None
 
 
 def _written_out(text: str) -> str:

@@ -37,7 +37,8 @@ def _size(found: Diagnosis, remedy: Remedy) -> Iterator[str | None]:
     # More than the card has cannot be freed: the training would need that much less.
     beyond = capacity is not None and remedy.frees_bytes > capacity
     yield f"needs {size} less" if beyond else f"frees {size}"
-    if found.short_bytes and remedy.frees_bytes < found.short_bytes:
+    missing = found.short_bytes or missing_bytes(found)
+    if missing and remedy.frees_bytes < missing:
         yield "not enough alone"
 
 
@@ -46,6 +47,14 @@ def derivation(remedy: Remedy) -> str:
     basis = _BASIS.get(remedy.basis, remedy.basis)
     said = remedy.frees_bytes is None or not remedy.arithmetic  # the effect has the words
     return basis if said else f"{basis}: {remedy.arithmetic}"
+
+
+def missing_bytes(found: Diagnosis) -> int | None:
+    """How much of the request was not free."""
+    numbers = found.numbers
+    if numbers.requested_bytes is None or numbers.free_bytes is None:
+        return None
+    return max(0, numbers.requested_bytes - numbers.free_bytes) or None
 
 
 def typed(found: Diagnosis, remedy: Remedy) -> dict[str, str]:

@@ -37,7 +37,7 @@ COLORS: dict[Role, Color] = {
 FONT = "DejaVu Sans"  # whose widths matplotlib knows; a page uses its own font, which is narrower
 TEXT = 13.0  # points; the pictures are drawn at 72 dots per inch, so they are pixels too
 SMALL = 12.0
-Palette = Literal["roles", "light", "dark"]
+Palette = Literal["roles", "light"]
 _palette: ContextVar[Palette] = ContextVar("palette", default="roles")
 
 
@@ -53,10 +53,9 @@ def palette(name: Palette) -> Iterator[None]:
 
 def ink(role: Role) -> str:
     """The color to draw a role with."""
-    name = _palette.get()
-    if name == "roles":
+    if _palette.get() == "roles":
         return f"#fe{list(COLORS).index(role):02x}fe"
-    return COLORS[role].dark if name == "dark" else COLORS[role].light
+    return COLORS[role].light
 
 
 def byte_ticks(top: float, most: int, room: float | None = None, start: float = 0) -> list[int]:

@@ -60,7 +60,7 @@ def svg_part(chart: Chart, size: Size, number: int, styles: dict[str, str]) -> s
     Styles go into `styles`, from declarations to the name of a class, because the page allows none
     in its elements. `number` keeps ids apart.
     """
-    text = _OWN_STYLE.sub("", _drawn_svg(chart, size, "roles", head=0))
+    text = _OWN_STYLE.sub("", _drawn_svg(chart, size, "roles"))
     name = f"chart{number}{size[0]}"
     text = _REFERENCE.sub(rf"\g<1>{name}-", text)
     text = _FILL.sub(r' style="fill: \1"', _NO_TURN.sub("", text))
@@ -73,16 +73,16 @@ def svg_part(chart: Chart, size: Size, number: int, styles: dict[str, str]) -> s
     return _SVG.sub(lambda _: opening, text[text.index("<svg") :], count=1)
 
 
-def svg(chart: Chart, size: Size = "wide") -> str:
+def svg(chart: Chart) -> str:
     """The chart as a file, in the colors of a light page."""
-    text = _drawn_svg(chart, size, "light", head=_HEAD)
+    text = _drawn_svg(chart, "wide", "light")
     told = f"<title>{escape(_title(chart))}</title><desc>{escape(chart.says)}</desc>"
     return _SVG.sub(lambda found: found[0] + told, text, count=1)
 
 
-def png(chart: Chart, size: Size = "wide", *, dark: bool = False) -> bytes:
+def png(chart: Chart) -> bytes:
     """The chart as a picture of twice its size in pixels."""
-    with _figure(chart, size, "dark" if dark else "light", head=_HEAD) as figure:
+    with _figure(chart, "wide", "light") as figure:
         target = io.BytesIO()
         figure.savefig(target, format="png", dpi=_DOTS * _PNG_SCALE, facecolor=ink("page"))
     return target.getvalue()
@@ -92,10 +92,10 @@ def _title(chart: Chart) -> str:
     return f"{chart.title}: {chart.about}" if chart.about else chart.title
 
 
-def _drawn_svg(chart: Chart, size: Size, colors: Palette, head: int) -> str:
+def _drawn_svg(chart: Chart, size: Size, colors: Palette) -> str:
     target = io.StringIO()
-    with _figure(chart, size, colors, head) as figure:
-        face = ink("page") if head else "none"
+    with _figure(chart, size, colors) as figure:
+        face = "none" if colors == "roles" else ink("page")
         figure.savefig(target, format="svg", facecolor=face, metadata={"Date": None})
     text = with_short_paths(_METADATA.sub("", target.getvalue()))
     return _NUMBER.sub(lambda found: f"{float(found[0]):.2f}".rstrip("0").rstrip("."), text)
@@ -110,8 +110,8 @@ def _class_of(style: str, styles: dict[str, str]) -> str:
 
 
 @contextmanager
-def _figure(chart: Chart, size: Size, colors: Palette, head: int) -> Iterator[Any]:
-    """The drawn figure, with room for a title above it."""
+def _figure(chart: Chart, size: Size, colors: Palette) -> Iterator[Any]:
+    """The drawn figure; one that stands alone has room for a title above it."""
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -125,6 +125,7 @@ def _figure(chart: Chart, size: Size, colors: Palette, head: int) -> Iterator[An
         "hatch.linewidth": 0.8,
         "path.simplify_threshold": 0.3,
     }
+    head = 0 if colors == "roles" else _HEAD
     height = chart.height(size) + head
     with (
         palette(colors),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 
+from oomdoctor.analysis.command_line import settings_beyond
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.categories import TABLE
 from oomdoctor.records.job.measurement import Breakdown, Measurement, Timing
@@ -23,6 +23,7 @@ from oomdoctor.units import (
     format_seconds,
 )
 
+_USUAL = TrainConfig()
 _STOPPED = {
     "spread": "stopped when the spread was small enough",
     "step_limit": "stopped at the step limit",
@@ -59,7 +60,7 @@ def _rung(report: Report, result: ProbeResult, plus_minus: str) -> list[Block]:
     in_tries = any(attempt.reason == result.reason for attempt in result.tries)
     pairs: list[tuple[str, str | None]] = [
         ("key", result.key),
-        ("config", _config(result.config)),
+        ("config", ", ".join(settings_beyond(_USUAL, result.config, ("method", "weights_dtype")))),
         ("rank", report.ranking_reasons.get(result.key)),
         ("reason", None if in_tries else result.reason),
         (
@@ -161,17 +162,6 @@ def _predicted(result: ProbeResult, predicted: PredictedPeak) -> str:
         error = f" ({(expected - measured) / measured:+.1%})" if measured else ""
         parts.append(f"{word} {format_bytes(expected)}{error}")
     return ", ".join(parts) or DASH
-
-
-def _config(config: TrainConfig) -> str:
-    """Method, dtype and every setting that differs from its default."""
-    parts = []
-    for field in fields(config):
-        value = getattr(config, field.name)
-        if field.name in ("method", "weights_dtype") or value != field.default:
-            text = "+".join(value) if isinstance(value, tuple) else str(value)
-            parts.append(f"{field.name}={text.lower() if isinstance(value, bool) else text}")
-    return ", ".join(parts)
 
 
 def _failure(result: ProbeResult) -> list[Block]:

@@ -8,7 +8,7 @@ from oomdoctor.records.job.result import OUTCOME_WORDS, ProbeResult
 from oomdoctor.records.job.simulation import PhasePeak
 from oomdoctor.records.report.plan import FormulaView, Why
 from oomdoctor.records.report.report import Report
-from oomdoctor.render.blocks import Block, Column, Facts, Grid, Look, Note, Section
+from oomdoctor.render.blocks import Block, Column, Facts, Grid, Look, Note, Section, figures
 from oomdoctor.render.ladder.header import is_checked
 from oomdoctor.render.plan.cards import card_sections
 from oomdoctor.render.plan.searched import fewest_sections, solve_sections, sweep_sections
@@ -82,10 +82,7 @@ def _phases(phases: tuple[PhasePeak, ...], peak: PhasePeak) -> Grid:
     columns = (
         Column("phase"),
         Column("peak", right=True),
-        *(
-            Column(word, place, right=True, detail=f"{word} {{}}")
-            for place, (_, word) in enumerate(categories, 1)
-        ),
+        *(figures(word, place) for place, (_, word) in enumerate(categories, 1)),
     )
     return Grid(columns, rows)
 

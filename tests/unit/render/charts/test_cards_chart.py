@@ -8,7 +8,7 @@ from example_plans import cards_report, plan_report, sweep_report
 
 from oomdoctor.records.report.plan import CardPicks
 from oomdoctor.render.charts.cards_chart import cards_chart, row_of
-from oomdoctor.render.charts.drawing import svg
+from oomdoctor.render.charts.drawing import svg, svg_part
 from oomdoctor.units import format_rate
 
 
@@ -31,7 +31,7 @@ def test_a_card_on_which_nothing_fits_says_so() -> None:
     bare = replace(first, picks=CardPicks(None, None, None))
     chart = cards_chart(replace(report, cards=(*others, bare, *others)))
     assert chart is not None and "Nothing fits on" in chart.says
-    assert "nothing fits" in svg(chart) and "nothing fits" in svg(chart, "narrow")
+    assert "nothing fits" in svg(chart) and "nothing fits" in svg_part(chart, "narrow", 1, {})
 
 
 def test_a_hundred_cards_fit_on_a_sheet() -> None:
