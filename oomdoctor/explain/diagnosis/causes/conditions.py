@@ -96,7 +96,8 @@ def has_vocabulary(case: Case) -> Lines:
 def logits_in_sight(case: Case) -> Lines:
     if case.phase not in ("forward", "backward", "unknown", "eval") or not case.writes_text:
         return NONE
-    return case.innermost(r"lm_head|logits|cross_entropy|loss_function|log_softmax|loss_utils")
+    words = r"lm_head|logits|cross_entropy|loss_function|log_softmax|loss_utils|_convert_to_fp32"
+    return case.innermost(words)
 
 
 def grows(case: Case) -> Lines:
