@@ -170,6 +170,12 @@ def hf_home() -> Path:
     return base / "huggingface"
 
 
+def hf_token_file() -> Path:
+    """Where the token of Hugging Face is saved."""
+    given = variable("HF_TOKEN_PATH")
+    return Path(given).expanduser() if given else hf_home() / "token"
+
+
 def is_true(name: str) -> bool:
     """Whether a variable is switched on, in a spelling that huggingface_hub accepts."""
     return (variable(name) or "").upper() in {"1", "ON", "YES", "TRUE"}
@@ -254,8 +260,7 @@ def _token() -> Setting:
         if variable(name):
             origin = "environment" if name == "HF_TOKEN" else f"environment ({name})"
             return Setting("HF_TOKEN", HIDDEN, origin)
-    given = variable("HF_TOKEN_PATH")
-    path = Path(given).expanduser() if given else hf_home() / "token"
+    path = hf_token_file()
     try:
         found = bool(path.read_text(encoding="utf-8").strip())
     except (OSError, UnicodeDecodeError):

@@ -87,13 +87,12 @@ def verdict_of(row: ProbeResult) -> Verdict:
     if measured is None:
         short = row.missed_by_bytes is not None
         return Verdict("short" if short else "unsupported", reason=row.reason)
-    overhead = measured.overhead_bytes or 0
     return Verdict(
         "borderline" if row.borderline else "fits" if row.outcome == "fits" else "short",
         measured.deciding_peak_bytes(),
-        measured.peak_allocated_bytes + overhead,
+        measured.least_bytes(),
         row.breakdown,
-        overhead,
+        measured.overhead_bytes or 0,
         row.reason,
     )
 

@@ -204,4 +204,4 @@ def _is_close(attempt: Attempt, usable_bytes: int) -> bool:
     measured = attempt.measurement
     if measured is None or attempt.outcome != "oom":
         return False
-    return measured.peak_allocated_bytes + (measured.overhead_bytes or 0) <= usable_bytes
+    return measured.least_bytes() <= usable_bytes

@@ -238,7 +238,7 @@ def _swept_peak(value: int, attempt: Attempt | None) -> SweptPeak:
     measured = attempt.measurement
     return SweptPeak(
         value,
-        least_bytes=measured.peak_allocated_bytes + (measured.overhead_bytes or 0),
+        least_bytes=measured.least_bytes(),
         fits=attempt.outcome == "fits",
         peak_device_bytes=measured.deciding_peak_bytes(),
         borderline=attempt.borderline is not None,

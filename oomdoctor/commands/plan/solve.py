@@ -193,8 +193,7 @@ def _take(search: _Search, value: int, measured: Measurement, *, fits: bool) -> 
         gradients = parts.gradients_bytes
         staying = parts.weights_bytes + gradients + parts.optimizer_bytes
         staying += measured.overhead_bytes or 0
-    tensors = measured.peak_allocated_bytes + (measured.overhead_bytes or 0)
-    search.values.take(value, Tried(fits, tensors, staying, gradients))
+    search.values.take(value, Tried(fits, measured.least_bytes(), staying, gradients))
 
 
 def _row(known: Findings, search: _Search, value: int) -> ProbeResult:

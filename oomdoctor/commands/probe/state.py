@@ -205,7 +205,7 @@ class LadderPrediction:
                 continue
             expected = _as_measured(simulated, device_type)
             peaks[size] = expected.deciding_peak_bytes()
-            tensors = expected.peak_allocated_bytes + (expected.overhead_bytes or 0)
+            tensors = expected.least_bytes()
             if attempt.outcome != "fits" and usable_bytes < tensors < peaks[size]:
                 peaks[size] = tensors
             outcome: Outcome = "fits" if peaks[size] <= usable_bytes else "oom"

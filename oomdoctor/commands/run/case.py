@@ -33,7 +33,7 @@ from oomdoctor.commands.run.seen_outside import Seen
 from oomdoctor.records.codec import dumps
 from oomdoctor.records.report.report import Report
 from oomdoctor.redaction import HIDDEN, is_secret, text_without_secrets, without_secrets
-from oomdoctor.system.environment import all_variables, case_variables, hf_home, home
+from oomdoctor.system.environment import all_variables, case_variables, hf_token_file, home
 from oomdoctor.system.store.cases import CASE, PAGE, new_case
 from oomdoctor.system.store.record_files import writing
 
@@ -182,10 +182,8 @@ def known_secrets(command: Sequence[str] = ()) -> Secrets:
 
 def _of_files() -> Iterator[str]:
     """The saved tokens of Hugging Face, and the passwords of netrc, where W&B keeps its key."""
-    given = all_variables().get("HF_TOKEN_PATH")
-    path = Path(given).expanduser() if given else hf_home() / "token"
     with suppress(OSError, UnicodeDecodeError):
-        yield path.read_text(encoding="utf-8")
+        yield hf_token_file().read_text(encoding="utf-8")
     with suppress(OSError, netrc.NetrcParseError, UnicodeDecodeError):
         hosts = netrc.netrc(os.fspath(home() / ".netrc")).hosts.values()
         yield from (password for _, _, password in hosts if password)

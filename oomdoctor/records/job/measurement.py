@@ -175,6 +175,10 @@ class Measurement:
         assert peak is not None  # what was allocated is always known
         return peak
 
+    def least_bytes(self) -> int:
+        """What it needs if the allocator holds nothing beyond the tensors."""
+        return self.peak_allocated_bytes + (self.overhead_bytes or 0)
+
 
 @dataclass(frozen=True, slots=True)
 class OomEvent:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import PurePath
 
+from oomdoctor.records.configuration.adapters import compute_dtype
 from oomdoctor.records.configuration.config import TrainConfig, sequences_per_sample
 from oomdoctor.records.configuration.faults import config_faults
 from oomdoctor.records.configuration.label import label_of
@@ -169,9 +170,8 @@ def _padding(report: Report, config: TrainConfig) -> tuple[str, ...]:
         return ()
     if rows == 1 and config.objective == "default":
         return ()  # it is as long as itself
-    dtype = config.weights_dtype if config.autocast_dtype == "none" else config.autocast_dtype
     at_a_time = config.activation_checkpointing == "full"
-    each = dtype_bytes(dtype) + (1 if at_a_time else 0)
+    each = dtype_bytes(compute_dtype(config)) + (1 if at_a_time else 0)
     size = rows * sequences_per_sample(config) * config.sequence_length**2 * each
     held = "in all" if at_a_time else "in each layer"
     needs = f"rows without padding; for padded ones sdpa needs masks of {format_bytes(size)} {held}"
