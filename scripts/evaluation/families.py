@@ -255,7 +255,7 @@ def asked(limit: float, *question: Any) -> dict[str, Any]:
 
 
 def summary(answers: Mapping[str, Mapping[str, Any]]) -> str:
-    """How many types have all of their answers, or failed."""
+    """How many types have all of their answers, were refused one, or failed."""
     outcomes = [{row[method]["outcome"] for method in _METHODS} for row in answers.values()]
     all_answered = sum(one == {"answered"} for one in outcomes)
     failed = sum("failed" in one for one in outcomes)
@@ -264,7 +264,7 @@ def summary(answers: Mapping[str, Mapping[str, Any]]) -> str:
     )
     return (
         f"{all_answered} of {len(outcomes)} answered ({text_alone} of them on text alone), "
-        f"{failed} failed"
+        f"{len(outcomes) - all_answered - failed} refused with a reason, {failed} failed"
     )
 
 
@@ -292,10 +292,11 @@ _HEAD = """# Model types
 
 `plan` and `probe` take any model type that the installed transformers knows for a supported task.
 This table says what comes of each: the type's default configuration with at most four layers in
-each part, one sequence of 4,096 tokens or what its positions allow, bf16 on a GPU, simulated for
-full fine-tuning and for LoRA. It is no list that the program reads: it is what it answered. Some
-defaults are no model that can be built or trained, and some need a package that was not installed:
-these failed with the words of the library that are shown.
+each part, one sequence of 4,096 tokens or what its positions allow (two images for LeViT, whose
+batch norms need them), bf16 on a GPU, simulated for full fine-tuning and for LoRA. It is no list
+that the program reads: it is what it answered. Some defaults are no model that can be built or
+trained: these failed with the words of the library that are shown. The other refusals are limits,
+of oomdoctor or of the class, or name a missing package.
 """
 
 

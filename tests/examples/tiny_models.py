@@ -151,6 +151,23 @@ SPECIAL: dict[str, tuple[Task, str, dict[str, Any]]] = {
             "down_ops": [["Subsample", 8, 2, 4, 2, 2], ["Subsample", 8, 4, 4, 2, 2]],
         },
     ),
+    "reversible": (  # its layers have gradients only if their inputs do
+        "causal-lm",
+        "ReformerModelWithLMHead",
+        {
+            "model_type": "reformer",
+            "is_decoder": True,
+            "vocab_size": 512,
+            "attn_layers": ["local", "local"],
+            "hidden_size": 32,
+            "feed_forward_size": 64,
+            "num_attention_heads": 2,
+            "attention_head_size": 16,
+            "axial_pos_embds": False,
+            "max_position_embeddings": 128,
+            "local_attn_chunk_length": 16,
+        },
+    ),
     "without-loss": (
         "image-classification",
         "PPLCNetForImageClassification",

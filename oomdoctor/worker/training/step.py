@@ -33,6 +33,9 @@ _IMPOSSIBLE = {
     "Expected more than 1 value per channel": (
         "its batch norms need more than one value per channel; set micro_batch_size to 2 or more"
     ),
+    "does not require grad and does not have a grad_fn": (
+        "with this method, the code of this class lets no gradient reach what is trained"
+    ),
     "but its data is not allocated yet": (
         "cannot be simulated: its code reads the memory of a tensor; probe measures it"
     ),

@@ -48,13 +48,17 @@ def test_checkpointing_does_not_change_the_loss(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "reason"),
-    [("batch-norms", "set micro_batch_size to 2 or more"), ("without-loss", "has no loss")],
+    ("kind", "method", "reason"),
+    [
+        ("batch-norms", "full", "set micro_batch_size to 2 or more"),
+        ("reversible", "lora", "no gradient reach what is trained"),
+        ("without-loss", "full", "has no loss"),
+    ],
 )
-def test_a_step_that_no_training_can_run_says_why(kind: str, reason: str) -> None:
+def test_a_step_that_no_training_can_run_says_why(kind: str, method: str, reason: str) -> None:
     pytest.importorskip("transformers", minversion="5.24" if kind == "without-loss" else "5.0")
     with pytest.raises(UnsupportedError, match=reason):
-        losses_of(tiny_job(kind, micro_batch_size=1))
+        losses_of(tiny_job(kind, micro_batch_size=1, method=method))
 
 
 @pytest.mark.parametrize("kind", ["dense", "seq2seq"])
