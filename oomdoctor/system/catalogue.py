@@ -64,7 +64,6 @@ class RentedMachine:
     """A machine of a cloud or a notebook service: its card, and how many of it there are."""
 
     name: str
-    cloud: str
     card: str
     gpus: int
 
@@ -72,10 +71,9 @@ class RentedMachine:
 @cache
 def rented_machines() -> Mapping[str, RentedMachine]:
     """All built-in machines by their names in lower case."""
-    rows = data_of("machines.toml")["machines"]
     return {
-        name.lower(): RentedMachine(name, row["cloud"], card, count)
-        for row in rows
+        name.lower(): RentedMachine(name, card, count)
+        for row in data_of("machines.toml")["machines"]
         for card, counts in row["cards"].items()
         for name, count in counts.items()
     }

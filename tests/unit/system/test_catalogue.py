@@ -127,7 +127,7 @@ def test_a_rented_machine_stands_for_its_card() -> None:
         assert machine.card in names and card is not None and card.name == machine.card
         assert 1 <= machine.gpus <= 16
     azure = find_machine("standard_nd96isr_h100_v5")
-    assert azure is not None and (azure.cloud, azure.gpus) == ("Azure", 8)
+    assert azure is not None and azure.gpus == 8
     assert find_machine("Kaggle  2xt4") is not None and find_machine("p4d") is None
     assert [gpu.name for gpu in search_gpus("g6e.48xlarge")] == ["NVIDIA L40S"]
     assert "p4d.24xlarge" in nearest_gpus("p4d.24xlarg")
