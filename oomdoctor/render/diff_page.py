@@ -60,7 +60,8 @@ def outcome(word: str) -> str:
 
 def outcomes(rung: RungDiff) -> str:
     """`fits`, or `fits -> out of memory, short by 1.20 GiB`."""
-    both = dict.fromkeys((outcome(rung.outcome_before), outcome(rung.outcome_after)))
+    after = "package missing" if rung.lacks_package else outcome(rung.outcome_after)
+    both = dict.fromkeys((outcome(rung.outcome_before), after))
     short = rung.missed_by_bytes if rung.outcome_after != "fits" else None
     return " -> ".join(both) + (f", short by {format_bytes(short)}" if short else "")
 
@@ -137,6 +138,7 @@ def _consequence(diff: DiffAnswer) -> str:
         (_count(rungs, "largest", "better"), "allow", " a larger value"),
         (_count(rungs, "fewest", "worse"), "need", " more GPUs"),
         (_count(rungs, "fewest", "better"), "need", " fewer GPUs"),
+        (sum(one.lacks_package for one in rungs), "need", " a package that is not installed"),
     ]
     said = [(count, f"{verb}{'s' * (count == 1)}{rest}") for count, verb, rest in counts if count]
     if not rungs:

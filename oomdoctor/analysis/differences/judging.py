@@ -21,6 +21,7 @@ from oomdoctor.records.report.earlier_runs import (
     QuantityChange,
     RungDiff,
     ValueChange,
+    lacks_package,
 )
 
 # Memory is reserved in segments of at least this, for requests from 1 MiB on: kLargeBuffer in
@@ -125,7 +126,8 @@ def importance(one: RungDiff) -> tuple[float, ...]:
 
 def _verdict(before: Row, after: Row, quantities: tuple[QuantityChange, ...]) -> DiffVerdict:
     if before.outcome != after.outcome:
-        if _NOT_TRIED in (before.outcome, after.outcome):
+        untried = any(lacks_package(row.outcome, row.reason) for row in (before, after))
+        if untried or _NOT_TRIED in (before.outcome, after.outcome):
             return "different"
         if before.outcome == "fits":
             return "worse"

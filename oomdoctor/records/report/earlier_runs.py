@@ -99,6 +99,16 @@ class RungDiff:
     quantities: tuple[QuantityChange, ...]
     categories: tuple[CategoryChange, ...]
 
+    @property
+    def lacks_package(self) -> bool:
+        """Whether it ran before, and now only wants for a package."""
+        return self.outcome_before == "fits" and lacks_package(self.outcome_after, self.reason)
+
+
+def lacks_package(outcome: str, reason: str | None) -> bool:
+    """Whether a configuration did not run because a package is not installed."""
+    return outcome == "unsupported" and "pip install" in (reason or "")
+
 
 @dataclass(frozen=True, slots=True)
 class DiffAnswer:

@@ -159,6 +159,18 @@ def test_a_rung_that_was_skipped_says_nothing() -> None:
     assert answer.verdict == "different"
 
 
+def test_a_package_that_is_missing_now_is_no_worse_answer() -> None:
+    report = gpu_report()
+    reason = "needs Liger kernels: pip install liger-kernel; lower bound 942 MiB"
+    after = with_one(report, lambda one: replace(one, outcome="unsupported", reason=reason))
+    answer = diff(report, after)
+    assert (answer.verdict, diff(after, report).verdict) == ("different", "different")
+    text = headline(answer, "+-")[0]
+    assert "1 of" in text and "needs a package that is not installed" in text
+    other = diff(report, with_one(report, lambda one: replace(one, outcome="unsupported")))
+    assert other.verdict == "worse"
+
+
 @pytest.mark.parametrize(
     ("speed", "verdict"), [(0.97, "within"), (0.95, "worse"), (1.05, "better")]
 )
