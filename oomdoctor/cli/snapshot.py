@@ -41,7 +41,7 @@ def snapshot(options: SnapshotOptions) -> None:
     """
     from oomdoctor.cli.explain_sources import all_rooms, histories, read_file, rooms_named
     from oomdoctor.cli.option_reader import Reader, chosen_format
-    from oomdoctor.cli.streams.drawn import write_pictures
+    from oomdoctor.cli.streams.drawn import STDOUT, write_pictures
     from oomdoctor.explain.diagnose import diagnosis_of
     from oomdoctor.explain.evidence import evidence_of
     from oomdoctor.snapshot.changes import with_replays
@@ -92,4 +92,5 @@ def snapshot(options: SnapshotOptions) -> None:
         causes=failed[0].causes if failed else (),
         remedies=failed[0].remedies if failed else (),
     )
-    publish_report(report, chosen, options.answer.output_file, verbose=options.verbose)
+    if STDOUT not in (html, png):
+        publish_report(report, chosen, options.answer.output_file, verbose=options.verbose)

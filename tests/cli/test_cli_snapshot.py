@@ -143,6 +143,8 @@ def test_a_timeline_is_written_beside_the_page(file: Path, tmp_path: Path) -> No
     assert "<title>Memory timeline of memory_snapshot.pickle</title>" in text
     quiet = snapshot(str(file), "--html", str(html), "--quiet")
     assert quiet.stderr == "" and html.read_text() == text
+    printed = snapshot(str(file), "--html", "-")
+    assert (printed.stdout, printed.stderr) == (text, "")
     ended = snapshot(str(file), "--html", str(tmp_path / "none" / "timeline.html"))
     assert ended.returncode == 1 and "cannot write" in ended.stderr
 

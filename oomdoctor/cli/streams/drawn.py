@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from oomdoctor.cli.streams import output
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from oomdoctor.records.report.report import Report
     from oomdoctor.snapshot.history import History
@@ -67,13 +67,18 @@ def write_drawn(report: Report, files: Mapping[str, Path], chart: str, place: st
             made.append((files["png"], drawing.png(drawn)))
         if "svg" in files:
             made.append((files["svg"], drawing.svg(drawn)))
+    _put(made)
+
+
+def _put(made: Sequence[tuple[Path, str | bytes]], *, quiet: bool = False) -> None:
+    """Write files, or to stdout what is for it, and say so on stderr unless `quiet`."""
     for file, content in made:
         if file == STDOUT:
             output.print_content(content)
         else:
             output.write_file(file, content)
     written = " and ".join(str(file) for file, _ in made if file != STDOUT)
-    if written:
+    if written and not quiet:
         output.say(f"wrote {written}")
 
 
@@ -100,15 +105,14 @@ def write_pictures(
     if events > _MANY and not quiet:
         output.say_progress(f"{source}: drawing {events:,} events")
     timeline = timeline_of(source, drawn, written_by)
+    made: list[tuple[Path, str | bytes]] = []
     if html is not None:
         from oomdoctor.package_data import page_parts
         from oomdoctor.render.snapshot.timeline_page import PARTS, page
 
-        output.write_file(html, page(timeline, page_parts("timeline", PARTS)))
+        made.append((html, page(timeline, page_parts("timeline", PARTS))))
     if png is not None:
         from oomdoctor.render.snapshot import png as picture
 
-        output.write_file(png, picture.png(timeline))
-    if not quiet:
-        written = " and ".join(str(file) for file in (html, png) if file is not None)
-        output.say(f"wrote {written}")
+        made.append((png, picture.png(timeline)))
+    _put(made, quiet=quiet)
