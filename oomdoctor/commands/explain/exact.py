@@ -169,16 +169,16 @@ class _Search:
         if row.surely_fits or row.peak_device_bytes is None:
             return
         judge = simulation_on(known, simulators, card, _AS_IT_WAS)
-        offers, adapt = self.ways(config)
+        offers, adapt = self.ways(config, known.lora_targets())
         found = Search(config, verdict_of(row), judge, offers=offers, adapt=adapt).answer()
         if found.fitting:
             best, _ = found.fitting[0]
             self.answer = best, judge.row(best)
 
-    def ways(self, config: TrainConfig) -> tuple[Offers, Adapt]:
+    def ways(self, config: TrainConfig, targets: tuple[str, ...] = ()) -> tuple[Offers, Adapt]:
         """The changes that the program can make; of a file, as `plan --from` takes them."""
         if self._training is not None:
-            return offered(self._training, config)
+            return offered(self._training, config, targets)
         return self._offers, partial(with_autocast, config)
 
     def _offers(self, change: Change) -> bool:

@@ -49,9 +49,15 @@ class Ledger:
             self._name_targets(inspection.lora_targets)
 
     def inspected(self) -> TrainConfig:
-        """What the worker looks at the model with: LoRA on all layers, if a rung has that."""
+        """What the worker looks at the model with: LoRA on all layers, if that may be tried."""
         configs = [rung.config for rung in self.rungs]
+        if self.request.user_training is not None:  # a change of it may be LoRA
+            configs.append(TrainConfig(method="lora"))
         return next(filter(adapts_all_linear, configs), configs[0])
+
+    def lora_targets(self) -> tuple[str, ...]:
+        """The layers to name for LoRA; empty where peft takes `all-linear`."""
+        return self.inspection.lora_targets if self.inspection is not None else ()
 
     def _name_targets(self, targets: tuple[str, ...]) -> None:
         """Name the layers for LoRA, because peft does not take `all-linear` for this model.

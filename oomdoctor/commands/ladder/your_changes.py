@@ -31,7 +31,7 @@ from oomdoctor.analysis.search.ladder import (
 from oomdoctor.analysis.simulator.predicted_attempts import sizes_to_predict
 from oomdoctor.analysis.verdict import conclude
 from oomdoctor.commands.user_training import write_change
-from oomdoctor.records.configuration.config import Rung, TrainConfig
+from oomdoctor.records.configuration.config import Rung, TrainConfig, adapts_all_linear
 from oomdoctor.records.configuration.faults import cannot_run
 from oomdoctor.records.facts.choices import AUTO
 from oomdoctor.records.job.result import Attempt, ProbeResult, refused
@@ -149,9 +149,14 @@ def changed_rung(found: ChangeSet, label: str = YOURS) -> Rung:
     return Rung(f"{label} with {found.words}", found.config)
 
 
-def offered(training: UserTraining, config: TrainConfig) -> tuple[Offers, Adapt]:
-    """Which changes of a rung the user's files can hold, and how their program completes them."""
-    adapt = as_the_program_does(training, config)
+def offered(
+    training: UserTraining, config: TrainConfig, targets: tuple[str, ...] = ()
+) -> tuple[Offers, Adapt]:
+    """Which changes of a rung the user's files can hold, and how their program completes them.
+
+    `targets` are the layers to name for LoRA; empty where `all-linear` does.
+    """
+    adapt = as_the_program_does(training, config, targets)
 
     def offers(change: Change) -> bool:
         steps = change.steps(config)
@@ -160,9 +165,11 @@ def offered(training: UserTraining, config: TrainConfig) -> tuple[Offers, Adapt]
     return offers, adapt
 
 
-def search_yours(training: UserTraining, row: ProbeResult, judge: Judge) -> Answer:
-    """Search for changes with which the rung fits."""
-    offers, adapt = offered(training, row.config)
+def search_yours(
+    training: UserTraining, row: ProbeResult, judge: Judge, targets: tuple[str, ...] = ()
+) -> Answer:
+    """Search for changes with which the rung fits; for `targets` see `offered`."""
+    offers, adapt = offered(training, row.config, targets)
     own = verdict_of(row)
     return Search(row.config, own, judge, offers=offers, adapt=adapt, wanted=MOST_SHOWN).answer()
 
@@ -219,8 +226,13 @@ def shown(
     return tuple(_change(training, base, *pair) for pair in found[:MOST_SHOWN])
 
 
-def as_the_program_does(training: UserTraining, own: TrainConfig) -> Adapt:
-    """Completes a change to QLoRA with the program's own defaults, which need no line in a file."""
+def as_the_program_does(
+    training: UserTraining, own: TrainConfig, targets: tuple[str, ...] = ()
+) -> Adapt:
+    """Completes a change to LoRA or QLoRA.
+
+    QLoRA has the program's own defaults, which need no line in a file, and LoRA the `targets`.
+    """
     defaults: dict[str, Any] = {}
     for file in training.files:
         table = table_of(file.path, file.format)
@@ -228,8 +240,11 @@ def as_the_program_does(training: UserTraining, own: TrainConfig) -> Adapt:
     taken = {name: defaults[name] for name in _QLORA_DEFAULTS if name in defaults}
 
     def adapt(config: TrainConfig) -> TrainConfig:
-        quantized = config.method == "qlora" and own.method != "qlora"
-        return replace(config, **taken) if quantized else config
+        if config.method == "qlora" and own.method != "qlora":
+            config = replace(config, **taken)
+        if targets and own.method == "full" and adapts_all_linear(config):
+            config = replace(config, lora_targets=targets)
+        return config
 
     return adapt
 

@@ -159,7 +159,7 @@ def find_yours(known: Findings, simulators: Simulators) -> YourRung | None:
         if row.tokens_per_s is None:
             nothing = "its speed cannot be estimated, so no change is known to make it faster"
         return answer_faster(training, row, better, tried, nothing)
-    answer = search_yours(training, row, judge)
+    answer = search_yours(training, row, judge, known.lora_targets())
     card_for = partial(room_for, own=card.capability, headroom=request.headroom)
     return answer_fits(training, row, answer, judge, card_for)
 

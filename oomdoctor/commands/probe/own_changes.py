@@ -104,6 +104,7 @@ def _promising(
 
     Where none is, also the words of all that were simulated, and why they do not help.
     """
+    targets = state.lora_targets()
     if row.outcome in ("fits", "unsupported"):
         changes = yours.other_changes(training, row)
         if simulation is None:
@@ -117,8 +118,8 @@ def _promising(
         better, tried = yours.simulate_faster(changes, simulation.rows, own)
         return [one for one, _ in better], (tried, "no single change is faster")
     if simulation is None:
-        return tuple(sets_in_order(row.config, *yours.offered(training, row.config))), None
-    answer = yours.search_yours(training, row, simulation)
+        return tuple(sets_in_order(row.config, *yours.offered(training, row.config, targets))), None
+    answer = yours.search_yours(training, row, simulation, targets)
     words = tuple(one.words for one, _ in answer.judged)
     return [one for one, _ in answer.fitting], (words, _why_none(state, row, answer, simulation))
 

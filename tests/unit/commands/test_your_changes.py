@@ -115,6 +115,15 @@ def test_only_what_the_files_can_hold_is_offered() -> None:
     assert "shard" not in keys  # it trains on one GPU
 
 
+def test_lora_names_the_layers_where_peft_does_not_take_all() -> None:
+    targets = ("in_proj", "x_proj")
+    _, adapt = offered(training(), OWN, targets)
+    assert OWN.method == "full"
+    assert adapt(replace(OWN, method="lora")).lora_targets == targets
+    assert adapt(replace(OWN, method="lora", lora_targets=("q_proj",))).lora_targets == ("q_proj",)
+    assert offered(training(), OWN)[1](replace(OWN, method="lora")).lora_targets == "all-linear"
+
+
 def test_only_what_is_faster_by_more_than_the_error_counts() -> None:
     changes = to_speed_up(row("fits", activation_checkpointing="full").config)[:3]
     speeds = dict(zip((one.words for one in changes), (101.0, 150.0, 200.0), strict=True))
