@@ -92,15 +92,10 @@ def spoken(case: Case, lines: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _with_own_config(case: Case, line: str) -> str:
-    """A line for TRL with the configuration class of the trainer that the traceback shows."""
-    own = next(
-        (
-            name
-            for word, name in COMMANDS.items()
-            if case.shows(rf"(?i)\b(?:unsloth)?{word}_?trainer")
-        ),
-        None,
-    )
+    """A line for TRL with the configuration class of the trainer that the text shows."""
+    names = {rf"(?i)\b(?:unsloth)?{word}_?trainer": name for word, name in COMMANDS.items()}
+    shown = (name for mark, name in names.items() if case.shows(mark) or case.logged(mark))
+    own = next(shown, None)
     return line if own is None else line.replace("SFTConfig(", f"{own}(")
 
 

@@ -64,6 +64,15 @@ def test_no_expandable_segments_where_they_are_on_or_cannot_be() -> None:
     assert _find(answer(frames=windows, **gaps), "expandable segments") is None
 
 
+def test_a_trainer_of_trl_that_only_the_text_names_gets_its_own_configuration() -> None:
+    text = (
+        "My own DPOTrainer of trl crashes half way:\nCUDA out of memory. Tried to allocate "
+        "2.39 GiB. GPU 0 has a total capacity of 22.19 GiB of which 1.72 GiB is free."
+    )
+    batch = _find(_read(text), "smaller micro-batch")
+    assert batch is not None and batch.lines["trl"].startswith("DPOConfig(")
+
+
 def test_no_smaller_batch_at_batch_one() -> None:
     one = answer(phase="forward", frames=LAYER, given=Given(micro_batch_size=1))
     assert _find(one, "smaller micro-batch") is None
