@@ -95,8 +95,6 @@ OURS = {
     "oomdoctor.records",
     "oomdoctor.records.facts",
     "oomdoctor.records.facts.choices",
-    "oomdoctor.stacks",
-    "oomdoctor.stacks.export",
     "oomdoctor.render.charts",
 }
 # typer, and what its versions bring along; the older ones import rich as soon as they are imported.
