@@ -8,6 +8,7 @@ every operator: a kernel takes memory that no tensor shows, and the allocator ro
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -100,10 +101,14 @@ def measure(job: ProbeJob, progress: PhaseFile) -> Measurement:
 def built(
     job: ProbeJob, meter: meters.Meter, progress: PhaseFile
 ) -> tuple[Setup, list[Batch], Marks]:
-    """The rung on this rank's device, the micro-batches that the device holds, and its marks."""
+    """The rung on this rank's device, the micro-batches that the device holds, and its marks.
+
+    What building leaves in cycles is collected: otherwise a step would have it by chance.
+    """
     enter(meter, progress, "load", "load")
     device, marks = own_device(job.device_type), Marks(progress)
     setup = build(job, device, marks, on_host=meter.on_host)
+    gc.collect()
     return setup, held_batches(setup), marks
 
 
