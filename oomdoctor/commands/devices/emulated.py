@@ -66,9 +66,9 @@ def emulated_gpus(text: str, *, alone: bool = False, ranks: int = 1) -> Emulated
         ValueError: the card is unknown, or the number is 0 or above 64.
     """
     count, name = split_count(text)
-    machine = find_machine(text)
+    machine = find_machine(name)
     if machine is not None:
-        count, name = machine.gpus, machine.card
+        count, name = split_count(f"{count * machine.gpus}x{machine.card}")
     card = of_ranks(card_named(name, 0.0), ranks)
     check_vendor(card)
     return EmulatedGpus(card, count, alone)

@@ -290,8 +290,9 @@ def _card_warnings(cards: tuple[Card, ...], request: SurveyRequest) -> list[Warn
         by_speed = request.rank_by == "throughput" and ranks
         found.append(warning("no_card", sizes=sizes, by_peak=by_speed))
     found += [one for card in cards for one in variant_warnings(card)]
-    if request.plan is not None and request.most_gpus() == 1:
-        rented = [machine for name in request.plan.gpus if (machine := find_machine(name))]
+    plan = request.plan
+    if plan is not None and plan.fewest is None and request.most_gpus() == 1:
+        rented = [machine for name in plan.gpus if (machine := find_machine(name))]
         found += [
             warning("several_gpus", machine=machine.name, gpus=machine.gpus)
             for machine in rented

@@ -101,7 +101,7 @@ class RungDiff:
 
     @property
     def lacks_package(self) -> bool:
-        """Whether it ran before, and now only wants for a package."""
+        """Whether it ran before, and does not now because a package is not installed."""
         return self.outcome_before == "fits" and lacks_package(self.outcome_after, self.reason)
 
 

@@ -36,6 +36,10 @@ def test_a_rented_machine_has_all_of_its_gpus() -> None:
     gpus = emulated.emulated_gpus("p4d.24xlarge")
     assert (gpus.count, gpus.card.name) == (8, "NVIDIA A100-SXM4-40GB")
     assert emulated.emulated_gpus("Colab T4").count == 1
+    assert emulated.emulated_gpus("Kaggle 2xT4").count == 2
+    assert emulated.emulated_gpus("2xp4d.24xlarge").count == 16
+    with pytest.raises(ValueError, match="not 72"):
+        emulated.emulated_gpus("9xp4d.24xlarge")
 
 
 def test_a_size_is_a_card_without_a_name() -> None:

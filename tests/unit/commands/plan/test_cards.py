@@ -22,6 +22,7 @@ from oomdoctor.records.job.costs import Calibration
 from oomdoctor.records.job.model import ModelRef, ModelSpec, ParameterCounts
 from oomdoctor.records.job.result import Attempt
 from oomdoctor.records.report.plan import CardPicks, PlanRequest, Sweep
+from oomdoctor.records.report.searched import GpuRange
 from oomdoctor.system.store.calibration import Learned, remember
 from oomdoctor.units import GIB, MIB
 
@@ -344,3 +345,5 @@ def test_a_plan_for_one_gpu_of_a_machine_says_so() -> None:
     (warning,) = _card_warnings(cards, survey_request(plan=plan))
     assert warning.message.startswith("g5.12xlarge has 4 GPUs, and this plan is for one of them;")
     assert _card_warnings(cards, survey_request(plan=plan, gpus=4)) == []
+    fewest = replace(plan, fewest=GpuRange(1, 8))
+    assert _card_warnings(cards, survey_request(plan=fewest)) == []
