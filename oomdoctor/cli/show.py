@@ -64,13 +64,14 @@ def show(options: ShowOptions) -> None:
     """
     from oomdoctor.cli.option_reader import chosen_format
     from oomdoctor.cli.stored_request import drawn_files
-    from oomdoctor.cli.streams.drawn import STDOUT, check_drawn, write_drawn
+    from oomdoctor.cli.streams.drawn import check_drawn, leaves_answer, write_drawn
     from oomdoctor.commands.ladder.unfinished import stored_report
     from oomdoctor.system.store.run_list import open_run
     from oomdoctor.system.store.stored import stored_runs
 
     chosen = chosen_format("show", options.answer)
     files = drawn_files(options)
+    answers = leaves_answer(files.values(), chosen, options.answer.output_file)
     check_drawn(files)
     if options.list_:
         from oomdoctor.render.runs_page import listed_as_before, run_list
@@ -82,5 +83,5 @@ def show(options: ShowOptions) -> None:
     report = _gathered(options.run) or _case(options) or stored_report(open_run(options.run))
     write_drawn(report, files, options.chart, options.rung)
     asked = chosen != "table" or options.answer.output_file is not None
-    if STDOUT not in files.values() and (asked or not files):
+    if answers and (asked or not files):
         publish_report(report, chosen, options.answer.output_file, verbose=options.verbose)

@@ -41,7 +41,7 @@ def snapshot(options: SnapshotOptions) -> None:
     """
     from oomdoctor.cli.explain_sources import all_rooms, histories, read_file, rooms_named
     from oomdoctor.cli.option_reader import Reader, chosen_format
-    from oomdoctor.cli.streams.drawn import STDOUT, write_pictures
+    from oomdoctor.cli.streams.drawn import leaves_answer, write_pictures
     from oomdoctor.explain.diagnose import diagnosis_of
     from oomdoctor.explain.evidence import evidence_of
     from oomdoctor.snapshot.changes import with_replays
@@ -58,6 +58,7 @@ def snapshot(options: SnapshotOptions) -> None:
     reader = Reader("snapshot")
     reader.exclude(options)
     reader.check()
+    answers = leaves_answer((options.html, options.png), chosen, options.answer.output_file)
     asked = rooms_named(options.gpu or ())
     if options.png is not None:
         from oomdoctor.render.snapshot.png import need_picture
@@ -92,5 +93,5 @@ def snapshot(options: SnapshotOptions) -> None:
         causes=failed[0].causes if failed else (),
         remedies=failed[0].remedies if failed else (),
     )
-    if STDOUT not in (html, png):
+    if answers:
         publish_report(report, chosen, options.answer.output_file, verbose=options.verbose)

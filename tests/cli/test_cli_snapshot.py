@@ -145,6 +145,10 @@ def test_a_timeline_is_written_beside_the_page(file: Path, tmp_path: Path) -> No
     assert quiet.stderr == "" and html.read_text() == text
     printed = snapshot(str(file), "--html", "-")
     assert (printed.stdout, printed.stderr) == (text, "")
+    for more in (("--json",), ("--output", str(tmp_path / "answer.json"))):
+        refused = snapshot(str(file), "--html", "-", *more)
+        told = refused.stdout + refused.stderr
+        assert refused.returncode == 2 and "cannot both go to stdout" in told
     ended = snapshot(str(file), "--html", str(tmp_path / "none" / "timeline.html"))
     assert ended.returncode == 1 and "cannot write" in ended.stderr
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oomdoctor.cli.streams import output
+from oomdoctor.errors import usage_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +16,20 @@ if TYPE_CHECKING:
 
 STDOUT = Path("-")
 _MANY = 300_000  # events; drawing more takes a noticeable time
+
+
+def leaves_answer(files: Iterable[Path | None], form: str, output_file: Path | None) -> bool:
+    """Whether the answer in this form has a place, which the files may take from it: stdout.
+
+    Raises:
+        OomDoctorError: both were asked for on stdout (exit 2).
+    """
+    if STDOUT not in files:
+        return True
+    if form != "table" or output_file is not None:  # which prints the table, too
+        message = "a page or picture and the answer cannot both go to stdout"
+        raise usage_error("bad_option", message, "name a file for the page or picture")
+    return False
 
 
 def check_drawn(files: Mapping[str, Path]) -> None:
