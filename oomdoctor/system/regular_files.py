@@ -14,6 +14,7 @@ import re
 import stat
 from codecs import BOM_UTF8
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -45,6 +46,15 @@ def exists(path: Path) -> bool:
     except ValueError:  # a name with a NUL
         return False
     return True
+
+
+def latest_first(paths: Iterable[Path]) -> list[Path]:
+    """The files that are still there, the one that was written last first."""
+    found: list[tuple[float, Path]] = []
+    for path in paths:
+        with suppress(OSError):
+            found.append((path.stat().st_mtime, path))
+    return [path for _, path in sorted(found, reverse=True)]
 
 
 def is_there(path: Path) -> bool:

@@ -25,7 +25,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import NoReturn, TextIO
 
 from oomdoctor.system.environment import variable
 from oomdoctor.worker.replacing import module_if_there, replaced
@@ -68,6 +68,8 @@ def serve(run_job: Callable[[Path, Path], None], *, isolated: bool = True) -> in
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when a survey stops
     requests, events = _private_streams()
+    if not isolated:
+        _without_hub_kernels()
     _preload(compiles=isolated)
     _tell(events, {"ready": os.getpid()})
     for line in requests:
@@ -98,6 +100,20 @@ def _preload(*, compiles: bool) -> None:
             module_if_there(name)  # if a version does not have one, only each child is slower
     gc.freeze()  # the libraries stay: later collections need not look at them
     gc.enable()
+
+
+def _without_hub_kernels() -> None:
+    """Let no library load compiled code from the hub, as bitsandbytes does when it is imported.
+
+    A simulation runs no kernel, and a login node may wait a minute for a network.
+    """
+    kernels = module_if_there("kernels")
+    if kernels is not None:
+        vars(kernels)["get_kernel"] = _refuse_kernel
+
+
+def _refuse_kernel(name: str, *_: object, **__: object) -> NoReturn:
+    raise ImportError(f"a simulation loads no kernel from the hub: {name}")
 
 
 @contextlib.contextmanager

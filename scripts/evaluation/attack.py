@@ -213,8 +213,72 @@ def arguments(chance: random.Random, folder: Path) -> list[str]:
     return chance.choices(words, k=chance.randrange(1, 8))
 
 
+def stored(chance: random.Random, folder: Path) -> list[str]:
+    """What earlier commands left, with something else in the place of one file or folder."""
+    shutil.copytree(_template(folder.parent), folder / "kept", symlinks=True)
+    (folder / "config.json").write_text(json.dumps(MODEL), encoding="utf-8")
+    paths = sorted((folder / "kept").rglob("*"))
+    name = chance.choice(sorted({re.sub(r"[0-9a-f]{6,}|[0-9]+", "N", one.name) for one in paths}))
+    alike = [one for one in paths if re.sub(r"[0-9a-f]{6,}|[0-9]+", "N", one.name) == name]
+    for path in chance.choices(alike, k=chance.randrange(1, 3)):
+        _plant(chance, path)
+    run = next(iter((folder / "kept" / "oomdoctor" / "runs").glob("2*")), folder)
+    return list(chance.choice(
+        (["runs"], ["show"], ["show", run.name], ["show", "--list"], ["env"], ["watch", "--json"],
+         ["runs", "--prune", "--keep", "0", "--yes"], ["export", run.name], ["diff"],
+         ["show", str(run), "--html", str(folder / "page.html")],
+         ["plan", str(folder), "--gpu", "L4", "--recipe", "quick"])
+    ))  # fmt: skip
+
+
+def _plant(chance: random.Random, path: Path) -> None:
+    """Put something that nobody expects in the place of a file or a folder."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+    if not path.parent.is_dir():  # another plant has taken it
+        return
+    kind = chance.choice(("nothing", "link", "loop", "folder", "pipe", "empty", "noise", "big"))
+    if kind == "link":
+        path.symlink_to("/nonexistent/there")
+    elif kind == "loop":
+        path.symlink_to(path.name)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "big":
+        path.touch()
+        os.truncate(path, 3 << 30)
+    elif kind != "nothing":
+        path.write_bytes(b"" if kind == "empty" else chance.randbytes(3000))
+
+
+def _template(kept: Path) -> Path:
+    """A folder for `XDG_STATE_HOME` and `XDG_CACHE_HOME` in which commands left their files."""
+    made = kept / "template"
+    if not made.exists():
+        (kept / "model").mkdir()
+        (kept / "model" / "config.json").write_text(json.dumps(MODEL), encoding="utf-8")
+        variables = {"XDG_STATE_HOME": str(made), "XDG_CACHE_HOME": str(made)}
+        for gpu in ("L4", "H100"):
+            words = ["plan", str(kept / "model"), "--gpu", gpu, "--recipe", "quick"]
+            list(_faults(words, kept, kept, variables))
+        if python := os.environ.get("OOMDOCTOR_CUDA_PYTHON"):
+            code = "import torch; torch.empty(1 << 40, device='cuda')"
+            words = ["run", "--emulate", "L4", "--stop-at-oom", "--", python, "-c", code]
+            list(_faults(words, kept, kept, {"XDG_STATE_HOME": str(made)}))
+        (made / "oomdoctor" / "calibration").mkdir()
+        (made / "oomdoctor" / "calibration" / "l4-0.json").write_text("{}", encoding="utf-8")
+        log = {"pid": 1, "host": "elsewhere", "started_at": "2026-01-01T00:00:00+00:00"}
+        (made / "oomdoctor" / "live").mkdir(exist_ok=True)
+        (made / "oomdoctor" / "live" / "1.jsonl").write_text(json.dumps(log), encoding="utf-8")
+    return made
+
+
 KINDS: dict[str, Callable[[random.Random, Path], list[str]]] = {
-    kind.__name__: kind for kind in (logs, snapshots, models, settings, reports, arguments)
+    kind.__name__: kind for kind in (logs, snapshots, models, settings, reports, arguments, stored)
 }
 
 
@@ -266,6 +330,7 @@ def _faults(
                 "PYTHONPATH": str(ROOT),
                 "HF_HUB_OFFLINE": "1",
                 "XDG_STATE_HOME": str(kept / "state"),
+                **_places(folder),
                 **(variables or {}),
             },
             stdin=subprocess.DEVNULL,
@@ -289,6 +354,13 @@ def _faults(
         CONTROL.search(page.read_bytes()) or b"<script>alert" in page.read_bytes()
     ):
         yield "a page with control characters or a script of the input"
+
+
+def _places(folder: Path) -> dict[str, str]:
+    """The variables that send a command to what was stored for it, if anything was."""
+    there = folder / "kept"
+    names = ("XDG_STATE_HOME", "XDG_CACHE_HOME") if there.is_dir() else ()
+    return dict.fromkeys(names, str(there))
 
 
 def _full_disks(options: argparse.Namespace, kept: Path) -> Row:

@@ -14,8 +14,8 @@ import pytest
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.report.watch import LiveHeader
 from oomdoctor.system.machine.lock import device_lock, is_marked, mark
-from oomdoctor.system.regular_files import text_of
-from oomdoctor.system.store import live_logs
+from oomdoctor.system.regular_files import latest_first, text_of
+from oomdoctor.system.store import calibration, live_logs
 from oomdoctor.system.store.cases import CASE, open_case
 from oomdoctor.system.store.run_folders import (
     PARTIAL,
@@ -111,3 +111,15 @@ def test_a_link_out_of_a_folder_is_read_as_what_it_leads_to(tmp_path: Path) -> N
     (tmp_path / "round").symlink_to("round")
     with pytest.raises(OSError, match="symbolic links"):
         text_of(tmp_path / "round", 100)
+
+
+def test_a_file_that_is_gone_when_it_is_looked_at(tmp_path: Path) -> None:
+    """Another process removed it, or a link leads nowhere: `plan` ended with an internal error."""
+    for name, when in (("old", 1), ("new", 2)):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (when, when))
+    (tmp_path / "gone").symlink_to("nowhere")
+    assert [path.name for path in latest_first(tmp_path.iterdir())] == ["new", "old"]
+    calibration._folder().mkdir(parents=True)
+    (calibration._folder() / "l4.json").symlink_to("nowhere")
+    assert calibration.newest(lambda _: True) is None

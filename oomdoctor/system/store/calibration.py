@@ -19,6 +19,7 @@ from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.job.costs import CalibratedBy, Calibration
 from oomdoctor.records.job.machine import Gpu
 from oomdoctor.system.environment import state_dir
+from oomdoctor.system.regular_files import latest_first
 from oomdoctor.system.store.record_files import read_record, write_record
 from oomdoctor.units import format_bytes
 
@@ -83,9 +84,8 @@ def newest(is_meant: Callable[[str], bool]) -> Learned | None:
     folder shared with the compute nodes holds what `probe` learned there. What was learned under a
     cap counts only if there is nothing else.
     """
-    paths = sorted(_folder().glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
     capped = None
-    for path in paths:
+    for path in latest_first(_folder().glob("*.json")):
         with suppress(OomDoctorError):
             learned = read_record(Learned, path)
             if not is_meant(learned.gpu_name):

@@ -21,7 +21,7 @@ from typing import Any, TextIO, TypeVar
 
 from oomdoctor.records.report.watch import LIVE_SCHEMA, LiveEvent, LiveGpu, LiveHeader, LiveStep
 from oomdoctor.system.environment import state_dir
-from oomdoctor.system.regular_files import opened
+from oomdoctor.system.regular_files import latest_first, opened
 
 _KEPT_S = 7 * 24 * 3600  # a log of a process that has ended is removed after a week
 _LONGEST_HEADER = 1 << 20  # characters
@@ -80,11 +80,7 @@ def new_log_file() -> Path:
 
 def log_files() -> list[Path]:
     """The live logs, the one that was written last first."""
-    found: list[tuple[float, Path]] = []
-    for path in live_folder().glob("*.jsonl"):
-        with suppress(OSError):
-            found.append((path.stat().st_mtime, path))
-    return [path for _, path in sorted(found, reverse=True)]
+    return latest_first(live_folder().glob("*.jsonl"))
 
 
 def read_header(path: Path) -> LiveHeader | None:
