@@ -10,9 +10,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from oomdoctor.analysis.allocator.caching import CachingAllocator
 from oomdoctor.analysis.allocator.records import Mark, Replay
-from oomdoctor.analysis.allocator.replay import replay, replay_order
+from oomdoctor.analysis.allocator.replay import replay_order
 from oomdoctor.analysis.allocator.settings import AllocatorSettings, EqualBlocks
 from oomdoctor.records.report.snapshot import ReplayedRun
 from oomdoctor.snapshot.blocks import Lives
@@ -91,10 +90,9 @@ class Runs:
     ) -> Replay:
         order = self.order
         self._left -= len(order.events)
-        allocator = CachingAllocator(capacity_bytes, settings)
-        if allocator.is_plain:
-            return replay_order(order.events, sizes, order.marks, settings, capacity_bytes)
-        return replay(_with_sizes(order.events, sizes), allocator, order.marks)
+        return replay_order(
+            order.events, sizes, order.marks, settings, capacity_bytes=capacity_bytes
+        )
 
     def _disagreement(self) -> str | None:
         """Find the rule that makes a replay agree with the trace; why there is none."""
@@ -134,11 +132,6 @@ class Runs:
                 self.settings = settings
                 return True
         return False
-
-
-def _with_sizes(events: Sequence[int], sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    for event in events:
-        yield (event, sizes[event - 1]) if event > 0 else (-event, -sizes[-event - 1])
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,7 @@ class CachingAllocator:
         rounded = round_size(size, self._divisions) if self._divisions else (size + 511) & -512
         small, large = self.pools_of(stream) if stream else (self._small, self._large)
         pool = small if rounded <= SMALL_LIMIT else large
-        found = pool.take_best_fit(rounded) if self.is_plain else self._cached(pool, rounded)
+        found = self._cached(pool, rounded)
         if found is None:
             found = self.obtain(pool, rounded, size)
         if found.size - rounded > pool.keep and rounded < self._split_below:

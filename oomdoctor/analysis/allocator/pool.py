@@ -120,16 +120,6 @@ class Pool:
             return before
         return block
 
-    def take_best_fit(self, size: int) -> Block | None:
-        """The smallest free block of at least `size` bytes, removed from the pool."""
-        at = bisect_left(self.keys, size << ADDRESS_BITS)
-        if at == len(self.keys):
-            return None
-        del self.keys[at]
-        block = self.blocks.pop(at)
-        block.key = 0
-        return block
-
     def first_of(self, size: int) -> int:
         """The index of the smallest free block of at least `size` bytes; the length if none."""
         return bisect_left(self.keys, size << ADDRESS_BITS)

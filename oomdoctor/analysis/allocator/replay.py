@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice, starmap
+from itertools import starmap
 from operator import length_hint
 
 from oomdoctor.analysis.allocator.caching import CachingAllocator
@@ -19,25 +19,6 @@ from oomdoctor.analysis.allocator.records import (
 from oomdoctor.analysis.allocator.settings import AllocatorSettings
 
 _DEFAULTS = AllocatorSettings()
-Event = tuple[int, int]
-"""A block and its bytes: it is born if they are above zero, and dies if below."""
-
-
-def replay(
-    events: Iterable[Event],
-    allocator: CachingAllocator,
-    marks: Iterable[Mark | tuple[int, str]] = (),
-) -> Replay:
-    """Play births (size above 0) and deaths (below 0) until the end or until memory runs out.
-
-    `marks` say at which event a window begins; the peaks are reset there, and the cache is emptied
-    if the mark says so. The allocator keeps its state, and blocks that are already in it count.
-
-    Raises:
-        KeyError: a block dies that is not alive.
-        ValueError: the marks are not in order.
-    """
-    return _replayed(_Run(allocator, iter(events)), allocator, marks)
 
 
 def replay_order(
@@ -47,18 +28,22 @@ def replay_order(
     settings: AllocatorSettings = _DEFAULTS,
     limit_bytes: int | None = None,
     streams: Sequence[int] | None = None,
+    capacity_bytes: int | None = None,
 ) -> Replay:
-    """Replay `+(i + 1)`, the birth of block i of `sizes`, and `-(i + 1)`, its death.
+    """Replay `+(i + 1)`, the birth of block i of `sizes`, and `-(i + 1)`, its death, on a new
+    allocator, until the end or until memory runs out.
 
-    It gives what `replay` gives for the same events, on a new allocator and sooner. Blocks of 0
-    bytes are passed over, but counted. `limit_bytes` is the most the process may reserve. `streams`
-    has the stream that allocates each block, if there are others than the default one.
+    Blocks of 0 bytes are passed over, but counted. `marks` say at which event a window begins; the
+    peaks are reset there, and the cache is emptied if the mark says so. `limit_bytes` is the most
+    the process may reserve, `capacity_bytes` what the device has for it. `streams` has the stream
+    that allocates each block, if there are others than the default one.
 
     Raises:
+        KeyError: a block dies that is not alive.
         ValueError: the marks are not in order.
     """
-    allocator = CachingAllocator(None, settings, limit_bytes=limit_bytes)
-    run: _Run | _PlainRun = _Run(allocator, _with_sizes(events, sizes), streams)
+    allocator = CachingAllocator(capacity_bytes, settings, limit_bytes=limit_bytes)
+    run: _Run | _PlainRun = _Run(allocator, events, sizes, streams)
     if allocator.is_plain:
         run = _PlainRun(events, PlainBlocks(allocator, sizes, streams))
     return _replayed(run, allocator, marks)
@@ -91,38 +76,33 @@ def _replayed(
     )
 
 
-def _with_sizes(events: Iterable[int], sizes: Sequence[int]) -> Iterator[Event]:
-    for event in events:
-        yield (event, sizes[event - 1]) if event > 0 else (-event, -sizes[-event - 1])
-
-
 @dataclass(slots=True)
 class _Run:
     """A replay across its windows, with a call for each event: how far it came, why it ended."""
 
     allocator: CachingAllocator
-    events: Iterator[Event]
-    streams: Sequence[int] | None = None
+    events: Sequence[int]
+    sizes: Sequence[int]
+    streams: Sequence[int] | None
     played: int = 0
     out_of_memory: OutOfMemory | None = None
 
     def play(self, count: int | None) -> None:
         """Play the next `count` events, or all."""
-        allocate, free, streams = self.allocator.allocate, self.allocator.free, self.streams
-        index = self.played - 1
+        sizes, streams = self.sizes, self.streams
+        end = len(self.events) if count is None else self.played + count
         try:
-            for index, (block, size) in enumerate(  # noqa: B007 - where it ends
-                islice(self.events, count), self.played
-            ):
-                if size > 0:
-                    allocate(block, size, 0 if streams is None else streams[block - 1])
-                elif size < 0:
-                    free(block)
+            for event in self.events[self.played : end]:
+                block = abs(event) - 1
+                if not sizes[block]:
+                    pass
+                elif event > 0:
+                    self.allocator.allocate(block, sizes[block], streams[block] if streams else 0)
+                else:
+                    self.allocator.free(block)
+                self.played += 1
         except OutOfDeviceMemory as failure:
-            self.played = index
             self.out_of_memory = failure.record
-        else:
-            self.played = index + 1
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from rising_addresses import Rising
 from oomdoctor.analysis.allocator.caching import CachingAllocator
 from oomdoctor.analysis.allocator.device import Device
 from oomdoctor.analysis.allocator.records import OutOfDeviceMemory
-from oomdoctor.analysis.allocator.replay import replay
+from oomdoctor.analysis.allocator.replay import replay_order
 from oomdoctor.analysis.allocator.settings import AllocatorSettings
 from oomdoctor.units import KIB, MIB
 
@@ -158,15 +158,14 @@ def test_the_last_page_may_go_beyond_the_limit() -> None:
 
 def test_a_fragmenting_trace_reserves_less() -> None:
     """Activations that grow a little every step leave holes in segments of their own."""
-    events: list[tuple[int, int]] = []
-    block = 0
+    events: list[int] = []
+    sizes: list[int] = []
     for step in range(20):
-        sizes = [(30 + step) * MIB, (45 + step) * MIB, (60 + 2 * step) * MIB]
-        events += [(block + at, size) for at, size in enumerate(sizes)]
-        events += [(block + at, -size) for at, size in enumerate(sizes)]
-        block += len(sizes)
-    default = replay(events, CachingAllocator())
-    expandable = replay(events, _allocator())
+        sizes += [(30 + step) * MIB, (45 + step) * MIB, (60 + 2 * step) * MIB]
+        blocks = range(len(sizes) - 2, len(sizes) + 1)
+        events += [*blocks, *(-block for block in blocks)]
+    default = replay_order(events, sizes)
+    expandable = replay_order(events, sizes, settings=AllocatorSettings(expandable_segments=True))
     assert expandable.peak_allocated_bytes <= default.peak_allocated_bytes
     # The largest step is 49 + 64 + 98 = 211 MiB: eleven pages.
     assert expandable.peak_reserved_bytes == 220 * MIB

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from oomdoctor.analysis.allocator.caching import CachingAllocator
 from oomdoctor.analysis.allocator.records import OutOfMemory, format_size, out_of_memory_message
-from oomdoctor.analysis.allocator.replay import replay
+from oomdoctor.analysis.allocator.replay import replay_order
 from oomdoctor.explain.reading.parse import parse_oom
 from oomdoctor.units import GIB, KIB, MIB
 
@@ -71,8 +70,8 @@ def test_the_explainer_reads_every_figure_back() -> None:
 
 
 def test_a_failed_replay_can_be_told_and_read() -> None:
-    events = [(1, 300 * MIB), (2, 3 * MIB), (3, 800 * MIB)]
-    seen = replay(events, CachingAllocator(1000 * MIB))
+    sizes = [300 * MIB, 3 * MIB, 800 * MIB]
+    seen = replay_order([1, 2, 3], sizes, capacity_bytes=1000 * MIB)
     assert seen.out_of_memory is not None
     event = parse_oom(out_of_memory_message(seen.out_of_memory, total_bytes=1024 * MIB + 512 * MIB))
     assert event is not None
@@ -84,8 +83,7 @@ def test_a_failed_replay_can_be_told_and_read() -> None:
 
 
 def test_without_a_capacity_the_rest_of_the_device_is_free() -> None:
-    events = [(1, 300 * MIB), (2, 400 * MIB)]
-    seen = replay(events, CachingAllocator(limit_bytes=600 * MIB))
+    seen = replay_order([1, 2], [300 * MIB, 400 * MIB], limit_bytes=600 * MIB)
     assert seen.out_of_memory is not None
     event = parse_oom(out_of_memory_message(seen.out_of_memory, total_bytes=GIB))
     assert event is not None

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oomdoctor.analysis.allocator import replay
 from oomdoctor.analysis.allocator.caching import CachingAllocator
 from oomdoctor.analysis.allocator.records import Mark
-from oomdoctor.analysis.allocator.replay import replay, replay_order
+from oomdoctor.analysis.allocator.replay import replay_order
 from oomdoctor.analysis.allocator.settings import AllocatorSettings
 from oomdoctor.units import MIB
 
@@ -25,17 +28,18 @@ SETTINGS = {
 }
 
 
-class _OfStreams(CachingAllocator):
-    """Allocates each block on its stream."""
+class _Called(CachingAllocator):
+    """One that gets a call for each event."""
 
     def __init__(
-        self, settings: AllocatorSettings, limit: int | None, streams: list[int] | None
+        self,
+        capacity_bytes: int | None = None,
+        settings: AllocatorSettings = SETTINGS["lowest"],
+        *,
+        limit_bytes: int | None = None,
     ) -> None:
-        super().__init__(None, settings, limit_bytes=limit)
-        self._streams = streams
-
-    def allocate(self, block: int, size: int, stream: int = 0) -> None:
-        super().allocate(block, size, self._streams[block - 1] if self._streams else stream)
+        super().__init__(capacity_bytes, settings, limit_bytes=limit_bytes)
+        self.is_plain = False
 
 
 def run_of(steps: list[int]) -> tuple[list[int], list[int]]:
@@ -58,6 +62,7 @@ def run_of(steps: list[int]) -> tuple[list[int], list[int]]:
 @given(
     steps=STEPS,
     limit=st.none() | st.sampled_from((60 * MIB, 120 * MIB, 180 * MIB)),
+    capacity=st.none() | st.sampled_from((80 * MIB, 160 * MIB)),
     share=st.floats(0, 1),
     empties=st.booleans(),
     streams=st.none() | st.lists(st.integers(0, 2), min_size=120, max_size=120),
@@ -66,6 +71,7 @@ def test_both_replays_agree(
     name: str,
     steps: list[int],
     limit: int | None,
+    capacity: int | None,
     share: float,
     empties: bool,
     streams: list[int] | None,
@@ -73,12 +79,10 @@ def test_both_replays_agree(
     events, sizes = run_of(steps)
     streams = streams and streams[: len(sizes)]
     marks = [Mark(int(share * len(events)), "second", empties)]
-    called = replay(
-        [(abs(e), sizes[abs(e) - 1] * (1 if e > 0 else -1)) for e in events],
-        _OfStreams(SETTINGS[name], limit, streams),
-        marks,
-    )
-    assert replay_order(events, sizes, marks, SETTINGS[name], limit, streams) == called
+    arguments = (events, sizes, marks, SETTINGS[name], limit, streams, capacity)
+    with patch.object(replay, "CachingAllocator", _Called):
+        called = replay.replay_order(*arguments)
+    assert replay_order(*arguments) == called
 
 
 @pytest.mark.parametrize("name", SETTINGS)
