@@ -47,25 +47,21 @@ def write_shards(
     folder: Path, weights: Iterable[tuple[str, list[int], str, int]], shard_bytes: float
 ) -> None:
     """Write weights (name, shape, type, bytes) as one file, or as shards with their index."""
-    shards: list[list[tuple[str, list[int], str, int]]] = [[]]
-    size = 0
-    for weight in weights:
-        if size + weight[3] > shard_bytes and shards[-1]:
-            shards.append([])
-            size = 0
-        shards[-1].append(weight)
-        size += weight[3]
-    if len(shards) == 1:
-        _write(folder / "model.safetensors", shards[0])
-        return
-    index: dict[str, str] = {}
-    for number, shard in enumerate(shards, 1):
-        file = f"model-{number:05}-of-{len(shards):05}.safetensors"
-        _write(folder / file, shard)
-        index |= {weight[0]: file for weight in shard}
-    total = sum(weight[3] for shard in shards for weight in shard)
-    text = json.dumps({"metadata": {"total_size": total}, "weight_map": index})
-    (folder / "model.safetensors.index.json").write_text(text, encoding="utf-8")
+    from huggingface_hub import split_state_dict_into_shards_factory
+
+    by_name = {weight[0]: weight for weight in weights}
+    split: Any = split_state_dict_into_shards_factory(
+        by_name,
+        get_storage_size=lambda weight: weight[3],
+        filename_pattern="model{suffix}.safetensors",
+        max_shard_size=shard_bytes,
+    )
+    for file, names in split.filename_to_tensors.items():
+        _write(folder / file, [by_name[name] for name in names])
+    if split.is_sharded:
+        index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
+        path = folder / "model.safetensors.index.json"
+        path.write_text(json.dumps(index), encoding="utf-8")
 
 
 def _weights(model: Any, config: Any, dtype: Any) -> Iterable[tuple[str, list[int], str, int]]:
