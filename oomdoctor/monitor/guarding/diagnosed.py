@@ -31,7 +31,7 @@ def diagnosed_type() -> Any:
     """The class DiagnosedOutOfMemoryError. torch is imported, because torch's is its base."""
     import torch
 
-    base: Any = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
+    base: Any = torch.OutOfMemoryError
 
     class DiagnosedOutOfMemoryError(base):  # type: ignore[misc]
         """GPU memory ran out; the message says why and what helps. `diagnosis` holds the facts."""
@@ -91,10 +91,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
     cuBLAS, cuDNN, NCCL, Triton and bitsandbytes raise a RuntimeError, which says so in words only.
     """
-    torch = sys.modules.get("torch")
-    kind = getattr(torch, "OutOfMemoryError", None) or getattr(
-        getattr(torch, "cuda", None), "OutOfMemoryError", None
-    )
+    kind = getattr(sys.modules.get("torch"), "OutOfMemoryError", None)
     if kind is not None and isinstance(error, kind):
         return True
     if not isinstance(error, RuntimeError):
