@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 from oomdoctor.package_data import data_of
 
+_DATA: Mapping[str, Mapping[str, Any]] = data_of("patterns.toml")
+
 
 def patterns(part: str) -> Mapping[str, re.Pattern[str]]:
     """The expressions of a part by name; (?&name) in one stands for a fragment."""
-    rows = dict(_data()[part])
+    rows = dict(_DATA[part])
     fragments = rows.pop("fragments", {})
     return {name: re.compile(_whole(row, fragments)) for name, row in rows.items()}
-
-
-@cache
-def _data() -> Mapping[str, Any]:
-    found: dict[str, Any] = data_of("patterns.toml")
-    return found
 
 
 def _whole(row: str | list[str], fragments: Mapping[str, str | list[str]]) -> str:

@@ -16,6 +16,7 @@ Kind = Literal["training", "rl", "engine", "diffusion", "array", "inference"]
 _NEAR_START = 4_000  # lines that may name the program; later ones only in a traceback or message
 _LONGEST_LINE = 2_000
 _LONGEST_QUOTE = 400
+_DATA: Mapping[str, Any] = in_tuples(data_of("programs.toml"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +48,9 @@ class Program:
 
 
 @cache
-def _data() -> Mapping[str, Any]:
-    found: dict[str, Any] = in_tuples(data_of("programs.toml"))
-    return found
-
-
-@cache
 def programs() -> tuple[Program, ...]:
     """All programs, special ones before general ones."""
-    return tuple(_program(row) for row in _data()["program"])
+    return tuple(_program(row) for row in _DATA["program"])
 
 
 @cache
@@ -68,13 +63,13 @@ def libraries() -> tuple[str, ...]:
 @cache
 def around() -> Mapping[str, re.Pattern[str]]:
     """What a line says about what runs around a program or goes on in it, by name."""
-    return {row["name"]: re.compile(row["lines"]) for row in _data()["around"]}
+    return {row["name"]: re.compile(row["lines"]) for row in _DATA["around"]}
 
 
 @cache
 def around_of(kind: str) -> frozenset[str]:
     """The names of one kind: "scheduler" or "container"."""
-    return frozenset(row["name"] for row in _data()["around"] if row.get("kind") == kind)
+    return frozenset(row["name"] for row in _DATA["around"] if row.get("kind") == kind)
 
 
 def default_program() -> Program:
@@ -152,7 +147,7 @@ def _patterns() -> Mapping[str, re.Pattern[str]]:
 @cache
 def _words() -> tuple[tuple[str, str], ...]:
     """Plain words, and the name whose pattern needs one of them: looking for them is faster."""
-    words = _data()["words"]
+    words = _DATA["words"]
     return tuple((word, name) for name in _patterns() for word in words[name].split("|") if word)
 
 

@@ -16,11 +16,12 @@ from oomdoctor.explain.diagnosis.causes.conditions import Lines
 from oomdoctor.package_data import data_of, in_tuples
 from oomdoctor.records.job.measurement import CATEGORY_WORDS
 from oomdoctor.records.report.diagnosis import Cause, CauseName, Confidence
+from oomdoctor.records.report.timeline import CONFIDENCES
 from oomdoctor.units import format_bytes
 
 Condition = Callable[[Case], Lines]
 _CONDITIONS = {"needs", "dialects", "resource", "tensor", "frames", "shows", "phases", "lines"}
-_ORDER: dict[Confidence, int] = {"high": 0, "medium": 1, "low": 2}
+_DATA: Mapping[str, Any] = in_tuples(data_of("causes.toml"))
 _SCORES = "attention scores"
 
 
@@ -68,28 +69,22 @@ class Called(NamedTuple):
 
 
 @cache
-def _data() -> Mapping[str, Any]:
-    found: dict[str, Any] = in_tuples(data_of("causes.toml"))
-    return found
-
-
-@cache
 def rules() -> tuple[Rule, ...]:
     """All rules: ranked by confidence; among equals the row higher up wins."""
-    return tuple(map(_rule, _data()["rule"]))
+    return tuple(map(_rule, _DATA["rule"]))
 
 
 @cache
 def anything() -> tuple[str, ...]:
     """The remedies where no rule applies."""
-    return tuple(_data()["lists"]["anything"])
+    return tuple(_DATA["lists"]["anything"])
 
 
 def _rule(row: Mapping[str, Any]) -> Rule:
     said = {key: value for key, value in row.items() if key not in _CONDITIONS}
     category: Any = str(row.get("needs", "")).partition(":")[2]
     said["why"] = row["why"].replace("{category}", CATEGORY_WORDS.get(category, ""))
-    lists = _data()["lists"]
+    lists = _DATA["lists"]
     keys = (each for key in row["remedies"] for each in lists.get(key, (key,)))
     return Rule(**said | {"when": tuple(_conditions(row)), "remedies": tuple(dict.fromkeys(keys))})
 
@@ -133,7 +128,7 @@ def causes(case: Case) -> tuple[tuple[Cause, ...], dict[str, Called]]:
         confidence = rule.confidence
         if case.beyond and not rule.arithmetic and confidence == "high":
             confidence = "medium"  # without this cause it would not fit either
-        rank = (_ORDER[confidence], place)
+        rank = (CONFIDENCES.index(confidence), place)
         if rule.cause in found and found[rule.cause][:2] <= rank:
             continue
         scores = rule.cause == "activations" and case.scores_line is not None
