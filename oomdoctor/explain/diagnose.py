@@ -199,7 +199,7 @@ def _case(
     unsaid = setup.origins.get("attention", PROGRAM) == PROGRAM
     if unsaid and scores_line(incident.frames) is not None:
         setup.values["attention"] = "eager"
-    event, model = incident.event, given.model
+    model = given.model
     # A config.json in the log gives the sizes just as well as a model name does.
     config = facts.settings if model is None else model.config
     sizes = sizes_of(config, None if model is None else model.parameters)
@@ -216,22 +216,13 @@ def _case(
         )
         named = f"{model.id} (named by {given.model_origin})" if model else "the log's config"
         assumed = (f"sizes of {named}", *guesses)
-    tensors = matches(
-        event.requested_bytes,
-        dialect=event.dialect,
-        phase=incident.phase,
-        frames=incident.frames,
-        sizes=sizes,
-        setup=setup.values,
-        code=(incident.where.code or "") if incident.where is not None else "",
-    )
     return Case(
         incident,
         facts,
         setup.values,
         sizes,
         training,
-        tensors,
+        matches(incident, sizes, setup.values),
         seen,
         given.short_bytes,
         given.batch_divisor,

@@ -8,7 +8,7 @@ batch and the sequence length; if those are unknown, we search for whole numbers
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
@@ -19,13 +19,13 @@ from oomdoctor.explain.memory.states import trainable
 from oomdoctor.explain.training.assumed import training_of
 from oomdoctor.explain.training.known import Setup
 from oomdoctor.package_data import data_of, in_tuples
-from oomdoctor.records.report.diagnosis import Confidence, Frame, Tensor
+from oomdoctor.records.report.diagnosis import Confidence, Incident, Tensor
+from oomdoctor.records.report.timeline import CONFIDENCES
 from oomdoctor.stacks.partial_config import PartialConfig
 from oomdoctor.units import GIB, KIB, MIB, format_bytes
 
 _NEARBY = 64  # how many neighbouring lengths may print the same figure
 _LENGTHS = tuple(2**n for n in range(5, 21)) + tuple(3 * 2**n for n in range(5, 17))
-_RANK: dict[Confidence, int] = {"high": 0, "medium": 1, "low": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,33 +86,25 @@ class _Request:
         return fits_figure(size, self.size, self.dialect)
 
 
-def matches(
-    requested: int | None,
-    *,
-    dialect: str,
-    phase: str,
-    frames: Sequence[Frame],
-    sizes: Sizes | None,
-    setup: PartialConfig,
-    code: str = "",
-) -> tuple[Tensor, ...]:
+def matches(incident: Incident, sizes: Sizes | None, setup: PartialConfig) -> tuple[Tensor, ...]:
     """The tensors that have the requested size, most likely first; at most six."""
+    requested, dialect = incident.event.requested_bytes, incident.event.dialect
     if requested is None or requested < MIB or is_pool_segment(requested, dialect):
         return ()
-    shown = frames[-6:]
-    near = " ".join(f"{f.file} {f.function} {f.code or ''}" for f in shown) + " " + code
-    asked = _Request(requested, dialect, phase, near)
+    texts = [f"{f.file} {f.function} {f.code or ''}" for f in incident.frames[-6:]]
+    code = (incident.where.code or "") if incident.where is not None else ""
+    asked = _Request(requested, dialect, incident.phase, " ".join((*texts, code)))
     found: list[tuple[int, Tensor]] = []
     if sizes is not None:
         found += _of_model(asked, sizes, setup)
     elif setup.get("micro_batch_size") and setup.get("sequence_length"):
         found += _of_vocabulary(asked, setup)
-    everywhere = " ".join(f.file for f in frames)
+    everywhere = " ".join(f.file for f in incident.frames)
     for size, name, hint in BUCKETS:
         if asked.fits(size) and re.search(hint, everywhere):
             tensor = Tensor(size, (), name, None, "medium", f"{size:,} bytes: {name}")
             found.append((1, tensor))
-    found.sort(key=lambda pair: (_RANK[pair[1].likelihood], pair[0]))
+    found.sort(key=lambda pair: (CONFIDENCES.index(pair[1].likelihood), pair[0]))
     unique: dict[tuple[str, tuple[int, ...], str | None], Tensor] = {}
     for _, tensor in found:
         unique.setdefault((tensor.name, tensor.shape, tensor.dtype), tensor)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from oomdoctor.explain.diagnosis.requested import allocation, fits_figure, is_pool_segment, matches
 from oomdoctor.explain.memory.model_sizes import sizes_of
-from oomdoctor.records.report.diagnosis import Frame, Tensor
+from oomdoctor.records.job.measurement import OomEvent
+from oomdoctor.records.report.diagnosis import Frame, Incident, ReadPhase, Tensor
 from oomdoctor.stacks.partial_config import PartialConfig
 from oomdoctor.units import GIB, MIB
 
@@ -20,18 +21,14 @@ DIALECT = "cuda_caching_allocator"
 
 
 def _match(
-    requested: int, phase: str, frames: tuple[Frame, ...] = (), **setup: int
+    requested: int, phase: ReadPhase, frames: tuple[Frame, ...] = (), **setup: int
 ) -> list[Tensor]:
-    return list(
-        matches(
-            requested,
-            dialect=DIALECT,
-            phase=phase,
-            frames=frames,
-            sizes=LLAMA,
-            setup=cast("PartialConfig", setup),
-        )
-    )
+    return list(matches(_failed(requested, phase, frames), LLAMA, cast("PartialConfig", setup)))
+
+
+def _failed(requested: int, phase: ReadPhase, frames: tuple[Frame, ...]) -> Incident:
+    event = OomEvent("", DIALECT, phase, requested_bytes=requested)
+    return Incident(event, phase=phase, frames=frames)
 
 
 @pytest.mark.parametrize(
@@ -119,21 +116,14 @@ def test_no_match_is_no_match() -> None:
 
 
 def test_known_vocabulary_without_a_model() -> None:
-    found = matches(
-        allocation(2 * 2048 * 151936 * 4, DIALECT),
-        dialect=DIALECT,
-        phase="loss",
-        frames=LOSS,
-        sizes=None,
-        setup={"micro_batch_size": 2, "sequence_length": 2048},
-    )
+    failed = _failed(allocation(2 * 2048 * 151936 * 4, DIALECT), "loss", LOSS)
+    found = matches(failed, None, {"micro_batch_size": 2, "sequence_length": 2048})
     assert "Qwen" in found[0].name
 
 
 def test_deepspeed_bucket() -> None:
     frame = Frame("/s/deepspeed/runtime/zero/stage_1_and_2.py", 9, "__init__", None)
-    found = matches(954 * MIB, dialect=DIALECT, phase="init", frames=(frame,), sizes=None,
-                    setup={})  # fmt: skip
+    found = matches(_failed(954 * MIB, "init", (frame,)), None, {})
     assert "DeepSpeed bucket" in found[0].name
 
 
