@@ -10,30 +10,11 @@ from typing import Any
 from oomdoctor.analysis.changes.table import smaller_batches
 from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.memory.moments import Moment
-from oomdoctor.explain.memory.snapshot_shares import Saving, halved, saving
-from oomdoctor.explain.training.assumed import Training
-from oomdoctor.records.report.diagnosis import Basis
+from oomdoctor.explain.remedies.effect import Effect, halved, saving
 from oomdoctor.stacks.writing.changed_lines import said_by_programs
 from oomdoctor.units import MIB, format_bytes
 
 _HALF = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Effect:
-    """How many bytes a change frees (None: cannot be computed), on what basis, and the arithmetic.
-
-    `at_least`: only the requested tensor was counted; the rest of the effect is unknown.
-    `training` is the training with the change, if the training is known, and `sets` the keys of a
-    rung that the change sets.
-    """
-
-    frees_bytes: int | None
-    basis: Basis
-    arithmetic: str | None
-    at_least: bool = False
-    training: Training | None = None
-    sets: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +74,7 @@ def _difference(case: Case, changes: Mapping[str, Any], fallback: str, request: 
     seen = _seen(case, changes, halves=request == _HALF)
     grows = case.training is not None and case.training.tokens is not None
     if seen is not None and not (before is not None and grows):
-        return Effect(seen.size_bytes, seen.basis, seen.text, at_least=seen.at_least)
+        return seen
     if request and (case.requested or 0) >= 50 * MIB:
         saved = round((case.requested or 0) * request)
         left = (case.requested or 0) - saved
@@ -103,7 +84,7 @@ def _difference(case: Case, changes: Mapping[str, Any], fallback: str, request: 
     return Effect(None, "rule", fallback)
 
 
-def _seen(case: Case, changes: Mapping[str, Any], *, halves: bool) -> Saving | None:
+def _seen(case: Case, changes: Mapping[str, Any], *, halves: bool) -> Effect | None:
     """What a memory snapshot says that the changes free; None without one."""
     if case.snapshot is None:
         return None

@@ -10,7 +10,8 @@ from typing import Any
 
 from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.remedies.conditions import WHEN
-from oomdoctor.explain.remedies.row import Effect, Row, difference, held, next_batch
+from oomdoctor.explain.remedies.effect import Effect
+from oomdoctor.explain.remedies.row import Row, difference, held, next_batch
 from oomdoctor.package_data import data_of
 from oomdoctor.records.facts.optimizers import optimizer_named
 from oomdoctor.units import format_bytes

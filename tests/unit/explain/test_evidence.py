@@ -13,9 +13,9 @@ from oomdoctor.commands.explain.explained import built_in
 from oomdoctor.commands.explain.given_file import with_training
 from oomdoctor.explain.diagnose import diagnose, diagnosis_of
 from oomdoctor.explain.evidence import SnapshotEvidence, evidence_of
-from oomdoctor.explain.memory.snapshot_shares import saving
 from oomdoctor.explain.reading.lines.stream import lines
 from oomdoctor.explain.reading.scan import scan
+from oomdoctor.explain.remedies.effect import saving
 from oomdoctor.explain.training.known import Given, setup_of
 from oomdoctor.records.job.measurement import CategoryBytes
 from oomdoctor.records.report.diagnosis import Diagnosis
@@ -122,7 +122,7 @@ def test_what_passes_without_an_optimizer_leave_behind_is_told_by_pass(tmp_path:
 )
 def test_a_change_frees_a_share_of_what_was_held(changes: dict[str, object], frees: int) -> None:
     found = saving(HELD, changes, batch=4)
-    assert found is not None and found.size_bytes == frees
+    assert found is not None and found.frees_bytes == frees
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,8 @@ def test_what_4_bits_save_of_the_weights_depends_on_the_model() -> None:
     qlora = {"method": "qlora", "quantization": "nf4"}
     found = saving(HELD, qlora, batch=4)
     assert found is not None and found.at_least
-    assert found.text.endswith("4-bit weights save more") and "of weights" not in found.text
+    text = found.arithmetic or ""
+    assert text.endswith("4-bit weights save more") and "of weights" not in text
     assert saving(CategoryBytes(800, 0, 0, 0, 0, 0, 0), qlora, batch=4) is None
 
 
@@ -163,7 +164,7 @@ def test_a_change_of_something_else_is_not_known() -> None:
 def test_a_change_of_nothing_that_was_held_frees_nothing() -> None:
     empty = CategoryBytes(800, 0, 0, 2000, 0, 100, 0)
     found = saving(empty, {"method": "lora"}, batch=4)
-    assert found is not None and found.size_bytes == 0
+    assert found is not None and found.frees_bytes == 0
 
 
 def test_a_length_that_nothing_says_does_not_stand_against_a_snapshot(tmp_path: Path) -> None:

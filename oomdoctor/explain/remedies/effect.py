@@ -1,11 +1,12 @@
-"""What a change saves of the memory that a snapshot shows: a share of what was there."""
+"""How much memory a change frees, and what it saves of what a snapshot shows: a share of that."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from oomdoctor.explain.training.assumed import Training
 from oomdoctor.records.facts.optimizers import optimizer_named
 from oomdoctor.records.job.measurement import CATEGORY_WORDS, BlockCategory, CategoryBytes
 from oomdoctor.records.report.diagnosis import Basis
@@ -19,42 +20,47 @@ _EIGHT_BITS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Saving:
-    """Bytes of a snapshot that a change frees; `at_least` if it may free more.
+class Effect:
+    """How many bytes a change frees (None: cannot be computed), on what basis, and the arithmetic.
 
-    `basis` is "rule" if a part of it is a rule of thumb.
+    `basis` is "rule" if a part of it is a rule of thumb. `at_least`: it may free more, because only
+    a part of its effect was counted. `training` is the training with the change, if the training
+    is known, and `sets` the keys of a rung that the change sets.
     """
 
-    size_bytes: int
-    text: str
+    frees_bytes: int | None
+    basis: Basis
+    arithmetic: str | None
     at_least: bool = False
-    basis: Basis = "arithmetic"
+    training: Training | None = None
+    sets: Mapping[str, Any] = field(default_factory=dict)
 
 
-def saving(held: CategoryBytes, changes: Mapping[str, Any], batch: int | None) -> Saving | None:
+def saving(held: CategoryBytes, changes: Mapping[str, Any], batch: int | None) -> Effect | None:
     """What these changes of a training free of what was held; None if a snapshot cannot tell.
 
     `changes` has keys of a rung; `batch` is the micro-batch size, if it is known.
     """
     parts = list(_parts(held, changes, batch))
-    counted = [part for part in parts if part.size_bytes]
+    counted = [part for part in parts if part.frees_bytes]
     if changes.get("quantization"):
         # How much of the weights can be quantized depends on the model: embeddings cannot.
-        counted += [Saving(0, "4-bit weights save more", at_least=True)] if counted else []
+        more = Effect(0, "arithmetic", "4-bit weights save more", at_least=True)
+        counted += [more] if counted else []
         parts = counted
     return _sum(counted) if parts else None
 
 
-def _sum(parts: Sequence[Saving]) -> Saving:
-    return Saving(
-        sum(part.size_bytes for part in parts),
-        ", ".join(part.text for part in parts),
-        any(part.at_least for part in parts),
+def _sum(parts: Sequence[Effect]) -> Effect:
+    return Effect(
+        sum(part.frees_bytes or 0 for part in parts),
         "rule" if any(part.basis == "rule" for part in parts) else "arithmetic",
+        ", ".join(part.arithmetic or "" for part in parts),
+        any(part.at_least for part in parts),
     )
 
 
-def _parts(held: CategoryBytes, changes: Mapping[str, Any], batch: int | None) -> Iterator[Saving]:
+def _parts(held: CategoryBytes, changes: Mapping[str, Any], batch: int | None) -> Iterator[Effect]:
     adapters = changes.get("method") in ("lora", "qlora")
     if changes.get("loss", "default") != "default":
         yield _part(held, "logits")
@@ -73,7 +79,7 @@ def _parts(held: CategoryBytes, changes: Mapping[str, Any], batch: int | None) -
         yield from _states(held, str(changes["optimizer"]))
 
 
-def _states(held: CategoryBytes, optimizer: str) -> Iterator[Saving]:
+def _states(held: CategoryBytes, optimizer: str) -> Iterator[Effect]:
     row = optimizer_named(optimizer)
     if row is None:
         return
@@ -83,24 +89,25 @@ def _states(held: CategoryBytes, optimizer: str) -> Iterator[Saving]:
         yield _part(held, "optimizer", _EIGHT_BITS, at_least=True)
 
 
-def halved(held: CategoryBytes) -> Saving | None:
+def halved(held: CategoryBytes) -> Effect | None:
     """What half the batch or half the length frees."""
     parts = [_part(held, "activations", 0.5), _part(held, "logits", 0.5)]
-    parts = [part for part in parts if part.size_bytes]
+    parts = [part for part in parts if part.frees_bytes]
     return _sum(parts) if parts else None
 
 
 def _part(
     held: CategoryBytes, category: BlockCategory, share: float = 1.0, *, at_least: bool = False
-) -> Saving:
+) -> Effect:
     of = "all" if share == 1 else f"{'at least ' if at_least else ''}{share:.0%}"
-    return Saving(round(held.of(category) * share), _of(of, held, category), at_least)
+    text = _of(of, held, category)
+    return Effect(round(held.of(category) * share), "arithmetic", text, at_least)
 
 
-def _usual(held: CategoryBytes, category: BlockCategory, share: float) -> Saving:
+def _usual(held: CategoryBytes, category: BlockCategory, share: float) -> Effect:
     """What the change usually frees; it may be more."""
     text = _of(f"about {share:.0%}", held, category)
-    return Saving(round(held.of(category) * share), text, at_least=True, basis="rule")
+    return Effect(round(held.of(category) * share), "rule", text, at_least=True)
 
 
 def _of(share: str, held: CategoryBytes, category: BlockCategory) -> str:
