@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from oomdoctor.analysis.allocator.caching import CachingAllocator
-from oomdoctor.analysis.allocator.records import OutOfDeviceMemory, Segment
+from oomdoctor.analysis.allocator.records import Mark, OutOfDeviceMemory, Segment
 from oomdoctor.analysis.allocator.settings import AllocatorSettings
 from oomdoctor.snapshot.reading.events import Frame
 
@@ -25,26 +25,17 @@ Range = tuple[int, int]  # first address, end
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """The events of one phase, from the event `first` on; `empties` the cache before them."""
-
-    first: int
-    phase: str
-    empties: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Allocations:
     """A training as births `+(i + 1)` and deaths `-(i + 1)` of blocks, in order.
 
-    `sizes` are in bytes; blocks of 0 bytes are not allocated. `frames` gives the stack of a block
-    that is born in a phase. The process may reserve `limit_bytes` at most; None is no limit.
-    `written_by` says how the allocations are known.
+    `sizes` are in bytes; blocks of 0 bytes are not allocated. `marks` say where each phase begins,
+    and `frames` gives the stack of a block that is born in a phase. The process may reserve
+    `limit_bytes` at most; None is no limit. `written_by` says how the allocations are known.
     """
 
     events: Sequence[int]
     sizes: Sequence[int]
-    stretches: Sequence[Stretch]
+    marks: Sequence[Mark]
     frames: Callable[[int, str], tuple[Frame, ...]]
     settings: AllocatorSettings
     written_by: str
@@ -93,24 +84,22 @@ class _Trace:
 
     def _play(self) -> None:
         made = self._made
-        ends = [one.first for one in made.stretches[1:]] + [len(made.events)]
-        steps = [stretch.phase == "optimizer" for stretch in made.stretches]
-        # Stretches in a row are one step.
+        ends = [mark.event for mark in made.marks[1:]] + [len(made.events)]
+        steps = [mark.name == "optimizer" for mark in made.marks]
+        # Several in a row are one step.
         around = zip([False, *steps], steps, [*steps[1:], False], strict=False)
-        for stretch, end, (before, in_step, after) in zip(
-            made.stretches, ends, around, strict=True
-        ):
-            if stretch.empties:
+        for mark, end, (before, in_step, after) in zip(made.marks, ends, around, strict=True):
+            if mark.empties:
                 self._allocator.empty_cache()
                 self._note_segments()
             self._annotate("START", when=in_step and not before)
-            for event in made.events[stretch.first : end]:
+            for event in made.events[mark.event : end]:
                 block = abs(event) - 1
                 if not made.sizes[block]:
                     continue
                 if event < 0:
                     self._free(block)
-                elif not self._allocate(block, stretch.phase):
+                elif not self._allocate(block, mark.name):
                     return
             self._annotate("END", when=in_step and not after)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from oomdoctor.analysis.allocator.records import Mark
 from oomdoctor.analysis.allocator.settings import AllocatorSettings
 from oomdoctor.analysis.simulator.card import card_of
 from oomdoctor.analysis.simulator.playback import Layout
@@ -19,7 +20,7 @@ from oomdoctor.records.report.report import RungFile
 from oomdoctor.records.report.warnings import warning
 from oomdoctor.snapshot.phases import own_frames
 from oomdoctor.snapshot.reading.events import Frame
-from oomdoctor.snapshot.writing import Allocations, Stretch, write_snapshot
+from oomdoctor.snapshot.writing import Allocations, write_snapshot
 from oomdoctor.system.catalogue import speed_errors
 from oomdoctor.system.store.run_folders import RunFolder
 
@@ -93,9 +94,7 @@ def of_layout(layout: Layout, settings: AllocatorSettings, limit_bytes: int | No
     return Allocations(
         events=order.events,
         sizes=[layout.sizes[origin] for origin in order.origin],
-        stretches=[
-            Stretch(start, phase, start in order.emptied) for start, _, phase in order.windows
-        ],
+        marks=[Mark(start, phase, start in order.emptied) for start, _, phase in order.windows],
         frames=frames,
         settings=settings,
         written_by="oomdoctor plan: simulated, not measured",

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import torch
 
+from oomdoctor.analysis.allocator.records import Mark
 from oomdoctor.analysis.allocator.settings import AllocatorSettings
 from oomdoctor.analysis.simulator.tape import Tape
 from oomdoctor.records.facts.categories import INPUTS, OPTIMIZER, WEIGHTS
 from oomdoctor.records.job.result import ProbeJob, RecordingRequest
 from oomdoctor.snapshot.phases import own_frames
 from oomdoctor.snapshot.reading.events import Frame
-from oomdoctor.snapshot.writing import Allocations, Stretch, write_snapshot
+from oomdoctor.snapshot.writing import Allocations, write_snapshot
 from oomdoctor.worker.measuring import meters
 from oomdoctor.worker.measuring.measure import built, of_step, watched, weights
 from oomdoctor.worker.protocol import PhaseFile
@@ -88,7 +89,7 @@ def _allocations(tape: Tape) -> Allocations:
     return Allocations(
         events=tape.events,
         sizes=[block.size for block in tape.blocks],
-        stretches=[Stretch(first, phase) for first, _, phase in tape.windows],
+        marks=[Mark(first, phase) for first, _, phase in tape.windows],
         frames=frames,
         settings=AllocatorSettings(),
         written_by="oomdoctor probe: tensors counted on the CPU",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from oomdoctor.analysis.allocator.records import Mark
 from oomdoctor.analysis.allocator.replay import replay_order
 from oomdoctor.analysis.allocator.settings import AllocatorSettings
 from oomdoctor.records.report.snapshot import SnapshotDevice
@@ -15,20 +16,20 @@ from oomdoctor.snapshot.device_answer import device_of
 from oomdoctor.snapshot.history import history_of
 from oomdoctor.snapshot.phases import own_frames
 from oomdoctor.snapshot.reading.snapshot import read_snapshot
-from oomdoctor.snapshot.writing import Allocations, Stretch, write_snapshot
+from oomdoctor.snapshot.writing import Allocations, write_snapshot
 from oomdoctor.units import MIB
 
 # Block: its size in MiB, its category; 5 is freed before 6 is made.
 BLOCKS = ((8, "weights"), (24, "activations"), (33, "logits"), (8, "gradients"), (8, "optimizer"),
           (24, "activations"), (33, "logits"))  # fmt: skip
 EVENTS = (1, 2, 3, -3, -2, 4, 5, -4, 6, 7, -7, -6)
-STRETCHES = (
-    Stretch(0, "load"),
-    Stretch(1, "forward"),
-    Stretch(3, "backward"),
-    Stretch(6, "optimizer"),
-    Stretch(8, "forward"),
-    Stretch(10, "backward"),
+MARKS = (
+    Mark(0, "load"),
+    Mark(1, "forward"),
+    Mark(3, "backward"),
+    Mark(6, "optimizer"),
+    Mark(8, "forward"),
+    Mark(10, "backward"),
 )
 
 
@@ -36,7 +37,7 @@ def allocations(*, expandable: bool = False, limit: int | None = None) -> Alloca
     return Allocations(
         events=EVENTS,
         sizes=[size * MIB for size, _ in BLOCKS],
-        stretches=STRETCHES,
+        marks=MARKS,
         frames=lambda block, phase: own_frames(
             f"layers.{block}", "aten::mm", phase, BLOCKS[block][1]
         ),
@@ -64,9 +65,9 @@ def test_peaks_are_those_of_the_replay(tmp_path: Path, *, expandable: bool) -> N
     assert found.steps == 1 and not found.truncated and found.oom is None
 
 
-def test_stretches_of_the_optimizer_in_a_row_are_one_step(tmp_path: Path) -> None:
-    split = [*STRETCHES[:4], Stretch(7, "optimizer"), *STRETCHES[4:]]
-    assert read_back(replace(allocations(), stretches=split), tmp_path).steps == 1
+def test_marks_of_the_optimizer_in_a_row_are_one_step(tmp_path: Path) -> None:
+    split = [*MARKS[:4], Mark(7, "optimizer"), *MARKS[4:]]
+    assert read_back(replace(allocations(), marks=split), tmp_path).steps == 1
 
 
 def test_categories_and_modules_are_those_that_were_written(tmp_path: Path) -> None:
