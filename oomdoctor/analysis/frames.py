@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import dropwhile
 
-from oomdoctor.analysis.own_code import is_own
+from oomdoctor.analysis.own_code import is_own, joined
 from oomdoctor.package_data import data_of
 from oomdoctor.records.report.diagnosis import Frame, ReadPhase
 
@@ -74,24 +74,19 @@ class Table:
 def table() -> Table:
     """The patterns, read once."""
     data = data_of("frames.toml")
-    names = {name: _joined(pattern) for name, pattern in data["names"].items()}
+    names = {name: joined(pattern) for name, pattern in data["names"].items()}
     rows = (
-        Row(**row | {key: names.get(row[key]) or _joined(row[key]) for key in _LOOKS & row.keys()})
+        Row(**row | {key: names.get(row[key]) or joined(row[key]) for key in _LOOKS & row.keys()})
         for row in data["rows"]
     )
     moments, near = (
-        tuple((row["phase"], _joined(row["words"])) for row in data[name])
+        tuple((row["phase"], joined(row["words"])) for row in data[name])
         for name in ("moments", "near")
     )
     return Table(tuple(rows), moments, near, names, data["around"])
 
 
 _LOOKS = {"file", "function", "code"}
-
-
-def _joined(pattern: str) -> str:
-    """A pattern without its line breaks and indents."""
-    return "".join(line.strip() for line in pattern.splitlines())
 
 
 def _named(name: str) -> re.Pattern[str]:

@@ -54,7 +54,10 @@ def _is_library(path: str) -> bool:
 
 @cache
 def _in_a_known_package() -> re.Pattern[str]:
-    packages = data_of("libraries.toml").items()
-    inside = ("".join(line.strip() for line in parts.splitlines()) for _, parts in packages)
-    names = zip(known_packages(), inside, strict=True)
-    return re.compile("|".join(f"(?:^|/){name}/(?:{parts})" for name, parts in names))
+    inside = {name: joined(parts) for name, parts in data_of("libraries.toml").items()}
+    return re.compile("|".join(f"(?:^|/){name}/(?:{parts})" for name, parts in inside.items()))
+
+
+def joined(pattern: str) -> str:
+    """A pattern of a file without its line breaks and indents."""
+    return "".join(line.strip() for line in pattern.splitlines())

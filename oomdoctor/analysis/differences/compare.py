@@ -9,14 +9,19 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import fields
-from typing import Any
 
-from oomdoctor.analysis.differences.judging import Sides, importance, judged, most_important
+from oomdoctor.analysis.differences.judging import (
+    Sides,
+    changes,
+    importance,
+    judged,
+    most_important,
+)
 from oomdoctor.analysis.differences.rows import Row, rows_of
 from oomdoctor.records.job.machine import real_name
-from oomdoctor.records.report.earlier_runs import ChangedPart, DiffAnswer, DiffSide, ValueChange
+from oomdoctor.records.report.earlier_runs import DiffAnswer, DiffSide
 from oomdoctor.records.report.report import Report, SurveyRequest
 from oomdoctor.records.report.user_training import YOURS
 from oomdoctor.units import format_bytes
@@ -44,8 +49,8 @@ def compared(before: Report, after: Report, names: tuple[str, str], sides: Sides
         before=one,
         after=other,
         verdict=most_important(one.verdict for one in rungs),
-        environment=tuple(_changes("environment", _environment(before), _environment(after))),
-        settings=tuple(_changes("setting", _asked(before), _asked(after))),
+        environment=tuple(changes("environment", _environment(before), _environment(after))),
+        settings=tuple(changes("setting", _asked(before), _asked(after))),
         rungs=tuple(rungs),
         only_before=tuple(row.label for row in only_before),
         only_after=tuple(row.label for row in only_after),
@@ -178,12 +183,3 @@ def _word(name: str, request: SurveyRequest) -> str | None:
     if isinstance(value, tuple):
         return ", ".join(value) or None
     return format_bytes(value) if name.endswith("_bytes") else str(value)
-
-
-def _changes(
-    part: ChangedPart, before: Mapping[str, Any], after: Mapping[str, Any]
-) -> Iterator[ValueChange]:
-    for name in dict.fromkeys([*before, *after]):
-        one, other = before.get(name), after.get(name)
-        if one != other:
-            yield ValueChange(part, name, one, other)

@@ -8,7 +8,7 @@ both. A prediction and a measurement: by the whole recorded error.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from oomdoctor.analysis.differences.rows import PEAKS, Row
@@ -16,6 +16,7 @@ from oomdoctor.analysis.fit import PeakErrors
 from oomdoctor.records.job.simulation import PeakMetric
 from oomdoctor.records.report.earlier_runs import (
     CategoryChange,
+    ChangedPart,
     DiffVerdict,
     Quantity,
     QuantityChange,
@@ -108,7 +109,7 @@ def judged(before: Row, after: Row, sides: Sides) -> RungDiff:
         missed_by_bytes=after.missed_by_bytes,
         reason=after.reason if after.outcome != "fits" else None,
         verdict=_verdict(before, after, quantities),
-        settings=tuple(_settings(before, after)),
+        settings=tuple(changes("setting", before.settings, after.settings)),
         quantities=quantities,
         categories=tuple(_categories(before, after)),
     )
@@ -196,11 +197,14 @@ def _change(
     return QuantityChange(quantity, before, after, difference, relative, uncertainty, verdict, at)
 
 
-def _settings(before: Row, after: Row) -> Iterator[ValueChange]:
-    for name in dict.fromkeys([*before.settings, *after.settings]):
-        one, other = before.settings.get(name), after.settings.get(name)
+def changes(
+    part: ChangedPart, before: Mapping[str, object], after: Mapping[str, object]
+) -> Iterator[ValueChange]:
+    """What two sides say differently of a part."""
+    for name in dict.fromkeys([*before, *after]):
+        one, other = before.get(name), after.get(name)
         if one != other:
-            yield ValueChange("setting", name, _word(one), _word(other))
+            yield ValueChange(part, name, _word(one), _word(other))
 
 
 def _categories(before: Row, after: Row) -> Iterator[CategoryChange]:
