@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,14 +40,22 @@ _TOGETHER = (
 )
 
 
+@pytest.fixture(scope="session")
+def homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Folders that are not there yet, apart from others: pytest lists those to name the next."""
+    folder = tmp_path_factory.mktemp("homes")
+    return (folder / str(number) for number in itertools.count())
+
+
 @pytest.fixture(autouse=True)
 def isolated(
-    tmp_path_factory: pytest.TempPathFactory,
+    homes: Iterator[Path],
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> Iterator[Path]:
     """The home folder of the test. The developer's own settings and caches are out of reach."""
-    home = tmp_path_factory.mktemp("home")
+    home = next(homes)
+    home.mkdir()
     # Tests of a GPU keep the session of an emulated one.
     kept = () if request.node.get_closest_marker("gpu") is None else ("OOMDOCTOR_EMULATED",)
     for name in list(os.environ):
@@ -91,11 +100,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return Scheduling(config, log)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests that need a CUDA GPU if there is none, or its kernels if it is emulated.
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let the weekly run ask for every row."""
+    parser.addoption("--weekly", action="store_true", help="run also the rows marked weekly")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out weekly rows, and skip tests that need a CUDA GPU or kernels that are not there.
 
     Several processes start with the slow tests, so that none of these is left for the end.
     """
+    if not config.getoption("weekly"):
+        weekly = [item for item in items if item.get_closest_marker("weekly")]
+        config.hook.pytest_deselected(items=weekly)
+        items[:] = [item for item in items if item not in weekly]
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     marked = [item for item in items if item.get_closest_marker("gpu")]

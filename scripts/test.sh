@@ -24,6 +24,7 @@
 # OOMDOCTOR_UNSLOTH_PYTHON  an interpreter to use instead of the one with Unsloth
 # OOMDOCTOR_REQUIRE_CUDA_PYTHON  1: fail if the second or the one with Unsloth cannot be made
 # OOMDOCTOR_REQUIRE_STACKS_PYTHON  1: fail if the third cannot be made
+# WEEKLY                   1: run also the rows of tests that are marked weekly
 # WORKERS                  how many tests run at the same time (default: one per core)
 # PYTHON, OOMDOCTOR_TORCH  see scripts/venv.sh
 set -euo pipefail
@@ -75,6 +76,7 @@ fi
 [ "$programs" = 0 ] || wait "$programs"
 
 pytest=("$bin/pytest" -n "${WORKERS:-logical}")
+[ "${WEEKLY:-}" != 1 ] || pytest+=(--weekly)
 if [ $# -gt 0 ]; then
   exec "${pytest[@]}" "$@"
 fi

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from analysis_make import result
+from weekly_rows import weekly
 
 from oomdoctor.analysis.changes.sets import ChangeSet
 from oomdoctor.analysis.changes.table import TABLE as CHANGES
@@ -92,7 +93,7 @@ def test_remedies_of_a_model_that_the_log_names_are_simulated(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("batch", "length"), [(16, 512), (12, 640)])
+@pytest.mark.parametrize(("batch", "length"), [(16, 512), weekly(12, 640)])
 def test_the_first_remedy_is_what_a_plan_of_the_same_rung_names(
     batch: int, length: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

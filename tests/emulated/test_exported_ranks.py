@@ -13,6 +13,7 @@ import pytest
 from emulated_run import Watched, torchrun
 from tiny_rows import ending, pairs_file, texts_file
 from tiny_text import trainable_folder, words_file
+from weekly_rows import weekly
 
 from oomdoctor.records.configuration.config import TrainConfig, scored_tokens
 from oomdoctor.stacks.export import export
@@ -36,25 +37,32 @@ def data_of(config: TrainConfig, folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("values", "target", "command"),
     [
-        ({"sharding": "fsdp", "activation_checkpointing": "full"}, "trl", torchrun(2)),
-        ({"sharding": "zero2"}, "trainer", BY_ACCELERATE),
-        (
+        pytest.param({"sharding": "zero2"}, "trainer", BY_ACCELERATE, id="ZeRO 2"),
+        pytest.param(
             {"sharding": "fsdp", "objective": "dpo", "reference": "precomputed"},
             "trl",
             torchrun(2),
+            id="FSDP 2, DPO",
         ),
-        (
+        pytest.param(
             {"sharding": "ddp", "objective": "grpo", "method": "lora", "num_generations": 2},
             "trl",
             BY_ACCELERATE,
+            id="DDP, GRPO",
         ),
-        (
+        weekly(
+            {"sharding": "fsdp", "activation_checkpointing": "full"},
+            "trl",
+            torchrun(2),
+            id="FSDP 2",
+        ),
+        weekly(
             {"sharding": "zero2", "packing": "packed", "document_length": 16, "loss": "chunked"},
             "trl",
             BY_ACCELERATE,
+            id="ZeRO 2, packed, chunked",
         ),
     ],
-    ids=["FSDP 2", "ZeRO 2", "FSDP 2, DPO", "DDP, GRPO", "ZeRO 2, packed, chunked"],
 )
 def test_each_rank_needs_what_a_rank_of_the_rung_needs(
     values: dict[str, Any],

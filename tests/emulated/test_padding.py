@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from emulated_bench import Bench
 from tiny_models import tiny_folder
+from weekly_rows import weekly
 
 ROOT = Path(__file__).parents[2]
 LAYERS, ROWS, LENGTH, BF16 = 6, 4, 1024, 2
@@ -61,7 +62,7 @@ RUNGS = (
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("card", "rungs"), [("A100", RUNGS[:1]), ("H100", RUNGS)])
+@pytest.mark.parametrize(("card", "rungs"), [weekly("A100", RUNGS[:1]), ("H100", RUNGS)])
 def test_simulated_padding_is_that_of_the_emulated_gpu(
     card: str,
     rungs: tuple[str, ...],

@@ -15,7 +15,10 @@ HOST_BYTES = 4 << 30
 
 
 @pytest.mark.slow
-def test_a_published_training_on_two_gpus_needs_what_the_table_says(cuda_python: Path) -> None:
+def test_a_published_training_on_two_gpus_needs_what_the_table_says(
+    cuda_python: Path, emulator_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(emulator_cache))
     row = next(row for row in json.loads(FILE.read_text()) if row["id"] == ROW)
     stored = next(row for row in json.loads(STORED.read_text()) if row["id"] == ROW)
     found = predict(row, Interpreters(cuda_python, None), HOST_BYTES)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tiny_models import tiny_job
+from weekly_rows import weekly
 from worker_process import launched
 
 from oomdoctor.commands.devices.emulated import EmulatedGpus, emulated_gpus, emulating
@@ -19,9 +20,7 @@ WORLD = 2
 _SHORT = {"weights_dtype": "bfloat16"}
 _KL = {"reference": "kl", "num_generations": 2}
 RUNGS: dict[str, dict[str, object]] = {
-    "fsdp": {"sharding": "fsdp"},
     "fsdp1": {"sharding": "fsdp", "fsdp_version": 1},
-    "zero3": {"sharding": "zero3", **_SHORT},
     "fsdp-offload": {"sharding": "fsdp", "offload": "parameters"},
     "fsdp-qlora": {
         "sharding": "fsdp",
@@ -34,11 +33,18 @@ RUNGS: dict[str, dict[str, object]] = {
     "fsdp-dpo": {"sharding": "fsdp", "objective": "dpo"},
     "zero2-grpo": {"sharding": "zero2", **_SHORT, "objective": "grpo", **_KL},
     "zero3-dpo": {"sharding": "zero3", **_SHORT, "objective": "dpo"},
+}
+# The others train with these engines, and more.
+PLAIN: dict[str, dict[str, object]] = {
+    "fsdp": {"sharding": "fsdp"},
+    "zero3": {"sharding": "zero3", **_SHORT},
     "zero3-chunked": {"sharding": "zero3", **_SHORT, "loss": "chunked"},
 }
 
 
-def peaks(gpus: EmulatedGpus, python: Path, folder: Path) -> dict[str, Measurement]:
+def peaks(
+    rungs: dict[str, dict[str, object]], gpus: EmulatedGpus, python: Path, folder: Path
+) -> dict[str, Measurement]:
     """What each rung needs, by all ranks or by one."""
     found = {}
     folder.mkdir()
@@ -46,7 +52,7 @@ def peaks(gpus: EmulatedGpus, python: Path, folder: Path) -> dict[str, Measureme
         names = ",".join(str(number) for number in range(gpus.count))
         environment = worker_environment(names) | variables
         with WorkerHost(str(python), environment, folder) as host:
-            for name, values in RUNGS.items():
+            for name, values in rungs.items():
                 plain = tiny_job("dense", micro_batch_size=2, effective_batch_size=4 * WORLD)
                 config = replace(plain.config, world_size=WORLD, **values)  # type: ignore[arg-type]
                 job = replace(
@@ -58,16 +64,20 @@ def peaks(gpus: EmulatedGpus, python: Path, folder: Path) -> dict[str, Measureme
     return found
 
 
+@pytest.mark.parametrize(
+    "rungs", [pytest.param(RUNGS, id="most"), weekly(PLAIN, id="plain and chunked")]
+)
 def test_one_rank_needs_what_all_need(
+    rungs: dict[str, dict[str, object]],
     cuda_python: Path,
     emulator_cache: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(emulator_cache))
-    every = peaks(emulated_gpus(f"{WORLD}xL4"), cuda_python, tmp_path / "every")
-    alone = peaks(emulated_gpus(f"{WORLD}xL4", alone=True), cuda_python, tmp_path / "alone")
-    for name in RUNGS:
+    every = peaks(rungs, emulated_gpus(f"{WORLD}xL4"), cuda_python, tmp_path / "every")
+    alone = peaks(rungs, emulated_gpus(f"{WORLD}xL4", alone=True), cuda_python, tmp_path / "alone")
+    for name in rungs:
         assert [rank.rank for rank in every[name].ranks] == list(range(WORLD)), name
         assert [rank.rank for rank in alone[name].ranks] == [0], name
         first, one = every[name].ranks[0], alone[name].ranks[0]

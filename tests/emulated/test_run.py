@@ -12,6 +12,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 from emulated_run import RANKS, Watched, loop, torchrun
+from weekly_rows import weekly
 
 from oomdoctor.records.codec import loads
 from oomdoctor.records.report.report import Report
@@ -308,7 +309,7 @@ def test_a_signal_leaves_a_partial_summary(watched: Watched) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+@pytest.mark.parametrize("kind", ["ddp", weekly("fsdp")])
 def test_two_ranks_stop_after_the_same_step(watched: Watched, kind: str) -> None:
     report, out, error = watched.run("2xT4", RANKS, *torchrun(2, kind))
     assert [rank.rank for rank in report.ranks] == [0, 1]

@@ -6,6 +6,7 @@ import json
 
 import pytest
 from emulated_run import MODEL, RANKS, Watched, torchrun
+from weekly_rows import weekly
 
 ALONE = (
     MODEL
@@ -99,7 +100,7 @@ dist.broadcast_object_list([None], 1)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+@pytest.mark.parametrize("kind", [weekly("ddp"), "fsdp"])
 def test_one_rank_needs_what_it_needs_among_all(watched: Watched, kind: str) -> None:
     words = torchrun(4, kind)
     (alone,) = watched.run("4xT4", RANKS, *words, options=("--ranks", "1"))[0].ranks

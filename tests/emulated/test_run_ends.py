@@ -6,6 +6,7 @@ import time
 
 import pytest
 from emulated_run import Watched, torchrun
+from weekly_rows import weekly
 
 from oomdoctor.records.codec import loads
 from oomdoctor.records.report.report import Report
@@ -51,7 +52,9 @@ def _is_gone(watched: Watched, pid: int) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("how", "said"), [("exit", ": 3 "), ("kill", ": -9 "), ("oom", ": 1 ")])
+@pytest.mark.parametrize(
+    ("how", "said"), [weekly("exit", ": 3 "), ("kill", ": -9 "), ("oom", ": 1 ")]
+)
 def test_a_launcher_ends_the_ranks_that_wait_for_a_dead_one(
     watched: Watched, how: str, said: str
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from emulated_run import Watched
+from weekly_rows import weekly
 
 from oomdoctor.records.report.report import Report
 from oomdoctor.units import GIB
@@ -64,8 +65,8 @@ def _ends(report: Report) -> tuple[int, int]:
 @pytest.mark.parametrize(
     ("line", "operator"),
     [
-        ("y = x[score > 0.5]", "index"),
-        ("y = x.masked_select((score > 0.5)[:, None])", "masked_select"),
+        weekly("y = x[score > 0.5]", "index"),  # test_all_follows_the_upper_end has it too
+        weekly("y = x.masked_select((score > 0.5)[:, None])", "masked_select"),
         ("n = (score > 0.5).sum().item(); y = torch.empty(n, 256, device='cuda')", "item"),
     ],
 )
@@ -134,11 +135,11 @@ def test_zeros_that_end_the_command_and_the_most_that_does(watched: Watched) -> 
     "line",
     [
         "y = torch.repeat_interleave(x[:4], score[:4].round().long(), dim=0)",
-        "y = score.long().bincount()",
-        "y = x[: score.long()[0]].clone()",
+        weekly("y = score.long().bincount()"),
+        weekly("y = x[: score.long()[0]].clone()"),
         "y = torch.empty(int(score.mean().item() * 1000), device='cuda')",
-        "y = torch.empty(int(score[:100].tolist()[7]), device='cuda')",
-        "y = torch.arange(score[0], device='cuda')",
+        weekly("y = torch.empty(int(score[:100].tolist()[7]), device='cuda')"),
+        weekly("y = torch.arange(score[0], device='cuda')"),
     ],
 )
 def test_what_no_shape_limits_is_named(watched: Watched, line: str) -> None:

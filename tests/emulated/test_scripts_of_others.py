@@ -19,7 +19,10 @@ NAMES = ("trl-sft", "accelerate-collectives")
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", NAMES)
-def test_peaks_are_those_that_were_recorded(name: str, cuda_python: Path) -> None:
+def test_peaks_are_those_that_were_recorded(
+    name: str, cuda_python: Path, emulator_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(emulator_cache))
     words = ["--python", cuda_python, "--check", RECORDED, "--only", name]
     ended = subprocess.run(
         [sys.executable, SCRIPT, *words], capture_output=True, text=True, check=False

@@ -8,6 +8,7 @@ from typing import cast
 
 import pytest
 from tiny_models import tiny_job
+from weekly_rows import weekly
 from worker_process import launched
 
 from oomdoctor.commands.devices.emulated import emulated_gpus, emulating
@@ -24,20 +25,23 @@ WORLD = 4
 _ZERO = {"weights_dtype": "bfloat16", "bucket_elements": 1000}
 _LORA = {"method": "lora", "lora_rank": 16}
 RUNGS: dict[str, dict[str, object]] = {
-    "fsdp": {"sharding": "fsdp", "weights_dtype": "bfloat16"},
     "accumulates": {"sharding": "fsdp_grad_op", "effective_batch_size": 4 * WORLD},
     "ddp": {"sharding": "ddp"},
     "fsdp-dpo": {"sharding": "fsdp", "objective": "dpo"},
     "fsdp-chunked": {"sharding": "fsdp", "loss": "chunked"},
-    "ddp-reward": {"sharding": "ddp", "objective": "reward"},
     "zero1-lora": {"sharding": "zero1", **_ZERO, **_LORA},
     "zero2-lora": {"sharding": "zero2", **_ZERO, **_LORA, "autocast_dtype": "bfloat16"},
-    "zero3-lora": {"sharding": "zero3", **_ZERO, **_LORA},
     "zero3-lora-rows": {"sharding": "zero3", **_ZERO, **_LORA, "micro_batch_size": 16},
-    "zero3-lora-bf16": {"sharding": "zero3", **_ZERO, **_LORA, "adapter_dtype": "bfloat16"},
-    "zero2-dpo": {"sharding": "zero2", **_ZERO, "objective": "dpo"},
     "zero3-dpo": {"sharding": "zero3", **_ZERO, "objective": "dpo"},
     "zero3-grpo": {"sharding": "zero3", **_ZERO, "objective": "grpo", "reference": "kl"},
+}
+# The same engines and objectives in other pairs.
+PAIRS: dict[str, dict[str, object]] = {
+    "fsdp": {"sharding": "fsdp", "weights_dtype": "bfloat16"},
+    "ddp-reward": {"sharding": "ddp", "objective": "reward"},
+    "zero3-lora": {"sharding": "zero3", **_ZERO, **_LORA},
+    "zero3-lora-bf16": {"sharding": "zero3", **_ZERO, **_LORA, "adapter_dtype": "bfloat16"},
+    "zero2-dpo": {"sharding": "zero2", **_ZERO, "objective": "dpo"},
 }
 _NEAR = 0.01  # of a peak
 _NEAR_ZERO = 0.03  # from a model of DeepSpeed's buffers, not from its code
@@ -49,7 +53,9 @@ def answer(host: WorkerHost, job: ProbeJob, place: Path) -> tuple[Measurement | 
     return attempt.measurement, reply
 
 
+@pytest.mark.parametrize("rungs", [pytest.param(RUNGS, id="most"), weekly(PAIRS, id="other pairs")])
 def test_simulated_ranks_need_what_the_engine_needs(
+    rungs: dict[str, dict[str, object]],
     cuda_python: Path,
     emulator_cache: Path,
     tmp_path: Path,
@@ -62,7 +68,7 @@ def test_simulated_ranks_need_what_the_engine_needs(
         names = ",".join(str(number) for number in range(WORLD))
         environment = worker_environment(names) | variables
         with WorkerHost(str(cuda_python), environment, tmp_path) as host:
-            for name, values in RUNGS.items():
+            for name, values in rungs.items():
                 plain = tiny_job("dense", micro_batch_size=2, sequence_length=128)
                 rows = cast(int, values.get("micro_batch_size", 2))
                 common = {"world_size": WORLD, "effective_batch_size": rows * WORLD}

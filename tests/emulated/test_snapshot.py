@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from emulated_run import Watched
+from weekly_rows import weekly
 
 from oomdoctor.snapshot.blocks import Lives
 from oomdoctor.snapshot.device_answer import device_of
@@ -37,8 +38,17 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loop", ["plain", "trainer"])
-@pytest.mark.parametrize("method", ["full", "lora", "qlora"])
+@pytest.mark.parametrize(
+    ("method", "loop"),
+    [
+        ("full", "trainer"),
+        ("lora", "plain"),
+        ("qlora", "trainer"),
+        weekly("full", "plain"),
+        weekly("lora", "trainer"),
+        weekly("qlora", "plain"),
+    ],
+)
 def test_what_held_the_memory_at_the_peak_is_named(
     watched: Watched, model: Path, method: str, loop: str
 ) -> None:

@@ -25,7 +25,9 @@ COMMAND = re.search(r"^\$ (oomdoctor run .*)$", PAGE, re.MULTILINE)
         ("train.py", "Out of GPU memory in the forward pass"),
     ],
 )
-def test_what_the_tutorial_says_of_its_scripts(cuda_python: Path, script: str, said: str) -> None:
+def test_what_the_tutorial_says_of_its_scripts(
+    cuda_python: Path, emulator_cache: Path, script: str, said: str
+) -> None:
     assert COMMAND is not None
     command = COMMAND[1].replace("train_that_fits.py", script)
     done = subprocess.run(
@@ -34,6 +36,7 @@ def test_what_the_tutorial_says_of_its_scripts(cuda_python: Path, script: str, s
         env={
             **os.environ,
             "PYTHONPATH": str(ROOT),
+            "XDG_CACHE_HOME": str(emulator_cache),
             "PATH": f"{cuda_python.parent}:{os.environ['PATH']}",
         },
         capture_output=True,

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from library_ends import needs_fsdp_on_cpu
 from tiny_models import tiny_job
+from weekly_rows import weekly
 from worker_process import answered
 
 from oomdoctor.analysis.simulator.playback import RecordedRung
@@ -26,7 +27,7 @@ _LARGEST = 512 * 64 * 4  # bytes of the embedding, the largest tensor that ranks
 @pytest.mark.parametrize(
     ("sharding", "world", "more"),
     [
-        pytest.param("fsdp", 2, {}, marks=needs_fsdp_on_cpu),
+        weekly("fsdp", 2, {}, marks=needs_fsdp_on_cpu),
         pytest.param("fsdp_grad_op", 2, {}, marks=needs_fsdp_on_cpu),
         pytest.param("fsdp", 4, {}, marks=needs_fsdp_on_cpu),
         pytest.param("fsdp", 2, {"objective": "dpo"}, marks=needs_fsdp_on_cpu),
