@@ -60,6 +60,18 @@ if [ -z "${OOMDOCTOR_CUDA_PYTHON:-}" ]; then
   made=$!
 fi
 scripts/venv.sh "$venv" -e . --group dev
+if [ $# -eq 0 ]; then
+  # The static checks run beside all that follows, and are shown at the end.
+  output=$(mktemp -d)
+  trap 'rm -rf "$output"' EXIT
+  {
+    echo "== ruff format" && "$bin/ruff" format --check . &&
+      echo "== ruff check" && "$bin/ruff" check . &&
+      echo "== mypy" && "$bin/mypy" &&
+      echo "== lint-imports" && "$bin/lint-imports"
+  } >"$output/static" 2>&1 &
+  static=$!
+fi
 if [ -z "${OOMDOCTOR_STACKS_PYTHON:-}" ]; then
   stacks_venv=${STACKS_VENV:-.venv-stacks}
   export OOMDOCTOR_STACKS_PYTHON=$PWD/$stacks_venv/bin/python
@@ -80,17 +92,6 @@ pytest=("$bin/pytest" -n "${WORKERS:-logical}")
 if [ $# -gt 0 ]; then
   exec "${pytest[@]}" "$@"
 fi
-
-# The static checks run beside the tests. Each writes to its own file, shown when it ends.
-output=$(mktemp -d)
-trap 'rm -rf "$output"' EXIT
-{
-  echo "== ruff format" && "$bin/ruff" format --check . &&
-    echo "== ruff check" && "$bin/ruff" check . &&
-    echo "== mypy" && "$bin/mypy" &&
-    echo "== lint-imports" && "$bin/lint-imports"
-} >"$output/static" 2>&1 &
-static=$!
 
 failed=0
 echo "== pytest"

@@ -95,9 +95,11 @@ def _preload(*, compiles: bool) -> None:
     cpu_only = variable("CUDA_VISIBLE_DEVICES") == ""
     names = (*_PRELOAD, *(_PRELOAD_TO_COMPILE if compiles else ()))
     gc.disable()
-    with contextlib.nullcontext() if cpu_only else _without_torchao():
-        for name in (*names, *(_PRELOAD_ON_CPU if cpu_only else ())):
+    with _without_torchao():
+        for name in names:
             module_if_there(name)  # if a version does not have one, only each child is slower
+    for name in _PRELOAD_ON_CPU if cpu_only else ():
+        module_if_there(name)
     gc.freeze()  # the libraries stay: later collections need not look at them
     gc.enable()
 
@@ -120,7 +122,8 @@ def _refuse_kernel(name: str, *_: object, **__: object) -> NoReturn:
 def _without_torchao() -> Iterator[None]:
     """Keep transformers from importing torchao, which asks for Triton, and that touches CUDA.
 
-    transformers needs it here for checkpoints in torchao's formats only. Jobs import it themselves.
+    It takes half a second, too. transformers needs it here for checkpoints in torchao's formats
+    only. Jobs import it themselves.
     """
     with contextlib.ExitStack() as stack:
         for place in map(module_if_there, _ASKS_FOR_TORCHAO):

@@ -334,7 +334,8 @@ def test_a_touched_gpu_shows_in_the_descriptors(tmp_path: Path) -> None:
     assert not cuda_was_touched()
 
 
-def test_the_host_does_not_import_torchao(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("visible", ["0", ""], ids=["a GPU", "no GPU"])
+def test_the_host_does_not_import_torchao(visible: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import transformers
 
     real, seen = transformers.utils.is_torchao_available, []
@@ -347,8 +348,9 @@ def test_the_host_does_not_import_torchao(monkeypatch: pytest.MonkeyPatch) -> No
         return None
 
     monkeypatch.setattr(host_module, "_PRELOAD", ("asks",))
+    monkeypatch.setattr(host_module, "_PRELOAD_ON_CPU", ())
     monkeypatch.setattr(importlib, "import_module", imported)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     monkeypatch.setattr(host_module.gc, "freeze", lambda: None)
     host_module._preload(compiles=False)
     assert seen == [False]

@@ -12,26 +12,29 @@ from typing import Any
 import pytest
 from emulated_run import Watched
 from tiny_text import trainable_folder, words_file
+from weekly_rows import weekly
 
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.stacks.export import export
 from oomdoctor.stacks.rung import StackRung
 
 ROOT = Path(__file__).parents[2]
-RUNGS: tuple[tuple[dict[str, Any], tuple[str, ...]], ...] = (
+Rungs = tuple[tuple[dict[str, Any], tuple[str, ...]], ...]
+RUNGS: Rungs = (
     ({"activation_checkpointing": "full"}, ("pytorch", "trl")),
     ({"method": "qlora", "quantization": "nf4", "effective_batch_size": 4}, ("trainer",)),
-    ({"effective_batch_size": 8, "method": "lora"}, ("pytorch", "trainer")),
 )
+ACCUMULATES: Rungs = (({"effective_batch_size": 8, "method": "lora"}, ("pytorch", "trainer")),)
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
+@pytest.mark.parametrize("asked", [RUNGS, weekly(ACCUMULATES)], ids=["most", "accumulates"])
 def test_exported_scripts_need_what_their_rung_needs(
-    watched: Watched, cuda_python: Path, emulator_cache: Path, tmp_path: Path
+    asked: Rungs, watched: Watched, cuda_python: Path, emulator_cache: Path, tmp_path: Path
 ) -> None:
     model = trainable_folder(tmp_path / "model")
     data = words_file(tmp_path / "train.txt", 64 * 24)
-    rungs = [{"effective_batch_size": 2, "autocast_dtype": "none", **values} for values, _ in RUNGS]
+    rungs = [{"effective_batch_size": 2, "autocast_dtype": "none", **values} for values, _ in asked]
     words = [
         word
         for rung in rungs
@@ -48,7 +51,7 @@ def test_exported_scripts_need_what_their_rung_needs(
         env=os.environ | {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(emulator_cache)},
     )
     results = json.loads(ended.stdout)["results"]
-    for rung, (_, targets), result in zip(rungs, RUNGS, results, strict=True):
+    for rung, (_, targets), result in zip(rungs, asked, results, strict=True):
         config = TrainConfig(**{"micro_batch_size": 2, "sequence_length": 64, **rung})
         for target in targets:
             script = export(StackRung(config, target, str(model), origin=("Measured.",)), target)

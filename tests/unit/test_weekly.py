@@ -1,4 +1,4 @@
-"""What runs once a week only: rows of a test that keeps at least one for every change."""
+"""What runs once a week only: rows of a test that keeps one for every change, and benchmarks."""
 
 from __future__ import annotations
 
@@ -28,6 +28,11 @@ def _rows(call: ast.Call) -> list[ast.expr]:
     return call.args[1].elts if isinstance(call.args[1], ast.List) else []
 
 
+def _decorators(tree: ast.AST) -> list[ast.expr]:
+    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+    return [one for function in functions for one in function.decorator_list]
+
+
 def test_each_test_with_weekly_rows_keeps_one() -> None:
     found = 0
     for file in (file for part in PARTS for file in (ROOT / part).rglob("test_*.py")):
@@ -39,6 +44,8 @@ def test_each_test_with_weekly_rows_keeps_one() -> None:
         in_rows = [row for call in _named(tree, "parametrize") for row in _rows(call)]
         elsewhere = len(_named(tree, "weekly")) - sum(len(_named(r, "weekly")) for r in in_rows)
         assert elsewhere == 0, f"{file.name}: weekly is for rows of a test, not for a whole one"
+        whole = "mark.weekly" in "".join(map(ast.unparse, _decorators(tree)))
+        assert not whole or "benchmarks" in file.parts, f"{file.name}: a whole test is weekly"
     assert found > 10
 
 

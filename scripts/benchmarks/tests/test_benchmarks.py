@@ -68,6 +68,7 @@ def test_truth_agrees_on_bytes_with_the_trainer(model: str) -> None:
     assert answer["within"] == (answer["worst"] <= answer["goal"])
 
 
+@pytest.mark.weekly
 def test_survey_and_naive_way_find_the_same_size(model: str) -> None:
     answer = document(
         "benchmarks/survey_vs_naive.py",
@@ -108,6 +109,7 @@ def test_without_a_gpu_nothing_is_recorded(tmp_path: Path) -> None:
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.weekly
 def test_plan_speed_has_ratios_within_one_run() -> None:
     ended = run(ROOT / "scripts" / "benchmarks" / "plan_speed.py", "--only", "rungs 2", "--json")
     assert ended.returncode == 0, ended.stderr
