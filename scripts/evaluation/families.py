@@ -227,7 +227,7 @@ def answer(kind: str, name: str, task: Task, method: Method) -> dict[str, Any]:
 
 
 def _in_child(pipe: Any, *asked: Any, limit: float) -> None:
-    signal.alarm(int(limit))
+    signal.setitimer(signal.ITIMER_PROF, limit)  # of its own time, whatever else runs
     warnings.filterwarnings("ignore")
     try:
         found = answer(*asked)
@@ -239,7 +239,7 @@ def _in_child(pipe: Any, *asked: Any, limit: float) -> None:
 
 
 def asked(limit: float, *question: Any) -> dict[str, Any]:
-    """The answer of a process of its own, which may take so many seconds."""
+    """The answer of a process of its own, which may compute for so many seconds."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
     begun = time.monotonic()
@@ -249,7 +249,7 @@ def asked(limit: float, *question: Any) -> dict[str, Any]:
     try:
         found: dict[str, Any] = ours.recv()
     except EOFError:
-        found = {"outcome": "failed", "reason": f"no answer in {limit:.0f} s"}
+        found = {"outcome": "failed", "reason": f"no answer in {limit:.0f} s of computing"}
     child.join()
     return found | {"seconds": round(time.monotonic() - begun, 1)}
 
@@ -344,6 +344,8 @@ def main() -> None:
         PAGE.write_text(page())
         return
     import_libraries()  # once, for all children
+    file = ANSWERS / f"{options.task}.json"
+    before = json.loads(file.read_text())["types"] if options.only and file.exists() else {}
     answers: dict[str, dict[str, Any]] = {}
     for kind, name in types_of(options.task).items():
         if options.only and kind not in options.only:
@@ -355,17 +357,21 @@ def main() -> None:
             said = found.get("reason") or f"{found['peak_bytes']:,} {'; '.join(found['notes'])}"
             print(f"{kind:24} {method:5} {found['outcome']:8} {found['seconds']:5} s  {said}")
             sys.stdout.flush()
+        if not options.check:
+            _keep(file, before | {key: _kept(row) for key, row in answers.items()})
     print(summary(answers))
     if options.check:
-        lost = lost_answers(answers, json.loads((ANSWERS / f"{options.task}.json").read_text()))
+        lost = lost_answers(answers, json.loads(file.read_text()))
         print("\n".join(f"lost: {one}" for one in lost))
         sys.exit(bool(lost))
-    file = ANSWERS / f"{options.task}.json"
-    before = json.loads(file.read_text())["types"] if options.only and file.exists() else {}
+
+
+def _keep(file: Path, types: Mapping[str, Any]) -> None:
+    """Write the answers, after each type: a run may be stopped."""
     kept = {
         "transformers": version("transformers"),
         "torch": version("torch"),
-        "types": before | {kind: _kept(row) for kind, row in answers.items()},
+        "types": dict(sorted(types.items())),
     }
     file.write_text(json.dumps(kept, indent=1) + "\n")
 

@@ -173,6 +173,18 @@ SPECIAL: dict[str, tuple[Task, str, dict[str, Any]]] = {
         "PPLCNetForImageClassification",
         {"model_type": "pp_lcnet", "scale": 0.25, "class_expand": 32},
     ),
+    "split-by-experts": (  # it splits its tokens by how many each expert gets
+        "causal-lm",
+        "JetMoeForCausalLM",
+        {
+            "model_type": "jetmoe",
+            **_DECODER,
+            "num_key_value_heads": 2,
+            "kv_channels": 16,
+            "num_local_experts": 2,
+            "num_experts_per_tok": 2,
+        },
+    ),
     "router": (  # its router derives from a linear layer, and returns two tensors
         "causal-lm",
         "PhimoeForCausalLM",

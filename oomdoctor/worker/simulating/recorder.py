@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from fractions import Fraction
 
@@ -209,7 +209,7 @@ class Recorder:
             self._answers.several_in_a_row(several),
             self._answers.scored(share),
             self._answers.reads_as(config.images if images else 1),  # images of a row are counted
-            real_values.lists_known() if known else nullcontext(),
+            real_values.lists_known(refused=True),
         ):
             training_step(setup, batches * micro_steps, marks)
         trace.adopt(optimizers.state_tensors(setup.trainer.optimizer), OPTIMIZER)

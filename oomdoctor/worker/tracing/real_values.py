@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
+from oomdoctor.worker.protocol import UnknownValuesError
 from oomdoctor.worker.replacing import replaced
 
 _NAME = "_oomdoctor_values"
@@ -79,19 +80,22 @@ def values_of(tensor: object) -> torch.Tensor | None:
 
 
 @contextmanager
-def lists_known() -> Iterator[None]:
+def lists_known(*, refused: bool = False) -> Iterator[None]:
     """In this context lists are made of known tensors, and tensors of lists of these.
 
-    Both read memory themselves, where no operator is seen.
+    Both read memory themselves, where no operator is seen. With `refused`, a list of whole numbers
+    that are not known is an error: they are sizes of parts.
     """
-    own_list, own_tensor = torch.Tensor.tolist, torch.tensor
+    own_list, own_tensor = FakeTensor.tolist, torch.tensor
 
-    def tolist(tensor: torch.Tensor) -> object:
+    def tolist(tensor: FakeTensor) -> object:
         values = values_of(tensor)
-        if values is None or values is tensor:
+        if values is None and refused and _are_numbers(tensor):
+            raise UnknownValuesError("cannot be simulated: a list is made of unknown numbers")
+        if values is None:
             return own_list(tensor)
         with computing():
-            return own_list(values)
+            return values.tolist()
 
     def number(value: object) -> object:
         known = isinstance(value, FakeTensor) and values_of(value) is not None
@@ -101,7 +105,7 @@ def lists_known() -> Iterator[None]:
         made: torch.Tensor = own_tensor(tree_map(number, data), **kwargs)
         return made
 
-    with replaced(torch.Tensor, "tolist", tolist), replaced(torch, "tensor", tensor):
+    with replaced(FakeTensor, "tolist", tolist), replaced(torch, "tensor", tensor):
         yield
 
 
@@ -131,9 +135,26 @@ def learn(
     if real is None:
         if func._schema.is_mutable:
             _forget(func, args)
+        if func is torch.ops.aten.topk.default:
+            scores, dim = args[0], args[2] if len(args) > 2 else -1
+            know(results[1], _evenly_chosen(scores, results[1], dim))
         return
     for one, value in zip(results, _tensors(real), strict=True):
         know(one, value)
+
+
+def _evenly_chosen(scores: object, indices: torch.Tensor, dim: object) -> torch.Tensor:
+    """What `topk` chooses if each of the classes is chosen as often: a router's experts."""
+    assert isinstance(scores, torch.Tensor)
+    assert isinstance(dim, int)
+    shape = indices.movedim(dim, -1).shape
+    with computing():
+        chosen = torch.arange(shape.numel()) % scores.shape[dim]
+        return chosen.view(shape).movedim(-1, dim)
+
+
+def _are_numbers(tensor: torch.Tensor) -> bool:
+    return tensor.dim() > 0 and not tensor.is_floating_point() and tensor.dtype != torch.bool
 
 
 def _is_small(tensor: torch.Tensor) -> bool:

@@ -5,6 +5,7 @@ It refuses some of Mamba's, and it adds to what only looks like a linear layer, 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -18,22 +19,41 @@ if TYPE_CHECKING:
 def named_targets(model: PreTrainedModel) -> tuple[str, ...]:
     """The layers to name where peft does not take `all-linear`; empty where it takes them.
 
-    Tried on one layer of each name and class; the heads are no part of `all-linear`.
+    Tried on one layer of each name and class; the heads are no part of `all-linear`. A name that
+    other modules end with too, as the number of a list does, goes with those before it.
     """
-    samples = {
-        (path.removesuffix(".base_layer").rpartition(".")[2], type(module)): module
+    paths = {
+        path.removesuffix(".base_layer"): module
         for path, module in model.named_modules()
-        if "." in path and ".lora_" not in path  # peft may have begun to put some on it
+        if ".lora_" not in path  # peft may have begun to put some on it
+    }
+    linear = {
+        path: module
+        for path, module in paths.items()
+        if "." in path
         if isinstance(module, torch.nn.Linear) or type(module).__name__ == "Conv1D"
     }
+    others = {end for path in paths.keys() - linear.keys() for end in _ends_of(path)}
+    samples = {
+        (next((end for end in _ends_of(path) if end not in others), path), type(module)): module
+        for path, module in linear.items()
+    }
     refused = {name for (name, _), layer in samples.items() if not _takes(name, layer, model)}
-    return tuple(sorted({name for name, _ in samples} - refused)) if refused else ()
+    all_taken = not refused and not any("." in name for name, _ in samples)
+    return () if all_taken else tuple(sorted({name for name, _ in samples} - refused))
+
+
+def _ends_of(path: str) -> Iterator[str]:
+    """The last word of a path, its last two, and so on to the whole."""
+    words = path.split(".")
+    yield from (".".join(words[start:]) for start in reversed(range(len(words))))
 
 
 def _takes(name: str, layer: Module, model: PreTrainedModel) -> bool:
     """Whether peft puts LoRA on a layer of this name in such a model, and it then runs."""
     from peft import LoraConfig, inject_adapter_in_model
 
+    name = name.rpartition(".")[2]
     alone = Module()
     alone.config = model.config
     alone.add_module(name, layer)

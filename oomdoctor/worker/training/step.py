@@ -7,8 +7,10 @@ zero_grad, as in the Trainer's inner loop. It holds what that loop holds (`books
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -79,11 +81,28 @@ def _said_plainly() -> Iterator[None]:
     """
     try:
         yield
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, RuntimeError, AttributeError, TypeError, LookupError) as error:
         reasons = (why for said, why in _IMPOSSIBLE.items() if said in str(error))
-        if (why := next(reasons, None)) is None:
+        if (why := next(reasons, _fault_of_class(error))) is None:
             raise
         raise UnsupportedError(why) from error
+
+
+def _fault_of_class(error: Exception) -> str | None:
+    """That a class of transformers cannot run its own code; None for any other error.
+
+    torch's errors have the line of a model too, but another type.
+    """
+    import transformers
+
+    *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+    file = Path(frame.f_code.co_filename)
+    if isinstance(error, RuntimeError) or file.parts[-4:-2] != ("transformers", "models"):
+        return None
+    return (
+        f"in transformers {transformers.__version__}, the code of this class fails on such a batch "
+        f"({file.name}, line {line}: {type(error).__name__}: {error}); another release may run it"
+    )
 
 
 def whole_step(setup: Setup, batches: list[Batch], mark: Mark) -> None:

@@ -6,13 +6,17 @@ copy, and a quantized model never exists in full precision. Buffers are computed
 
 from __future__ import annotations
 
+import math
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.worker.protocol import OnHost, refused
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
     from transformers import BitsAndBytesConfig, PretrainedConfig, PreTrainedModel
 
 Place = Literal["device", "host", "zero3"]
+_LARGE = 1 << 28  # elements
 STANDARD_DEVIATION = 0.02  # the usual initializer_range: keeps activations and losses finite
 
 
@@ -94,8 +99,26 @@ def declare_model(blueprint: Blueprint, device: torch.device) -> PreTrainedModel
         _not_sharded_yet(),
         init_empty_weights(include_buffers=False),
         device,
+        _LargeOnMeta(),
     ):
         return blueprint.made()
+
+
+class _LargeOnMeta(TorchFunctionMode):  # type: ignore[misc]
+    """Declares large weights on the meta device at once: one may have more bytes than the host."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: Sequence[type],
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        kwargs = dict(kwargs or {})
+        sizes = [size for size in tree_leaves(args) if isinstance(size, int)]
+        if func is torch.empty and math.prod(sizes) > _LARGE:
+            kwargs["device"] = "meta"
+        return func(*args, **kwargs)
 
 
 def _not_sharded_yet() -> AbstractContextManager[None]:

@@ -19,6 +19,14 @@ def test_a_classifier_by_end_tokens_needs_what_it_takes(rung: dict[str, object])
     assert differences(job) == {}
 
 
+@pytest.mark.parametrize("rung", [{}, {"method": "lora", "lora_rank": 4}], ids=["full", "lora"])
+def test_tokens_are_split_among_experts_as_on_a_device(rung: dict[str, object]) -> None:
+    """Each of two experts gets all tokens, so that no router decides."""
+    job = tiny_job("split-by-experts", **rung)
+    measure(job, PhaseFile(None))
+    assert differences(job) == {}
+
+
 def test_a_random_number_drops_no_layer() -> None:
     """It dropped all of them where the values of tokens are known."""
     job = tiny_job("ends-decide")

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from oomdoctor.worker.protocol import UnknownValuesError
 from oomdoctor.worker.tracing.real_values import ShapesOnly, know, lists_known, values_of
 
 
@@ -64,6 +65,26 @@ def test_lists_are_made_of_known_tensors() -> None:
     with lists_known():
         assert grid.tolist() == [1, 4]
         assert held(torch.tensor([grid[0] + 1, grid[1]])) == [2, 4]
+
+
+def test_a_list_of_unknown_numbers_is_refused_where_it_has_sizes() -> None:
+    sizes = torch.empty(2, dtype=torch.int64)
+    with lists_known():
+        assert sizes.tolist() == [1, 1]
+    with lists_known(refused=True):
+        assert known(3, 4).tolist() == [3, 4]
+        assert torch.empty(2).tolist() == [1.0, 1.0]
+        with pytest.raises(UnknownValuesError, match="a list is made of unknown numbers"):
+            sizes.tolist()
+
+
+def test_a_router_chooses_each_expert_as_often() -> None:
+    chosen = torch.empty(6, 4).topk(2, dim=1).indices
+    assert held(chosen) == [0, 1, 2, 3] * 3
+    assert held(torch.empty(4, 6).topk(2, dim=0).indices.t()) == [0, 1, 2, 3] * 3
+    gates = torch.zeros(6, 4).scatter(1, chosen, 1)
+    with lists_known(refused=True):
+        assert gates.long().sum(0).tolist() == [3, 3, 3, 3]
 
 
 def test_what_is_written_from_unknown_numbers_is_forgotten() -> None:

@@ -61,6 +61,15 @@ def test_a_step_that_no_training_can_run_says_why(kind: str, method: str, reason
         losses_of(tiny_job(kind, micro_batch_size=1, method=method))
 
 
+def test_a_class_that_cannot_run_its_own_code_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Llama 4 with images in transformers 5.24, which asks its text model for images."""
+    from transformers.models.llama import modeling_llama
+
+    monkeypatch.setattr(modeling_llama.LlamaModel, "forward", lambda *_, **__: None)
+    with pytest.raises(UnsupportedError, match=r"the code of this class fails.*modeling_llama"):
+        losses_of(tiny_job("dense"))
+
+
 @pytest.mark.parametrize("kind", ["dense", "seq2seq"])
 def test_the_losses_are_those_of_a_real_trainer(kind: str) -> None:
     from transformers import Trainer, TrainingArguments

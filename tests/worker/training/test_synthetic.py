@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 import torch
@@ -51,6 +52,17 @@ def test_loading_never_holds_a_second_copy() -> None:
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
     largest = max(p.numel() * p.element_size() for p in model.parameters())
     assert trace.peak < weights + 2 * largest
+
+
+def test_a_weight_larger_than_the_host_is_declared() -> None:
+    job = tiny_job("dense")
+    job = replace(
+        job, model=replace(job.model, config={**job.model.config, "intermediate_size": 1 << 40})
+    )
+    blueprint = synthetic.Blueprint(job, load_config(job.model), "eager")
+    model = synthetic.declare_model(blueprint, CPU)
+    assert all(parameter.device.type == "meta" for parameter in model.parameters())
+    assert all(buffer.device == CPU for buffer in model.buffers())
 
 
 def test_constants_of_quantized_weights_stay_on_the_device() -> None:

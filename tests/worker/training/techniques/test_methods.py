@@ -14,6 +14,7 @@ from oomdoctor.worker.measuring.measure import measure
 from oomdoctor.worker.protocol import PhaseFile, UnsupportedError
 from oomdoctor.worker.training.build import build
 from oomdoctor.worker.training.inspection import inspect_model
+from oomdoctor.worker.training.lora_targets import named_targets
 
 LORA = {"method": "lora", "lora_rank": 4}
 SAVED = {**LORA, "modules_to_save": ("embed_tokens", "lm_head")}
@@ -166,6 +167,23 @@ def test_the_layers_that_peft_takes_instead_of_all_are_told() -> None:
     assert inspect_model(tiny_job("state-space", **LORA)).lora_targets == ("in_proj",)
     assert inspect_model(tiny_job("state-space")).lora_targets == ()
     assert inspect_model(tiny_job("dense", **LORA)).lora_targets == ()
+
+
+def test_layers_with_a_number_for_a_name_are_named_with_the_list_that_they_are_in() -> None:
+    """ "0" alone is a decoder layer too, which gets no LoRA."""
+    from peft import LoraConfig, inject_adapter_in_model
+    from transformers import PretrainedConfig
+
+    model = torch.nn.Module()
+    model.config = PretrainedConfig()
+    model.merger = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU())
+    model.layers = torch.nn.ModuleList([torch.nn.Module()])
+    model.layers[0].q_proj = torch.nn.Linear(4, 4)
+    targets = named_targets(model)
+    assert targets == ("merger.0", "q_proj")
+    inject_adapter_in_model(LoraConfig(r=1, target_modules=list(targets)), model)
+    adapted = (model.merger[0], model.layers[0].q_proj)
+    assert all("lora" in type(layer).__module__ for layer in adapted)
 
 
 @needs_router_of_its_own
