@@ -62,6 +62,8 @@ _INDEXER = {
     "indexer_budget": 2048,
     "indexer_compress_ratio": 4,
 }
+_DRAFTER = {"hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0}
+_DRAFTER |= {"num_kv_shared_layers": _LAYERS, "num_hidden_layers": _LAYERS}
 _WORDS = {"image_token_id": 4, "vocabulary_map": {"<image>": 4, "<|image token|>": 4}}
 # Defaults of a config that are no model: what a published one has instead.
 _INSTEAD: dict[str, dict[str, Any]] = {
@@ -97,7 +99,9 @@ _INSTEAD: dict[str, dict[str, Any]] = {
     "lfm2_moe": {"": {"layer_types": ["conv", "conv", "full_attention", "conv"]}},
     "ministral": {"": {"head_dim": 128}},
     "nemotron": {"": {"num_key_value_heads": 8}},
-    "t5": {"": {"decoder_start_token_id": 0}},
+    "esm": {"": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32}},
+    **{key: {"": {"decoder_start_token_id": 0}} for key in ("t5", "longt5")},
+    "encoder-decoder": {"": {"pad_token_id": 0, "decoder_start_token_id": 101}},
     "xmod": {"": {"default_language": "en_XX"}},
     "aya_vision": {"vision_config": {"num_attention_heads": 16}},
     "chameleon": {"": _WORDS},
@@ -133,6 +137,7 @@ _INSTEAD: dict[str, dict[str, Any]] = {
     },
     **{key: {"": {"image_token_index": 50265}} for key in ("blip-2", "instructblip")},
     "instructblipvideo": {"": {"video_token_index": 50265}},
+    **{key: {"text_config": _DRAFTER} for key in ("gemma4_assistant", "gemma4_unified_assistant")},
     "gemma4": {"vision_config": {"model_type": "gemma4_vision", "num_hidden_layers": 4}},
     "mistral3": {"vision_config": {"image_size": 1540, "patch_size": 14}},
     "gemma3": {"vision_config": {"image_size": 896, "patch_size": 14}},
@@ -142,6 +147,8 @@ _INSTEAD: dict[str, dict[str, Any]] = {
     "idefics3": {"vision_config": {"image_size": 364, "patch_size": 14}},
     "smolvlm": {"vision_config": {"image_size": 512, "patch_size": 16}},
 }
+_CHECKED = ("gemma4_assistant",)  # it refuses its own defaults
+_WHOLE = ("perceiver",)  # its loss only takes rows of all positions
 _TWO_ROWS = ("levit",)  # its batch norms cannot be trained with one
 ANSWERS = Path(__file__).parent / "families"
 PAGE = Path(__file__).parents[2] / "docs" / "model-types.md"
@@ -187,7 +194,8 @@ def _length(config: Mapping[str, Any]) -> int:
     parts = [config, config.get("text_config") or {}, config.get("decoder") or {}]
     names = ("max_position_embeddings", "n_positions", "max_seq_len", "max_target_positions")
     sizes = [part[name] for part in parts for name in names if isinstance(part.get(name), int)]
-    return min((_LENGTH, *(size - 2 for size in sizes if 2 < size < _LENGTH)))
+    less = 0 if config["model_type"] in _WHOLE else 2
+    return min((_LENGTH, *(size - less for size in sizes if less < size < _LENGTH)))
 
 
 def answer(kind: str, name: str, task: Task, method: Method) -> dict[str, Any]:
@@ -196,12 +204,16 @@ def answer(kind: str, name: str, task: Task, method: Method) -> dict[str, Any]:
 
     rows = 2 if kind in _TWO_ROWS else 1
     with tempfile.TemporaryDirectory() as folder:
-        config = shrunk(CONFIG_MAPPING[kind]()) | {"architectures": [name]}
-        for part, values in _INSTEAD.get(kind, {}).items():
+        instead = _INSTEAD.get(kind, {})
+        default = CONFIG_MAPPING[kind](**(instead if kind in _CHECKED else {}))
+        config = shrunk(default) | {"architectures": [name]}
+        for part, values in instead.items():
             if not part:
                 config |= values
                 continue
             config[part] = (config[part] or {}) | values
+        if task == "masked-lm":
+            config["is_decoder"] = False
         (Path(folder) / "config.json").write_text(json.dumps(config))
         try:
             spec = resolve(ModelRef(folder))

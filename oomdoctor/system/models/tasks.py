@@ -40,8 +40,11 @@ def task_of(config: Mapping[str, Any], asked: TaskChoice) -> Task:
     classifies = architecture_of(config).endswith(HEADS["image-classification"])
     if classifies and asked in ("auto", "image-classification"):
         return "image-classification"
+    if (task := _on_text_alone(config)) is not None and asked in ("auto", task):
+        return task
     if foreign := other_input(config):
-        raise _unsupported(config, f"takes {foreign}, and no supported task does")
+        other = "no supported task does" if foreign == "sound" else "is made for another task"
+        raise _unsupported(config, f"takes {foreign}, and {other}")
     if asked == "auto":
         task = _made_for(config)
         if task is None:
@@ -70,6 +73,19 @@ def _takes_images_beside_text(config: Mapping[str, Any]) -> bool:
     return sees and name.endswith(WRITES_TEXT)
 
 
+def _on_text_alone(config: Mapping[str, Any]) -> Task | None:
+    """The task of a class that takes sound or more beside text, and can be trained without it.
+
+    transformers counts those that write about sound as seq2seq-lm, although they have one decoder.
+    """
+    tasks: tuple[Task, ...] = ("masked-lm",)
+    if not _has(config, VISION_KEYS):
+        tasks += ("seq2seq-lm",)
+    name = architecture_of(config)
+    made_for = [task for task in tasks if name.endswith(HEADS[task])]
+    return made_for[0] if made_for and "text_config" in config else None
+
+
 def is_without_head(config: Mapping[str, Any]) -> bool:
     """Whether the class that the config names has no head, so that `task_of` has chosen one."""
     heads = tuple(end for ends in HEADS.values() for end in ends)
@@ -79,7 +95,9 @@ def is_without_head(config: Mapping[str, Any]) -> bool:
 
 def other_input(config: Mapping[str, Any]) -> str | None:
     """ "sound" or "images as well as text", if the model takes them; else None."""
-    if _has(config, SOUND_KEYS):
+    name = architecture_of(config)
+    decoder = name.endswith("ForCausalLM") and "decoder_layers" in config  # such as Whisper's
+    if _has(config, SOUND_KEYS) and not decoder and not name.endswith("ForTextToText"):
         return "sound"
     return "images as well as text" if _has(config, VISION_KEYS) else None
 

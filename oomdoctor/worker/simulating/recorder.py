@@ -209,7 +209,7 @@ class Recorder:
             self._answers.several_in_a_row(several),
             self._answers.scored(share),
             self._answers.reads_as(config.images if images else 1),  # images of a row are counted
-            real_values.lists_known(refused=True),
+            real_values.lists_known(refused=not images),
         ):
             training_step(setup, batches * micro_steps, marks)
         trace.adopt(optimizers.state_tensors(setup.trainer.optimizer), OPTIMIZER)
@@ -241,9 +241,8 @@ class Recorder:
         forget_scale(self.setup)
         self._instruments.enter("load", "load")
         blocks, events, windows = self._begin
-        tape = self._trace.tape
-        del tape.blocks[blocks:], tape.events[events:], tape.regions[events:]
-        del tape.windows[windows:]
+        self._trace.cut(blocks, events)
+        del self._trace.tape.windows[windows:]
 
     def _watch_gradients(self) -> None:
         """Note when a gradient becomes its parameter's: a later one is added to it and freed."""

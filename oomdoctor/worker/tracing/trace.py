@@ -93,6 +93,15 @@ class AllocationTrace:
         with Recording(self), resized_storages(self.note_resized):
             yield
 
+    def cut(self, blocks: int, events: int) -> None:
+        """Forget all from here on. What is still alive, in a cycle, is no part of the tape then."""
+        tape = self.tape
+        for address, (number, _) in list(self._known.items()):
+            if number >= blocks:
+                del self._known[address]
+                self._count(-tape.blocks[number].size)
+        del tape.blocks[blocks:], tape.events[events:], tape.regions[events:]
+
     def enter(self, phase: str) -> None:
         """Begin a phase: its peak starts at what is alive now."""
         self.phase = phase

@@ -70,6 +70,10 @@ def build(
         reason := why_text_alone(config, setup.model_config)
     ):
         setup.notes.append(f"trained on text alone, without images: {reason}")
+    elif job.model.task in ("masked-lm", "seq2seq-lm") and hasattr(
+        setup.model_config, "text_config"
+    ):
+        setup.notes.append("trained on text alone, without what else this class takes")
     setup.arguments = _arguments(setup)  # DeepSpeed shards a model while it is built
     if config.library == "unsloth":
         setup.model = unsloth.load_model(setup)

@@ -35,6 +35,10 @@ _IMPOSSIBLE = {
     "Expected more than 1 value per channel": (
         "its batch norms need more than one value per channel; set micro_batch_size to 2 or more"
     ),
+    "Unsupported dtype BFloat16": (
+        "its Fourier transforms do not take bfloat16; use weights_dtype=float32 and "
+        "autocast_dtype=none"
+    ),
     "does not require grad and does not have a grad_fn": (
         "with this method, the code of this class lets no gradient reach what is trained"
     ),
@@ -89,7 +93,7 @@ def _said_plainly() -> Iterator[None]:
 
 
 def _fault_of_class(error: Exception) -> str | None:
-    """That a class of transformers cannot run its own code; None for any other error.
+    """That a class of transformers refuses a batch or fails; None for any other error.
 
     torch's errors have the line of a model too, but another type.
     """
@@ -99,6 +103,8 @@ def _fault_of_class(error: Exception) -> str | None:
     file = Path(frame.f_code.co_filename)
     if isinstance(error, RuntimeError) or file.parts[-4:-2] != ("transformers", "models"):
         return None
+    if isinstance(error, ValueError):
+        return f"this class does not take such a batch: {error}"
     return (
         f"in transformers {transformers.__version__}, the code of this class fails on such a batch "
         f"({file.name}, line {line}: {type(error).__name__}: {error}); another release may run it"

@@ -27,6 +27,18 @@ def test_tokens_are_split_among_experts_as_on_a_device(rung: dict[str, object]) 
     assert differences(job) == {}
 
 
+@pytest.mark.parametrize("kind", ["hears", "decoder-of-sound"])
+@pytest.mark.parametrize("rung", [{}, {"method": "lora", "lora_rank": 4}], ids=["full", "lora"])
+def test_what_also_takes_sound_needs_what_it_takes_on_text(
+    kind: str, rung: dict[str, object]
+) -> None:
+    job = tiny_job(kind, **rung)
+    measure(job, PhaseFile(None))
+    assert differences(job) == {}
+    alone = "trained on text alone, without what else this class takes"
+    assert (alone in simulated(job).notes) == (kind == "hears")
+
+
 def test_a_random_number_drops_no_layer() -> None:
     """It dropped all of them where the values of tokens are known."""
     job = tiny_job("ends-decide")

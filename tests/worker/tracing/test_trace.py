@@ -43,6 +43,20 @@ def test_views_in_place_results_and_deaths_are_counted_by_storage() -> None:
     assert trace.peak == 8 * KIB
 
 
+def test_what_outlives_a_step_that_is_forgotten_is_no_part_of_the_next() -> None:
+    trace = AllocationTrace("cpu")
+    with trace.recording():
+        left = torch.empty(256)
+        trace.cut(0, 0)
+        made = torch.empty(256)  # the number of a block that was forgotten
+        del left
+        assert [block.size for block in trace.tape.blocks] == [KIB]
+        assert trace.tape.events == [1]
+        del made
+    assert trace.tape.events == [1, -1]
+    assert trace.live == 0
+
+
 def test_a_resized_storage_changes_by_the_difference() -> None:
     trace = AllocationTrace("cpu")
     with trace.recording():

@@ -52,6 +52,8 @@ def add_adapter(model: PreTrainedModel, config: TrainConfig, task: Task) -> Peft
         settings["exclude_modules"] = rf".*\b({'|'.join(TOWERS)})\b.*"
     targets = settings["target_modules"]
     try:
+        if task == "seq2seq-lm" and not model.config.is_encoder_decoder:
+            task = "causal-lm"  # a decoder that writes about sound
         adapted = get_peft_model(model, LoraConfig(**settings, task_type=_PEFT_TASKS.get(task)))
     except (ValueError, RuntimeError, TypeError) as error:
         if "out of memory" in str(error):

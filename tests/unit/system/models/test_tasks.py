@@ -120,6 +120,35 @@ def test_what_is_asked_is_taken(config: dict[str, Any], asked: TaskChoice) -> No
     assert task_of(config, asked) == asked
 
 
+def test_the_decoder_of_a_model_of_sound_takes_text() -> None:
+    whisper = {"num_mel_bins": 80, "decoder_layers": 4, "is_encoder_decoder": True}
+    assert task_of(_config("WhisperForCausalLM", **whisper), "auto") == "causal-lm"
+    with pytest.raises(OomDoctorError, match="takes sound"):
+        task_of(_config("WhisperForConditionalGeneration", **whisper), "auto")
+
+
+def test_a_class_that_writes_about_sound_is_trained_on_text_alone() -> None:
+    parts = {"text_config": TEXT, "audio_config": {"model_type": "qwen2_audio_encoder"}}
+    for asked in ("auto", "seq2seq-lm"):
+        assert (
+            task_of(_config("Qwen2AudioForConditionalGeneration", **parts), asked) == "seq2seq-lm"
+        )
+    with pytest.raises(OomDoctorError, match="takes sound"):
+        task_of(_config("Qwen2AudioForConditionalGeneration", **parts), "masked-lm")
+    see = _config("ModernVBertForMaskedLM", text_config=TEXT, vision_config=IMAGE)
+    assert task_of(see, "auto") == "masked-lm"
+    from_text = {"sampling_rate": 16000, "is_encoder_decoder": True, **TEXT}
+    assert task_of(_config("SeamlessM4TForTextToText", **from_text), "auto") == "seq2seq-lm"
+
+
+def test_images_beside_text_in_another_task_are_refused_for_the_task() -> None:
+    other = _config("GemmaForBlockDiffusion", text_config=TEXT, vision_config=IMAGE)
+    with pytest.raises(
+        OomDoctorError, match="takes images as well as text, and is made for another"
+    ):
+        task_of(other, "auto")
+
+
 def test_text_part() -> None:
     part = text_part(GEMMA)
     assert part == {
