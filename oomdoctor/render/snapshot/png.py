@@ -6,17 +6,18 @@ of the page draw the same; see `columns.js`.
 
 from __future__ import annotations
 
-import io
-import warnings
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from oomdoctor.records.job.measurement import CATEGORY_WORDS
 from oomdoctor.records.report.timeline import CATEGORIES, Timeline, TimelineDevice
-from oomdoctor.render.charts.axes import note, tick_text
-from oomdoctor.render.charts.drawing import need_matplotlib
+from oomdoctor.render.blocks import Grid
+from oomdoctor.render.charts import Chart, Size, drawing
+from oomdoctor.render.charts import axes as look
+from oomdoctor.render.charts.axes import ink
 from oomdoctor.render.snapshot.timeline_page import LIGHT, rgb
 from oomdoctor.units import format_bytes
 
@@ -112,13 +113,10 @@ def _steps(edges: list[float], heights: list[int]) -> Iterator[tuple[float, floa
             yield edges[at + 1], height
 
 
-_WIDTH, _HEIGHT, _DPI = 11.0, 4.6, 130  # inches, inches, dots per inch
+_HEIGHT, _SIDE, _FOOT = 460, 64, 52  # pixels of a device, left of its axes, and below them
+_LEGEND_COLUMNS = 5
 _COLUMNS = 1200
 _MOST_STEPS = 60  # more lines than that would hide the picture
-_TEXT, _FAINT, _LINE, _ALARM = "#1d2430", "#5c6673", "#3c4654", "#c2261c"
-_PLAIN = {"fontsize": 9, "color": _TEXT}
-_ALARMED = {"fontsize": 9, "color": _ALARM}
-_SMALL = {"fontsize": 8, "color": _FAINT}
 _WITHOUT = "run `pip install matplotlib`, or write a page with --html timeline.html"
 _SHADES = (0.0, 0.08, -0.06, 0.14, -0.1)
 
@@ -129,7 +127,7 @@ def need_picture() -> None:
     Raises:
         OomDoctorError: matplotlib is missing (exit 5).
     """
-    need_matplotlib("--png", _WITHOUT)
+    drawing.need_matplotlib("--png", _WITHOUT)
 
 
 def png(timeline: Timeline) -> bytes:
@@ -139,51 +137,39 @@ def png(timeline: Timeline) -> bytes:
         OomDoctorError: matplotlib is missing (exit 5).
     """
     need_picture()
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    count = max(1, len(timeline.devices))
-    figure = Figure(figsize=(_WIDTH, _HEIGHT * count), dpi=_DPI, layout="constrained")
-    canvas = FigureCanvasAgg(figure)
-    for place, device in enumerate(timeline.devices, start=1):
-        _draw(figure.add_subplot(count, 1, place), timeline, device)
-    target = io.BytesIO()
-    # A font may not have all letters of a file name; they are drawn as boxes.
-    with warnings.catch_warnings(action="ignore"):
-        canvas.print_png(target)
-    return target.getvalue()
+    by = f" ({timeline.written_by})" if timeline.written_by is not None else ""
+    height = _HEIGHT * max(1, len(timeline.devices))
+    says, grid = "Allocated memory from event to event.", Grid((), ())
+    draw = partial(_draw, timeline.devices)
+    title = f"{timeline.source}{by}"
+    return drawing.png(Chart("timeline", title, says, grid, draw, lambda _: height))
 
 
-def _draw(axes: Any, timeline: Timeline, device: TimelineDevice) -> None:
-    columns = columns_of(device, _COLUMNS)
-    top = _top(device)
+def _draw(devices: Sequence[TimelineDevice], figure: Any, size: Size) -> None:
+    parts = figure.subfigures(max(1, len(devices)), 1, squeeze=False)[:, 0]
+    for part, device in zip(parts, devices, strict=False):
+        _draw_device(part, device, size, named=len(devices) > 1)
+
+
+def _draw_device(figure: Any, device: TimelineDevice, size: Size, *, named: bool) -> None:
+    columns, top = columns_of(device, _COLUMNS), _top(device)
+    axes = look.axes_in(figure, size, _HEIGHT, left=_SIDE, right=30, head=78, foot=_FOOT)
     _fill(axes, device, columns, top)
     edges = columns.edges
     axes.stairs(
-        columns.reserved, edges, baseline=None, color=_LINE, linewidth=1.2, label="reserved"
+        columns.reserved, edges, baseline=None, color=ink("ink"), linewidth=1.6, label="reserved"
     )
     if device.limit_bytes is not None:
         label = f"limit {format_bytes(device.limit_bytes)}"
-        axes.axhline(device.limit_bytes, color=_ALARM, linewidth=1.2, linestyle="--", label=label)
+        axes.axhline(device.limit_bytes, color=ink("alarm"), linestyle="--", label=label)
     axes.set_xlim(edges[0], edges[-1])
     axes.set_ylim(0, top * 1.1)
     _mark(axes, device, columns, top)
-    _frame(axes, top)
-    name = timeline.source
-    name += f", GPU {device.index}" if len(timeline.devices) > 1 else ""
-    name += f" ({timeline.written_by})" if timeline.written_by is not None else ""
-    axes.set_title(name, loc="left", fontsize=11, color=_TEXT, parse_math=False, pad=18)
+    look.byte_axis(axes, "y")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{int(value):,}")
+    look.frame(axes, grid="y", label="events" + f" of GPU {device.index}" * named)
     handles, names = axes.get_legend_handles_labels()
-    # In the order in which the bands lie.
-    axes.legend(
-        handles[::-1],
-        names[::-1],
-        loc="center left",
-        bbox_to_anchor=(1.0, 0.5),
-        frameon=False,
-        fontsize=9,
-        labelcolor=_TEXT,
-    )
+    look.legend(figure, handles, names, _LEGEND_COLUMNS, _HEIGHT)
 
 
 def _top(device: TimelineDevice) -> int:
@@ -196,7 +182,7 @@ def _fill(axes: Any, device: TimelineDevice, columns: Columns, top: int) -> None
     """The bands, and in them the blocks that are high enough to see."""
     from matplotlib.collections import PolyCollection
 
-    least = top / (_HEIGHT * _DPI * 0.8)
+    least = top / (_HEIGHT * 1.6)
     drawn = areas(device, columns, least)
     for number, category in enumerate(CATEGORIES):
         color = rgb(LIGHT[category])
@@ -229,45 +215,27 @@ def _mark(axes: Any, device: TimelineDevice, columns: Columns, top: int) -> None
     if device.traced:
         _mark_peak(axes, device, columns)
     ends = [columns.places[after] for _, after in device.steps]
+    above = axes.get_xaxis_transform()
     for number, (start, end) in enumerate(zip([columns.edges[0], *ends], ends, strict=False), 1):
         if len(ends) > _MOST_STEPS:
             break
-        axes.axvline(end, color=_FAINT, linewidth=0.6, alpha=0.6)
-        text = f"step {number}" if len(ends) < 9 else f"{number}"
-        place, above = (start + end) / 2, axes.get_xaxis_transform()
-        axes.text(place, 1.01, text, transform=above, ha="center", va="bottom", **_SMALL)
+        axes.axvline(end, color=ink("faint"), linewidth=0.6, alpha=0.6)
+        text, place = f"step {number}" if len(ends) < 9 else f"{number}", (start + end) / 2
+        look.note(axes, text, (place, 1.01), xycoords=above, ha="center", color=ink("faint"))
     for failure in device.failures:
-        axes.axvline(columns.places[failure.moment], color=_ALARM, linewidth=1.2)
+        axes.axvline(columns.places[failure.moment], color=ink("alarm"), linewidth=1.2)
     if device.failures:
         last = device.failures[-1]
         place = columns.places[last.moment]
-        left = place > columns.edges[-1] / 2
-        side, away = ("right", -4) if left else ("left", 4)
+        side, away = ("right", -4) if place > columns.edges[-1] / 2 else ("left", 4)
         text = f"out of memory: asked for {format_bytes(last.requested_bytes)}"
-        note(axes, text, (place, top * 1.08), (away, 0), ha=side, va="top", **_ALARMED)
+        at = place, top * 1.08
+        look.note(axes, text, at, (away, 0), ha=side, va="top", color=ink("alarm"))
 
 
 def _mark_peak(axes: Any, device: TimelineDevice, columns: Columns) -> None:
     at, height = columns.places[device.peak], device.allocated[device.peak]
     side = "right" if at > columns.edges[-1] * 0.85 else "center" if at else "left"
-    box = {"fc": "white", "ec": "none", "alpha": 0.75, "pad": 1}
-    note(axes, f"peak {format_bytes(height)}", (at, height), (0, 7), ha=side, bbox=box, **_PLAIN)
-    axes.plot([at], [height], marker="v", color=_TEXT, markersize=5, clip_on=False)
-
-
-def _frame(axes: Any, top: int) -> None:
-    from matplotlib.ticker import FuncFormatter, MultipleLocator
-
-    step = 1
-    while top / step > 7:
-        step *= 2
-    axes.yaxis.set_major_locator(MultipleLocator(step))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: tick_text(value)))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{int(value):,}"))
-    axes.set_xlabel("events", fontsize=9, color=_FAINT)
-    axes.tick_params(labelsize=9, colors=_FAINT)
-    axes.grid(axis="y", color="#88888833", linewidth=0.6)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    for side in ("left", "bottom"):
-        axes.spines[side].set_color("#c5cbd3")
+    box = {"fc": ink("page"), "ec": "none", "alpha": 0.75, "pad": 1}
+    look.note(axes, f"peak {format_bytes(height)}", (at, height), (0, 7), ha=side, bbox=box)
+    axes.plot([at], [height], marker="v", color=ink("ink"), markersize=5, clip_on=False)
