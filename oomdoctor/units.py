@@ -116,6 +116,18 @@ def parse_age(text: str) -> float:
     return int(match[1]) * _AGE_S[match[2][0]]
 
 
+def day_or_age(text: str, now: datetime.datetime) -> datetime.datetime | None:
+    """The moment meant by `today`, `yesterday` (at midnight) or an age; None by other text."""
+    plain = " ".join(text.lower().split())
+    if plain in ("today", "yesterday"):
+        midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+        return midnight - datetime.timedelta(days=plain == "yesterday")
+    try:
+        return now - datetime.timedelta(seconds=parse_age(plain))
+    except (ValueError, OverflowError):
+        return None
+
+
 def format_bytes(size: int | None) -> str:
     """`31.2 GiB`, `640 MiB`, `512 B`; a dash when unknown. Three significant digits."""
     if size is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 
 from oomdoctor.cli.option_reader import Reader
@@ -11,7 +11,7 @@ from oomdoctor.cli.options.verbs import RunsOptions, ShowOptions
 from oomdoctor.commands.runs_choosing import Limits, Wanted, parse_limits
 from oomdoctor.render.charts import CHARTS
 from oomdoctor.system.environment import runs_limit
-from oomdoctor.units import parse_age
+from oomdoctor.units import day_or_age, parse_age
 
 VERBS = ("probe", "plan", "run")
 
@@ -53,14 +53,8 @@ def parse_since(text: str, now: datetime) -> datetime:
     Raises:
         ValueError: the text is something else.
     """
-    plain = text.strip().lower()
-    midnight = now.astimezone().replace(hour=0, minute=0, second=0, microsecond=0)
-    if plain in ("today", "yesterday"):
-        return midnight - timedelta(days=plain == "yesterday")
-    try:
-        return now - timedelta(seconds=parse_age(plain))
-    except (ValueError, OverflowError):
-        pass
+    if (found := day_or_age(text, now.astimezone())) is not None:
+        return found
     try:
         found = datetime.fromisoformat(text.strip())
         return found if found.tzinfo is not None else found.astimezone()

@@ -5,6 +5,7 @@ Only one chunk is in memory, so files may have any size. Other modules interpret
 
 from __future__ import annotations
 
+import gzip
 import shlex
 import sys
 import zlib
@@ -87,25 +88,15 @@ def _rest(head: bytes, stream: BufferedReader) -> Iterator[bytes]:
 
 def _gunzipped(chunks: Iterator[bytes], name: str) -> Iterator[bytes]:
     """All members of a gzip file, as log rotation writes them; raises at the end if it was cut."""
-    unzip, fresh = zlib.decompressobj(wbits=31), True
-    for data in chunks:
-        while data:
-            try:
-                piece = unzip.decompress(data, _CHUNK)
-            except zlib.error as error:
-                if fresh:  # padding after the last member
-                    return
-                raise _damaged(name, str(error), "zcat") from None
-            fresh = False
-            if piece:
+    source: Any = _Readable(chunks)  # the library only calls `read`
+    try:
+        with gzip.GzipFile(fileobj=source) as reader:
+            while piece := reader.read1(_CHUNK):
                 yield piece
-            if unzip.eof:
-                data = unzip.unused_data
-                unzip, fresh = zlib.decompressobj(wbits=31), True
-            else:
-                data = unzip.unconsumed_tail
-    if not fresh:
-        raise _damaged(name, "it ends too early", "zcat")
+    except EOFError:
+        raise _damaged(name, "it ends too early", "zcat") from None
+    except (zlib.error, gzip.BadGzipFile) as error:
+        raise _damaged(name, str(error), "zcat") from None
 
 
 def _unzstd(chunks: Iterator[bytes], name: str) -> Iterator[bytes]:

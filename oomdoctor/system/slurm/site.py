@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 
 from oomdoctor.errors import machine_error, usage_error
@@ -19,6 +19,7 @@ from oomdoctor.system.slurm.records import (
     ask_sacct,
     from_sacct,
 )
+from oomdoctor.units import day_or_age
 
 # SubmitLine is last: it may hold bars and line breaks. It exists since Slurm 20.11.
 _MORE = ("JobIDRaw", "Partition", "End", "JobName")
@@ -30,7 +31,6 @@ _DEAD = (
 )
 _ROW = re.compile(r"\d+(?:_(?:\d+|\[[^|]*\])|\+\d+)?(?:\.\w+)?\|")
 _AT_ONCE = 4000  # ids in one question: a command line is limited
-_AGO = re.compile(r"(\d{1,5}) ?(d|h|days?|hours?)(?: ago)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +50,8 @@ def start_of(text: str, now: datetime) -> str:
 
     Days start at midnight, local time.
     """
-    plain = " ".join(text.lower().split())
-    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
-    if plain in ("today", "yesterday"):
-        return (midnight - timedelta(days=plain == "yesterday")).isoformat(timespec="seconds")
-    if match := _AGO.fullmatch(plain):
-        unit = "days" if match[2].startswith("d") else "hours"
-        return (now - timedelta(**{unit: int(match[1])})).isoformat(timespec="seconds")
-    return text
+    found = day_or_age(text, now)
+    return text if found is None else found.isoformat(timespec="seconds")
 
 
 def dead_jobs(since: str, users: Sequence[str], *, everyone: bool) -> list[SiteJob]:
