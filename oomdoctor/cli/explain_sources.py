@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from oomdoctor.snapshot.changes import Room
     from oomdoctor.snapshot.history import History
     from oomdoctor.snapshot.reading.snapshot import Snapshot
-    from oomdoctor.system.slurm.accounts import JobEnd
+    from oomdoctor.system.slurm.jobs import LogSource
 
 
 _LARGE_SNAPSHOT = 64 * 1024**2  # bytes; reading more takes a noticeable time
@@ -109,21 +108,6 @@ _PASTE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A log, under the name that the answer gives it.
-
-    `paths` are read one after the other and may include STDIN. `tail` holds Slurm's own lines about
-    the run, `notes` are shown to the user. `end` is what to say if the log shows no failure.
-    """
-
-    name: str
-    paths: tuple[str, ...]
-    tail: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    end: JobEnd | None = None
-
-
 def missing(name: str) -> str | None:
     """Why nothing can be read under this name; None if it is a file or looks like a job id."""
     if name == STDIN or os.path.lexists(name):
@@ -135,25 +119,22 @@ def missing(name: str) -> str | None:
     return "no such file"
 
 
-def named(name: str, *, quiet: bool) -> list[Source]:
+def named(name: str, *, quiet: bool) -> list[LogSource]:
     """The sources of one argument; an array of Slurm jobs has several.
 
     Raises:
         OomDoctorError: there is no such job, or none of its output can be read.
     """
-    if name == STDIN or os.path.lexists(name):
-        return [Source(name, (name,))]
-    from oomdoctor.system.slurm.jobs import find_jobs
+    from oomdoctor.system.slurm.jobs import LogSource, find_jobs
 
+    if name == STDIN or os.path.lexists(name):
+        return [LogSource(name, (Path(name),))]
     if not quiet:
         output.say(f"asking Slurm about job {name}")
-    return [
-        Source(job.id, tuple(map(str, job.files)), job.lines, job.notes, job.end)
-        for job in find_jobs(name)
-    ]
+    return find_jobs(name)
 
 
-def lines_of(source: Source, notes: list[str], *, quiet: bool) -> Iterator[Line]:
+def lines_of(source: LogSource, notes: list[str], *, quiet: bool) -> Iterator[Line]:
     """The relevant lines of a source, numbered across all its files.
 
     If reading fails partway through a file, the lines before that are kept and a note is added.
@@ -168,7 +149,7 @@ def lines_of(source: Source, notes: list[str], *, quiet: bool) -> Iterator[Line]
         _announce(path, quiet=quiet)
         yield from lines(_watched(path, notes))
 
-    return numbered(map(told, source.paths), source.tail)
+    return numbered(map(told, map(str, source.files)), source.lines)
 
 
 def _watched(path: str, notes: list[str]) -> Iterator[bytes]:

@@ -16,8 +16,9 @@ import pytest
 from slurm_text import tools_without_slurm
 
 from oomdoctor.cli import explain_sources as sources
-from oomdoctor.cli.explain_sources import Source, lines_of
+from oomdoctor.cli.explain_sources import lines_of
 from oomdoctor.explain.reading.lines.clean import Line
+from oomdoctor.system.slurm.jobs import LogSource
 
 ROOT = Path(__file__).parents[2]
 TEXTS = ROOT / "tests" / "data" / "explain"
@@ -168,7 +169,7 @@ def test_a_name_with_escapes_stays_a_name(
 def test_lines_are_numbered_through_all_texts(folder: Path) -> None:
     (folder / "a").write_text("1\n2\n")
     (folder / "b").write_text("3\n4")
-    source = Source("job", ("a", "b"), ("sacct",))
+    source = LogSource("job", (Path("a"), Path("b")), ("sacct",))
     assert list(lines_of(source, [], quiet=True)) == [
         Line(1, "1"), Line(2, "2"), Line(3, "3"), Line(4, "4"), Line(5, "sacct"),
     ]  # fmt: skip
@@ -179,7 +180,7 @@ def test_a_large_file_is_announced(
 ) -> None:
     monkeypatch.setattr(sources, "_LARGE", 3)
     for quiet, said in ((False, "reading good.out\n"), (True, "")):
-        assert list(lines_of(Source("x", ("good.out",)), [], quiet=quiet))
+        assert list(lines_of(LogSource("x", (Path("good.out"),)), [], quiet=quiet))
         assert capsys.readouterr().err == said
 
 

@@ -34,18 +34,18 @@ _JOB = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class SlurmJob:
-    """A job or array task: its output, and what Slurm says about it.
+class LogSource:
+    """A log under the name that the answer gives it: a file, or a job or array task of Slurm.
 
-    `files` are readable regular files. `lines` is Slurm's record as lines of a log. `notes` is the
-    same for the user, plus what could not be read. `end` is what to say if none of them shows a
-    failure.
+    `files` are read one after the other; those of a job are readable regular files. `lines` is
+    Slurm's record as lines of a log. `notes` is the same for the user, plus what could not be read.
+    `end` is what to say if none of them shows a failure.
     """
 
-    id: str
+    name: str
     files: tuple[Path, ...]
-    lines: tuple[str, ...]
-    notes: tuple[str, ...]
+    lines: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     end: JobEnd | None = None
 
 
@@ -54,7 +54,7 @@ def is_job_id(text: str) -> bool:
     return _JOB.fullmatch(text) is not None
 
 
-def find_jobs(text: str) -> list[SlurmJob]:
+def find_jobs(text: str) -> list[LogSource]:
     """The job with this id, or each started task of an array. Never empty.
 
     Raises:
@@ -75,13 +75,13 @@ def find_jobs(text: str) -> list[SlurmJob]:
         readable, notes = _readable(files)
         if not readable:
             raise _unread(text, None, notes)
-        return [SlurmJob(text, readable, (), (f"Slurm has no record of job {text}", *notes))]
+        return [LogSource(text, readable, (), (f"Slurm has no record of job {text}", *notes))]
     ids = list(dict.fromkeys(record.job for record in records))
     # An array task keeps its own id. A step shares the output of its job, so it keeps the typed id.
     return [_job(i if step is None else text, [r for r in records if r.job == i]) for i in ids]
 
 
-def _job(name: str, records: list[JobRecord]) -> SlurmJob:
+def _job(name: str, records: list[JobRecord]) -> LogSource:
     named = [Path(path) for record in records for path in record.outputs]
     folders = [Path(record.work_dir) for record in records if record.work_dir]
     places = list(dict.fromkeys([Path.cwd(), *folders]))
@@ -99,7 +99,7 @@ def _job(name: str, records: list[JobRecord]) -> SlurmJob:
         raise _unread(name, sentence, notes)
     before = earlier(told)
     notes = (sentence, *([before] if before else []), *notes)
-    return SlurmJob(name, readable, chosen.lines(), notes, end_of(last))
+    return LogSource(name, readable, chosen.lines(), notes, end_of(last))
 
 
 def _started(records: list[JobRecord]) -> list[JobRecord]:

@@ -61,7 +61,7 @@ def test_scontrol_names_the_output(fake: Fake, tmp_path: Path) -> None:
     out.write_text("text")
     fake("scontrol", f'[ "$*" = "show job 77" ] || exit 9\n{shown("77", "FAILED", out)}')
     (job,) = find_jobs("77")
-    assert (job.id, job.files) == ("77", (out,))
+    assert (job.name, job.files) == ("77", (out,))
     assert job.lines == ("scontrol: 77 State=FAILED",)
     assert job.notes == ("job 77 of me: FAILED",)
 
@@ -117,15 +117,15 @@ def test_an_array_is_several_jobs(fake: Fake, tmp_path: Path) -> None:
     fake("sacct", "cat <<X\n" + "\n".join(rows) + "\nX")
     (tmp_path / "work" / "slurm-77_1.out").write_text("text")
     first, second = find_jobs("77")
-    assert (first.id, first.files) == ("77_0", ())
-    assert (second.id, second.files) == ("77_1", (tmp_path / "work" / "slurm-77_1.out",))
+    assert (first.name, first.files) == ("77_0", ())
+    assert (second.name, second.files) == ("77_1", (tmp_path / "work" / "slurm-77_1.out",))
 
 
 def test_a_step_is_read_from_the_output_of_its_job(fake: Fake, tmp_path: Path) -> None:
     (tmp_path / "work" / "slurm-77.out").write_text("text")
     fake("sacct", f'[ "$2" = 77.0 ] && echo "{row("77.0", "OUT_OF_MEMORY")}"')
     (job,) = find_jobs("77.0")
-    assert (job.id, job.files) == ("77.0", (tmp_path / "work" / "slurm-77.out",))
+    assert (job.name, job.files) == ("77.0", (tmp_path / "work" / "slurm-77.out",))
     assert job.lines[0].startswith("sacct: 77.0 State=OUT_OF_MEMORY")
 
 
