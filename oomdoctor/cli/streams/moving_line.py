@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -80,15 +79,9 @@ def _fitted(doing: str, name: str, facts: tuple[str, ...], width: int, least: in
 
 def columns(text: str) -> int:
     """How many columns of a terminal a text takes."""
-    if text.isascii():
-        return len(text)
-    return sum(map(_columns_of, text))
+    from rich.cells import cell_len
 
-
-def _columns_of(sign: str) -> int:
-    if unicodedata.combining(sign):
-        return 0
-    return 2 if unicodedata.east_asian_width(sign) in "WF" else 1
+    return cell_len(text)
 
 
 def _cut(text: str, room: int) -> str:
