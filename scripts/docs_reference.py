@@ -23,8 +23,8 @@ from oomdoctor.cli.main import app
 from oomdoctor.errors import ExitCode
 from oomdoctor.package_data import data_of
 from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.configuration.faults import unsupported_rows
 from oomdoctor.records.configuration.keys import KEYS, Group
-from oomdoctor.records.configuration.unsupported import unsupported_rows
 from oomdoctor.records.facts.optimizers import OPTIMIZERS, Optimizer
 from oomdoctor.records.report.warnings import codes
 from oomdoctor.stacks.programs import PROGRAMS

@@ -9,7 +9,7 @@ from typing import Any, cast
 from oomdoctor import __version__
 from oomdoctor.commands.user_training import read_user_training
 from oomdoctor.errors import OomDoctorError, usage_error
-from oomdoctor.records.configuration.label import label_of
+from oomdoctor.records.configuration.keys import label_of
 from oomdoctor.records.facts.choices import AUTO, FormatName
 from oomdoctor.records.job.result import ProbeResult
 from oomdoctor.records.report.report import Report

@@ -12,7 +12,7 @@ from library_ends import needs_trl
 from tiny_models import tiny_folder
 
 from oomdoctor.records.codec import loads
-from oomdoctor.records.configuration.label import label_of
+from oomdoctor.records.configuration.keys import label_of
 from oomdoctor.records.report.report import Report
 from oomdoctor.records.report.user_training import (
     AddedCode,

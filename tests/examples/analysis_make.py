@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from oomdoctor.records.configuration.config import Recipe, Rung, TrainConfig
-from oomdoctor.records.configuration.label import label_of
+from oomdoctor.records.configuration.keys import label_of
 from oomdoctor.records.job.machine import GpuFacts
 from oomdoctor.records.job.measurement import Measurement, OomEvent, Timing
 from oomdoctor.records.job.model import ModelRef, ParameterCounts

@@ -7,8 +7,7 @@ from dataclasses import replace
 from analysis_make import request as survey_request
 
 from oomdoctor.records.configuration.config import Recipe, Rung, TrainConfig
-from oomdoctor.records.configuration.keys import usual_autocast
-from oomdoctor.records.configuration.label import label_of
+from oomdoctor.records.configuration.keys import label_of, usual_autocast
 from oomdoctor.records.job.measurement import Breakdown, Measurement, PhaseMemory, Timing
 from oomdoctor.records.job.model import ModelRef
 from oomdoctor.records.job.result import ProbeResult, Try

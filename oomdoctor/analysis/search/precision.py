@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import count
 
 from oomdoctor.records.configuration.config import Rung, TrainConfig, steps_in_backward
-from oomdoctor.records.configuration.label import label_of
+from oomdoctor.records.configuration.keys import label_of
 from oomdoctor.records.facts.dtypes import has_bfloat16
 
 

@@ -9,7 +9,7 @@ from pathlib import PurePath
 from oomdoctor.records.configuration.adapters import compute_dtype
 from oomdoctor.records.configuration.config import TrainConfig, sequences_per_sample
 from oomdoctor.records.configuration.faults import config_faults
-from oomdoctor.records.configuration.label import label_of
+from oomdoctor.records.configuration.keys import label_of
 from oomdoctor.records.facts.dtypes import dtype_bytes
 from oomdoctor.records.job.result import ProbeResult
 from oomdoctor.records.report.report import Report

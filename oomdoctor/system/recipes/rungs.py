@@ -15,8 +15,13 @@ from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 from oomdoctor.records.configuration.config import Rung, TrainConfig, steps_in_backward
 from oomdoctor.records.configuration.faults import config_faults
-from oomdoctor.records.configuration.keys import KEYS, dropped_faults, settled, usual_autocast
-from oomdoctor.records.configuration.label import label_of
+from oomdoctor.records.configuration.keys import (
+    KEYS,
+    dropped_faults,
+    label_of,
+    settled,
+    usual_autocast,
+)
 from oomdoctor.records.facts.attention import ATTENTIONS
 from oomdoctor.records.facts.choices import AUTO
 from oomdoctor.records.facts.dtypes import TRAINED_NAMES

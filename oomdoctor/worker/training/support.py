@@ -7,8 +7,7 @@ import importlib.util
 import torch
 
 from oomdoctor.records.configuration.config import TrainConfig, is_fsdp, is_zero, steps_in_backward
-from oomdoctor.records.configuration.faults import card_lacks
-from oomdoctor.records.configuration.unsupported import Where, unsupported
+from oomdoctor.records.configuration.faults import Where, card_lacks, unsupported
 from oomdoctor.records.facts.attention import ATTENTIONS
 from oomdoctor.records.facts.optimizers import OPTIMIZERS
 from oomdoctor.system.environment import is_emulating

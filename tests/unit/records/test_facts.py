@@ -11,8 +11,8 @@ from oomdoctor.analysis.memory.bounds import state_bytes
 from oomdoctor.analysis.memory.closed_form import state_ceiling, state_width
 from oomdoctor.analysis.memory.shape import size_in
 from oomdoctor.records.configuration.config import TrainConfig
-from oomdoctor.records.configuration.label import label_of
-from oomdoctor.records.configuration.unsupported import Unsupported, unsupported, unsupported_rows
+from oomdoctor.records.configuration.faults import Unsupported, unsupported, unsupported_rows
+from oomdoctor.records.configuration.keys import label_of
 from oomdoctor.records.facts.architectures import (
     FAMILIES,
     ROLES,

@@ -8,9 +8,8 @@ import pytest
 
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.configuration.config import TrainConfig
-from oomdoctor.records.configuration.faults import config_faults
-from oomdoctor.records.configuration.label import label_of
-from oomdoctor.records.configuration.unsupported import unsupported
+from oomdoctor.records.configuration.faults import config_faults, unsupported
+from oomdoctor.records.configuration.keys import label_of
 from oomdoctor.stacks.export import export
 from oomdoctor.stacks.reading.finish import finished
 from oomdoctor.stacks.reading.merge import draft_of

@@ -17,7 +17,7 @@ from oomdoctor import stacks
 from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.package_data import data_text
 from oomdoctor.records.configuration.config import TrainConfig
-from oomdoctor.records.configuration.label import label_of
+from oomdoctor.records.configuration.keys import label_of
 from oomdoctor.stacks.export import export
 from oomdoctor.stacks.rung import StackRung
 

@@ -7,7 +7,7 @@ import pytest
 from oomdoctor.analysis.memory.bounds import lower_bound
 from oomdoctor.analysis.memory.shape import least_counts
 from oomdoctor.records.configuration.config import TrainConfig
-from oomdoctor.records.configuration.label import label_of
+from oomdoctor.records.configuration.keys import label_of
 from oomdoctor.records.job.model import ParameterCounts
 from oomdoctor.system.catalogue import CatalogueModel, models
 

@@ -9,7 +9,7 @@ import pytest
 from oomdoctor.analysis.search.precision import emulated, in_float16, ladder_for
 from oomdoctor.records.configuration.config import Rung, TrainConfig
 from oomdoctor.records.configuration.faults import config_faults
-from oomdoctor.records.configuration.label import label_of
+from oomdoctor.records.configuration.keys import label_of
 from oomdoctor.records.facts.attention import lacks_capability
 from oomdoctor.records.facts.dtypes import has_bfloat16
 from oomdoctor.system.catalogue import gpus

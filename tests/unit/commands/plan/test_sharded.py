@@ -32,7 +32,7 @@ from oomdoctor.commands.plan.plan_report import report as finished_report
 from oomdoctor.commands.plan.tasks import Task
 from oomdoctor.errors import machine_error
 from oomdoctor.records.configuration.config import Recipe, Rung, TrainConfig
-from oomdoctor.records.configuration.label import label_of
+from oomdoctor.records.configuration.keys import label_of
 from oomdoctor.records.job.measurement import Timing
 from oomdoctor.records.job.model import ModelRef, ModelSpec, ParameterCounts
 from oomdoctor.records.job.result import Attempt, Inspection, ProbeJob

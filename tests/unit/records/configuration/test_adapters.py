@@ -10,7 +10,7 @@ from oomdoctor.analysis.memory.closed_form import trained_bytes_of
 from oomdoctor.records.configuration.adapters import kept_dtype, saved_dtype, without_usual_dtype
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.configuration.faults import config_faults
-from oomdoctor.records.configuration.label import label_of
+from oomdoctor.records.configuration.keys import label_of
 
 LORA: dict[str, Any] = {"method": "lora"}
 QLORA: dict[str, Any] = {"method": "qlora", "quantization": "nf4"}

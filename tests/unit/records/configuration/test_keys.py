@@ -10,8 +10,7 @@ import pytest
 
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.configuration.faults import config_faults
-from oomdoctor.records.configuration.keys import KEYS, settled
-from oomdoctor.records.configuration.label import label_of
+from oomdoctor.records.configuration.keys import KEYS, label_of, settled
 from oomdoctor.records.facts.optimizers import RECIPE_NAMES, canonical
 from oomdoctor.system.recipes.recipes import load_recipe, parse_rung, recipe_names
 

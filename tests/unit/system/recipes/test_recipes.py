@@ -10,7 +10,7 @@ import pytest
 from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.records.configuration.config import TrainConfig, steps_in_backward
 from oomdoctor.records.configuration.faults import config_faults
-from oomdoctor.records.configuration.label import label_of
+from oomdoctor.records.configuration.keys import label_of
 from oomdoctor.system.recipes import recipes
 from oomdoctor.system.recipes.recipes import (
     Sizes,
