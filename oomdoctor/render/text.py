@@ -1,8 +1,9 @@
-"""Text from elsewhere made safe for a terminal, and lines broken to a width.
+"""Text from elsewhere made safe for a terminal, lines broken to a width, and colors of outcomes.
 
 Model ids, labels, log tails and messages come from files, the hub and other processes. A control
 character in them could move the cursor, set the window title or write the clipboard. So renderers
-pass every string through `one_line` or `log_lines`, and never parse text as markup.
+pass every string through `one_line` or `log_lines`, and never parse text as markup. The words of an
+outcome always stand beside its color, so color alone says nothing.
 """
 
 from __future__ import annotations
@@ -121,3 +122,41 @@ def _visible(character: str) -> str:
 def hash_of(text: str) -> str:
     """The name of an inline script or style in the policy of a page."""
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
+
+
+_TONES = (
+    ("fits", "green"),
+    ("borderline", "yellow"),
+    ("yes", "green"),
+    ("out of", "red"),
+    ("crashed", "red"),
+    ("failed", "red"),
+    ("timed out", "red"),
+    ("skipped", "yellow"),
+    ("short by", "yellow"),
+    ("missing", "yellow"),
+    ("no", "yellow"),
+)
+_CODES = {"bold": 1, "red": 31, "green": 32, "yellow": 33}
+# An outcome in a line of progress stands after the rung's name.
+_OUTCOME = re.compile(
+    r"(?<=: )(fits|ran out of (?:host )?memory|out of (?:host )?memory|crashed|failed|timed out"
+    r"|skipped)"
+)
+
+
+def tone(cell: str) -> str:
+    """The color of a cell that begins with an outcome; empty for other text."""
+    return next((color for word, color in _TONES if cell.startswith(word)), "")
+
+
+def painted(text: str, color: str) -> str:
+    """The text between the escape sequences of a color; as it is without a color."""
+    return f"\x1b[{_CODES[color]}m{text}\x1b[0m" if color and text else text
+
+
+def painted_outcome(line: str) -> str:
+    """A line of progress with its outcome in color."""
+    return _OUTCOME.sub(
+        lambda found: painted(found[0], tone(found[0].removeprefix("ran "))), line, 1
+    )

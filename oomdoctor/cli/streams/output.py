@@ -192,7 +192,7 @@ def progress_text(line: str) -> str:
     """The line as stderr shows it."""
     if not screen(sys.stderr).color:
         return _visible(line)
-    from oomdoctor.render.outcome_colors import painted_outcome
+    from oomdoctor.render.text import painted_outcome
 
     return painted_outcome(_visible(line))
 

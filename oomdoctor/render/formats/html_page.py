@@ -20,9 +20,8 @@ from oomdoctor.render.charts.axes import COLORS
 from oomdoctor.render.charts.choose import charts_of
 from oomdoctor.render.charts.drawing import need_matplotlib, svg_part
 from oomdoctor.render.formats import Style
-from oomdoctor.render.outcome_colors import tone
-from oomdoctor.render.text import escape, hash_of, one_line, readable
-from oomdoctor.render.words import card_name
+from oomdoctor.render.ladder.header import on_device
+from oomdoctor.render.text import escape, hash_of, one_line, readable, tone
 
 PARTS = ("page.html", "page.css")
 
@@ -162,21 +161,8 @@ def title_of(report: Report) -> str:
     if report.model is None:
         what = " ".join(report.command_line) or report.source or ""
         return one_line(what) or f"oomdoctor {report.command}"
-    return one_line(f"{report.model.id}{_where(report)}")
-
-
-def _where(report: Report) -> str:
-    machine = report.machine
-    if len(report.cards) > 1:
-        return f" on {len(report.cards)} cards"
-    if len(report.cards) == 1:
-        name = card_name(report.cards[0].name)
-    elif machine is None:
-        return ""
-    else:
-        name = card_name(machine.gpu_name) if machine.gpu_name else "the CPU"
-    times = f"{machine.gpus} x " if machine is not None and machine.gpus > 1 else ""
-    return f" on {times}{name}"
+    where = f" on {len(report.cards)} cards" if len(report.cards) > 1 else on_device(report)
+    return one_line(f"{report.model.id}{where}")
 
 
 def parts_of(report: Report) -> list[Part]:

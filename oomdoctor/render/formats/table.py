@@ -12,8 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from oomdoctor.render.blocks import Block, Code, Column, Facts, Grid, Note, Section, Sized, Verbatim
-from oomdoctor.render.outcome_colors import painted, tone
-from oomdoctor.render.text import escape, one_line, wrap, wrap_code
+from oomdoctor.render.text import escape, one_line, painted, tone, wrap, wrap_code
 from oomdoctor.units import DASH
 
 if TYPE_CHECKING:

@@ -53,14 +53,19 @@ def headline(report: Report) -> str:
 def _subject(report: Report) -> str:
     """` of gpt2 on RTX 4090`: the model, and the device if there is one."""
     model = f" of {report.model.id}" if report.model is not None else ""
+    on_cpu = report.machine is not None and report.machine.device == "cpu"
+    return model + on_device(report) + " (bytes of tensors)" * on_cpu
+
+
+def on_device(report: Report) -> str:
+    """` on 8 x RTX 4090`; empty where no device is known, and of a plan for several cards."""
     machine = report.machine
     if machine is None or (is_plan(report) and len(report.cards) != 1):
-        return model
-    if is_plan(report):
-        return f"{model} on {_times(report, machine)}{card_name(report.cards[0].name)}"
+        return ""
     if machine.device == "cpu":
-        return f"{model} on the CPU (bytes of tensors)"
-    return f"{model} on {_times(report, machine)}{card_name(machine.gpu_name or 'GPU')}"
+        return " on the CPU"
+    name = report.cards[0].name if is_plan(report) else machine.gpu_name or "GPU"
+    return f" on {_times(report, machine)}{card_name(name)}"
 
 
 def is_plan(report: Report) -> bool:

@@ -24,7 +24,7 @@ from oomdoctor.records.job.result import Failure
 from oomdoctor.records.report.report import Fault, Picks, Report, Warn
 from oomdoctor.render import render_report
 from oomdoctor.render.formats import Style, format_names
-from oomdoctor.render.outcome_colors import tone
+from oomdoctor.render.text import tone
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests" / "data" / "golden"
