@@ -67,15 +67,13 @@ def was_killed(ended: Ended, processes: Sequence[Process]) -> bool:
     return _by_signal(ended, signal.SIGKILL) or killed
 
 
-def notes_from_outside(
-    ended: Ended, host: HostMemory | None, now: float | None = None
-) -> list[str]:
+def notes_from_outside(ended: Ended, host: HostMemory | None) -> list[str]:
     """Sentences about an end that is not for lack of memory, or of which that is not known."""
     notes = []
     job, end = variable("SLURM_JOB_ID"), variable("SLURM_JOB_END_TIME") or ""
     asked = ended.signal == signal.SIGTERM or ended.exit_code == 128 + signal.SIGTERM
     if job and asked:
-        at_limit = end.isdigit() and (now or time.time()) >= int(end) - _BEFORE_LIMIT_S
+        at_limit = end.isdigit() and time.time() >= int(end) - _BEFORE_LIMIT_S
         why = "at its time limit" if at_limit else "before its time limit"
         known = why if end.isdigit() else "or somebody else did"
         notes.append(f"Slurm ended job {job} {known}: the command got SIGTERM")
@@ -159,10 +157,10 @@ class Seen:
         return self.ended.exit_code != 0
 
 
-def shared_memory(place: str = _SHM) -> tuple[int | None, int | None]:
+def shared_memory() -> tuple[int | None, int | None]:
     """The size of /dev/shm and what is free of it, in bytes; None where there is none."""
     try:
-        found = os.statvfs(place)
+        found = os.statvfs(_SHM)
     except OSError:
         return None, None
     return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize

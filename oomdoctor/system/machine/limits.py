@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import resource
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -23,7 +23,6 @@ from oomdoctor.units import format_bytes
 _NO_LIMIT = 1 << 60  # cgroup v1 writes a huge number
 
 Kind = Literal["addresses", "memory", "tasks"]
-GetLimit = Callable[[int], tuple[int, int]]
 
 
 PROC = Path("/proc")
@@ -43,15 +42,9 @@ class HostLimit:
     can_be_raised: bool = False
 
 
-def host_limits(
-    proc: Path = PROC, cgroups: Path = CGROUPS, get_limit: GetLimit = resource.getrlimit
-) -> tuple[HostLimit, ...]:
+def host_limits() -> tuple[HostLimit, ...]:
     """Every limit on memory and tasks that is set."""
-    return (
-        *_of_addresses(get_limit),
-        *_of_memory(proc, cgroups),
-        *_of_tasks(proc, cgroups, get_limit),
-    )
+    return (*_of_addresses(), *_of_memory(), *_of_tasks())
 
 
 def tightest(kind: Kind, limits: tuple[HostLimit, ...]) -> HostLimit | None:
@@ -59,15 +52,15 @@ def tightest(kind: Kind, limits: tuple[HostLimit, ...]) -> HostLimit | None:
     return min((one for one in limits if one.kind == kind), key=lambda one: one.left, default=None)
 
 
-def _of_addresses(get_limit: GetLimit) -> Iterator[HostLimit]:
-    soft, hard = get_limit(resource.RLIMIT_AS)
+def _of_addresses() -> Iterator[HostLimit]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     if soft != resource.RLIM_INFINITY:
         words = f"`ulimit -v` allows each process {format_bytes(soft)}"
         yield HostLimit("addresses", words, soft, hard == resource.RLIM_INFINITY)
 
 
-def _of_memory(proc: Path, cgroups: Path) -> Iterator[HostLimit]:
-    for group in memory_groups(proc, cgroups):
+def _of_memory() -> Iterator[HostLimit]:
+    for group in memory_groups():
         if group.limit < _NO_LIMIT:
             words = (
                 f"the cgroup {group.name} allows {format_bytes(group.limit)} of memory, of "
@@ -76,14 +69,14 @@ def _of_memory(proc: Path, cgroups: Path) -> Iterator[HostLimit]:
             yield HostLimit("memory", words, group.left)
 
 
-def _of_tasks(proc: Path, cgroups: Path, get_limit: GetLimit) -> Iterator[HostLimit]:
-    soft, hard = get_limit(resource.RLIMIT_NPROC)
+def _of_tasks() -> Iterator[HostLimit]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NPROC)
     user = os.geteuid()
     if soft != resource.RLIM_INFINITY and user != 0:  # the administrator has no such limit
-        left = max(0, soft - _tasks_of(user, proc))
+        left = max(0, soft - _tasks_of(user))
         words = f"`ulimit -u` allows {soft} processes and threads, of which {left} are left"
         yield HostLimit("tasks", words, left, hard == resource.RLIM_INFINITY)
-    for _, folders in groups_of("pids", proc, cgroups):
+    for _, folders in groups_of("pids"):
         for _, group in _limited(folders, "pids.max", "pids.current"):
             words = (
                 f"the cgroup {group.name} allows {group.limit} processes and threads, of which "
@@ -92,10 +85,10 @@ def _of_tasks(proc: Path, cgroups: Path, get_limit: GetLimit) -> Iterator[HostLi
             yield HostLimit("tasks", words, group.left)
 
 
-def _tasks_of(user: int, proc: Path) -> int:
+def _tasks_of(user: int) -> int:
     """How many processes and threads the user has."""
     found = 0
-    for process in proc.iterdir():
+    for process in PROC.iterdir():
         if process.name.isdigit():
             try:
                 if process.stat().st_uid == user:
@@ -122,9 +115,9 @@ class Group:
         return max(0, self.limit - self.used)
 
 
-def memory_groups(proc: Path = PROC, cgroups: Path = CGROUPS) -> Iterator[Group]:
+def memory_groups() -> Iterator[Group]:
     """Each cgroup above this process that limits memory."""
-    for version, folders in groups_of("memory", proc, cgroups):
+    for version, folders in groups_of("memory"):
         limit, usage, cache = (
             ("memory.max", "memory.current", "inactive_file")
             if version == 2
@@ -142,20 +135,18 @@ def _limited(folders: Iterable[Path], limit: str, usage: str) -> Iterator[tuple[
             yield folder, Group(folder.name, ceiling, used)
 
 
-def groups_of(
-    controller: str, proc: Path = PROC, cgroups: Path = CGROUPS
-) -> Iterator[tuple[int, list[Path]]]:
+def groups_of(controller: str) -> Iterator[tuple[int, list[Path]]]:
     """The version and the folders of each hierarchy with this controller, innermost first."""
     try:
-        lines = (proc / "self" / "cgroup").read_text().splitlines()
+        lines = (PROC / "self" / "cgroup").read_text().splitlines()
     except OSError:
         return
     for line in lines:
         number, controllers, path = ([*line.split(":", 2), "", ""])[:3]
         if number == "0" and not controllers:
-            yield 2, list(_folders(cgroups, path))
+            yield 2, list(_folders(CGROUPS, path))
         elif controller in controllers.split(","):
-            yield 1, list(_folders(cgroups / controller, path))
+            yield 1, list(_folders(CGROUPS / controller, path))
 
 
 def statistic(path: Path, name: str) -> int | None:
@@ -188,21 +179,21 @@ def _integer(path: Path) -> int | None:
         return None
 
 
-def total_memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
+def total_memory() -> int:
     """The most host memory that this process can ever have, in bytes: MemTotal or a limit."""
-    limits = [group.limit for group in memory_groups(proc, cgroups)]
-    return min([_meminfo(proc, "MemTotal"), *limits, *_slurm_limit()])
+    limits = [group.limit for group in memory_groups()]
+    return min([_meminfo("MemTotal"), *limits, *_slurm_limit()])
 
 
-def available_memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
+def available_memory() -> int:
     """The host memory that this process can use now without swapping or being killed, in bytes.
 
     This is the kernel's MemAvailable, or less if a cgroup above us has less left: its limit minus
     its usage. Inactive file cache counts as free, because the kernel drops it first. Slurm's grant
     is also a limit; without a cgroup its usage is unknown.
     """
-    rooms = [group.left for group in memory_groups(proc, cgroups)]
-    return min([_meminfo(proc, "MemAvailable"), *rooms, *_slurm_limit()])
+    rooms = [group.left for group in memory_groups()]
+    return min([_meminfo("MemAvailable"), *rooms, *_slurm_limit()])
 
 
 def _slurm_limit() -> list[int]:
@@ -210,44 +201,44 @@ def _slurm_limit() -> list[int]:
     return [limit] if limit else []
 
 
-def _meminfo(proc: Path, field: str) -> int:
+def _meminfo(field: str) -> int:
     try:
-        text = (proc / "meminfo").read_text()
+        text = (PROC / "meminfo").read_text()
     except OSError as error:
         raise machine_error(
             "no_memory_facts",
-            f"cannot read the host memory from {proc / 'meminfo'}: {error.strerror}",
+            f"cannot read the host memory from {PROC / 'meminfo'}: {error.strerror}",
             "run oomdoctor on Linux with /proc mounted",
         ) from None
     found = re.search(rf"^{field}:\s*(\d+)", text, re.MULTILINE)
     if found is None:
-        raise machine_error("no_memory_facts", f"{proc / 'meminfo'} has no {field}")
+        raise machine_error("no_memory_facts", f"{PROC / 'meminfo'} has no {field}")
     return int(found[1]) * 1024
 
 
-def oom_kills(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
+def oom_kills() -> int:
     """How often the kernel has killed for lack of memory, in our cgroups and machine-wide.
 
     If it grew during a child's life, the child's SIGKILL came from the kernel. Sources:
     `memory.events` and `memory.oom_control` (cgroup v2 and v1), `/proc/vmstat`.
     """
-    count = statistic(proc / "vmstat", "oom_kill") or 0
-    return count + sum(max(counts, default=0) for counts in _kill_counts(proc, cgroups))
+    count = statistic(PROC / "vmstat", "oom_kill") or 0
+    return count + sum(max(counts, default=0) for counts in _kill_counts())
 
 
-def oom_kills_here(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
+def oom_kills_here() -> int:
     """How often the kernel has killed a process of our innermost cgroup for lack of memory.
 
     That counts kills for lack of the machine's memory too. Where no cgroup counts, the number is
     that of the machine.
     """
-    innermost = (counts[0] for counts in _kill_counts(proc, cgroups) if counts)
-    return next(innermost, statistic(proc / "vmstat", "oom_kill") or 0)
+    innermost = (counts[0] for counts in _kill_counts() if counts)
+    return next(innermost, statistic(PROC / "vmstat", "oom_kill") or 0)
 
 
-def _kill_counts(proc: Path, cgroups: Path) -> Iterator[list[int]]:
+def _kill_counts() -> Iterator[list[int]]:
     """The kills that cgroups count, from the innermost outwards, for each hierarchy."""
-    for version, folders in groups_of("memory", proc, cgroups):
+    for version, folders in groups_of("memory"):
         file = "memory.events" if version == 2 else "memory.oom_control"
         counts = (statistic(folder / file, "oom_kill") for folder in folders)
         yield [count for count in counts if count is not None]

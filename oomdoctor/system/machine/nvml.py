@@ -64,10 +64,10 @@ def why_no_driver() -> str | None:
         return reason
 
 
-def process_name(pid: int, proc: Path = Path("/proc")) -> str | None:
+def process_name(pid: int) -> str | None:
     """The command of a process; None if it has ended or is in another pid namespace."""
     try:
-        return (proc / str(pid) / "comm").read_text(errors="replace").strip() or None
+        return Path("/proc", str(pid), "comm").read_text(errors="replace").strip() or None
     except OSError:
         return None
 

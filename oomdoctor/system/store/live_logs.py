@@ -122,14 +122,14 @@ def is_alive(pid: int) -> bool:
     return True
 
 
-def family(pid: int, proc: Path = Path("/proc")) -> frozenset[int]:
+def family(pid: int) -> frozenset[int]:
     """A process and all its descendants; empty if there is no such process."""
     children: dict[int, list[int]] = defaultdict(list)
-    for folder in proc.glob("[0-9]*"):
+    for folder in Path("/proc").glob("[0-9]*"):
         parent = _parent(folder)
         if parent is not None:
             children[parent].append(int(folder.name))
-    if not (proc / str(pid)).is_dir():
+    if not Path("/proc", str(pid)).is_dir():
         return frozenset()
     found, waiting = set(), [pid]
     while waiting:

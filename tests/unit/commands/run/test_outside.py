@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -64,10 +65,10 @@ def test_a_bus_error_with_a_full_shm() -> None:
 def test_slurm_ends_a_job(end: str, word: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "77")
     monkeypatch.setenv("SLURM_JOB_END_TIME", end)
-    ended = Ended(-15, signal.SIGTERM)
-    (note,) = notes_from_outside(ended, HOST, now=990.0)
+    monkeypatch.setattr(time, "time", lambda: 990.0)
+    (note,) = notes_from_outside(Ended(-15, signal.SIGTERM), HOST)
     assert "job 77" in note and word in note
-    assert notes_from_outside(FAILED, HOST, now=990.0) == []
+    assert notes_from_outside(FAILED, HOST) == []
 
 
 def test_nothing_is_said_of_a_command_that_succeeded() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from oomdoctor.system.machine import limits as module
 from oomdoctor.system.machine.limits import HostLimit, host_limits, tightest
 from oomdoctor.units import GIB, MIB
 
@@ -30,7 +31,11 @@ def limits(
     login: Path, addresses: tuple[int, int] = (NONE, NONE), tasks: tuple[int, int] = (NONE, NONE)
 ) -> tuple[HostLimit, ...]:
     found = {resource.RLIMIT_AS: addresses, resource.RLIMIT_NPROC: tasks}
-    return host_limits(login / "proc", login / "cgroup", found.__getitem__)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "PROC", login / "proc")
+        patch.setattr(module, "CGROUPS", login / "cgroup")
+        patch.setattr(resource, "getrlimit", found.__getitem__)
+        return host_limits()
 
 
 def write(folder: Path, **files: str) -> None:

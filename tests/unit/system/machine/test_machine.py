@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +14,7 @@ import pytest
 from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.records.job.machine import Gpu, GpuProcess
 from oomdoctor.system.machine import capabilities as capabilities_module
+from oomdoctor.system.machine import limits as limits_module
 from oomdoctor.system.machine import nvml as nvml_module
 from oomdoctor.system.machine.capabilities import capabilities, installed_versions
 from oomdoctor.system.machine.devices import (
@@ -330,8 +333,16 @@ class Host:
             (folder / name.replace("__", ".")).write_text(text)
 
     def kib(self) -> tuple[int, int]:
-        total = total_memory(self.proc, self.cgroups)
-        return total // KIB, available_memory(self.proc, self.cgroups) // KIB
+        with self.seen():
+            return total_memory() // KIB, available_memory() // KIB
+
+    @contextmanager
+    def seen(self) -> Iterator[None]:
+        """While this is the host of the process."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(limits_module, "PROC", self.proc)
+            patch.setattr(limits_module, "CGROUPS", self.cgroups)
+            yield
 
 
 def test_memory_without_limits(tmp_path: Path) -> None:
@@ -395,8 +406,8 @@ def test_unknown_memory_is_an_error_not_a_number(tmp_path: Path) -> None:
     host = Host(tmp_path)
     (host.proc / "meminfo").write_text("MemTotal: 1 kB\n")
     for _ in range(2):
-        with pytest.raises(OomDoctorError) as caught:
-            available_memory(host.proc, host.cgroups)
+        with host.seen(), pytest.raises(OomDoctorError) as caught:
+            available_memory()
         assert caught.value.code == "no_memory_facts"
         (host.proc / "meminfo").unlink(missing_ok=True)
 
