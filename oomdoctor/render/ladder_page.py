@@ -9,8 +9,8 @@ from oomdoctor.records.job.machine import Machine
 from oomdoctor.records.report.report import Report
 from oomdoctor.render import blocks
 from oomdoctor.render.blocks import Facts, Look, Note, Part, Section, Verbatim
+from oomdoctor.render.charts.parts import bar_sections
 from oomdoctor.render.ladder.answer import answer_lines
-from oomdoctor.render.ladder.bars import bar_sections
 from oomdoctor.render.ladder.details import detail_sections, version_sections
 from oomdoctor.render.ladder.header import header, is_plan
 from oomdoctor.render.ladder.row_lengths import length_sections

@@ -12,9 +12,8 @@ from example_reports import cpu_report
 
 from oomdoctor.render import render_report
 from oomdoctor.render.blocks import Look
-from oomdoctor.render.charts.parts import peaks_of
+from oomdoctor.render.charts.parts import SIGNS, bar, bar_sections, peaks_of
 from oomdoctor.render.formats import Style
-from oomdoctor.render.ladder.bars import SIGNS, bar, bar_sections
 from oomdoctor.units import GIB
 
 BAR = re.compile(r"\[([a-z+.-]+)\]([a-z+>-]*)")
