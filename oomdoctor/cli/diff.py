@@ -50,8 +50,7 @@ def diff(options: DiffOptions) -> None:
     status, code = _ended(found)
     report = started.report("diff", status, code, diff=found)
     publish_report(report, chosen, options.answer.output_file, verbose=options.verbose)
-    if code != ExitCode.OK:
-        raise typer.Exit(code)
+    raise typer.Exit(code)
 
 
 def _ended(answer: DiffAnswer) -> tuple[Status, ExitCode]:

@@ -99,8 +99,7 @@ def explain(options: ExplainOptions) -> None:
         publish_applied(applied, names, options)
     else:
         publish_report(report, chosen, options.answer.output_file, verbose=options.verbose)
-    if code != ExitCode.OK:
-        raise typer.Exit(code)
+    raise typer.Exit(code)
 
 
 def _read_all(names: list[str], given: Given, *, quiet: bool) -> tuple[list[Diagnosis], list[Warn]]:

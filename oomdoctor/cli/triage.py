@@ -77,8 +77,7 @@ def triage(options: TriageOptions) -> None:
     status: Status = "ok" if code == ExitCode.OK else "no"
     report = started.report("triage", status, code, triage=found, next_commands=lines)
     publish_report(report, chosen, options.answer.output_file, verbose=options.verbose)
-    if code != ExitCode.OK:
-        raise typer.Exit(code)
+    raise typer.Exit(code)
 
 
 def _items(options: TriageOptions, reader: Reader) -> list[Item]:

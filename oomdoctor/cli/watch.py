@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,8 +51,8 @@ def watch(options: WatchOptions) -> None:
     watcher = Watcher(_asked(options))
     screen = output.screen(sys.stdout)
     if options.json_ or options.once or not screen.moving:
-        render = partial(output.rendered, _report(watcher), verbose=options.verbose)
-        output.publish(render, "json" if options.json_ else "table")
+        chosen = "json" if options.json_ else "table"
+        output.publish_report(_report(watcher), chosen, None, verbose=options.verbose)
         return
     _renew(watcher, verbose=options.verbose)
 

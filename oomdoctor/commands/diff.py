@@ -67,7 +67,8 @@ def opened(name: str) -> tuple[str, Report]:
 
 def _last_two(named: str | None) -> tuple[str, str]:
     """The names of two runs of a kind, the earlier one first."""
-    runs = [run for run in stored_runs() if _has_rungs(run)]
+    whole = (run for run in stored_runs() if run.problem is None)
+    runs = [run for run in whole if run.kind == "case" or run.rungs > 0]
     if named is not None:
         name = run_list.open_run(named).name if not cases.is_case(named) else named
         given = next((run for run in runs if run.name == Path(name).name), None)
@@ -93,10 +94,6 @@ def _partner(run: StoredRun, others: list[StoredRun]) -> StoredRun | None:
 
 def _kind(run: StoredRun) -> tuple[object, ...]:
     return run.command, run.model, run.command_line
-
-
-def _has_rungs(run: StoredRun) -> bool:
-    return run.problem is None and (run.kind == "case" or run.rungs > 0)
 
 
 def _why(report: Report) -> str:

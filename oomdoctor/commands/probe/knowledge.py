@@ -125,7 +125,9 @@ class Knowledge:
             # If it cannot be stored, it still serves this survey.
             with contextlib.suppress(OomDoctorError, OSError):
                 remember(self.learned, self.versions)
-        change = _change(before.speed, speed or before.speed)
+        old, new = before.speed, speed or before.speed
+        # How much longer the estimates are now, by what limits the speed.
+        change = {"host": new.launch / old.launch, "device": new.compute / old.compute}
         return {key: _corrected(known, shift, change) for key, known in predictions.items()}
 
     def _speed(
@@ -157,19 +159,14 @@ class Knowledge:
         return bounded(after, facts)
 
 
-def _change(before: Calibration, after: Calibration) -> Mapping[str | None, float]:
-    """By what limits the speed: how much longer the estimates are now."""
-    return {"host": after.launch / before.launch, "device": after.compute / before.compute}
-
-
 def _corrected(
-    prediction: RungPrediction, shift: int, change: Mapping[str | None, float]
+    prediction: RungPrediction, shift: int, change: Mapping[str, float]
 ) -> RungPrediction:
     return replace(
         prediction,
         peaks={size: peak + shift for size, peak in prediction.peaks.items()},
         rates={
-            size: rate / change.get(prediction.limited_by.get(size), 1.0)
+            size: rate / change.get(prediction.limited_by.get(size) or "", 1.0)
             for size, rate in prediction.rates.items()
         },
     )

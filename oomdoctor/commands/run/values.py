@@ -84,7 +84,7 @@ def with_both_ends(request: WatchRequest, first: Report, again: Report) -> Repor
     known = first.unknown_sizes
     assert known is not None and request.gpus is not None
     elapsed_s = round(first.elapsed_s + again.elapsed_s, 3)
-    lower, upper = (_peak(one) if _answers(one) else None for one in (first, again))
+    lower, upper = map(_peak, (first, again))
     if upper is None:
         half = line_of(
             replace(request, values="half"), request.gpus.card.name, alone=request.gpus.alone
@@ -127,17 +127,15 @@ def _allocates(sizes: UnknownSizes) -> bool:
     return any(one.allocates for one in sizes.sizes)
 
 
-def _answers(report: Report) -> bool:
-    """Whether a run says what the command needs: it fits, or a GPU ran out."""
-    return report.status == "ok" or (report.status == "no" and ran_out(report.ranks))
-
-
 def _peaks(report: Report) -> list[tuple[int, int]]:
     return [(rank.peak_allocated_bytes, rank.peak_reserved_bytes) for rank in report.ranks]
 
 
 def _peak(report: Report) -> int | None:
-    return max((rank.peak_reserved_bytes for rank in report.ranks), default=None)
+    """What the command needs by a run; None if it says nothing: no fit, and no GPU ran out."""
+    answers = report.status == "ok" or (report.status == "no" and ran_out(report.ranks))
+    peaks = (rank.peak_reserved_bytes for rank in report.ranks if answers)
+    return max(peaks, default=None)
 
 
 def _why(report: Report) -> str:
