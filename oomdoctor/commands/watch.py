@@ -9,6 +9,7 @@ from pathlib import Path
 
 from oomdoctor.analysis.memory.trend import Growth, Trend
 from oomdoctor.errors import ExitCode, OomDoctorError, machine_error
+from oomdoctor.records.codec import shared
 from oomdoctor.records.job.machine import Gpu
 from oomdoctor.records.report.watch import (
     LiveGpu,
@@ -201,26 +202,17 @@ def _together(one: LiveRecord, other: LiveRecord) -> bool:
 
 
 def _training(record: LiveRecord, card: LiveGpu, now: float, free: int | None) -> WatchedTraining:
-    header = record.header
     steps = [step for step in record.steps if step.device == card.index]
     last = steps[-1] if steps else None
     step_s = _step_time(steps)
     capacity = _capacity(steps, None if record.has_ended else free)
     return WatchedTraining(
+        **(shared(record.header, WatchedTraining) | shared(card, WatchedTraining)),
         log=str(record.path),
-        pid=header.pid,
-        rank=header.rank,
-        world=header.world,
-        command=header.command,
-        started_at=header.started_at,
         ended=record.has_ended,
         silent_s=round(max(0.0, now - record.written_at), 1),
         device=card.index,
-        gpu_name=card.gpu_name,
-        gpu_uuid=card.gpu_uuid,
-        total_bytes=card.total_bytes,
         step=last.step if last else None,
-        total_steps=header.total_steps,
         step_s=step_s,
         allocated_bytes=last.allocated_bytes if last else None,
         reserved_bytes=last.reserved_bytes if last else None,

@@ -24,6 +24,7 @@ from oomdoctor.explain.remedies.row import fill
 from oomdoctor.explain.remedies.sets import OF_SOME_PROGRAMS, cost_of, of_simulation, with_autocast
 from oomdoctor.explain.remedies.table import TABLE
 from oomdoctor.explain.remedies.text_values import device_values
+from oomdoctor.explain.remedies.wording import with_peaks
 from oomdoctor.records.configuration.config import Recipe, Rung, TrainConfig, changed_keys
 from oomdoctor.records.configuration.faults import config_faults
 from oomdoctor.records.job.model import ModelRef
@@ -274,15 +275,8 @@ def _checked(remedy: Remedy, before: ProbeResult, row: ProbeResult | None) -> Re
         return remedy
     peak, after = before.peak_device_bytes, row.peak_device_bytes
     notes = [text for text in (remedy.note or "").split("; ") if text and text != _BORDERLINE]
-    return replace(
-        remedy,
-        frees_bytes=max(0, peak - after),
-        basis="predicted",
-        arithmetic=f"peak {format_bytes(peak)} -> {format_bytes(after)}",
-        note="; ".join((*_borderline(row), *notes)) or None,
-        leaves_bytes=after,
-        enough=row.outcome == "fits",
-    )
+    shown = with_peaks(remedy, peak, after, enough=row.outcome == "fits")
+    return replace(shown, note="; ".join((*_borderline(row), *notes)) or None)
 
 
 def _borderline(row: ProbeResult) -> tuple[str, ...]:

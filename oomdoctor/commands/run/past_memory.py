@@ -7,7 +7,7 @@ import linecache
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from oomdoctor.commands.run.diagnosis import micro_batch_of, told_of
 from oomdoctor.commands.run.rank_records import failures
@@ -18,6 +18,7 @@ from oomdoctor.explain.diagnose import incident_of
 from oomdoctor.explain.evidence import SnapshotEvidence
 from oomdoctor.explain.reading.lines.stream import lines
 from oomdoctor.explain.reading.scan import scan
+from oomdoctor.explain.remedies.wording import with_peaks
 from oomdoctor.explain.training.known import Given
 from oomdoctor.records.report.diagnosis import Diagnosis, Frame, Remedy
 from oomdoctor.records.report.run import RankMemory
@@ -26,7 +27,6 @@ from oomdoctor.snapshot.changes import with_half
 from oomdoctor.snapshot.history import history_of
 from oomdoctor.snapshot.reading.snapshot import read_snapshot
 from oomdoctor.snapshot.replays import Runs, order_of
-from oomdoctor.units import format_bytes
 
 _MOST_DIVISOR = 64  # where the micro-batch size is not known
 
@@ -132,22 +132,7 @@ def _confirmed(
     if run is None:
         return replace(remedy, confirmed="no")
     before, after = rank.peak_reserved_bytes + context, run.peak_reserved_bytes + context
-    return with_peaks(remedy, before, after, "replay")
-
-
-def with_peaks(
-    remedy: Remedy, before: int, after: int, confirmed: Literal["replay", "run", "no"]
-) -> Remedy:
-    """The remedy with the peaks in bytes without it and with it, and how it is known to fit."""
-    return replace(
-        remedy,
-        frees_bytes=max(0, before - after),
-        leaves_bytes=after,
-        basis="predicted",
-        arithmetic=f"peak {format_bytes(before)} -> {format_bytes(after)}",
-        enough=confirmed != "no",
-        confirmed=confirmed,
-    )
+    return replace(with_peaks(remedy, before, after, enough=True), confirmed="replay")
 
 
 def _frames(failed: dict[str, Any]) -> tuple[Frame, ...]:

@@ -17,7 +17,6 @@ from typing import Any
 
 from oomdoctor import __version__
 from oomdoctor.commands.devices.emulated import BUILDING, EmulatedGpus, check_possible, emulating
-from oomdoctor.commands.run.past_memory import with_peaks
 from oomdoctor.commands.run.process.command import run_command
 from oomdoctor.commands.run.process.guard import end_left_over, guarded
 from oomdoctor.commands.run.process.streams import Tail
@@ -33,6 +32,7 @@ from oomdoctor.commands.run.session import (
 from oomdoctor.commands.run.values import again_line, needs_most, with_both_ends
 from oomdoctor.emulator.variables import VALUES
 from oomdoctor.errors import machine_error
+from oomdoctor.explain.remedies.wording import with_peaks
 from oomdoctor.records.job.machine import Gpu
 from oomdoctor.records.report.diagnosis import Remedy
 from oomdoctor.records.report.report import Report
@@ -237,7 +237,8 @@ def _after(report: Report, remedy: Remedy, again: Report) -> Remedy:
     if before is None or after is None or (again.status != "ok" and not _is_past(again)):
         return remedy
     fits = again.status == "ok" and not _is_past(again)
-    return with_peaks(remedy, before, after, "run" if fits else "no")
+    shown = with_peaks(remedy, before, after, enough=fits)
+    return replace(shown, confirmed="run" if fits else "no")
 
 
 def _is_past(report: Report) -> bool:

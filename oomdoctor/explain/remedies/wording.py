@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from oomdoctor.explain.reading.programs import libraries
 from oomdoctor.records.report.diagnosis import Diagnosis, Remedy
@@ -14,6 +15,18 @@ _CONFIRMED = {
     "run": "it fits, confirmed by a second run with it",
     "no": "not confirmed",
 }
+
+
+def with_peaks(remedy: Remedy, before: int, after: int, *, enough: bool) -> Remedy:
+    """The remedy with the peaks in bytes without it and with it, from a run or a simulation."""
+    return replace(
+        remedy,
+        frees_bytes=max(0, before - after),
+        leaves_bytes=after,
+        basis="predicted",
+        arithmetic=f"peak {format_bytes(before)} -> {format_bytes(after)}",
+        enough=enough,
+    )
 
 
 def effect(found: Diagnosis, remedy: Remedy) -> str:
