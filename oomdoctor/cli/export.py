@@ -29,7 +29,7 @@ class ExportOptions:
         "--to TARGET",
         COMMON,
         f"What to write: {', '.join(_TARGETS[:-1])} or {_TARGETS[-1]}.",
-        completion=completion.targets,
+        completion=completion.one_of(_TARGETS),
     )
     run: str = "latest"
     from_: list[str] | None = None

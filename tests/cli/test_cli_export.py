@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from oomdoctor.cli.export import ExportOptions
 from oomdoctor.cli.options import completion
+from oomdoctor.cli.options.flatten import declared_types
 from oomdoctor.commands.export import export_line, ranked, stack_rung, warning
 from oomdoctor.system.store import run_folders
 
@@ -137,5 +139,8 @@ def test_the_shell_offers_rungs_targets_and_runs(run: str, golden: Any) -> None:
     assert completion.places("")[0] == "1"
     assert {one.label for one in golden("gpu").results} <= set(completion.places(""))
     assert completion.places("zzz") == []
-    assert completion.targets("tr") == ["trainer", "trl"]
+    assert declared_types(ExportOptions)["to"].__metadata__[0].autocompletion("tr") == [
+        "trainer",
+        "trl",
+    ]
     assert run in completion.surveys("")

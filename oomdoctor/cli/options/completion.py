@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import get_args
 
 _MOST = 50
 
@@ -68,13 +67,6 @@ def places(incomplete: str) -> list[str]:
         return []
     numbers = [str(place) for place in range(1, len(results) + 1)]
     return _starting(incomplete, [*numbers, *(result.label for result in results)])
-
-
-def targets(incomplete: str) -> list[str]:
-    """What `export --to` writes."""
-    from oomdoctor.records.facts.choices import FormatName
-
-    return _starting(incomplete, list(get_args(FormatName)))
 
 
 def one_of(words: Iterable[str]) -> Callable[[str], list[str]]:

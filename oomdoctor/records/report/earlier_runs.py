@@ -151,15 +151,15 @@ class StoredRun:
     name: str
     kind: RunKind
     path: str
-    command: str | None
-    command_line: tuple[str, ...]
-    model: str | None
-    device: str | None
-    started_at: str | None
-    changed_at: str | None
-    status: RunStatus
-    fits: int
-    rungs: int
-    outcome: str
-    size_bytes: int
-    problem: str | None
+    command: str | None = None
+    command_line: tuple[str, ...] = ()
+    model: str | None = None
+    device: str | None = None
+    started_at: str | None = None
+    changed_at: str | None = None
+    status: RunStatus = "foreign"
+    fits: int = 0
+    rungs: int = 0
+    outcome: str = ""
+    size_bytes: int = 0
+    problem: str | None = None

@@ -15,7 +15,7 @@ from textwrap import shorten
 
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.report.diagnosis import RESOURCE_WORDS
-from oomdoctor.records.report.earlier_runs import StoredRun
+from oomdoctor.records.report.earlier_runs import RunKind, StoredRun
 from oomdoctor.records.report.report import Report, SurveyRequest
 from oomdoctor.system.regular_files import exists, size_of
 from oomdoctor.system.store.cases import CASE, cases_dir
@@ -54,7 +54,8 @@ def started(path: Path) -> tuple[str, float, str]:
 def _run(path: Path) -> StoredRun:
     request: SurveyRequest | None = None
     report: Report | None = None
-    row, folder = _bare(path, "foreign", "not a run of oomdoctor; left alone"), RunFolder(path)
+    folder = RunFolder(path)
+    row = replace(_bare(path, "run"), problem="not a run of oomdoctor; left alone")
     try:
         if exists(path / REQUEST):
             request = folder.read_request()
@@ -84,7 +85,7 @@ def _run(path: Path) -> StoredRun:
 
 
 def _case(path: Path) -> StoredRun:
-    row = replace(_bare(path, "unreadable", None), kind="case", command="run")
+    row = replace(_bare(path, "case"), status="unreadable", command="run")
     try:
         report = read_record(Report, path / CASE)
     except OomDoctorError as error:
@@ -103,25 +104,9 @@ def _case(path: Path) -> StoredRun:
     )
 
 
-def _bare(path: Path, status: str, problem: str | None) -> StoredRun:
+def _bare(path: Path, kind: RunKind) -> StoredRun:
     size, changed = size_of(path)
-    return StoredRun(
-        name=path.name,
-        kind="run",
-        path=str(path),
-        command=None,
-        command_line=(),
-        model=None,
-        device=None,
-        started_at=None,
-        changed_at=changed,
-        status=status,  # type: ignore[arg-type]
-        fits=0,
-        rungs=0,
-        outcome="",
-        size_bytes=size,
-        problem=problem,
-    )
+    return StoredRun(path.name, kind, str(path), changed_at=changed, size_bytes=size)
 
 
 def _counts(report: Report | None) -> tuple[int, int]:
