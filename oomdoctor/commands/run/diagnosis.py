@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -28,8 +28,9 @@ from oomdoctor.records.report.diagnosis import Diagnosis, Incident, LogFacts
 from oomdoctor.records.report.run import RankMemory
 from oomdoctor.records.report.snapshot import SnapshotDevice
 from oomdoctor.snapshot.device_answer import device_of
-from oomdoctor.snapshot.history import history_of
+from oomdoctor.snapshot.history import History, history_of
 from oomdoctor.snapshot.reading.snapshot import read_snapshot
+from oomdoctor.stacks.reading.command_line import command_of, options_of
 
 SOURCE = "output"
 _ABOUT_VALUES = ("AssertionError", "FloatingPointError", "ZeroDivisionError", "OverflowError")
@@ -96,38 +97,26 @@ def last_words(process: Process) -> str | None:
     return text[:_MOST_MESSAGE]
 
 
-def typed(command: Sequence[str]) -> dict[str, str | int | float | bool]:
-    """`--name value` and `--name=value` of a command line: settings of the training."""
-    found: dict[str, str | int | float | bool] = {}
-    for word, following in zip(command, [*command[1:], "--"], strict=True):
-        if not re.fullmatch(r"--[A-Za-z][\w-]*(?:=.*)?", word):
-            continue
-        name, sign, value = word[2:].partition("=")
-        if not sign:
-            value = "true" if following.startswith("--") else following
-        found[name.replace("-", "_")] = _value(value)
-    return found
-
-
-def _value(text: str) -> str | int | float | bool:
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+def typed(command: Sequence[str]) -> Mapping[str, object]:
+    """The options of a command, and of what launches it: settings of the training."""
+    found = command_of(command)
+    return options_of(command) if found is None else {**found.launcher, **found.options}
 
 
 def snapshot_answer(path: Path, device: int) -> SnapshotDevice | None:
     """What a snapshot says of a device; None if it cannot be read."""
+    history = history_in(path, device)
+    return None if history is None else device_of(history)
+
+
+def history_in(path: Path, device: int) -> History | None:
+    """The history of a device in a snapshot; None if it cannot be read."""
     try:
         snapshot = read_snapshot(path)
     except OomDoctorError:
         return None
     found = next((one for one in snapshot.devices if one.index == device), None)
-    return None if found is None else device_of(history_of(snapshot, found))
+    return None if found is None else history_of(snapshot, found)
 
 
 def with_snapshot(rank: RankMemory, answer: SnapshotDevice) -> RankMemory:

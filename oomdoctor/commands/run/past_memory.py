@@ -9,11 +9,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from oomdoctor.commands.run.diagnosis import micro_batch_of, told_of
+from oomdoctor.commands.run.diagnosis import history_in, micro_batch_of, told_of
 from oomdoctor.commands.run.rank_records import failures
 from oomdoctor.commands.run.seen_outside import Seen
 from oomdoctor.commands.run.session import WatchRequest
-from oomdoctor.errors import OomDoctorError
 from oomdoctor.explain.diagnose import incident_of
 from oomdoctor.explain.evidence import SnapshotEvidence
 from oomdoctor.explain.reading.lines.stream import lines
@@ -24,8 +23,6 @@ from oomdoctor.records.report.diagnosis import Diagnosis, Frame, Remedy
 from oomdoctor.records.report.run import RankMemory
 from oomdoctor.records.report.snapshot import ReplayedRun, SnapshotDevice, SnapshotOom
 from oomdoctor.snapshot.changes import with_half
-from oomdoctor.snapshot.history import history_of
-from oomdoctor.snapshot.reading.snapshot import read_snapshot
 from oomdoctor.snapshot.replays import Runs, order_of
 
 _MOST_DIVISOR = 64  # where the micro-batch size is not known
@@ -95,14 +92,9 @@ class _Replayed(NamedTuple):
 
 def _replayed(rank: RankMemory, file: Path, batch: int | None) -> _Replayed | None:
     """Replays of a snapshot on the GPU as large as it is; None if they mean nothing."""
-    try:
-        snapshot = read_snapshot(file)
-    except OomDoctorError:
+    history = history_in(file, rank.device)
+    if history is None:
         return None
-    found = next((one for one in snapshot.devices if one.index == rank.device), None)
-    if found is None:
-        return None
-    history = history_of(snapshot, found)
     runs = Runs(history, order_of(history))
     if runs.note is not None or runs.order.failed is not None:
         return None

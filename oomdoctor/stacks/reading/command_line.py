@@ -55,24 +55,25 @@ def command_in(text: str) -> Command | None:
             if not (equals and name.isidentifier()):
                 break
             variables[name] = value
-        found = _command(words) or found
+        found = command_of(words) or found
     return found
 
 
-def _command(words: Sequence[str]) -> Command | None:
+def command_of(words: Sequence[str]) -> Command | None:
+    """The command in the words of a line; None if it starts no training that can be read."""
     for place, word in enumerate(words):
         before, after = words[:place], words[place + 1 :]
         if word == "trl" and after and not after[0].startswith("-"):
             trainer = after[0]
             is_one = trainer in COMMANDS
-            return Command(None, _options(after), _options(before), trainer) if is_one else None
+            return Command(None, options_of(after), options_of(before), trainer) if is_one else None
         value = before and before[-1].startswith("--")
         if word.endswith(".py") or (word.endswith(_SETTINGS) and not value):
-            return Command(word, _options(after), _options(before))
+            return Command(word, options_of(after), options_of(before))
     return None
 
 
-def _options(words: Sequence[str]) -> dict[str, object]:
+def options_of(words: Sequence[str]) -> dict[str, object]:
     """The options by their names with underscores; one without a value is a switch."""
     found: dict[str, object] = {}
     name = ""

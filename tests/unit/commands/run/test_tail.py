@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from oomdoctor.commands.explain.given_file import with_training
-from oomdoctor.commands.run.diagnosis import diagnoses_of
+from oomdoctor.commands.run.diagnosis import diagnoses_of, micro_batch_of
 from oomdoctor.commands.run.process import streams
 from oomdoctor.commands.run.process.streams import Tail
 from oomdoctor.commands.run.session import WatchRequest
@@ -55,6 +55,13 @@ def test_a_failure_is_explained_with_the_settings_of_the_command() -> None:
     assert found.where is not None and (found.where.file, found.where.line) == ("train.py", 7)
     changes = " ".join(line for remedy in found.remedies for line in remedy.lines.values())
     assert "per_device_train_batch_size=4" in changes
+
+
+@pytest.mark.parametrize(
+    "start", [("torchrun", "--nproc-per-node", "8", "train.py"), ("python", "-m", "my.training")]
+)
+def test_the_micro_batch_size_is_read_behind_any_start(start: tuple[str, ...]) -> None:
+    assert micro_batch_of((*start, "--per_device_train_batch_size=8", "--bf16")) == 8
 
 
 def test_output_without_a_failure_has_no_diagnosis() -> None:
