@@ -25,6 +25,8 @@ _ROLLOUT_SHARE = 0.3  # TRL's default for an engine beside a trainer
 _LARGEST_SHARE = 0.95
 _STEP = 0.10
 _MARGIN = 0.02  # of the GPU: what others take may change by this much
+_RESOLUTION = 1024  # pixels, of SDXL and later
+_PIXELS = 64  # buckets have a multiple of them
 SHORTEST = 1024  # tokens; what is shorter serves hardly anybody
 
 
@@ -164,6 +166,12 @@ def _printed(pattern: re.Pattern[str], case: Case) -> int | None:
     return int(next(part for part in match.groups() if part).replace(",", ""))
 
 
+def _fewer_pixels(case: Case) -> int:
+    """About three quarters of the height and width of images, which leaves half of the pixels."""
+    today = _number(case, "resolution") or _RESOLUTION
+    return max(_PIXELS, today * 3 // 4 // _PIXELS * _PIXELS)
+
+
 def values_of(case: Case) -> dict[str, str]:
     """The values of the $names in texts and lines."""
     setup = case.setup
@@ -186,6 +194,7 @@ def values_of(case: Case) -> dict[str, str]:
         "requested": format_bytes(case.requested),
         "workers": str(max(0, (setup.get("workers") or 4) // 2)),
         "model": setup.get("model") or "MODEL",
+        "pixels": str(_fewer_pixels(case)),
         "stage": "3" if setup.get("sharding") == "zero3" else "2",
         **device_values(
             case.dialect, case.message, case.incident.lines, case.incident.listed_processes
