@@ -22,7 +22,7 @@ def env(json_: answer.ListJson = False) -> None:
     from oomdoctor.commands.devices.emulated import why_not, without_values
     from oomdoctor.render.env_page import Emulation, Environment, environment_page
     from oomdoctor.system import environment
-    from oomdoctor.system.interpreters.environments import kept_environments
+    from oomdoctor.system.interpreters.venvs import kept_environments
     from oomdoctor.system.machine.capabilities import capabilities, installed_versions
     from oomdoctor.system.machine.limits import available_memory
     from oomdoctor.system.machine.nvml import driver_version, list_gpus

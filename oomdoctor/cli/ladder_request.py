@@ -29,7 +29,7 @@ from oomdoctor.records.job.model import ModelRef, SourceChoice, TaskChoice
 from oomdoctor.records.report.report import RankBy, SurveyRequest
 from oomdoctor.records.report.searched import GpuRange
 from oomdoctor.records.report.user_training import YOURS, UserTraining
-from oomdoctor.system.interpreters.environments import interpreter_with
+from oomdoctor.system.interpreters.venvs import interpreter_with
 from oomdoctor.system.recipes.recipes import Sizes, load_recipe, parse_rung
 
 USUAL_SHAPES = {"cuda": ("2048", "16"), "cpu": (str(USUAL_CPU_SHAPE[0]), str(USUAL_CPU_SHAPE[1]))}

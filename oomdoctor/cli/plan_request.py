@@ -19,7 +19,7 @@ from oomdoctor.records.report.plan import CardOrder, Interconnect, PlanRequest, 
 from oomdoctor.records.report.report import SurveyRequest
 from oomdoctor.records.report.searched import SolvedKey
 from oomdoctor.system.catalogue import find_gpu
-from oomdoctor.system.interpreters.environments import parse_versions, untested
+from oomdoctor.system.interpreters.venvs import parse_versions, untested
 from oomdoctor.system.machine.capabilities import minimum_versions
 from oomdoctor.system.machine.devices import choose_device
 from oomdoctor.system.machine.nvml import list_gpus

@@ -13,7 +13,7 @@ from oomdoctor.units import DASH, format_bytes
 if TYPE_CHECKING:
     from oomdoctor.records.job.machine import Capability, Gpu, Setting
     from oomdoctor.system.environment import SlurmFacts
-    from oomdoctor.system.interpreters.environments import KeptEnvironment
+    from oomdoctor.system.interpreters.venvs import KeptEnvironment
 
 _STATES = {"ok": "yes", "missing": "missing", "unfit": "not supported"}
 

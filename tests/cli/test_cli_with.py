@@ -19,13 +19,13 @@ from oomdoctor.cli import plan_request as plan_requests
 from oomdoctor.cli.streams.carry_out import make_environment
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.system.interpreters import make
-from oomdoctor.system.interpreters.environments import (
+from oomdoctor.system.interpreters.pip import Helper, Stopped
+from oomdoctor.system.interpreters.venvs import (
     environments_dir,
     folder_of,
     interpreter_with,
     kept_environments,
 )
-from oomdoctor.system.interpreters.pip import Helper, Stopped
 
 EINOPS = ("einops==99.1",)
 

@@ -9,7 +9,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from oomdoctor.commands.run.cards import larger_batch, with_cards
 from oomdoctor.commands.run.case import snapshot_name, write_case
 from oomdoctor.commands.run.diagnosis import (
     diagnoses_of,
@@ -24,6 +23,7 @@ from oomdoctor.commands.run.rank_records import failures, ran_out, rank_memory, 
 from oomdoctor.commands.run.real import device_of, machine_of, usable_bytes
 from oomdoctor.commands.run.seen_outside import Seen, lines_from_outside, notes_from_outside
 from oomdoctor.commands.run.session import WatchRequest
+from oomdoctor.commands.run.smallest_card import larger_batch, with_cards
 from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.explain.evidence import evidence_of
 from oomdoctor.records.report.diagnosis import Diagnosis

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from oomdoctor.errors import machine_error, usage_error
-from oomdoctor.system.interpreters.environments import (
+from oomdoctor.system.interpreters.pip import Helper, Stopped, install, no_pip, run
+from oomdoctor.system.interpreters.venvs import (
     ABOUT,
     differing,
     folder_of,
@@ -28,7 +29,6 @@ from oomdoctor.system.interpreters.environments import (
     python_in,
     shared_folders,
 )
-from oomdoctor.system.interpreters.pip import Helper, Stopped, install, no_pip, run
 from oomdoctor.system.machine import libraries
 from oomdoctor.system.machine.lock import take_lock
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from example_runs import RANK
 
-from oomdoctor.commands.run.cards import larger_batch
+from oomdoctor.commands.run.smallest_card import larger_batch
 from oomdoctor.records.report.run import LargerBatch, RankMemory, StepPeaks
 from oomdoctor.units import GIB
 

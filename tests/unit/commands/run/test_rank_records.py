@@ -15,7 +15,6 @@ from oomdoctor.analysis.allocator.settings import AllocatorSettings
 from oomdoctor.analysis.fit import USUAL_HEADROOM
 from oomdoctor.commands.devices.cards import card_named
 from oomdoctor.commands.devices.emulated import emulated_gpus
-from oomdoctor.commands.run.cards import least_capability, smallest_gpu, with_cards
 from oomdoctor.commands.run.places import (
     library_line,
     may_decide,
@@ -28,6 +27,7 @@ from oomdoctor.commands.run.process.streams import Tail
 from oomdoctor.commands.run.rank_records import Events, rank_memory, read_events, read_processes
 from oomdoctor.commands.run.seen_outside import Samples, Seen
 from oomdoctor.commands.run.session import WatchRequest
+from oomdoctor.commands.run.smallest_card import least_capability, smallest_gpu, with_cards
 from oomdoctor.records.report.report import bare_report
 from oomdoctor.records.report.run import Place, RankMemory
 from oomdoctor.units import GIB, MIB

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from oomdoctor.system.interpreters.environments import differing, is_same, parse_versions, untested
+from oomdoctor.system.interpreters.venvs import differing, is_same, parse_versions, untested
 
 
 def test_versions_are_read_in_any_order_and_spelling() -> None:
