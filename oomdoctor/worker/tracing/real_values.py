@@ -81,21 +81,31 @@ def values_of(tensor: object) -> torch.Tensor | None:
 
 @contextmanager
 def lists_known(*, refused: bool = False) -> Iterator[None]:
-    """In this context lists are made of known tensors, and tensors of lists of these.
+    """In this context lists and words are made of known tensors, and tensors of lists of these.
 
-    Both read memory themselves, where no operator is seen. With `refused`, a list of whole numbers
-    that are not known is an error: they are sizes of parts.
+    All read memory themselves, where no operator is seen. With `refused`, a list or a word of whole
+    numbers that are not known is an error: they are sizes or names of parts.
     """
-    own_list, own_tensor = FakeTensor.tolist, torch.tensor
+    own_list, own_word, own_tensor = FakeTensor.tolist, FakeTensor.__format__, torch.tensor
 
     def tolist(tensor: FakeTensor) -> object:
         values = values_of(tensor)
-        if values is None and refused and _are_numbers(tensor):
-            raise UnknownValuesError("cannot be simulated: a list is made of unknown numbers")
+        if values is None and refused and tensor.dim() > 0:
+            refuse(tensor, "a list")
         if values is None:
             return own_list(tensor)
         with computing():
             return values.tolist()
+
+    def word(tensor: FakeTensor, specification: str) -> str:
+        number = number_in(tensor) if tensor.dim() == 0 else None
+        if number is None and refused and tensor.dim() == 0:
+            refuse(tensor, "a name")
+        return own_word(tensor, specification) if number is None else format(number, specification)
+
+    def refuse(tensor: FakeTensor, made: str) -> None:
+        if not tensor.is_floating_point() and tensor.dtype != torch.bool:
+            raise UnknownValuesError(f"cannot be simulated: {made} is made of unknown numbers")
 
     def number(value: object) -> object:
         known = isinstance(value, FakeTensor) and values_of(value) is not None
@@ -105,7 +115,11 @@ def lists_known(*, refused: bool = False) -> Iterator[None]:
         made: torch.Tensor = own_tensor(tree_map(number, data), **kwargs)
         return made
 
-    with replaced(FakeTensor, "tolist", tolist), replaced(torch, "tensor", tensor):
+    with (
+        replaced(FakeTensor, "tolist", tolist),
+        replaced(FakeTensor, "__format__", word),
+        replaced(torch, "tensor", tensor),
+    ):
         yield
 
 
@@ -151,10 +165,6 @@ def _evenly_chosen(scores: object, indices: torch.Tensor, dim: object) -> torch.
     with computing():
         chosen = torch.arange(shape.numel()) % scores.shape[dim]
         return chosen.view(shape).movedim(-1, dim)
-
-
-def _are_numbers(tensor: torch.Tensor) -> bool:
-    return tensor.dim() > 0 and not tensor.is_floating_point() and tensor.dtype != torch.bool
 
 
 def _is_small(tensor: torch.Tensor) -> bool:

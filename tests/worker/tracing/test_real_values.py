@@ -76,6 +76,9 @@ def test_a_list_of_unknown_numbers_is_refused_where_it_has_sizes() -> None:
         assert torch.empty(2).tolist() == [1.0, 1.0]
         with pytest.raises(UnknownValuesError, match="a list is made of unknown numbers"):
             sizes.tolist()
+        assert f"expert_{known(3, 4)[1]}" == "expert_4"
+        with pytest.raises(UnknownValuesError, match="a name is made of unknown numbers"):
+            f"expert_{sizes[0]}"
 
 
 def test_a_router_chooses_each_expert_as_often() -> None:

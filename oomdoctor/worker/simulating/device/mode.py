@@ -142,9 +142,9 @@ class SimulatedDevice(_OfOneRung, FakeTensorMode):  # type: ignore[misc]
         known = self.answers.values_known
         if answer is None and not known:
             return self._result(func, types, args, kwargs)
-        result = None if answer is None or answer.before is None else answer.before(args)
-        if result is None and known:
-            result = real_values.dynamic(func, args, kwargs)
+        result = real_values.dynamic(func, args, kwargs) if known else None
+        if result is None and answer is not None and answer.before is not None:
+            result = answer.before(args)
         if result is None:
             result = self._result(func, types, args, kwargs)
         for note in () if answer is None else answer.after:
