@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 
 from oomdoctor.records.configuration.config import uses_host
 from oomdoctor.records.job.result import ProbeResult
-from oomdoctor.records.report.report import Picks, RankBy, Ranking
+from oomdoctor.records.report.report import Picks, RankBy, Ranking, Report
 from oomdoctor.units import format_bytes, format_rate
 
 
@@ -43,6 +44,28 @@ def rank(results: tuple[ProbeResult, ...], by: RankBy) -> Ranking:
         reasons,
         Picks(full=picks.get("full"), lora=picks.get("lora"), qlora=picks.get("qlora")),
     )
+
+
+def in_order(report: Report) -> tuple[ProbeResult, ...]:
+    """All rungs of a report, as every page lists them, and as `export` counts them.
+
+    The ranked ones first; then those that fit without a place, and the borderline ones, the lowest
+    peak first; then those that do not fit, the nearest first; then those without numbers.
+    """
+    places = {key: place for place, key in enumerate(report.ranking)}
+
+    def place(result: ProbeResult) -> tuple[int, int]:
+        if result.key in places:
+            return 0, places[result.key]
+        if result.borderline:
+            return 2, result.deciding_peak_bytes() or 0
+        if result.outcome == "fits":
+            return 1, 0
+        if result.missed_by_bytes is not None:
+            return 3, result.missed_by_bytes
+        return (3, sys.maxsize) if result.outcome in ("oom", "host_oom") else (4, 0)
+
+    return tuple(sorted(report.results, key=place))
 
 
 def ties(order: Sequence[ProbeResult]) -> list[list[ProbeResult]]:

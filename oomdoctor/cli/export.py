@@ -118,10 +118,11 @@ def _converted(options: ExportOptions) -> tuple[StackRung, list[str]]:
 
 def _incomplete(report: Report, options: ExportOptions) -> OomDoctorError:
     """The error for a command line without PLACE or --to; it names what there is."""
-    from oomdoctor.commands.export import listed, ranked
+    from oomdoctor.analysis.rank import in_order
+    from oomdoctor.commands.export import listed
 
     missing = "which configuration to export" if options.place is None else "what to write (--to)"
-    rungs = listed(ranked(report))
+    rungs = listed(in_order(report))
     model = report.model.id if report.model else "the run"
     return usage_error(
         "incomplete",

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from oomdoctor import __version__
+from oomdoctor.analysis.rank import in_order
 from oomdoctor.commands.user_training import read_user_training
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.configuration.keys import label_of
@@ -30,21 +31,13 @@ _LIBRARIES = ("torch", "transformers", "accelerate", "peft", "bitsandbytes", "tr
 _WORDS = {"measured": "measured", "emulated": "measured", "predicted": "predicted"}
 
 
-def ranked(report: Report) -> tuple[ProbeResult, ...]:
-    """The rungs in the order of the table: those that fit, best first, then the others."""
-    by_key = {result.key: result for result in report.results}
-    first = [by_key[key] for key in report.ranking if key in by_key]
-    others = [result for result in report.results if result not in first]
-    return (*first, *sorted(others, key=lambda one: (not one.borderline, one.outcome != "fits")))
-
-
 def result_at(report: Report, place: str, run: str) -> ProbeResult:
     """The rung at a place: its number in the table, its label, or its key or how that begins.
 
     Raises:
         OomDoctorError: there is no such rung in this run (exit 2).
     """
-    results = ranked(report)
+    results = in_order(report)
     if place.isdecimal() and 1 <= int(place) <= len(results):
         return results[int(place) - 1]
     named = [one for one in results if place in (one.label, one.key)]
@@ -149,7 +142,7 @@ def export_line(report: Report, run: str | None) -> str | None:
 
     With --from it is written for the user's own program, unless their own rung is the best.
     """
-    results = ranked(report)
+    results = in_order(report)
     if not results or not results[0].surely_fits or run is None or report.model is None:
         return None
     training = report.request.user_training if report.request is not None else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from oomdoctor.analysis.rank import in_order
 from oomdoctor.commands.explain.explained import explained, lines_in, numbered
 from oomdoctor.commands.ladder.unfinished import stored_report
 from oomdoctor.errors import OomDoctorError, usage_error
@@ -38,8 +39,6 @@ def _job(folder: Path, gpu_type: str, job: str) -> GatheredJob:
     report = _report(folder, gpu_type)
     if report is None:
         return GatheredJob(gpu_type, job, "no report", _end(job), None, None, ())
-    place = {key: number for number, key in enumerate(report.ranking)}
-    results = sorted(report.results, key=lambda one: place.get(one.key, len(place)))
     whole = report.status in ("ok", "no")
     said = "; ".join(error.message for error in report.errors)
     return GatheredJob(
@@ -49,7 +48,7 @@ def _job(folder: Path, gpu_type: str, job: str) -> GatheredJob:
         (said or None) if whole or said else _end(job),
         None if report.machine is None else report.machine.gpu_name,
         None if report.budget is None else report.budget.usable_bytes,
-        tuple(results),
+        in_order(report),
     )
 
 

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 from oomdoctor.records.job.result import ProbeResult
-from oomdoctor.records.report.report import Report
 from oomdoctor.records.report.run import Place
 from oomdoctor.units import DASH, GIB, format_bytes, format_count, format_percent, format_rate
 
@@ -21,13 +20,6 @@ SWEPT_WORDS = {
     "micro_batch_size": "micro-batch size",
     "lora_rank": "LoRA rank",
 }
-
-
-def ranked_results(report: Report) -> list[ProbeResult]:
-    """The results that fit, in the order of the ranking; any that it leaves out come last."""
-    place = {key: number for number, key in enumerate(report.ranking)}
-    fitting = [result for result in report.results if result.outcome == "fits"]
-    return sorted(fitting, key=lambda result: place.get(result.key, len(place)))
 
 
 def batch(result: ProbeResult) -> str:

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from oomdoctor.analysis.rank import in_order
 from oomdoctor.cli.export import ExportOptions
 from oomdoctor.cli.options import completion
 from oomdoctor.cli.options.flatten import declared_types
-from oomdoctor.commands.export import export_line, ranked, stack_rung, warning
+from oomdoctor.commands.export import export_line, stack_rung, warning
 from oomdoctor.system.store import run_folders
 
 
@@ -29,7 +30,7 @@ def test_the_best_rung_is_written_to_stdout(cli: Any, golden: Any, run: str) -> 
     ended = cli("export", "1", "--to", "trl")
     assert ended.code == 0
     ast.parse(ended.out)
-    best = ranked(golden("gpu"))[0]
+    best = in_order(golden("gpu"))[0]
     assert best.key == golden("gpu").ranking[0]
     assert best.label in ended.out and run in ended.out
     assert cli("export", best.label, "--to", "trl", "--run", run).out == ended.out
@@ -114,7 +115,7 @@ def test_a_run_offers_its_best_rung(golden: Any, run: str) -> None:
     line = export_line(report, run)
     assert line == f"oomdoctor export 1 --to trl --run {run} > train.py"
     assert export_line(replace(report, results=(), ranking=()), run) is None
-    near = replace(ranked(report)[0], borderline=True)
+    near = replace(in_order(report)[0], borderline=True)
     assert export_line(replace(report, results=(near,), ranking=()), run) is None
     assert "borderline" in (warning(near) or "")
     assert report.model is not None
@@ -124,7 +125,7 @@ def test_a_run_offers_its_best_rung(golden: Any, run: str) -> None:
 
 def test_the_head_of_a_script_counts_pairs(golden: Any, run: str) -> None:
     report = golden("gpu")
-    best = ranked(report)[0]
+    best = in_order(report)[0]
     size, length, whole = best.micro_batch_size, best.sequence_length, best.effective_batch_size
     usual = stack_rung(report, best, run).origin[0]
     assert usual == f"{size} x {length:,} tokens a forward pass, {whole} rows an optimizer step."

@@ -11,7 +11,7 @@ import pytest
 from example_gpu import gpu_report
 from example_pages import everything
 
-from oomdoctor.commands.export import ranked
+from oomdoctor.analysis.rank import in_order
 
 
 @pytest.fixture
@@ -44,15 +44,15 @@ def test_the_step_of_any_rung_can_be_drawn(cli, survey, tmp_path) -> None:
     cli("probe", "m")
     svg, page = tmp_path / "step.svg", tmp_path / "r.html"
     drawn = {}
-    for place in ("1", "2", ranked(report)[1].label):
+    for place in ("1", "2", in_order(report)[1].label):
         words = ("--rung", place, "--chart", "step", "--svg", str(svg), "--html", str(page))
         assert cli("show", *words).code == 0
         drawn[place] = svg.read_text()
         text = page.read_text()
         step = text[text.index('id="step"') :]
-        at = {n: step.index(escape(ranked(report)[n - 1].label)) for n in (1, 2)}
+        at = {n: step.index(escape(in_order(report)[n - 1].label)) for n in (1, 2)}
         assert (at[2] < at[1]) == (place != "1")
-    assert drawn["1"] != drawn["2"] == drawn[ranked(report)[1].label]
+    assert drawn["1"] != drawn["2"] == drawn[in_order(report)[1].label]
     without = next(one for one in report.results if one.measurement is None)
     ended = cli("show", "--rung", without.key, "--chart", "step", "--svg", str(svg))
     assert ended.code == 3 and f"the step of {without.label} was not followed" in ended.err

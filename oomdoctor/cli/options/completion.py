@@ -56,13 +56,13 @@ def surveys(incomplete: str) -> list[str]:
 
 def places(incomplete: str) -> list[str]:
     """The rungs of the latest run, by their place in the table and by their label."""
-    from oomdoctor.commands.export import ranked
+    from oomdoctor.analysis.rank import in_order
     from oomdoctor.commands.ladder.unfinished import stored_report
     from oomdoctor.errors import OomDoctorError
     from oomdoctor.system.store.run_list import open_run
 
     try:
-        results = ranked(stored_report(open_run()))
+        results = in_order(stored_report(open_run()))
     except OomDoctorError:
         return []
     numbers = [str(place) for place in range(1, len(results) + 1)]

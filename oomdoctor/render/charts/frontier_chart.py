@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from oomdoctor.analysis.rank import in_order
 from oomdoctor.records.job.result import ProbeResult
 from oomdoctor.records.report.report import Report
 from oomdoctor.render.blocks import Column, Grid, table_of
@@ -15,7 +16,7 @@ from oomdoctor.render.charts import axes as look
 from oomdoctor.render.charts.axes import ink
 from oomdoctor.render.charts.parts import Peak, least_at_one, peaks_of
 from oomdoctor.render.text import one_line
-from oomdoctor.render.words import estimate, is_estimate, ranked_results
+from oomdoctor.render.words import estimate, is_estimate
 from oomdoctor.units import format_bytes, format_count, format_rate
 
 METHODS: dict[str, tuple[look.Role, str, str]] = {
@@ -43,12 +44,13 @@ class Point:
 
 def points_of(report: Report) -> list[Point]:
     """Every size that fits and has a known peak and speed, in the order of the ranking."""
-    return [point for result in ranked_results(report) for point in _points(result)]
+    fitting = (result for result in in_order(report) if result.surely_fits)
+    return [point for result in fitting for point in _points(result)]
 
 
 def _points(result: ProbeResult) -> Iterator[Point]:
     peak, speed, chosen = result.deciding_peak_bytes(), result.tokens_per_s, result.micro_batch_size
-    if peak is None or not speed or result.borderline or chosen is None:
+    if peak is None or not speed or chosen is None:
         return
     name, method, guessed = one_line(result.label), result.config.method, is_estimate(result)
     spread, shown = result.tokens_per_s_spread, estimate(speed, result)

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from oomdoctor.analysis.rank import in_order
 from oomdoctor.records.facts.categories import BREAKDOWN, TABLE
 from oomdoctor.records.job.result import ProbeResult
 from oomdoctor.records.report.report import Report
 from oomdoctor.render.blocks import Cells, Column, Look, Note, Section, Sized, figures, table_of
 from oomdoctor.render.charts.axes import Role
 from oomdoctor.render.text import one_line
-from oomdoctor.render.words import ranked_results
 from oomdoctor.units import DASH, format_bytes
 
 # The words and the letters of parts that are no categories. `whole` are tensors of unknown
@@ -68,9 +68,8 @@ class Peak:
 
 def peaks_of(report: Report) -> list[Peak]:
     """The peaks that are known: of the rungs that fit, best first, and then of the others."""
-    fitting = ranked_results(report)
-    others = [result for result in report.results if result.outcome in ("oom", "host_oom")]
-    return [peak for result in (*fitting, *others) if (peak := _peak(result)) is not None]
+    known = [one for one in in_order(report) if one.outcome in ("fits", "oom", "host_oom")]
+    return [peak for result in known if (peak := _peak(result)) is not None]
 
 
 def parts_in(peaks: Sequence[Peak]) -> list[Role]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from oomdoctor.analysis.rank import in_order
 from oomdoctor.records.job.result import ProbeResult
 from oomdoctor.records.report.report import Report
 from oomdoctor.render.blocks import Column, Grid, table_of
@@ -14,7 +15,7 @@ from oomdoctor.render.charts import Chart, Size
 from oomdoctor.render.charts import axes as look
 from oomdoctor.render.charts.axes import ink
 from oomdoctor.render.text import one_line
-from oomdoctor.render.words import counted, ranked_results
+from oomdoctor.render.words import counted
 from oomdoctor.units import format_bytes, format_percent
 
 _KINDS = ("device", "reserved", "allocated")
@@ -55,8 +56,7 @@ def predicted_chart(report: Report) -> Chart | None:
 
 def pairs_of(report: Report) -> list[Pair]:
     """The rungs with both peaks, in the order of the ranking."""
-    others = [result for result in report.results if result.outcome != "fits"]
-    pairs = (_pair(result) for result in (*ranked_results(report), *others))
+    pairs = (_pair(result) for result in in_order(report))
     return [pair for pair in pairs if pair is not None]
 
 

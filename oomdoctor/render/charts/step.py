@@ -8,6 +8,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
+from oomdoctor.analysis.rank import in_order
 from oomdoctor.records.facts.categories import OTHER, STACKED
 from oomdoctor.records.facts.phases import PHASES, STEPS
 from oomdoctor.records.job.measurement import MemoryCurve
@@ -19,7 +20,6 @@ from oomdoctor.render.charts import axes as look
 from oomdoctor.render.charts.axes import ink
 from oomdoctor.render.charts.parts import PART_WORDS
 from oomdoctor.render.text import one_line
-from oomdoctor.render.words import ranked_results
 from oomdoctor.units import format_bytes, format_percent
 
 _MOST = 12  # charts of a page; each takes some 30 KiB
@@ -65,8 +65,7 @@ def step_charts(report: Report, rung: str | None = None) -> list[Chart]:
 
     The chart of the rung with the key `rung` comes before the best.
     """
-    others = [result for result in report.results if result.outcome != "fits"]
-    results = sorted((*ranked_results(report), *others), key=lambda result: result.key != rung)
+    results = sorted(in_order(report), key=lambda result: result.key != rung)
     drawn = [bands for result in results if (bands := bands_of(report, result)) is not None]
     return [
         Chart(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from oomdoctor.analysis.rank import ranked_by, ties
+from oomdoctor.analysis.rank import in_order, ranked_by, ties
 from oomdoctor.records.job.result import OUTCOME_WORDS, ProbeResult
 from oomdoctor.records.report.report import Report
 from oomdoctor.render.blocks import Block, Column, Facts, Grid, Look, Note, Section
@@ -14,7 +13,7 @@ from oomdoctor.render.ladder import columns
 from oomdoctor.render.ladder.answer import APART, method_answers, remedies_of
 from oomdoctor.render.ladder.columns import Cell, Row
 from oomdoctor.render.ladder.header import is_plan, too_large
-from oomdoctor.render.words import ranked_results, short_count
+from oomdoctor.render.words import short_count
 from oomdoctor.units import format_bytes
 
 _MEASURE_AGAIN = (
@@ -32,13 +31,11 @@ def rung_sections(report: Report, look: Look) -> list[Section]:
     ranked = set(report.ranking)
     # The rung of --from has a section above.
     own = report.yours.key if report.yours is not None else None
-    rungs = [result for result in report.results if result.key != own]
-    all_fitting = [r for r in ranked_results(report) if r.key != own and not r.borderline]
+    rungs = [result for result in in_order(report) if result.key != own]
+    all_fitting = [result for result in rungs if result.surely_fits]
     near = [result for result in rungs if result.borderline]
     apart = [r for r in all_fitting if r.speed_state in APART and r.key not in ranked]
     fitting = [result for result in all_fitting if result not in apart]
-    missed = [r for r in rungs if r.outcome in too_large(report) and not r.borderline]
-    others = [r for r in rungs if r.outcome not in ("fits", *too_large(report))]
     sections = []
     each = " on each GPU" if report.machine is not None and report.machine.gpus > 1 else ""
     usable = report.usable_bytes
@@ -51,26 +48,23 @@ def rung_sections(report: Report, look: Look) -> list[Section]:
         if unranked:
             sections.append(Section(title, tuple(_unranked(report, unranked, look))))
     if near:
-        near.sort(key=lambda result: result.deciding_peak_bytes() or 0)
         sections.append(Section("Borderline", tuple(_unranked(report, near, look))))
-    rest = (_tables if look.verbose else _lines)(report, missed, others, look)
-    return sections + rest
+    rest = [result for result in rungs if result.outcome != "fits" and not result.borderline]
+    return sections + (_tables if look.verbose else _lines)(report, rest, look)
 
 
-def _lines(
-    report: Report, missed: list[ProbeResult], others: list[ProbeResult], _: Look
-) -> list[Section]:
+def _lines(report: Report, rest: list[ProbeResult], _: Look) -> list[Section]:
     """A line for each rung that does not fit, the nearest first, and for each without numbers.
 
     What is short by arithmetic alone does not fit either.
     """
     planned, usable = is_plan(report), report.usable_bytes
-    missed = [*missed, *(one for one in others if one.missed_by_bytes is not None)]
-    others = [one for one in others if one.missed_by_bytes is None]
+    large = too_large(report)
+    missed = [one for one in rest if one.outcome in large or one.missed_by_bytes is not None]
+    others = [one for one in rest if one not in missed]
     sections = []
     if missed:
-        nearest = sorted(missed, key=lambda result: result.missed_by_bytes or sys.maxsize)
-        lines = tuple((one.label, _misses(one, usable, planned=planned)) for one in nearest)
+        lines = tuple((one.label, _misses(one, usable, planned=planned)) for one in missed)
         grid = Grid(_LINE, lines, head=False)
         sections.append(Section(_too_large(report), (grid,), part=OTHERS))
     grid = Grid(_LINE, tuple((one.label, _why(one)) for one in others), head=False)
@@ -87,11 +81,11 @@ def _misses(result: ProbeResult, usable: int | None, *, planned: bool) -> str:
     return "; ".join([said, *columns.miss_notes(result, planned=planned)])
 
 
-def _tables(
-    report: Report, missed: list[ProbeResult], others: list[ProbeResult], look: Look
-) -> list[Section]:
+def _tables(report: Report, rest: list[ProbeResult], look: Look) -> list[Section]:
     """The rungs that do not fit and those without numbers, and what is best of each method."""
     planned, usable = is_plan(report), report.usable_bytes
+    missed = [result for result in rest if result.outcome in too_large(report)]
+    others = [result for result in rest if result not in missed]
     sections = []
     if missed:
         rows = [
@@ -203,8 +197,7 @@ def _tied(report: Report, results: list[ProbeResult]) -> str:
     if report.request is None or ranked_by(results, report.request.rank_by) != "throughput":
         return ""
     places = {key: number for number, key in enumerate(report.ranking, 1)}
-    ranked = [result for result in report.results if result.key in places]
-    ranked.sort(key=lambda result: places[result.key])
+    ranked = [result for result in in_order(report) if result.key in places]
     spans = [[places[one.key] for one in group] for group in ties(ranked) if len(group) > 1]
     if not spans:
         return ""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 import re
 from dataclasses import replace
+from datetime import datetime
 
 import pytest
 from analysis_make import GIB, result
 
-from oomdoctor.analysis.rank import best, rank, ranked_by, ties, without_speed
+from oomdoctor.analysis.rank import best, in_order, rank, ranked_by, ties, without_speed
 from oomdoctor.records.configuration.config import TrainConfig
-from oomdoctor.records.report.report import Picks
+from oomdoctor.records.report.report import Picks, bare_report
 
 FAST = result("fast", tokens_per_s=1000.0, peak_device_bytes=20 * GIB, max_micro_batch_size=4)
 LEAN = result(
@@ -209,3 +210,22 @@ def test_a_borderline_rung_has_no_place_and_is_no_pick(by):
     found = rank((replace(FAST, borderline=True), MIDDLE), by)
     assert found.order == ("middle",) and found.picks == Picks(None, "middle", None)
     assert "fast" not in found.reasons
+
+
+def test_every_page_lists_the_rungs_in_one_order():
+    near = replace(result("near", "oom", peak_device_bytes=9 * GIB), borderline=True)
+    nearer = replace(result("nearer", peak_device_bytes=8 * GIB), borderline=True)
+    far = result("far", "oom", missed_by_bytes=9 * GIB)
+    short = result("short", "oom", missed_by_bytes=GIB)
+    skipped = result("skipped", "skipped", missed_by_bytes=4 * GIB)
+    unsettled = result("unsettled", speed_state="not_settled", peak_device_bytes=GIB)
+    rest = (result("failed", "failed"), result("unknown", "oom"), far, near, nearer, skipped)
+    found = rank((*rest, short, unsettled, FAST, LEAN), "throughput")
+    report = replace(
+        bare_report("plan", "ok", 0, datetime.now(), 1.0),
+        results=(*rest, short, unsettled, FAST, LEAN),
+        ranking=found.order,
+    )
+    order = [one.label for one in in_order(report)]
+    fitting = ["fast", "lean", "unsettled", "nearer", "near"]
+    assert order == [*fitting, "short", "skipped", "far", "unknown", "failed"]
