@@ -77,11 +77,10 @@ class Card:
         )
 
 
-def cards_of(plan: PlanRequest, headroom: float, ranks: int = 1) -> tuple[Card, ...]:
+def cards_of(plan: PlanRequest, headroom: float) -> tuple[Card, ...]:
     """The devices of a plan, smallest memory first; `headroom` is a share of the total.
 
-    On each of them one of `ranks` processes trains. Cards with less than `min_memory_bytes` are
-    left out.
+    Cards with less than `min_memory_bytes` are left out.
 
     Raises:
         ValueError: a name is neither a known card nor a size.
@@ -95,7 +94,7 @@ def cards_of(plan: PlanRequest, headroom: float, ranks: int = 1) -> tuple[Card, 
         seen = context_seen(plan.context_bytes, "as the process was seen to take")
         cards = [replace(card, context=seen) for card in cards]
     least = plan.min_memory_bytes or 0
-    unique = {card.name: of_ranks(card, ranks) for card in cards if card.memory_bytes >= least}
+    unique = {card.name: card for card in cards if card.memory_bytes >= least}
     return tuple(sorted(unique.values(), key=lambda card: (card.memory_bytes, card.total_bytes)))
 
 

@@ -23,6 +23,7 @@ from oomdoctor.commands.plan.findings import Findings
 from oomdoctor.commands.plan.tasks import Task
 from oomdoctor.records.configuration.config import Rung, TrainConfig
 from oomdoctor.records.configuration.faults import cannot_run
+from oomdoctor.records.configuration.label import label_of
 from oomdoctor.records.job.result import Attempt, Evidence
 from oomdoctor.records.report.report import SurveyRequest
 from oomdoctor.records.report.searched import FewestAnswer, FewestLine, GpuRange, GpuTry
@@ -44,8 +45,9 @@ class _Search:
     simulated: bool = False
 
     def at(self, gpus: int) -> Rung:
-        """The rung on a number of GPUs."""
-        return Rung(self.rung.label, at_gpus(self.rung.config, gpus, self.size, self.request))
+        """The rung on a number of GPUs, which its label says."""
+        rung, config = self.rung, at_gpus(self.rung.config, gpus, self.size, self.request)
+        return Rung(rung.label.replace(label_of(rung.config), label_of(config)), config)
 
     def next_try(self) -> int | None:
         """The next number of GPUs to run or to simulate."""
@@ -238,7 +240,7 @@ def _line(known: Findings, search: _Search) -> FewestLine:
     return FewestLine(
         card=search.card.name,
         key=search.rung.config.key(),
-        label=search.rung.label,
+        label=search.at(search.shown()).label,
         gpus=gpus,
         effective_batch_size=row.effective_batch_size if row is not None else None,
         micro_batch_size=search.size if row is not None else None,

@@ -12,7 +12,7 @@ from oomdoctor.analysis.simulator.predicted_attempts import attempts_of_predicti
 from oomdoctor.analysis.speed.training_time import training_data
 from oomdoctor.analysis.verdict import conclude
 from oomdoctor.commands.devices import device
-from oomdoctor.commands.devices.cards import Card
+from oomdoctor.commands.devices.cards import Card, of_ranks
 from oomdoctor.commands.jobs.simulators import Ended, Simulators
 from oomdoctor.commands.ladder.ledger import Ledger, sweep_within_limits, with_bound, within_limits
 from oomdoctor.commands.plan.tasks import Task, context_of, swept
@@ -190,7 +190,8 @@ class Findings(Ledger):
         return attempts_of_prediction(config, prediction, target, ended.attempt)
 
     def target(self, card: Card, config: TrainConfig) -> Target:
-        """A card as the simulation of a rung sees it."""
+        """A card as the simulation of a rung on its number of GPUs sees it."""
+        card = of_ranks(card, config.world_size)
         error = peak_error(card.context, self.errors(card), config.method)
         return card.target(self.plan.interconnect, error).beside_vllm(config)
 

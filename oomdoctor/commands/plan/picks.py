@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from oomdoctor.analysis.rank import rank
-from oomdoctor.commands.devices.cards import Card, card_named
+from oomdoctor.commands.devices.cards import Card, card_named, of_ranks
 from oomdoctor.records.codec import shared
 from oomdoctor.records.facts.choices import Method
 from oomdoctor.records.job.result import ProbeResult
@@ -35,12 +35,14 @@ def card_plan(
 ) -> CardPlan:
     """The card with its picks; none if the rows are not a ladder."""
     plan = request.plan
+    fewest = plan.fewest if plan is not None else None
+    ranks = request.most_gpus() if fewest is None else fewest.high
     is_ladder = plan is None or plan.ranks
     none = CardPicks(None, None, None)
     own = next((pick(row) for row in rows if row.label == YOURS), None) if is_ladder else None
     per_hour = price_of(card.name, request.plan.prices if request.plan is not None else None)
     return CardPlan(
-        **shared(card, CardPlan),
+        **shared(of_ranks(card, ranks), CardPlan),
         compute_capability=card.facts.compute_capability if card.facts else None,
         fitting=sum(row.surely_fits for row in rows),
         rungs=len(rows),

@@ -191,7 +191,7 @@ def why_of(
         micro_batch_size=size.micro_batch_size,
         peak_allocated_bytes=row.measurement.peak_allocated_bytes,
         peak_reserved_bytes=row.measurement.peak_reserved_bytes,
-        context_bytes=card.context.likely,
+        context_bytes=known.target(card, row.config).overhead_bytes,
         peak_device_bytes=row.peak_device_bytes,
         phases=size.phases,
         formula=formula_view(row.config, inspection.parameters, row.measurement, size.phases),

@@ -139,9 +139,7 @@ def _known_of(request: SurveyRequest) -> Findings:
     """What is known before anything is simulated: the model and the cards."""
     assert request.plan is not None
     spec, notes = hub.resolve_with_notes(request.model)
-    fewest = request.plan.fewest
-    ranks = fewest.high if fewest is not None else request.most_gpus()
-    cards = cards_of(request.plan, request.headroom, ranks)
+    cards = cards_of(request.plan, request.headroom)
     found = quoted("model_source", notes)
     found += warnings_of(request)
     return Findings(request, spec, cards, found + _card_warnings(cards, request))

@@ -25,7 +25,7 @@ from oomdoctor.explain.reading.programs import (
     program_of,
 )
 from oomdoctor.explain.training.assumed import Training
-from oomdoctor.records.configuration.config import TrainConfig, changed_keys
+from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.phases import OF_A_STEP
 from oomdoctor.records.report.diagnosis import (
     Frame,
@@ -33,7 +33,6 @@ from oomdoctor.records.report.diagnosis import (
     LogFacts,
     MemorySample,
     Resource,
-    SettingValue,
     Tensor,
 )
 from oomdoctor.stacks.partial_config import PartialConfig
@@ -149,13 +148,6 @@ class Case:
     def rung(self) -> TrainConfig | None:
         """The training as a rung; None if too little is known of it, or no rung can do it."""
         return None if self.training is None else self.training.rung
-
-    def rung_changes(self, training: Training | None) -> dict[str, SettingValue]:
-        """The keys of a recipe that a changed training sets; {} if one of them is no rung."""
-        before, after = self.rung, None if training is None else training.rung
-        if before is None or after is None:
-            return {}
-        return changed_keys(before, after)
 
     @cached_property
     def needed(self) -> int | None:

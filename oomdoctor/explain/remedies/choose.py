@@ -59,7 +59,7 @@ def remedies(case: Case, keys: Mapping[str, Called], found: Sequence[Choice]) ->
             arithmetic=None if effect.arithmetic is None else fill(effect.arithmetic, values),
             note=fill(row.note, values) or None if row.note else None,
             enough=_closes(case, effect),
-            changes=case.rung_changes(effect.training) or effect.sets or row.settings,
+            changes=effect.sets or row.settings,
             key=key,
         )
         if case.beyond and remedy.enough is not None:

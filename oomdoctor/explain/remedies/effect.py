@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from oomdoctor.explain.training.assumed import Training
 from oomdoctor.records.facts.optimizers import optimizer_named
 from oomdoctor.records.job.measurement import CATEGORY_WORDS, BlockCategory, CategoryBytes
 from oomdoctor.records.report.diagnosis import Basis
@@ -24,15 +23,14 @@ class Effect:
     """How many bytes a change frees (None: cannot be computed), on what basis, and the arithmetic.
 
     `basis` is "rule" if a part of it is a rule of thumb. `at_least`: it may free more, because only
-    a part of its effect was counted. `training` is the training with the change, if the training
-    is known, and `sets` the keys of a rung that the change sets.
+    a part of its effect was counted. `sets` are the keys of a rung that the change sets; if the
+    training is known, to other values.
     """
 
     frees_bytes: int | None
     basis: Basis
     arithmetic: str | None
     at_least: bool = False
-    training: Training | None = None
     sets: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -11,6 +11,7 @@ from oomdoctor.analysis.changes.table import smaller_batches
 from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.memory.moments import Moment
 from oomdoctor.explain.remedies.effect import Effect, halved, saving
+from oomdoctor.records.configuration.config import changed_keys
 from oomdoctor.stacks.writing.changed_lines import said_by_programs
 from oomdoctor.units import MIB, format_bytes
 
@@ -55,10 +56,10 @@ def difference(
 
     Counts only what is on the device at the moment of the failure; 0 if none of it changes.
     """
-    effect = replace(_difference(case, changes, fallback, request), sets=changes)
-    if case.training is None or not changes:
-        return effect
-    return replace(effect, training=case.training.changed(**changes))
+    sets = changes
+    if case.training is not None:
+        sets = changed_keys(case.training.config, case.training.changed(**changes).config)
+    return replace(_difference(case, changes, fallback, request), sets=sets)
 
 
 def _difference(case: Case, changes: Mapping[str, Any], fallback: str, request: float) -> Effect:
