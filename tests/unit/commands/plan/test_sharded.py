@@ -143,6 +143,23 @@ def test_the_fewest_gpus_and_what_one_fewer_is_short_of() -> None:
     assert (row.outcome, row.config.world_size) == ("fits", 7)
 
 
+def test_a_rung_is_counted_and_called_by_the_gpus_that_it_trains_on() -> None:
+    """--min counted the buffers of NCCL of all GPUs in its range on one, and called it +fsdpx8."""
+    known = findings(FSDP, plan=PlanRequest(("24GiB",), fewest=GpuRange(1, 8)))
+    (card,) = known.cards
+    sizes = {gpus: replace(FSDP, world_size=gpus) for gpus in (1, 2, 8)}
+    outside = {n: known.target(card, one).overhead_bytes for n, one in sizes.items()}
+    alone = findings(replace(FSDP, sharding="none", world_size=1), gpus=1)
+    assert outside[1] == alone.target(alone.cards[0], alone.rungs[0].config).overhead_bytes
+    assert outside[1] < outside[2] < outside[8]
+    fewest(known, FakeEngines(lambda config: 20 * GIB))
+    assert known.fewest is not None
+    (line,) = known.fewest.lines
+    (row,) = known.rows(card)
+    assert line.gpus == row.config.world_size
+    assert line.label == row.label == label_of(replace(row.config, micro_batch_size="auto"))
+
+
 def test_a_bound_above_every_number_needs_no_engine() -> None:
     known = findings(
         replace(FSDP, sharding="ddp"), plan=PlanRequest(("24GiB",), fewest=GpuRange(1, 8))
