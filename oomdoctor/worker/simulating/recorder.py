@@ -26,6 +26,7 @@ from oomdoctor.worker.simulating.device.answers import Answers, know_padded
 from oomdoctor.worker.simulating.load import Instruments, LoadedRung
 from oomdoctor.worker.simulating.shallow import depths_of
 from oomdoctor.worker.tracing import real_values
+from oomdoctor.worker.tracing.tensors import local_part
 from oomdoctor.worker.training import optimizers
 from oomdoctor.worker.training.batch import (
     Batch,
@@ -58,8 +59,8 @@ class Recorder:
         self._taken: dict[int, int] = {}
         self.with_values = False  # know the tokens of a batch of texts
         self._before: dict[str, int] = {}  # what a step finds in the books
-        tape = self._trace.tape
-        self._begin = (len(tape.blocks), len(tape.events), len(tape.windows))
+        self._begin = self._lengths()
+        self._loaded = self._types()
         if job.config.world_size == 1:
             self._watch_gradients()
         self._watch_optimizer()
@@ -98,7 +99,15 @@ class Recorder:
         )
 
     def record(self, size: int, card: Card | None = None) -> Recorded:
-        """Record one step with one micro-batch of `size` rows, for `card` or the first target."""
+        """Record one step with one micro-batch of `size` rows, for `card` or the first target.
+
+        If it changes parameters for good, as bitsandbytes casts biases in the first step, that is
+        part of the load, and another step is recorded: all sizes start from the same state.
+        """
+        made = self._recorded(size, card)
+        return self._recorded(size, card) if self._keeps_changes() else made
+
+    def _recorded(self, size: int, card: Card | None) -> Recorded:
         trace, operators = self._trace, self._instruments.operators
         self.choices.begin(card or self.choices.cards[0])
         trace.attention_ops.clear()
@@ -133,6 +142,22 @@ class Recorder:
             if (module, name) not in kept:  # such as the offsets of rows with images
                 setattr(module, name, None)
         self._rewind()
+
+    def _types(self) -> dict[torch.nn.Parameter, tuple[torch.dtype, int | None]]:
+        """The type and the block of each parameter."""
+        parameters = self.setup.model.parameters()
+        return {one: (one.dtype, self._trace.part_of(one)) for one in parameters}
+
+    def _keeps_changes(self) -> bool:
+        """Add to the load what a step has changed of parameters; whether there is any."""
+        kept = [one for one, (dtype, _) in self._loaded.items() if one.dtype != dtype]
+        for parameter in kept:
+            _, block = self._loaded[parameter]
+            if block is not None:
+                self._trace.stays_for(block, local_part(parameter))
+        if kept:
+            self._begin, self._loaded = self._lengths(), self._types()
+        return bool(kept)
 
     def _tensors_of_modules(self) -> Iterator[tuple[tuple[torch.nn.Module, str], torch.Tensor]]:
         """The tensors that modules keep as plain attributes."""
@@ -232,6 +257,10 @@ class Recorder:
                 tensor = batch[name]
                 if isinstance(tensor, torch.Tensor) and not tensor.is_floating_point():
                     real_values.know(tensor, value)
+
+    def _lengths(self) -> tuple[int, int, int]:
+        tape = self._trace.tape
+        return len(tape.blocks), len(tape.events), len(tape.windows)
 
     def _rewind(self) -> None:
         """Forget the step: drop states, gradients and the scale; cut the tape back to the load."""

@@ -284,6 +284,17 @@ class AllocationTrace:
         if known is not None:
             self._bury(known[0])
 
+    def stays_for(self, block: int, tensor: torch.Tensor) -> None:
+        """A tensor that a step made instead of a loaded block is there from now on.
+
+        The step has counted both, but its events are no longer on the tape.
+        """
+        loaded, storage = self.tape.blocks[block], tensor.untyped_storage()
+        made = replace(loaded, size=storage.nbytes())
+        _, reference = self._known[storage._cdata]
+        self._known[storage._cdata] = self.tape.born(made, made.region), reference
+        self.tape.died(block, loaded.region)
+
     def block_of(self, tensor: object) -> int | None:
         """The block of a tensor's storage; None if it was never recorded or is not a tensor."""
         if not isinstance(tensor, torch.Tensor) or tensor.device.type != self.device_type:

@@ -299,6 +299,15 @@ def test_the_cache_is_emptied_where_peft_prepares_a_quantized_model(prepare: str
     assert [len(found) for found in emptied] == ([1, 1] if once else [0, 0])
 
 
+@pytest.mark.parametrize("prepare", ["peft", "norms"])
+def test_a_recording_does_not_depend_on_those_before_it(prepare: str) -> None:
+    """In its first step, bitsandbytes casts the biases of 4-bit layers for good."""
+    job = simulation_job(tiny_job("gqa-tied", **_QLORA, kbit_prepare=prepare))
+    with simulated_rung(job, PhaseFile(None), shallow=False) as recorder:
+        first, again = (recorder.record(2).tape for _ in range(2))
+    assert (first.events, first.blocks) == (again.events, again.blocks)
+
+
 def test_a_size_between_two_recorded_ones_is_as_if_it_was_recorded() -> None:
     job = simulation_job(tiny_job("gqa-tied", effective_batch_size=16), (1, 2, 4, 8, 16))
     with simulated_rung(job, PhaseFile(None), shallow=False) as recorder:
