@@ -1,10 +1,12 @@
 """Look for two answers that contradict each other, in random plans of built-in models.
 
 Each plan is asked again in other ways: with the lines that it proposes, one rung alone, beside
-other cards, with --why, --solve and --sweep, in every format, and from the script that `export`
-writes. Some are for two GPUs. `explain` gets a failure of that script, and has to read the same
-training, need about as much, with --exact the same bytes, and have a change if the plan has one.
-What differs is printed with the commands that show it. Needs what `plan` needs.
+other cards, with --why, --solve and --sweep, in every format, with --lengths instead of --seq-len,
+by the name of a rented machine, and from the script that `export` writes. `diff` must find no
+change. Some plans are for two GPUs, and --min has to say of one what the plan for one says.
+`explain` gets a failure of that script, and has to read the same training, need about as much,
+with --exact the same bytes, and have a change if the plan has one. What differs is printed with
+the commands that show it. Needs what `plan` needs.
 """
 
 from __future__ import annotations
@@ -92,6 +94,9 @@ def _contradictions(words: list[str], folder: Path) -> Iterator[str]:
     yield from _alone(words, plan)
     yield from _other_cards(words, plan)
     yield from _sizes(words, plan)
+    yield from _counted_rows(words, plan, folder)
+    yield from _rented(words, plan)
+    yield from _fewest(words)
     yield from _exported(words, run_name, plan, folder)
 
 
@@ -271,6 +276,60 @@ def _solved(line: dict[str, Any], rows: list[dict[str, Any]], length: int) -> It
             reached = (line["largest"] or 0) >= length
             if reached != (row["outcome"] == "fits") and not line["limited_by"]:
                 yield f"--solve {row['label']}: {line['largest']}, but {length} {row['outcome']}"
+
+
+def _counted_rows(words: list[str], plan: dict[str, Any], folder: Path) -> Iterator[str]:
+    """A file whose longest row has the length of the plan, and rows that are packed to it."""
+    length = int(words[words.index("--seq-len") + 1])
+    rows = (length, max(1, length // 3), max(1, length // 5))
+    file = folder / "rows.jsonl"
+    file.write_text("".join(json.dumps({"text": "word" * tokens}) + "\n" for tokens in rows))
+    counted = ["--lengths", str(file), "--tokenizer", "bytes/4"]
+    for typed in ([*_without(words, "--seq-len"), *counted], [*words, *counted]):
+        yield from _same_plan(plan, typed)
+
+
+_RENTED = {"T4": "g4dn.xlarge", "L4": "g6.xlarge"}
+
+
+def _rented(words: list[str], plan: dict[str, Any]) -> Iterator[str]:
+    """A machine with one GPU is planned like its GPU."""
+    place = words.index("--gpu") + 1
+    if words[place] in _RENTED and "--gpus" not in words:
+        yield from _same_plan(plan, [*words[:place], _RENTED[words[place]], *words[place + 1 :]])
+
+
+def _same_plan(plan: dict[str, Any], words: list[str]) -> Iterator[str]:
+    """The same plan, asked with these words, has the same rows; `diff` finds no change either."""
+    _, answer = ask(words)
+    if answer.get("errors"):
+        yield f"{shlex.join(words)}: {answer['errors'][0]['message']}"
+        return
+    others = {row["key"]: row for row in answer["results"]}
+    for row in plan["results"]:
+        yield from _same(row, others.get(row["key"], dict.fromkeys(row)), shlex.join(words))
+    if answer["ranking"] != plan["ranking"]:
+        yield f"{shlex.join(words)}: ranking {answer['ranking']}, was {plan['ranking']}"
+    code, _ = run(["diff", plan["run_dir"], answer["run_dir"]])
+    if code:
+        yield f"{shlex.join(words)}: exit code {code} of diff"
+
+
+def _fewest(words: list[str]) -> Iterator[str]:
+    """What --min says of one GPU is what a plan for one GPU says, at the same sizes."""
+    if "--gpus" not in words:
+        return
+    alone = _without(_without(words, "--gpus"), "--micro-batch")
+    _, answer = ask([*alone, "--gpus", "1..2", "--min"])
+    for line in (answer.get("fewest") or {}).get("lines", []):
+        if line["gpus"] != 1:
+            continue
+        typed = [*_without(alone, "--recipe"), "--recipe", "none", "--rung", line["rung"]]
+        code, one = ask(typed)
+        (row,) = one["results"] or [{}]
+        told, now = ((one.get("label"), one.get("peak_device_bytes")) for one in (line, row))
+        if code or told != now:
+            yield f"{shlex.join(typed)}: {now}, was {told}"
 
 
 def _exported(words: list[str], run_name: str, plan: dict[str, Any], folder: Path) -> Iterator[str]:
