@@ -255,6 +255,19 @@ def test_the_order_is_that_of_a_diagnosis_without_what_is_ruled_out(
     assert [one.enough for one in after if one.change == first] == [False]
 
 
+def test_what_frees_nothing_in_a_simulation_is_no_remedy(
+    failed: Diagnosis, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It was listed with "frees 0 B", also where the simulation needed more than before."""
+    first, *others = [one.change for one in failed.remedies if one.changes]
+    plans = Plans({"the training": 7 * GIB, first: 8 * GIB, "": 6 * GIB})
+    after = checked(failed, plans, monkeypatch, tmp_path).diagnosis.remedies
+    assert {one.change for one in after if one.changes} == set(others)
+    plans = Plans({"the training": 3 * GIB, "": 3 * GIB})  # the message may be of another moment
+    after = checked(failed, plans, monkeypatch, tmp_path).diagnosis.remedies
+    assert {first, *others} <= {one.change for one in after}
+
+
 def test_every_change_of_the_search_has_a_row(failed: Diagnosis) -> None:
     """`explain --exact` ended with an internal error where a plan names unquantized weights."""
     assert failed.config is not None

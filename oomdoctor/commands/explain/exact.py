@@ -128,12 +128,11 @@ def check(
         label = labels.get(config, "") if config is not None else ""
         simulated = _checked(remedy, before, rows.get(label))
         remedies.append(_with_segments(found, simulated, before, whole.get(label)))
+    told = wanted.among(_and_segments_alone(found, remedies, before, whole), before)
     answer = replace(
         found,
         simulated_bytes=before.peak_device_bytes,
-        remedies=_in_order(
-            found, wanted.among(_and_segments_alone(found, remedies, before, whole), before)
-        ),
+        remedies=_in_order(found, [one for one in told if not _is_in_vain(one, before)]),
         oddities=(*found.oddities, *_oddities(before, found.room_bytes)),
     )
     return Checked(answer, None if stop() is None else _STOPPED, stop())
@@ -277,6 +276,15 @@ def _checked(remedy: Remedy, before: ProbeResult, row: ProbeResult | None) -> Re
     notes = [text for text in (remedy.note or "").split("; ") if text and text != _BORDERLINE]
     shown = with_peaks(remedy, peak, after, enough=row.outcome == "fits")
     return replace(shown, note="; ".join((*_borderline(row), *notes)) or None)
+
+
+def _is_in_vain(remedy: Remedy, before: ProbeResult) -> bool:
+    """Whether a simulation says that a training that does not fit needs as much with the change.
+
+    Without a simulation, what frees nothing is no remedy either.
+    """
+    simulated = remedy.basis == "predicted" and before.outcome != "fits"
+    return simulated and not remedy.frees_bytes and not remedy.enough
 
 
 def _borderline(row: ProbeResult) -> tuple[str, ...]:
