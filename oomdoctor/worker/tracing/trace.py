@@ -287,12 +287,10 @@ class AllocationTrace:
     def stays_for(self, block: int, tensor: torch.Tensor) -> None:
         """A tensor that a step made instead of a loaded block is there from now on.
 
-        The step has counted both, but its events are no longer on the tape.
+        Both events were cut from the tape with the step, which has counted the death.
         """
         loaded, storage = self.tape.blocks[block], tensor.untyped_storage()
-        made = replace(loaded, size=storage.nbytes())
-        _, reference = self._known[storage._cdata]
-        self._known[storage._cdata] = self.tape.born(made, made.region), reference
+        self._hold(storage, replace(loaded, size=storage.nbytes()))
         self.tape.died(block, loaded.region)
 
     def block_of(self, tensor: object) -> int | None:
