@@ -23,7 +23,7 @@ from oomdoctor.commands.plan.findings import Findings
 from oomdoctor.commands.plan.tasks import Task
 from oomdoctor.records.configuration.config import Rung, TrainConfig
 from oomdoctor.records.configuration.faults import cannot_run
-from oomdoctor.records.configuration.label import label_of
+from oomdoctor.records.configuration.keys import label_of
 from oomdoctor.records.job.result import Attempt, Evidence
 from oomdoctor.records.report.report import SurveyRequest
 from oomdoctor.records.report.searched import FewestAnswer, FewestLine, GpuRange, GpuTry
