@@ -357,6 +357,10 @@ class Case:
         """The matching frames among the last `count`."""
         return tuple(q for f in reversed(self.frames[-count:]) if re.search(pattern, q := quote(f)))
 
+    def on_logits(self) -> tuple[str, ...]:
+        """The innermost frames that work on the logits of a vocabulary."""
+        return self.innermost(_RE["logits"].pattern)
+
     def tensor_is(self, word: str) -> bool:
         """Whether the most likely tensor has this word in its name."""
         return bool(self.tensors) and word in self.tensors[0].name

@@ -8,7 +8,8 @@ from oomdoctor.units import GIB
 OF_PYTORCH = frozenset({"cuda_caching_allocator", "hip", "xpu"})
 """The dialects of PyTorch's caching allocator: they count what it gave to tensors, and print the
 segment that it requested. Several processes and a display can share their devices."""
-UNDERFLOW = "17179869184"  # GiB: WSL and Windows print a negative difference as unsigned
+# WSL and Windows print a negative difference as unsigned.
+UNDERFLOW = "17179869184.00 GiB"
 
 # What a process may hold outside PyTorch's allocator: the CUDA context with its loaded kernels (0.3
 # to 0.8 GiB), cuBLAS and cuDNN, and the buffers of NCCL, which are up to 2 GiB with many channels.

@@ -96,8 +96,7 @@ def has_vocabulary(case: Case) -> Lines:
 def logits_in_sight(case: Case) -> Lines:
     if case.phase not in ("forward", "backward", "unknown", "eval") or not case.writes_text:
         return NONE
-    words = r"lm_head|logits|cross_entropy|loss_function|log_softmax|loss_utils|_convert_to_fp32"
-    return case.innermost(words)
+    return case.on_logits()
 
 
 def grows(case: Case) -> Lines:

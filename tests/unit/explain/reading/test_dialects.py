@@ -213,6 +213,10 @@ MESSAGES = [
     ("oomdoctor: a bus error ended the command, and /dev/shm was full: 0 B of 64.0 MiB was free",
      "dataloader_shm", "shm", {}),
     ("OSError: [Errno 12] Cannot allocate memory", "cpu_allocator", "host", {}),
+    ("Memory allocation error on worker 0: std::bad_alloc: cudaErrorMemoryAllocation: out of "
+     "memory", "cuda_driver", "gpu", {}),
+    ("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED", "cpu_allocator", "host",
+     {}),
     ("terminate called after throwing an instance of 'std::bad_alloc'", "cpu_allocator", "host",
      {}),
     ("MemoryError", "cpu_allocator", "host", {}),
