@@ -29,7 +29,7 @@ _LARGEST = 512 * 64 * 4  # bytes of the embedding, the largest tensor that ranks
     [
         weekly("fsdp", 2, {}, marks=needs_fsdp_on_cpu),
         pytest.param("fsdp_grad_op", 2, {}, marks=needs_fsdp_on_cpu),
-        pytest.param("fsdp", 4, {}, marks=needs_fsdp_on_cpu),
+        weekly("fsdp", 4, {}, marks=needs_fsdp_on_cpu),
         pytest.param("fsdp", 2, {"objective": "dpo"}, marks=needs_fsdp_on_cpu),
         pytest.param("fsdp", 2, {"loss": "chunked"}, marks=needs_fsdp_on_cpu),
         ("ddp", 2, {"objective": "dpo"}),
