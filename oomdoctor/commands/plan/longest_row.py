@@ -6,12 +6,12 @@ percentile), because that is the rung one would choose.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from oomdoctor.analysis.dataset_distribution import STEP_TOKENS, rows_above
 from oomdoctor.analysis.dataset_verdict import best_of, cards_verdict, verdict
 from oomdoctor.analysis.rank import rank
-from oomdoctor.analysis.search.largest_value import Bracket, next_value
+from oomdoctor.analysis.search.largest_value import LargestValue, Tried
 from oomdoctor.commands.devices.cards import Card
 from oomdoctor.commands.jobs.simulators import Simulators
 from oomdoctor.commands.ladder.dataset import at_length
@@ -47,18 +47,24 @@ def find_limits(known: Findings, simulators: Simulators) -> tuple[LengthLimit, .
     if rung is None:
         return ()
     size = _at(known, card, rung, "p95").micro_batch_size or 1
-    brackets = {size: _bracket(known, card, rung, size) for size in sorted({1, size})[::-1]}
-    steps = range(STEP_TOKENS, rung.config.sequence_length, STEP_TOKENS)
+    longest = rung.config.sequence_length
+    steps = [*range(STEP_TOKENS, longest, STEP_TOKENS), longest]
+    searches = {
+        size: LargestValue(steps, card.usable_bytes, longest) for size in sorted({1, size})[::-1]
+    }
+    for shape in sorted(known.shapes, key=lambda shape: shape.tokens):
+        (variant,) = at_length((rung,), shape.tokens)
+        _take(searches, known.attempts.get((card.name, variant.config.key()), ()))
     for _ in range(_MOST_ROUNDS):
-        wanted = {next_value(bracket, card.usable_bytes, steps) for bracket in brackets.values()}
+        wanted = {search.next_try() for search in searches.values()}
         lengths = sorted(tokens for tokens in wanted if tokens is not None)
-        found = list(_simulated(known, simulators, card, rung, lengths, tuple(sorted(brackets))))
+        found = list(_simulated(known, simulators, card, rung, lengths, tuple(sorted(searches))))
         if not found:
             break
-        for attempt in found:
-            tried = int(attempt.config.micro_batch_size)
-            brackets[tried] = _narrowed(brackets[tried], attempt)
-    return tuple(_limit(known, card, rung, size, bracket) for size, bracket in brackets.items())
+        _take(searches, found)
+    return tuple(
+        _limit(known, card, rung, size, search.largest or 0) for size, search in searches.items()
+    )
 
 
 def lengths_answer(known: Findings) -> LengthsAnswer | None:
@@ -104,21 +110,13 @@ def _best(known: Findings, card: Card) -> Rung | None:
     return next((r for r, row in zip(rungs, rows, strict=True) if row.key == best), None)
 
 
-def _bracket(known: Findings, card: Card, rung: Rung, size: int) -> Bracket:
-    """The bracket of the rung at a micro-batch size, from the simulated shapes."""
-    low, low_bytes = 0, None
-    high, high_bytes = rung.config.sequence_length, None
-    for shape in sorted(known.shapes, key=lambda shape: shape.tokens):
-        (variant,) = at_length((rung,), shape.tokens)
-        for attempt in known.attempts.get((card.name, variant.config.key()), ()):
-            if attempt.config.micro_batch_size != size or attempt.measurement is None:
-                continue
+def _take(searches: Mapping[int, LargestValue], found: Iterable[Attempt]) -> None:
+    """Give attempts to the searches at their micro-batch sizes."""
+    for attempt in found:
+        search = searches.get(int(attempt.config.micro_batch_size))
+        if search is not None and attempt.measurement is not None:
             peak = attempt.measurement.deciding_peak_bytes()
-            if attempt.surely_fits:
-                low, low_bytes = shape.tokens, peak
-            elif shape.tokens <= high:
-                high, high_bytes = shape.tokens, peak
-    return Bracket(low, low_bytes, high, high_bytes)
+            search.take(attempt.config.sequence_length, Tried(attempt.surely_fits, peak))
 
 
 def _simulated(
@@ -139,19 +137,10 @@ def _simulated(
         yield from known.attempts_on(card, tasks[ended.number], ended)
 
 
-def _narrowed(bracket: Bracket, attempt: Attempt) -> Bracket:
-    """The bracket after an attempt, unless its length lies outside."""
-    tokens = attempt.config.sequence_length
-    if attempt.measurement is None or not bracket.low < tokens < bracket.high:
-        return bracket
-    peak = attempt.measurement.deciding_peak_bytes()
-    return bracket.narrowed(tokens, attempt.surely_fits, peak)
-
-
-def _limit(known: Findings, card: Card, rung: Rung, size: int, bracket: Bracket) -> LengthLimit:
+def _limit(known: Findings, card: Card, rung: Rung, size: int, tokens: int) -> LengthLimit:
     assert known.counted is not None
-    fits_all = bracket.low >= rung.config.sequence_length
-    tokens = bracket.low if fits_all else bracket.low // STEP_TOKENS * STEP_TOKENS
+    fits_all = tokens >= rung.config.sequence_length
+    tokens = tokens if fits_all else tokens // STEP_TOKENS * STEP_TOKENS
     above = RowsAbove(0, 0.0, ()) if fits_all else rows_above(known.counted, tokens)
     return LengthLimit(card.name, rung.config.key(), rung.label, size, tokens, above)
 
