@@ -47,6 +47,17 @@ def test_a_straight_line_takes_four_simulations() -> None:
     assert searched(search, lambda value: 5 * GIB + value * GIB, 5 * GIB) == [1, 16, 15]
 
 
+@pytest.mark.parametrize("bend", [0, 40])
+def test_values_known_at_the_start_are_no_poor_guesses(bend: int) -> None:
+    def peak(value: int) -> int:
+        return 2 * GIB + value * 300_000 + bend * value**2
+
+    search = LargestValue([*range(128, 30_000, 128), 30_000], peak(20_000), 30_000)
+    for value in (3000, 9000, 30_000):
+        search.take(value, Tried(value <= 20_000, peak(value)))
+    assert searched(search, peak) == [20_096, 19_968]
+
+
 def test_below_the_limit_of_the_tensors_it_goes_down_in_growing_steps() -> None:
     """From 24 on the allocator needs more than there is, which no peak of tensors shows."""
     search = LargestValue(range(1, 4097), 32 * GIB, 1)
