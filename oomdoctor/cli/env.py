@@ -46,4 +46,4 @@ def env(json_: answer.ListJson = False) -> None:
             without_values=without_values(sys.executable) if reason is None else None,
         ),
     )
-    output.publish_listing(environment_page(found), "json" if json_ else "table")
+    output.publish(environment_page(found).text, "json" if json_ else "table")

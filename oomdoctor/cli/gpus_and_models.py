@@ -29,7 +29,7 @@ def gpus(words: _Cards = None, json_: answer.ListJson = False) -> None:
     found = catalogue.search_gpus(text) if words else catalogue.gpus()
     if not found:
         raise _no_match("GPU", text, catalogue.nearest_gpus(text))
-    output.publish_listing(gpu_list(found), "json" if json_ else "table")
+    output.publish(gpu_list(found).text, "json" if json_ else "table")
 
 
 def models(words: _Models = None, json_: answer.ListJson = False) -> None:
@@ -50,7 +50,7 @@ def models(words: _Models = None, json_: answer.ListJson = False) -> None:
     found = catalogue.search_models(text) if words else catalogue.models()
     if not found:
         raise _no_match("model", text, catalogue.nearest_models(text))
-    output.publish_listing(model_list(found), "json" if json_ else "table")
+    output.publish(model_list(found).text, "json" if json_ else "table")
 
 
 def _no_match(kind: str, text: str, nearest: tuple[str, ...]) -> OomDoctorError:

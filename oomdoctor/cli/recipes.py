@@ -44,7 +44,7 @@ def list_recipes(context: typer.Context, json_: answer.ListJson = False) -> None
     from oomdoctor.system.recipes.recipes import load_recipe, recipe_names
 
     recipes = tuple(map(load_recipe, recipe_names()))
-    output.publish_listing(recipe_list(recipes), "json" if json_ else "table")
+    output.publish(recipe_list(recipes).text, "json" if json_ else "table")
 
 
 @app.command("show", cls=Command, epilog=_examples("show qlora", "show default --json"))
@@ -60,7 +60,7 @@ def show_recipe(name: _Name = None, json_: answer.ListJson = False) -> None:
     text = recipe_text(name)
     if json_:
         content = {"recipe": load_recipe(name)}
-        output.publish_listing(Listing("recipes show", content), "json")
+        output.publish(Listing("recipes show", content).text, "json")
     else:
         output.print_answer(text, utf8=True)
 

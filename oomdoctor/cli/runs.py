@@ -56,7 +56,7 @@ def runs(options: RunsOptions) -> None:
         note = "Older runs are not shown; --limit 0 shows all."
     elif not shown and not request.wanted.all:
         note = "no run matches"
-    output.publish_listing(run_list("runs", shown, note), format, options.answer.output_file)
+    output.publish(run_list("runs", shown, note).text, format, options.answer.output_file)
     if not shown and not request.wanted.all:
         raise typer.Exit(ExitCode.NO)
 
@@ -89,7 +89,7 @@ def _prune(over: Sequence[StoredRun], rest: int, options: RunsOptions, format: s
         "refused": [{"name": run.name, "reason": why} for run, why in refused],
     }
     found = run_list("runs", gone, note, content)
-    output.publish_listing(found, format, options.answer.output_file)
+    output.publish(found.text, format, options.answer.output_file)
     for run, why in refused:
         output.say(f"warning: {run.name} is left alone: {why}")
     if refused:

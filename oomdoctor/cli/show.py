@@ -78,7 +78,7 @@ def show(options: ShowOptions) -> None:
 
         found = tuple(stored_runs())
         listing = run_list("show --list", found, content=listed_as_before(found))
-        output.publish_listing(listing, chosen)
+        output.publish(listing.text, chosen)
         return
     report = _gathered(options.run) or _case(options) or stored_report(open_run(options.run))
     write_drawn(report, files, options.chart, options.rung)

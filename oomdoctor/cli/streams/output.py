@@ -28,7 +28,6 @@ INDENT = " " * 7  # aligns continuation lines with the text after `error: ` and 
 
 if TYPE_CHECKING:
     from oomdoctor.records.report.report import Report, Status
-    from oomdoctor.render.lists import Listing
 
 PAGE_WIDTH = 120
 _SIGNS = "±─·"  # the characters beyond ASCII on our pages; each has a replacement
@@ -99,11 +98,6 @@ def rendered(report: Report, format: str, style: Style, *, verbose: bool) -> str
 def publish_report(report: Report, chosen: str, file: Path | None, *, verbose: bool) -> None:
     """Print a report in the chosen format, and also write it to `file` if there is one."""
     publish(partial(rendered, report, verbose=verbose), chosen, file)
-
-
-def publish_listing(listing: Listing, chosen: str, file: Path | None = None) -> None:
-    """Print a list in the chosen format, and also write it to `file` if there is one."""
-    publish(listing.text, chosen, file)
 
 
 def print_answer(text: str, *, utf8: bool = False) -> None:
