@@ -17,6 +17,7 @@ from typing import Any
 from oomdoctor.errors import OomDoctorError, usage_error
 
 _CHUNK = 1 << 18
+_KINDS = ("*.out", "*.log", "*.txt")  # how the names of logs end; `run` leaves output.log
 _CONTROLS = bytes({*range(1, 32)} - set(b"\a\b\t\n\v\f\r\x1b"))
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
@@ -40,7 +41,8 @@ def read_chunks(path: str | None) -> Iterator[bytes]:
         typed = shlex.quote(str(path))
         if isinstance(error, IsADirectoryError):
             what = f"{path} is a folder"
-            hint = f"name the files in it: oomdoctor explain {typed}/*.out"
+            kinds = (kind for kind in _KINDS if any(Path(str(path)).glob(kind)))
+            hint = f"name the files in it: oomdoctor explain {typed}/{next(kinds, _KINDS[0])}"
         elif isinstance(error, PermissionError):
             what = f"cannot read {path}: Permission denied"
             hint = (

@@ -68,6 +68,10 @@ def test_a_folder_and_a_closed_file_have_their_own_words(tmp_path, monkeypatch):
     with pytest.raises(OomDoctorError, match="is a folder") as caught:
         list(read_chunks(str(tmp_path)))
     assert f"oomdoctor explain {tmp_path}/*.out" in caught.value.hint
+    (tmp_path / "output.log").touch()  # a case of `run` has no *.out
+    with pytest.raises(OomDoctorError, match="is a folder") as caught:
+        list(read_chunks(str(tmp_path)))
+    assert f"oomdoctor explain {tmp_path}/*.log" in caught.value.hint
     path = tmp_path / "closed.log"
     monkeypatch.setattr(Path, "open", lambda *_: (_ for _ in ()).throw(PermissionError(13, "no")))
     with pytest.raises(OomDoctorError, match="Permission denied") as caught:
