@@ -111,11 +111,12 @@ def classified(
 def _patches(rows: int, config: TrainConfig, model: PretrainedConfig) -> Images:
     """Qwen2-VL and its relatives: all patches of all images in one row each, of any size."""
     vision = vision_of(model)
-    side, patch, count = _side(config, model), vision.patch_size, rows * config.images
+    patch, merge, count = vision.patch_size, _merge(vision), rows * config.images
+    side = _side(config, patch, merge)
     channels = next((n for name in _CHANNELS if (n := getattr(vision, name, None))), 3)
     width = channels * getattr(vision, "temporal_patch_size", 1) * patch * patch
     grid = torch.tensor([[1, side, side]]).repeat(count, 1)
-    tokens = (side // _merge(vision)) ** 2
+    tokens = (side // merge) ** 2
     return Images({"pixel_values": (count * side * side, width)}, {"image_grid_thw": grid}, tokens)
 
 
@@ -128,16 +129,9 @@ def _merge(vision: PretrainedConfig) -> int:
     return next((size for size in sizes if isinstance(size, int)), 2)
 
 
-def _side(config: TrainConfig, model: PretrainedConfig) -> int:
-    """Patches a side, of which `_merge` become one token."""
-    vision = vision_of(model)
-    merge = _merge(vision)
-    return _steps(config, vision.patch_size * merge) * merge
-
-
-def _steps(config: TrainConfig, pixels: int) -> int:
-    """How many steps of so many pixels a side has, if images have any size."""
-    return max(1, round((config.image_size or _USUAL) / pixels))
+def _side(config: TrainConfig, patch: int, merge: int) -> int:
+    """Patches a side, of which `merge` become one token, if images have any size."""
+    return max(1, round((config.image_size or _USUAL) / (patch * merge))) * merge
 
 
 def _own_size(config: TrainConfig, model: PretrainedConfig) -> int:
@@ -169,8 +163,8 @@ def _sized(rows: int, config: TrainConfig, model: PretrainedConfig) -> Images:
         return _tiles(rows, config, model)
     if vision.model_type != "pixtral":
         return _whole(rows, config, model)
-    step = vision.patch_size * getattr(model, "spatial_merge_size", 1)
-    side, count = _steps(config, step) * step, rows * config.images
+    patch, merge = vision.patch_size, getattr(model, "spatial_merge_size", 1)
+    side, count = _side(config, patch, merge) * patch, rows * config.images
     sizes = torch.tensor([[side, side]]).repeat(count, 1)
     return Images({"pixel_values": (count, 3, side, side)}, {"image_sizes": sizes})
 
@@ -199,7 +193,7 @@ def _placed(rows: int, config: TrainConfig, model: PretrainedConfig) -> Images:
     """Gemma 4: patches of each image in rows, with where they are."""
     vision = vision_of(model)
     pool = getattr(vision, "pooling_kernel_size", 1)
-    side = _steps(config, vision.patch_size * pool) * pool
+    side = _side(config, vision.patch_size, pool)
     count = rows * config.images
     places = torch.cartesian_prod(torch.arange(side), torch.arange(side)).flip(1)
     shape = (count, side * side, 3 * vision.patch_size**2)
@@ -248,7 +242,7 @@ def _listed(rows: int, config: TrainConfig, model: PretrainedConfig) -> Images:
     factor = getattr(model, "downsample_factor", 1)
     side = math.isqrt(vision.num_patches)
     if factor > 1 or config.image_size:
-        side = _steps(config, vision.patch_size * factor) * factor
+        side = _side(config, vision.patch_size, factor)
     numbers = {
         "spatial_shapes": torch.tensor([[side, side]]).repeat(count, 1),
         "pixel_attention_mask": torch.ones((count, side * side), dtype=torch.int64),
