@@ -29,6 +29,7 @@ from oomdoctor.worker.simulating.flops import (
     flop_formula,
 )
 from oomdoctor.worker.tracing.calls import OperatorCall
+from oomdoctor.worker.tracing.tensors import tensor_bytes, tensors_in
 
 _PACKED = 0.5  # bytes of a weight in 4 bits
 # The schemas of some optimizers allow writing the gradients (to unscale them). Training here never
@@ -191,9 +192,7 @@ def _unpacked_bytes(call: OperatorCall) -> float:
 
 
 def _bytes_of(value: object) -> int:
-    if isinstance(value, list | tuple):
-        return sum(_bytes_of(item) for item in value)
-    return value.numel() * value.element_size() if isinstance(value, torch.Tensor) else 0
+    return sum(map(tensor_bytes, tensors_in(value)))
 
 
 def _dtype_of(value: object) -> torch.dtype | None:
