@@ -17,6 +17,7 @@ from oomdoctor.analysis.memory.overhead import (
     shares_host_memory,
     with_nccl,
 )
+from oomdoctor.records.capability import ANY, capability_numbers
 from oomdoctor.records.facts.choices import Method
 from oomdoctor.records.job.machine import ByteRange, GpuFacts
 from oomdoctor.records.job.simulation import PeakError, PeakErrorRecord, PeakMetric
@@ -69,9 +70,6 @@ class PeakErrors:
 
 USUAL_HEADROOM = 0.02
 """The share of a device that stays free unless the user says otherwise."""
-MODERN = (8, 0)
-"""Kernels for bfloat16 and flash attention need this compute capability."""
-ANY = (0, 0)
 # The assumed relative error of a predicted peak if no prediction was ever compared.
 ASSUMED_ERROR = 0.02
 # With DeepSpeed only tensors are predicted. Where its engine ran for a 7B model, on 3 to 6 emulated
@@ -135,14 +133,6 @@ def borderline_note(error: PeakError, held_bytes: int, *, tensors_only: bool) ->
     return f"{text}, the CUDA context and libraries by up to {format_bytes(context)}"
 
 
-def capability(text: str | None) -> tuple[int, int]:
-    """A compute capability such as 8.6 as numbers that compare; unknown counts as the lowest."""
-    if text is None:
-        return ANY
-    major, minor = map(int, text.split("."))
-    return major, minor
-
-
 def smallest_card(
     gpus: Iterable[GpuFacts],
     holds: Callable[[int], bool],
@@ -162,7 +152,7 @@ def smallest_card(
     was observed, as it is for a prediction that is not borderline.
     """
     for gpu in sorted(gpus, key=lambda one: (one.memory_bytes, device_total_bytes(one)[0])):
-        too_old = least > ANY and capability(gpu.compute_capability) < least
+        too_old = least > ANY and capability_numbers(gpu.compute_capability) < least
         if gpu.vendor != vendor or shares_host_memory(gpu) or too_old:
             continue
         outside = with_nccl(context(gpu), ranks)

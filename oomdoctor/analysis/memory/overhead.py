@@ -119,5 +119,5 @@ def _resident_threads(gpu: GpuFacts) -> float | None:
     row = _MULTIPROCESSORS.get(gpu.compute_capability or "", ())
     if len(row) <= _LIMITS or gpu.fp32_flops is None:
         return None
-    threads, *_, units, clock = row
+    threads, _, _, _, units, clock, *_ = row
     return gpu.fp32_flops / (2 * units * clock * 1e6) * threads

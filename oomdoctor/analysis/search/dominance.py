@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from oomdoctor.analysis.fit import MODERN, capability
 from oomdoctor.analysis.memory.bounds import keeps_all_gradients, state_bytes, weights_bytes
 from oomdoctor.analysis.memory.closed_form import state_ceiling
 from oomdoctor.analysis.memory.shape import shape_of
+from oomdoctor.records.capability import MODERN, capability_numbers
 from oomdoctor.records.configuration.adapters import compute_dtype
 from oomdoctor.records.configuration.config import (
     TrainConfig,
@@ -185,7 +185,7 @@ def _fast_attention(dtype: str, setting: Setting) -> bool:
     """
     if setting.device_type == "cpu" or dtype != "bfloat16":
         return True
-    return capability(setting.compute_capability) >= MODERN
+    return capability_numbers(setting.compute_capability) >= MODERN
 
 
 def _logits_outweigh(config: TrainConfig, setting: Setting) -> bool:

@@ -13,53 +13,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
 from oomdoctor.package_data import data_of
+from oomdoctor.records.capability import capability_numbers
 from oomdoctor.records.job.simulation import Target
 from oomdoctor.units import MIB
 
-Capability = tuple[int, int]
+Card = tuple[int, int]
+"""A simulated GPU: its compute capability, which decides kernels and workspaces."""
+_WITHOUT_COUNT = 6  # figures of a capability in the table, without a number of multiprocessors
 _MOST_THREADS = 512  # of a block, `mnt_wrapper::MAX_NUM_THREADS`
 _WARP = 32
 _MOST_VALUES, _FEWEST_VALUES = 256, 16  # per thread
 _MOST_BYTES = 2**31 - 1  # larger tensors are summed in halves, one after the other
 
-# Multiprocessors of a V100, T4, A100, RTX 3090, RTX 4090, H100, B200, B300 and RTX 5090, from
-# data/gpus.json.
-_MULTIPROCESSORS: dict[Capability, int] = {
-    (7, 0): 80,
-    (7, 5): 40,
-    (8, 0): 108,
-    (8, 6): 82,
-    (8, 9): 128,
-    (9, 0): 132,
-    (10, 0): 148,
-    (10, 3): 148,
-    (12, 0): 170,
-}
 WORKSPACES = ("cublas", "cublas of the autograd thread")  # forward pass, backward pass
-
-
-@dataclass(frozen=True, slots=True)
-class Card:
-    """Traits of a simulated GPU that decide kernels and workspaces."""
-
-    compute_capability: tuple[int, int]
 
 
 def card_of(target: Target | None) -> Card:
     """The traits of a target that decide kernels; those of an A100 if they are unknown."""
     gpu = target.gpu if target is not None else None
-    return card_of_capability((gpu.compute_capability if gpu is not None else None) or "8.0")
-
-
-def card_of_capability(capability: str) -> Card:
-    """The card of a compute capability such as "8.6"."""
-    major, minor = (int(part) for part in capability.split("."))
-    return Card((major, minor))
+    return capability_numbers((gpu.compute_capability if gpu is not None else None) or "8.0")
 
 
 def workspace_bytes(card: Card, torch_release: tuple[int, int], setting: str) -> int:
@@ -72,7 +48,7 @@ def workspace_bytes(card: Card, torch_release: tuple[int, int], setting: str) ->
     pools = re.findall(r":([0-9]+):([0-9]+)", setting)
     if pools:
         return sum(int(kib) * int(count) for kib, count in pools) * 1024
-    major = card.compute_capability[0]
+    major = card[0]
     large = (9,) if torch_release < (2, 12) else (9, 10, 12)
     return 32 * MIB if major in large else (2 * 4096 + 8 * 16) * 1024
 
@@ -98,13 +74,16 @@ class RowSum(NamedTuple):
 
 
 @cache
-def held_threads(capability: Capability) -> tuple[int, int]:
+def held_threads(card: Card) -> tuple[int, int]:
     """(multiprocessors, threads of each) of the cards with a compute capability."""
-    near = min(_MULTIPROCESSORS, key=lambda known: _distance(known, capability))
-    return _MULTIPROCESSORS[near], data_of("multiprocessors.toml")["{}.{}".format(*near)][0]
+    rows = data_of("multiprocessors.toml").items()
+    known = {capability_numbers(name): row for name, row in rows if len(row) > _WITHOUT_COUNT}
+    near = min(known, key=lambda one: abs(10 * one[0] + one[1] - 10 * card[0] - card[1]))
+    threads, *_, multiprocessors = known[near]
+    return multiprocessors, threads
 
 
-def scratch_bytes(of: RowSum, capability: Capability) -> int:
+def scratch_bytes(of: RowSum, card: Card) -> int:
     """Bytes of the partial sums, or of the semaphores; 0 where each block finishes its results."""
     terms = of.terms
     while of.results * terms * of.item > _MOST_BYTES and terms > 1:
@@ -118,7 +97,7 @@ def scratch_bytes(of: RowSum, capability: Capability) -> int:
     if terms < min(height * _FEWEST_VALUES, _MOST_VALUES):
         return 0
     values = -(-terms // height)
-    multiprocessors, threads = held_threads(capability)
+    multiprocessors, threads = held_threads(card)
     blocks = multiprocessors * (threads // (width * height))
     grid = -(-(of.results // of.vector) // width)
     if values < _MOST_VALUES or grid > blocks:
@@ -133,7 +112,3 @@ def scratch_bytes(of: RowSum, capability: Capability) -> int:
 def _power_of_two(number: int) -> int:
     """The largest that is not above the number; 1 for less."""
     return 1 << (max(number, 1).bit_length() - 1)
-
-
-def _distance(one: Capability, other: Capability) -> int:
-    return abs(10 * one[0] + one[1] - 10 * other[0] - other[1])

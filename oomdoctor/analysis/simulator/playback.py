@@ -15,7 +15,7 @@ from oomdoctor.analysis.allocator.replay import replay_order
 from oomdoctor.analysis.allocator.settings import AllocatorSettings
 from oomdoctor.analysis.allocator.sizes import round_size
 from oomdoctor.analysis.memory.curve import MOMENTS, Stretch, memory_curve, stretches
-from oomdoctor.analysis.simulator.card import Capability
+from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.analysis.simulator.orders.depth import IrregularError, extend
 from oomdoctor.analysis.simulator.orders.outline import Outline, outline_of
 from oomdoctor.analysis.simulator.orders.steps import (
@@ -37,7 +37,7 @@ from oomdoctor.analysis.simulator.tape import (
 )
 from oomdoctor.records.job.measurement import MemoryCurve
 
-A100: Capability = (8, 0)
+A100: Card = (8, 0)
 
 
 class NewStructureError(Exception):
@@ -119,18 +119,18 @@ class RecordedRung:
         accumulates: bool,
         held: int = 1,
         resized: Mapping[str, int] = MappingProxyType({}),
-        capability: Capability = A100,
+        card: Card = A100,
     ) -> Layout:
         """The events at a size, with one micro-step per step unless it accumulates.
 
         The device has the inputs of `held` micro-batches during a step. `line` are the two recorded
         sizes to go by if the size was not recorded itself. `resized` has the bytes of blocks, by
-        operator, that differ from the tape. `capability` is the card's.
+        operator, that differ from the tape. The rung runs on `card`.
         """
         low, high = line or (size, size)
         tape = self._tape(low, accumulates=accumulates)
         other = self._tape(high, accumulates=accumulates)
-        sizes = sizes_between(tape, other, Between(low, high, size), capability)
+        sizes = sizes_between(tape, other, Between(low, high, size), card)
         for number, block in enumerate(tape.blocks):
             if block.operator in resized:
                 sizes[number] = resized[block.operator]

@@ -12,7 +12,7 @@ from dataclasses import astuple
 from itertools import count
 from typing import Any, TypeVar
 
-from oomdoctor.analysis.simulator.card import Card, RowSum
+from oomdoctor.analysis.simulator.card import RowSum
 from oomdoctor.analysis.simulator.recorded import Cost, Recorded
 from oomdoctor.analysis.simulator.tape import Region, Tape, TapeBlock
 from oomdoctor.records.job.costs import OpCost
@@ -31,7 +31,7 @@ def head_columns(recorded: Recorded) -> dict[str, Any]:
     return {
         "size": recorded.size,
         "windows": recorded.windows,
-        "alike": sorted(card.compute_capability for card in recorded.alike),
+        "alike": sorted(recorded.alike),
         "attention": sorted(recorded.attention_operators),
         "managed": recorded.managed_bytes,
     }
@@ -42,9 +42,7 @@ def read_head(columns: dict[str, Any]) -> dict[str, Any]:
     return {
         "size": checked(int, columns["size"]),
         "windows": _marks(columns["windows"]),
-        "alike": {
-            Card((checked(int, major), checked(int, minor))) for major, minor in columns["alike"]
-        },
+        "alike": {(checked(int, major), checked(int, minor)) for major, minor in columns["alike"]},
         "attention_operators": {checked(str, name) for name in columns["attention"]},
         "managed_bytes": checked(int, columns["managed"]),
     }

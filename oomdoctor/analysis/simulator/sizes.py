@@ -43,7 +43,7 @@ class Sizes:
         self._held_by = held_by or config
         self._errors = errors
         self._resized = recordings.resized(card)
-        self._capability = card.compute_capability
+        self._card = card
         self.settings = AllocatorSettings(
             expandable_segments=config.allocator == "expandable_segments",
             equal_blocks=equal_blocks_of(recordings.facts.torch_release),
@@ -62,7 +62,7 @@ class Sizes:
                 accumulates=accumulates,
                 held=self._held(size),
                 resized=self._resized,
-                capability=self._capability,
+                card=self._card,
             )
         return self._layouts[size]
 
@@ -79,7 +79,7 @@ class Sizes:
         words = [what, low, high, size, int(accumulates), self._held(size)]
         words += [workspace, self._config.allocator]
         if self._recordings.rung.has_row_sums:
-            words += self._capability
+            words += self._card
         return " ".join(map(str, words))
 
     @property

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
 
-from oomdoctor.analysis.simulator.card import Capability, RowSum, scratch_bytes
+from oomdoctor.analysis.simulator.card import Card, RowSum, scratch_bytes
 
 Region = tuple[int, int]  # (stack of repeating layers, unit within it)
 EMPTIED = "emptied"
@@ -156,17 +156,17 @@ class Between(NamedTuple):
         return first + (second - first) // (self.high - self.low) * (self.size - self.low)
 
 
-def sizes_between(one: Tape, other: Tape, place: Between, capability: Capability) -> list[int]:
+def sizes_between(one: Tape, other: Tape, place: Between, card: Card) -> list[int]:
     """The bytes of each block at a micro-batch size, from two tapes that grow evenly.
 
-    The `capability` of the card decides the scratch of row sums.
+    The `card` decides the scratch of row sums.
     """
     sizes = []
     for a, b in zip(one.blocks, other.blocks, strict=True):
         if a.row_sum is not None and b.row_sum is not None:
             results, terms = map(place.at, a.row_sum[:2], b.row_sum[:2])
             row_sum = a.row_sum._replace(results=results, terms=terms)
-            sizes.append(scratch_bytes(row_sum, capability))
+            sizes.append(scratch_bytes(row_sum, card))
         else:
             sizes.append(a.of_rows(place.at(a.size, b.size), place.at(a.rows, b.rows)))
     return sizes

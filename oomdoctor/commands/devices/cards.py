@@ -17,6 +17,7 @@ from oomdoctor.analysis.memory.overhead import (
 from oomdoctor.analysis.speed.limits import can_be_true
 from oomdoctor.analysis.speed.links import AUTO_LINK
 from oomdoctor.commands.ladder.assemble import SIZE_SOURCE
+from oomdoctor.records.capability import ANY, MODERN, capability_numbers
 from oomdoctor.records.job.costs import CalibratedBy, Calibration
 from oomdoctor.records.job.machine import ByteRange, GpuFacts
 from oomdoctor.records.job.result import ProbeResult
@@ -187,7 +188,7 @@ def _sized(size: int, headroom: float) -> Card:
 def card_that_holds(
     holds: Callable[[int], bool],
     *,
-    least: tuple[int, int] = fit.ANY,
+    least: tuple[int, int] = ANY,
     headroom: float = fit.USUAL_HEADROOM,
     ranks: int = 1,
     surely: bool = False,
@@ -222,7 +223,7 @@ def room_for(row: ProbeResult, own: str | None, headroom: float) -> str | None:
     if predicted:
         share = fit.PeakErrors(peak_errors(), own, None).share(row.config.method, "reserved")
         held = round(held * (1 + (fit.ASSUMED_ERROR if share is None else share)))
-    least = fit.MODERN if own is None or fit.capability(own) >= fit.MODERN else fit.ANY
+    least = MODERN if own is None or capability_numbers(own) >= MODERN else ANY
     card = card_that_holds(
         lambda room: room > held,
         least=least,

@@ -21,6 +21,7 @@ from oomdoctor.emulator.interpreter import ask
 from oomdoctor.emulator.possible import find_compiler, lacks_cuda_libraries, reason_against
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.package_data import data_of
+from oomdoctor.records.capability import capability_numbers
 from oomdoctor.records.job.machine import EMULATED, Gpu
 from oomdoctor.records.report.report import Warn
 from oomdoctor.records.report.warnings import warning
@@ -92,10 +93,9 @@ def check_vendor(card: Card) -> None:
 def devices_of(gpus: EmulatedGpus) -> Devices:
     """The GPUs as the emulator takes them; memory as torch reports it."""
     card, facts = gpus.card, gpus.card.facts
-    major, minor = (int(part) for part in card.capability.split("."))
     emulated = EmulatedCard(
         name=card.name if facts else f"GPU with {card.name}",
-        capability=(major, minor),
+        capability=capability_numbers(card.capability),
         total_bytes=card.total_bytes,
         nvml_total_bytes=max(card.total_bytes, (facts and facts.total_bytes) or 0),
         context_bytes=card.context.likely,

@@ -8,7 +8,6 @@ from dataclasses import replace
 from oomdoctor.analysis.allocator.caching import CachingAllocator
 from oomdoctor.analysis.allocator.records import OutOfDeviceMemory
 from oomdoctor.analysis.allocator.settings import AllocatorSettings, equal_blocks_of
-from oomdoctor.analysis.fit import MODERN, capability
 from oomdoctor.commands.devices import emulated
 from oomdoctor.commands.devices.cards import card_that_holds, variant_warnings
 from oomdoctor.commands.devices.emulated import EmulatedGpus
@@ -17,6 +16,7 @@ from oomdoctor.commands.run.rank_records import Events, Process, ran_out, read_e
 from oomdoctor.commands.run.seen_outside import Seen
 from oomdoctor.commands.run.session import WatchRequest, line_of
 from oomdoctor.commands.run.values import unknown_sizes
+from oomdoctor.records.capability import MODERN, capability_numbers
 from oomdoctor.records.report.report import Report, Warn
 from oomdoctor.records.report.run import LargerBatch, RankMemory, SmallestGpu
 from oomdoctor.records.report.warnings import warning
@@ -168,8 +168,7 @@ def least_capability(card: str, architectures: Sequence[str]) -> tuple[int, int]
     """
     known = [int(word[3:].rstrip("af")) for word in architectures if word.startswith("sm_")]
     oldest = divmod(min(known), 10) if known else (0, 0)
-    major, minor = capability(card)
-    return max(oldest, MODERN) if (major, minor) >= MODERN else oldest
+    return max(oldest, MODERN) if capability_numbers(card) >= MODERN else oldest
 
 
 def _fits(events: Events, usable: int, settings: AllocatorSettings) -> bool:

@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any, Literal, TypeAlias
 
 from oomdoctor.package_data import data_of
+from oomdoctor.records.capability import capability_numbers
 from oomdoctor.records.configuration.adapters import adapter_faults
 from oomdoctor.records.configuration.config import TrainConfig, is_fsdp, steps_in_backward
 from oomdoctor.records.configuration.keys import row_faults
@@ -172,7 +173,7 @@ def card_lacks(config: TrainConfig, capability: str | None) -> str | None:
     lacking = lacks_capability(config.attention, capability)
     if lacking is not None or config.fp8 == "none" or capability is None:
         return lacking
-    if tuple(map(int, capability.split("."))) >= FP8_CAPABILITY:
+    if capability_numbers(capability) >= FP8_CAPABILITY:
         return None
     return f"fp8 needs compute capability 8.9 or higher; this card has {capability}; use fp8 = none"
 

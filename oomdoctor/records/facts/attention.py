@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from oomdoctor.package_data import data_of, rows_of
+from oomdoctor.records.capability import capability_numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +52,10 @@ def lacks_capability(attention: str, capability: str | None) -> str | None:
     if not needed or capability is None:
         return None
     least, most = needed[0], needed[1] if len(needed) > 1 else capability
-    if _numbers(least) <= _numbers(capability) <= _numbers(most):
+    if capability_numbers(least) <= capability_numbers(capability) <= capability_numbers(most):
         return None
     kind = least if len(needed) > 1 else f"{least} or higher"
     return f"{attention} needs compute capability {kind}; this card has {capability}; use sdpa"
-
-
-def _numbers(capability: str) -> tuple[int, ...]:
-    return tuple(map(int, capability.split(".")))
 
 
 # Every name and spelling in configuration files -> its name.

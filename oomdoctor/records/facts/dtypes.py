@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from oomdoctor.package_data import rows_of
+from oomdoctor.records.capability import MODERN, capability_numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,4 +48,4 @@ def has_bfloat16(capability: str | None) -> bool:
     From 8.0 (Ampere) on. Older cards emulate it (CUDA C++ Programming Guide, "Arithmetic
     Instructions").
     """
-    return capability is None or int(capability.partition(".")[0]) >= 8
+    return capability is None or capability_numbers(capability) >= MODERN

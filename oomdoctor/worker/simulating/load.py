@@ -8,8 +8,9 @@ from itertools import chain
 
 import torch
 
-from oomdoctor.analysis.simulator.card import card_of, card_of_capability
+from oomdoctor.analysis.simulator.card import card_of
 from oomdoctor.analysis.simulator.tape import Region, Tape
+from oomdoctor.records.capability import capability_numbers
 from oomdoctor.records.configuration.config import has_reference_model, is_fsdp
 from oomdoctor.records.facts.categories import WEIGHTS
 from oomdoctor.records.job.model import LayerStack
@@ -64,7 +65,7 @@ def instruments_for(request: SimulationRequest, progress: PhaseFile) -> Instrume
     """Instruments for the cards of the request, and for all that are known."""
     where = Whereabouts()
     trace = AllocationTrace("cpu", where=where)
-    known = (card_of_capability(gpu.compute_capability or "8.0") for gpu in gpus())
+    known = (capability_numbers(gpu.compute_capability or "8.0") for gpu in gpus())
     choices = Choices((*map(card_of, request.targets or (None,)), *known))
     operators = OperatorLog(trace, choices if request.as_cuda else None)
     trace.watcher, trace.steps_of = operators.note, operators.steps

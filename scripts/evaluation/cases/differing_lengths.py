@@ -18,7 +18,7 @@ from cases.row_lengths import Lengths
 from oomdoctor.analysis.allocator.caching import CachingAllocator
 from oomdoctor.analysis.allocator.records import OutOfDeviceMemory
 from oomdoctor.analysis.allocator.settings import AllocatorSettings, equal_blocks_of
-from oomdoctor.analysis.simulator.card import Capability, Card, card_of, scratch_bytes, workspaces
+from oomdoctor.analysis.simulator.card import Card, card_of, scratch_bytes, workspaces
 from oomdoctor.analysis.simulator.orders.depth import IrregularError
 from oomdoctor.analysis.simulator.playback import Layout, RecordedRung
 from oomdoctor.analysis.simulator.tape import TapeBlock
@@ -75,12 +75,12 @@ class Sizes:
     """Bytes of blocks over the length. `growth` has a number for each block, then those of `told`.
 
     Some sizes have steps, which no curve has: kernels choose by the number of rows. What these
-    depend on grows evenly; they follow from it on a card of this `capability`.
+    depend on grows evenly; they follow from it on this `card`.
     """
 
     growth: Growth
     told: list[tuple[int, TapeBlock]]
-    capability: Capability
+    card: Card
 
     def at(self, length: int) -> list[int]:
         """Bytes of each block; 0 if its kernel does not take it at this length."""
@@ -91,7 +91,7 @@ class Sizes:
         for (block, recorded), rows, results, terms in zip(self.told, own, own, own, strict=True):
             if recorded.row_sum is not None:
                 row_sum = recorded.row_sum._replace(results=results, terms=terms)
-                sizes[block] = scratch_bytes(row_sum, self.capability)
+                sizes[block] = scratch_bytes(row_sum, self.card)
             else:
                 sizes[block] = recorded.of_rows(sizes[block], rows)
         return sizes
@@ -164,7 +164,7 @@ def _recorded_step(job: ProbeJob, longest: int, *, shallow: bool) -> Step:
             if all(layout.order == layouts[0].order for layout in layouts):
                 # Below some length, a kernel may need no blocks of its own.
                 with suppress(_OtherSizesError):
-                    return _grown(lengths, layouts, card.compute_capability)
+                    return _grown(lengths, layouts, card)
     raise UnsupportedError("steps of differing lengths differ in more than sizes")
 
 
@@ -192,13 +192,13 @@ def _layouts(recorder: Recorder, card: Card, lengths: Sequence[int]) -> list[Lay
             accumulates=accumulates,
             held=job.config.accumulation_steps(),
             resized=resized,
-            capability=card.compute_capability,
+            card=card,
         )
         for length in lengths
     ]
 
 
-def _grown(lengths: Sequence[int], layouts: Sequence[Layout], capability: Capability) -> Step:
+def _grown(lengths: Sequence[int], layouts: Sequence[Layout], card: Card) -> Step:
     one, two, proven, three = lengths
     low, middle, proof, high = map(_numbers, layouts)
     growth = _growth((one, two, three), low, middle, high)
@@ -209,7 +209,7 @@ def _grown(lengths: Sequence[int], layouts: Sequence[Layout], capability: Capabi
             raise _OtherSizesError(
                 f"{block.operator} takes {number} bytes at {proven}, not {expected}"
             )
-    sizes = Sizes(growth, _told(layout), capability)
+    sizes = Sizes(growth, _told(layout), card)
     return Step(layout.order.origin, sizes, *_parts(layout))
 
 

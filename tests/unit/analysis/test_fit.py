@@ -8,7 +8,6 @@ from oomdoctor.analysis.fit import (
     USUAL_HEADROOM,
     PeakErrors,
     borderline_note,
-    capability,
     headroom_bytes,
     is_borderline,
     peak_error,
@@ -16,6 +15,7 @@ from oomdoctor.analysis.fit import (
     usable_bytes,
 )
 from oomdoctor.commands.devices.cards import card_named, card_that_holds
+from oomdoctor.records.capability import capability_numbers
 from oomdoctor.records.job.machine import ByteRange
 from oomdoctor.records.job.simulation import PeakError, PeakErrorRecord
 from oomdoctor.system import catalogue
@@ -57,7 +57,7 @@ def test_the_headroom_is_a_share_of_what_is_there() -> None:
 
 
 def test_capabilities_compare_as_numbers() -> None:
-    assert capability("10.0") > capability("8.9") > capability(None)
+    assert capability_numbers("10.0") > capability_numbers("8.9") > capability_numbers(None)
 
 
 CONTEXT = ByteRange(GIB // 4, GIB // 2, GIB, "")

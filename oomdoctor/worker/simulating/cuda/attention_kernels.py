@@ -42,7 +42,7 @@ def flash_forward(call: OperatorCall, card: Card) -> tuple[Step, ...]:
 
 def _key_splits(heads: int, length: int, keys: int, dim: int, card: Card) -> int:
     """`num_splits_heuristic`: the fewest with 85% of the best use of the multiprocessors."""
-    slots = 2 * held_threads(card.compute_capability)[0]
+    slots = 2 * held_threads(card)[0]
     blocks = heads * -(-length // 64)
     columns = -(-keys // (256 if dim <= 64 else 128 if dim <= 128 else 64))
     if blocks >= 0.8 * slots:
@@ -118,9 +118,8 @@ def efficient(call: OperatorCall, card: Card) -> tuple[Step, ...]:
     (`kKernelComputesDelta`), it is the sum of a product in fp32.
     """
     query, key, value = (call.tensor(name) for name in ("query", "key", "value"))
-    capability = card.compute_capability
     batch, heads, length, dim = query.shape
-    tile_i, tile_j, largest = _cutlass_tiles(query, max(dim, value.shape[-1]), capability)
+    tile_i, tile_j, largest = _cutlass_tiles(query, max(dim, value.shape[-1]), card)
     blocks_i, columns = -(-length // tile_i), -(-dim // tile_j)
     # GradQTempStorage: a tile of fp32 and 16 bytes for lock, counter and padding.
     stage = blocks_i * columns * (tile_i * tile_j * FLOAT + 16)
@@ -128,13 +127,13 @@ def efficient(call: OperatorCall, card: Card) -> tuple[Step, ...]:
     in_registers = half and largest <= tile_i
     if half and not in_registers:
         splits = max(1, min(-(-key.shape[2] // tile_j), 200 // max(1, batch * heads)))
-        splits = splits if capability >= (7, 0) else 1
+        splits = splits if card >= (7, 0) else 1
         width = _up(dim, tile_i) + _up(value.shape[-1], tile_i)
         stage += FLOAT * splits * tile_j * width
     steps: list[Step] = [*_copies(call.tensor("grad_out_")), Result(OTHERS)]
     taken = len(steps) - 1
     delta = FLOAT * batch * heads * length
-    if not half or (capability == (7, 0) and not in_registers):
+    if not half or (card == (7, 0) and not in_registers):
         product = FLOAT * call.tensor("out").numel()
         made = [*((product, product) if half else ()), product, delta]
         is_copied = heads > 1 and length > 1
@@ -147,9 +146,7 @@ def efficient(call: OperatorCall, card: Card) -> tuple[Step, ...]:
     return (*steps, batch * heads * _up(stage, 16), Freed(kept))
 
 
-def _cutlass_tiles(
-    query: torch.Tensor, dim: int, capability: tuple[int, int]
-) -> tuple[int, int, int]:
+def _cutlass_tiles(query: torch.Tensor, dim: int, card: Card) -> tuple[int, int, int]:
     """The launched kernel's tile of queries, tile of keys and largest head dimension.
 
     mem_eff_attention/kernels/cutlassB.h `dispatch_cutlassB_*`: the first kernel that accepts the
@@ -157,13 +154,13 @@ def _cutlass_tiles(
     """
     if dim <= 64:
         return 64, 64, 32 if dim <= 32 else 64
-    half, consumer = query.element_size() == 2, capability in ((8, 6), (8, 9), (12, 0), (12, 1))
-    if half and capability in ((8, 6), (8, 9)) and dim <= 96:
+    half, consumer = query.element_size() == 2, card in ((8, 6), (8, 9), (12, 0), (12, 1))
+    if half and card in ((8, 6), (8, 9)) and dim <= 96:
         return 128, 64, 96
     if dim <= 128:
-        large = half and capability >= (7, 0) and not consumer
+        large = half and card >= (7, 0) and not consumer
         return (128, 128, 128) if large else (64, 64, 128)
-    return (128 if half and capability >= (8, 0) and not consumer else 64), 64, 65536
+    return (128 if half and card >= (8, 0) and not consumer else 64), 64, 65536
 
 
 def _copies(*tensors: torch.Tensor) -> tuple[int, ...]:

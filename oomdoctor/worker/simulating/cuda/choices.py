@@ -102,13 +102,13 @@ def _fits_any_fused_kernel(call: Call) -> bool:
 
 def _fits_flash(call: Call, card: Card) -> bool:
     size = call.query.shape[-1]
-    if call.mask is not None or card.compute_capability < (8, 0) or not _is_half(call.query):
+    if call.mask is not None or card < (8, 0) or not _is_half(call.query):
         return False
     if not size == call.key.shape[-1] == call.value.shape[-1] or size > 256:
         return False
     if call.is_causal and call.query.shape[2] != call.key.shape[2]:
         return False
-    if not call.needs_grad or card.compute_capability not in _LITTLE_SHARED_MEMORY:
+    if not call.needs_grad or card not in _LITTLE_SHARED_MEMORY:
         return True
     return size <= 192 or (call.dropout == 0.0 and size > 224)
 
@@ -118,12 +118,12 @@ def _fits_efficient(call: Call, card: Card) -> bool:
     query, key, value = call.query, call.key, call.value
     if query.shape[1] != key.shape[1]:
         return False
-    modern = card.compute_capability >= (8, 0)
+    modern = card >= (8, 0)
     dtypes = {torch.float16, torch.float32} | ({torch.bfloat16} if modern else set())
     if query.dtype not in dtypes:
         return False
     # `minimum_gemm_alignment`: 128 bits if tensor cores are used.
-    tensor_cores = modern or (card.compute_capability >= (7, 0) and _is_half(query))
+    tensor_cores = modern or (card >= (7, 0) and _is_half(query))
     alignment = (8 if _is_half(query) else 4) if tensor_cores else 1
     size = query.shape[-1]
     aligned = size % alignment == 0 and value.shape[-1] % alignment == 0
@@ -150,11 +150,7 @@ def _prefers_cudnn(card: Card) -> bool:
     but ships 9.10. From 2.11 on, the CUDA 13 wheels ship a later one (transformers pull 48163).
     """
     release = torch_release()
-    return (
-        card.compute_capability in ((9, 0), (10, 0), (10, 3))
-        and release >= (2, 9)
-        and release != (2, 10)
-    )
+    return card in ((9, 0), (10, 0), (10, 3)) and release >= (2, 9) and release != (2, 10)
 
 
 def _is_half(tensor: torch.Tensor) -> bool:

@@ -96,7 +96,7 @@ def launch(*args: object, **kwargs: object) -> None:
 
 def _capability(choices: Choices, *_: object) -> tuple[int, int]:
     """To Liger, all cards from Ampere on are alike; older ones differ by capability."""
-    known = {card: min(card.compute_capability, _AMPERE) for card in choices.alike}
+    known = {card: min(card, _AMPERE) for card in choices.alike}
     answer = known[choices.card]
     choices.alike = {card for card in known if known[card] == answer}
     return answer

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from oomdoctor.analysis.allocator.records import OutOfMemory
-from oomdoctor.analysis.simulator.card import Card, RowSum
+from oomdoctor.analysis.simulator.card import RowSum
 from oomdoctor.analysis.simulator.recorded import Cost, Floors, Held, Played, Recorded, RungFacts
 from oomdoctor.analysis.simulator.recording_bytes import Pack, opened, packed, unpacked
 from oomdoctor.analysis.simulator.tape import Tape, TapeBlock
@@ -48,7 +48,7 @@ def pack() -> Pack:
         size=2,
         tape=tape,
         taken={weight: 2},
-        alike={Card((8, 0)), Card((8, 9))},
+        alike={(8, 0), (8, 9)},
         attention_operators={"aten::attention"},
         managed_bytes=3,
         costs=[Cost((0, 1), 1, COST), Cost(None, 1, COST)],

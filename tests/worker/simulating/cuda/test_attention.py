@@ -22,7 +22,7 @@ from oomdoctor.worker.tracing.calls import OperatorCall
 from oomdoctor.worker.training.inspection import torch_release
 from oomdoctor.worker.training.synthetic import dtype_keyword
 
-T4, A100, RTX_4090, H100 = (Card(cc) for cc in ((7, 5), (8, 0), (8, 9), (9, 0)))
+T4, A100, RTX_4090, H100 = (7, 5), (8, 0), (8, 9), (9, 0)
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 
 

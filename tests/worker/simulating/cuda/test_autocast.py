@@ -13,7 +13,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F  # noqa: N812
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.worker.simulating.cuda.attention import cuda_sdpa
 from oomdoctor.worker.simulating.cuda.autocast import cuda_autocast
 from oomdoctor.worker.simulating.cuda.choices import choose_backend
@@ -22,7 +21,7 @@ from oomdoctor.worker.training.techniques.scaler import scale_gradients
 
 LOWER = pytest.mark.parametrize("lower", [torch.bfloat16, torch.float16])
 FP32 = torch.float32
-on_a100 = partial(choose_backend, card=Card((8, 0)))
+on_a100 = partial(choose_backend, card=(8, 0))
 
 
 class Casts(TorchDispatchMode):

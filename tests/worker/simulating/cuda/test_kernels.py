@@ -17,7 +17,7 @@ from oomdoctor.worker.simulating.cuda.kernel_rules import steps_of
 from oomdoctor.worker.tracing.calls import OperatorCall
 from oomdoctor.worker.tracing.steps import Freed, OnHost, Result, Step
 
-A100, RTX_4090, H100, B200 = (Card(cc) for cc in ((8, 0), (8, 9), (9, 0), (10, 0)))
+A100, RTX_4090, H100, B200 = (8, 0), (8, 9), (9, 0), (10, 0)
 MIB = 1024**2
 aten = torch.ops.aten
 

@@ -19,7 +19,7 @@ from oomdoctor.worker.simulating.simulate import simulated_rung
 from oomdoctor.worker.tracing.calls import OperatorCall
 from oomdoctor.worker.tracing.steps import Lasting, Passing
 
-A100, RTX_4090, H100 = (Card(cc) for cc in ((8, 0), (8, 9), (9, 0)))
+A100, RTX_4090, H100 = (8, 0), (8, 9), (9, 0)
 MIB = 1024**2
 BYTES = 8_519_680
 aten = torch.ops.aten

@@ -12,7 +12,6 @@ from compared_steps import CPU, deeper, differences, phase_bytes, simulated, tra
 from tiny_models import tiny_job
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.configuration.faults import config_faults
 from oomdoctor.worker.protocol import UnsupportedError
@@ -105,7 +104,7 @@ def test_cusolver_gets_a_copy_and_the_rest_is_said() -> None:
     with FakeTensorMode():
         matrix = torch.empty(64, 16)
         svd = torch.ops.aten._linalg_svd.default
-        steps = steps_of(OperatorCall(svd, (matrix,), {}, svd(matrix)), Card((8, 0)))
+        steps = steps_of(OperatorCall(svd, (matrix,), {}, svd(matrix)), (8, 0))
     assert steps == (Result(OTHERS), 4, 4 * matrix.numel())
 
 
