@@ -224,6 +224,10 @@ class Recorder:
                 gradients = (p.grad for p in setup.model.parameters() if p.grad is not None)
                 trace.adopt(gradients, GRADIENTS)
 
+        def names_parts() -> bool:
+            """Whether a list is of sizes or names. An optimizer draws seeds, some going backward."""
+            return not images and self._instruments.progress.step_phase == "forward"
+
         marks.listen(watch)
         self._instruments.enter("batch", "load")  # what a step makes before its first micro-step
         self._leave()
@@ -234,7 +238,7 @@ class Recorder:
             self._answers.several_in_a_row(several),
             self._answers.scored(share),
             self._answers.reads_as(config.images if images else 1),  # images of a row are counted
-            real_values.lists_known(refused=not images),
+            real_values.lists_known(names_parts),
         ):
             training_step(setup, batches * micro_steps, marks)
         trace.adopt(optimizers.state_tensors(setup.trainer.optimizer), OPTIMIZER)

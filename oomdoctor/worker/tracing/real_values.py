@@ -7,7 +7,7 @@ by value, then goes as on a GPU. Nothing is kept for a step without such tensors
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import NamedTuple
@@ -80,17 +80,17 @@ def values_of(tensor: object) -> torch.Tensor | None:
 
 
 @contextmanager
-def lists_known(*, refused: bool = False) -> Iterator[None]:
+def lists_known(is_refused: Callable[[], bool] = lambda: False) -> Iterator[None]:
     """In this context lists and words are made of known tensors, and tensors of lists of these.
 
-    All read memory themselves, where no operator is seen. With `refused`, a list or a word of whole
-    numbers that are not known is an error: they are sizes or names of parts.
+    All read memory themselves, where no operator is seen. While `is_refused`, a list or a word of
+    whole numbers that are not known is an error: they are sizes or names of parts.
     """
     own_list, own_word, own_tensor = FakeTensor.tolist, FakeTensor.__format__, torch.tensor
 
     def tolist(tensor: FakeTensor) -> object:
         values = values_of(tensor)
-        if values is None and refused and tensor.dim() > 0:
+        if values is None and tensor.dim() > 0 and is_refused():
             refuse(tensor, "a list")
         if values is None:
             return own_list(tensor)
@@ -99,7 +99,7 @@ def lists_known(*, refused: bool = False) -> Iterator[None]:
 
     def word(tensor: FakeTensor, specification: str) -> str:
         number = number_in(tensor) if tensor.dim() == 0 else None
-        if number is None and refused and tensor.dim() == 0:
+        if number is None and tensor.dim() == 0 and is_refused():
             refuse(tensor, "a name")
         return own_word(tensor, specification) if number is None else format(number, specification)
 
