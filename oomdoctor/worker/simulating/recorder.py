@@ -225,7 +225,7 @@ class Recorder:
                 trace.adopt(gradients, GRADIENTS)
 
         def names_parts() -> bool:
-            """Whether a list is of sizes or names. An optimizer draws seeds, some going backward."""
+            """Whether a list has sizes or names: an optimizer draws seeds, also going backward."""
             return not images and self._instruments.progress.step_phase == "forward"
 
         marks.listen(watch)
