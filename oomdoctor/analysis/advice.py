@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from oomdoctor.analysis.changes.table import TABLE
 from oomdoctor.analysis.command_line import command_line, sweeps_length
-from oomdoctor.analysis.rank import best
+from oomdoctor.analysis.ranking import best
 from oomdoctor.errors import ExitCode
 from oomdoctor.records.configuration.config import Recipe, Rung
 from oomdoctor.records.facts.choices import AUTO

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from oomdoctor.analysis.rank import rank
+from oomdoctor.analysis.ranking import rank
 from oomdoctor.records.job.dataset import LengthDistribution, LengthLimit, LengthShape, RowsAbove
 from oomdoctor.records.job.result import ProbeResult
 from oomdoctor.records.report.report import RankBy

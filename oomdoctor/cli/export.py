@@ -118,7 +118,7 @@ def _converted(options: ExportOptions) -> tuple[StackRung, list[str]]:
 
 def _incomplete(report: Report, options: ExportOptions) -> OomDoctorError:
     """The error for a command line without PLACE or --to; it names what there is."""
-    from oomdoctor.analysis.rank import in_order
+    from oomdoctor.analysis.ranking import in_order
     from oomdoctor.commands.export import listed
 
     missing = "which configuration to export" if options.place is None else "what to write (--to)"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from oomdoctor import __version__
-from oomdoctor.analysis.rank import in_order
+from oomdoctor.analysis.ranking import in_order
 from oomdoctor.commands.user_training import read_user_training
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.configuration.keys import label_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from oomdoctor.analysis.rank import in_order
+from oomdoctor.analysis.ranking import in_order
 from oomdoctor.commands.explain.explained import explained, lines_in, numbered
 from oomdoctor.commands.ladder.unfinished import stored_report
 from oomdoctor.errors import OomDoctorError, usage_error

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from oomdoctor.analysis.rank import in_order
+from oomdoctor.analysis.ranking import in_order
 from oomdoctor.cli.export import ExportOptions
 from oomdoctor.cli.options import completion
 from oomdoctor.cli.options.flatten import declared_types

@@ -11,7 +11,7 @@ import pytest
 from example_gpu import gpu_report
 from example_pages import everything
 
-from oomdoctor.analysis.rank import in_order
+from oomdoctor.analysis.ranking import in_order
 
 
 @pytest.fixture

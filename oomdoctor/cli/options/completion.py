@@ -56,7 +56,7 @@ def surveys(incomplete: str) -> list[str]:
 
 def places(incomplete: str) -> list[str]:
     """The rungs of the latest run, by their place in the table and by their label."""
-    from oomdoctor.analysis.rank import in_order
+    from oomdoctor.analysis.ranking import in_order
     from oomdoctor.commands.ladder.unfinished import stored_report
     from oomdoctor.errors import OomDoctorError
     from oomdoctor.system.store.run_list import open_run

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 from oomdoctor import __version__
 from oomdoctor.analysis.advice import deciding, exit_of, measuring_commands, next_commands
-from oomdoctor.analysis.rank import rank
+from oomdoctor.analysis.ranking import rank
 from oomdoctor.commands.export import export_line
 from oomdoctor.commands.ladder.ledger import Ledger
 from oomdoctor.errors import ExitCode

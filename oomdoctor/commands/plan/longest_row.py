@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from oomdoctor.analysis.dataset_distribution import STEP_TOKENS, rows_above
 from oomdoctor.analysis.dataset_verdict import best_of, cards_verdict, verdict
-from oomdoctor.analysis.rank import rank
+from oomdoctor.analysis.ranking import rank
 from oomdoctor.analysis.search.largest_value import LargestValue, Tried
 from oomdoctor.commands.devices.cards import Card
 from oomdoctor.commands.jobs.simulators import Simulators

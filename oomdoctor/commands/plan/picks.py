@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from oomdoctor.analysis.rank import rank
+from oomdoctor.analysis.ranking import rank
 from oomdoctor.commands.devices.cards import Card, card_named, of_ranks
 from oomdoctor.records.codec import shared
 from oomdoctor.records.facts.choices import Method

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from oomdoctor.analysis.memory.formula import formula_view
-from oomdoctor.analysis.rank import without_speed
+from oomdoctor.analysis.ranking import without_speed
 from oomdoctor.commands.devices.cards import Card
 from oomdoctor.commands.ladder import assemble
 from oomdoctor.commands.plan.findings import Findings

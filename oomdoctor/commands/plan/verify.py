@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from oomdoctor.analysis.rank import rank
+from oomdoctor.analysis.ranking import rank
 from oomdoctor.analysis.search.micro_batch import divisors
 from oomdoctor.analysis.verdict import conclude
 from oomdoctor.commands.devices.cards import Card

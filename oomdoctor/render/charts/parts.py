@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from oomdoctor.analysis.rank import in_order
+from oomdoctor.analysis.ranking import in_order
 from oomdoctor.records.facts.categories import BREAKDOWN, TABLE
 from oomdoctor.records.job.result import ProbeResult
 from oomdoctor.records.report.report import Report

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from oomdoctor.analysis.rank import in_order
+from oomdoctor.analysis.ranking import in_order
 from oomdoctor.records.facts.categories import OTHER, STACKED
 from oomdoctor.records.facts.phases import PHASES, STEPS
 from oomdoctor.records.job.measurement import MemoryCurve

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from oomdoctor.analysis.rank import ranked_by
+from oomdoctor.analysis.ranking import ranked_by
 from oomdoctor.records.job.result import ProbeResult
 from oomdoctor.records.report.plan import PlanRemedy, SweepLine
 from oomdoctor.records.report.report import Report

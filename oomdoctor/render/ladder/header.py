@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomdoctor.analysis.rank import ranked_by
+from oomdoctor.analysis.ranking import ranked_by
 from oomdoctor.records.configuration.config import runs_itself, sequences_per_sample
 from oomdoctor.records.job.machine import Machine
 from oomdoctor.records.job.result import Outcome, ProbeResult

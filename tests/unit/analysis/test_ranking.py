@@ -10,7 +10,7 @@ from datetime import datetime
 import pytest
 from analysis_make import GIB, result
 
-from oomdoctor.analysis.rank import best, in_order, rank, ranked_by, ties, without_speed
+from oomdoctor.analysis.ranking import best, in_order, rank, ranked_by, ties, without_speed
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.report.report import Picks, bare_report
 
