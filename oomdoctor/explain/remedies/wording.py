@@ -45,7 +45,8 @@ def _size(found: Diagnosis, remedy: Remedy) -> Iterator[str | None]:
     size, capacity = format_bytes(remedy.frees_bytes), found.numbers.capacity_bytes
     if remedy.leaves_bytes is not None and remedy.enough is not False:
         card = f" of {format_bytes(capacity)}" if capacity else ""
-        yield f"then it needs {format_bytes(remedy.leaves_bytes)}{card}"
+        bound = "at most " if remedy.confirmed == "replay" else ""
+        yield f"then it needs {bound}{format_bytes(remedy.leaves_bytes)}{card}"
         return
     # More than the card has cannot be freed: the training would need that much less.
     beyond = capacity is not None and remedy.frees_bytes > capacity

@@ -113,6 +113,14 @@ def test_a_comment_that_does_not_fit_goes_below_its_line() -> None:
     assert "\n    call(argument, argument, argument, last=1)\n    # and why" in page
 
 
+def test_a_replay_is_an_upper_bound() -> None:
+    """What shrinks with the batch is not known of every block; a plan for the half says less."""
+    remedy = Remedy("halve it", GIB, "predicted", {}, None, None, 70 * GIB, True)
+    page = _page(replace(FOUND, remedies=(replace(remedy, confirmed="replay"),)))
+    assert "Then it needs at most 70.0 GiB of 80.0 GiB; it fits, confirmed by a replay" in page
+    assert "at most" not in _page(replace(FOUND, remedies=(replace(remedy, confirmed="run"),)))
+
+
 def test_sizes_that_leave_out_the_batch_say_so_once() -> None:
     remedies = tuple(
         Remedy(f"r{n}", GIB, "arithmetic", {}, "a + b", None, 70 * GIB, None) for n in range(3)
