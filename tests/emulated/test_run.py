@@ -329,6 +329,26 @@ def test_a_process_without_a_gpu_is_not_watched(watched: Watched) -> None:
     assert "no process of the command used the GPU" in error
 
 
+def test_the_largest_part_of_the_micro_batch_that_fits_is_proposed(watched: Watched) -> None:
+    """A third fits, and half does not: a quarter was proposed, because only halves were tried."""
+    script = """
+import torch
+layers = [torch.nn.Sequential(torch.nn.Linear(4096, 4096), torch.nn.GELU()) for _ in range(8)]
+model = torch.nn.Sequential(*layers).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    model(torch.empty(24, 1024, 4096, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    words = ("python", "train.py", "--batch_size", "24")
+    report, _, error = watched.run("4.4GiB", script, *words)
+    remedy = report.diagnoses[0].remedies[0]
+    assert (remedy.key, remedy.confirmed) == ("smaller_batch", "replay"), error
+    assert "batch_size=8" in str(remedy.lines), error
+    assert "then it needs at most" in error.lower()
+
+
 def test_a_remedy_is_confirmed_by_a_second_run(watched: Watched) -> None:
     """The script says 512 rows; the second run takes fewer, whatever it says."""
     script = TRAINER.replace("batch_size=2, gradient_accumulation_steps=2", "batch_size=512")

@@ -9,6 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from oomdoctor.analysis.search.micro_batch import divisors
 from oomdoctor.commands.run.diagnosis import history_in, micro_batch_of, told_of
 from oomdoctor.commands.run.rank_records import failures
 from oomdoctor.commands.run.seen_outside import Seen
@@ -99,19 +100,22 @@ def _replayed(rank: RankMemory, file: Path, batch: int | None) -> _Replayed | No
     if runs.note is not None or runs.order.failed is not None:
         return None
     room = rank.peak_reserved_bytes - (rank.short_bytes or 0)
-    divisor, smaller = 1, None
-    while 2 * divisor <= (batch or _MOST_DIVISOR) and (smaller is None or not smaller.fits):
-        divisor *= 2
-        smaller = with_half(history, runs, room, divisor)
-    fits = smaller is not None and smaller.fits
+    tried = ((part, with_half(history, runs, room, part)) for part in _parts_of(batch))
+    fitting = ((part, run) for part, run in tried if run is not None and run.fits)
+    divisor, smaller = next(fitting, (None, None))
     expandable = None
     if not runs.settings.expandable_segments and runs.can():
         expandable = runs.run(room, expandable=True)
     return _Replayed(
-        divisor if fits else None,
-        smaller if fits else None,
+        divisor,
+        smaller,
         expandable if expandable is not None and expandable.fits else None,
     )
+
+
+def _parts_of(batch: int | None) -> tuple[int, ...]:
+    """By what a micro-batch can be divided, the least first; halves of one that is not known."""
+    return divisors(batch or _MOST_DIVISOR)[1:]
 
 
 def _confirmed(
