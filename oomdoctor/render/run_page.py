@@ -18,6 +18,7 @@ from oomdoctor.records.report.run import (
     RankMemory,
     RankOom,
     RunDevice,
+    SmallestGpu,
     UnknownSize,
     UnknownSizes,
 )
@@ -117,8 +118,7 @@ def _head(report: Report) -> list[Block]:
     if report.larger_batch is not None:
         facts.append(("Batch", _larger(report.larger_batch)))
     if report.smallest_gpu is not None:
-        card = report.smallest_gpu
-        facts.append(("Smallest", f"{card.name} ({format_bytes(card.total_bytes)}) would do"))
+        facts.append(("Smallest", _smallest(report.smallest_gpu, worst)))
     elif _broke_off(report, worst):
         facts.append(("Smallest", "unknown: it broke off before memory repeated"))
     parts += [Facts(tuple(facts))] if facts else []
@@ -131,6 +131,13 @@ def _head(report: Report) -> list[Block]:
         else:
             parts.append(Note(_NO_VALUES.format(but=_BUT if inexact else "")))
     return parts
+
+
+def _smallest(card: SmallestGpu, worst: RankMemory) -> str:
+    """The card, and why it has room although it is smaller than what was needed here."""
+    less = (worst.peak_device_bytes or 0) > card.total_bytes
+    context = "; CUDA takes less of it than of this GPU" if less else ""
+    return f"{card.name} ({format_bytes(card.total_bytes)}) would do{context}"
 
 
 def _broke_off(report: Report, worst: RankMemory) -> bool:

@@ -9,9 +9,10 @@ import pytest
 from example_gpu import gpu_report
 from example_many_gpus import fewest_report
 from example_plans import cards_report, plan_report, solve_report
-from example_runs import RUNS
+from example_runs import RUNS, fits
 
 from oomdoctor.records.report.report import Report
+from oomdoctor.records.report.run import SmallestGpu
 from oomdoctor.records.report.user_training import YourChange, YourRung
 from oomdoctor.render import render_report
 from oomdoctor.render.formats import Style
@@ -71,6 +72,15 @@ def test_the_smallest_card_is_that_in_any_order() -> None:
     report = cards_report()
     turned = replace(report, cards=report.cards[::-1])
     assert _first_line(turned) == _first_line(report)
+
+
+def test_a_smallest_card_below_what_was_needed_says_why() -> None:
+    """It needs 7.57 GiB on this device, and a card with 7.46 would do: CUDA takes less there."""
+    report = fits()
+    need = max(rank.peak_device_bytes or 0 for rank in report.ranks)
+    for size, why in ((need, False), (need - 1, True)):
+        text = render_report(replace(report, smallest_gpu=SmallestGpu("X", size)), "table", Style())
+        assert ("would do; CUDA takes less of it than of this GPU" in " ".join(text.split())) is why
 
 
 def test_that_none_fits_is_said_only_where_all_were_tried() -> None:
