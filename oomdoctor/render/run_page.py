@@ -136,7 +136,7 @@ def _head(report: Report) -> list[Block]:
 def _smallest(card: SmallestGpu, worst: RankMemory) -> str:
     """The card, and why it has room although it is smaller than what was needed here."""
     less = (worst.peak_device_bytes or 0) > card.total_bytes
-    context = "; CUDA takes less of it than of this GPU" if less else ""
+    context = ": CUDA itself takes less there" if less else ""
     return f"{card.name} ({format_bytes(card.total_bytes)}) would do{context}"
 
 

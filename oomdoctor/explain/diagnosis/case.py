@@ -292,11 +292,16 @@ class Case:
 
     @cached_property
     def kinds(self) -> frozenset[str]:
-        """The program's name, and what it does: a training that does not train is inference."""
+        """The program's name, what it does, and `images` if it trains only models of these.
+
+        A training that does not train is inference.
+        """
         kind = self.program.kind
         if kind == "training" and not self.trains:
             kind = "inference"
-        return frozenset({self.program.name, kind, *(("training",) if kind == "rl" else ())})
+        also = ["training"] if kind == "rl" else []
+        also += ["images"] if self.program.images else []
+        return frozenset({self.program.name, kind, *also})
 
     @property
     def in_training(self) -> bool:

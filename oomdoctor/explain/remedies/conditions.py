@@ -40,7 +40,7 @@ def _many_sequences(case: Case) -> bool:
 
 
 def _long_sequences(case: Case) -> bool:
-    other = case.program.name in ("vision", "sd-scripts", "diffusers-training") or _generates(case)
+    other = case.program.images or _generates(case)
     return _step_is_on(case) and not other and (case.setup.get("sequence_length") or 2**20) > 256
 
 

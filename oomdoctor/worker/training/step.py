@@ -87,7 +87,7 @@ def _said_plainly() -> Iterator[None]:
         yield
     except (ValueError, RuntimeError, AttributeError, TypeError, LookupError) as error:
         reasons = (why for said, why in _IMPOSSIBLE.items() if said in str(error))
-        if (why := next(reasons, _fault_of_class(error))) is None:
+        if (why := next(reasons, None) or _fault_of_class(error)) is None:
             raise
         raise UnsupportedError(why) from error
 

@@ -115,9 +115,10 @@ class _LargeOnMeta(TorchFunctionMode):  # type: ignore[misc]
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
         kwargs = dict(kwargs or {})
-        sizes = [size for size in tree_leaves(args) if isinstance(size, int)]
-        if func is torch.empty and math.prod(sizes) > _LARGE:
-            kwargs["device"] = "meta"
+        if func is torch.empty:
+            sizes = (size for size in tree_leaves(args) if isinstance(size, int))
+            if math.prod(sizes) > _LARGE:
+                kwargs["device"] = "meta"
         return func(*args, **kwargs)
 
 

@@ -93,7 +93,8 @@ def test_the_longest_context_that_the_text_names_is_the_one_to_type() -> None:
 
 
 def test_rows_are_sound() -> None:
-    kinds = {program.kind for program in programs()} | {"inference"}
+    kinds = {program.kind for program in programs()} | {"inference", "images"}
+    assert any(program.images for program in programs())
     names = {program.name for program in programs()}
     spoken = {key for program in programs() for key in program.speaks} | set(around())
     for row in TABLE.values():
