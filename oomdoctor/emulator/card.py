@@ -20,7 +20,8 @@ _MULTIPROCESSORS, _L2_BYTES, _BUS_BITS = 108, 32 << 20, 384
 @dataclass(frozen=True, slots=True)
 class Card:
     """The facts of a card. `total_bytes` is what PyTorch reports, `nvml_total_bytes` what
-    nvidia-smi reports, and `context_bytes` what a process takes before its first allocation."""
+    nvidia-smi reports, `context_bytes` what a process takes before its first allocation, and
+    `nccl_bytes` what a communicator of two and of more ranks adds to that."""
 
     name: str
     capability: tuple[int, int]
@@ -30,6 +31,7 @@ class Card:
     multiprocessors: int | None = None
     l2_bytes: int | None = None
     bus_bits: int | None = None
+    nccl_bytes: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,8 @@ def described(devices: Devices) -> str:
         "total_bytes": card.total_bytes,
         "nvml_total_bytes": card.nvml_total_bytes,
         "context_bytes": card.context_bytes,
+        "nccl_pair_bytes": card.nccl_bytes[0],
+        "nccl_bytes": card.nccl_bytes[1],
         "count": devices.count,
         "mig": int(devices.mig),
         "alone": int(devices.alone),

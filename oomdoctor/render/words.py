@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 from oomdoctor.records.job.result import ProbeResult
+from oomdoctor.records.report.plan import CardPick
 from oomdoctor.records.report.run import Place
 from oomdoctor.units import DASH, GIB, format_bytes, format_count, format_percent, format_rate
 
@@ -22,14 +23,15 @@ SWEPT_WORDS = {
 }
 
 
-def batch(result: ProbeResult) -> str:
+def batch(result: ProbeResult | CardPick) -> str:
     """Micro-batch size x gradient accumulation steps: `4 x 8`; a dash if none was chosen.
 
     On several GPUs, also their number: `4 x 1 x 8`.
     """
     if result.micro_batch_size is None:
         return DASH
-    gpus = f" x {result.config.world_size}" if result.config.world_size > 1 else ""
+    ranks = result.world_size if isinstance(result, CardPick) else result.config.world_size
+    gpus = f" x {ranks}" if ranks > 1 else ""
     return f"{result.micro_batch_size} x {result.gradient_accumulation_steps or DASH}{gpus}"
 
 

@@ -14,8 +14,10 @@ import pytest
 from emulated_run import RANKS, Watched, loop, torchrun
 from weekly_rows import weekly
 
+from oomdoctor.commands.devices.cards import card_named, of_ranks
 from oomdoctor.records.codec import loads
 from oomdoctor.records.report.report import Report
+from oomdoctor.records.report.run import RunDevice
 from oomdoctor.units import MIB
 
 TRAINER = """
@@ -321,6 +323,12 @@ def test_two_ranks_stop_after_the_same_step(watched: Watched, kind: str) -> None
     whole = first.peak_allocated_bytes > states
     assert whole == (kind == "ddp")
     assert report.exit_code == 0, error
+    # As a plan for two ranks says it: NCCL's buffers lie outside of PyTorch's memory.
+    card, device = of_ranks(card_named("T4", 0.0), 2), report.device
+    assert isinstance(device, RunDevice) and device.context_bytes == card.context.likely
+    for rank in report.ranks:
+        assert rank.peak_device_bytes == rank.peak_reserved_bytes + card.context.likely
+        assert rank.headroom_bytes == device.usable_bytes - rank.peak_reserved_bytes
 
 
 def test_a_process_without_a_gpu_is_not_watched(watched: Watched) -> None:

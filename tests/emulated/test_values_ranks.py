@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from emulated_bench import H100, Bench
+from dataclasses import replace
+
+from emulated_bench import H100, MIB, Bench
 
 from oomdoctor.emulator.card import Devices
 
@@ -24,6 +26,18 @@ if __name__ == "__main__":
     torch.multiprocessing.spawn(main, (3, os.path.dirname(os.path.abspath(__file__))), nprocs=3)
 """
 BODY = """
+    def used():
+        free, total = torch.cuda.mem_get_info()
+        return total - free - torch.cuda.memory_reserved()
+    x = ints(rank); told["outside"] = [used()]
+    pair = dist.new_group([0, 1])
+    if rank < 2:
+        dist.all_reduce(x, group=pair)
+    told["outside"].append(used())
+    x = ints(rank); dist.all_reduce(x); told["outside"].append(used())
+    if rank < 2:
+        dist.all_reduce(x, group=pair)
+    told["outside"].append(used())
     x = ints(rank + 1, 10 * rank); dist.all_reduce(x); told["sum"] = x.tolist()
     x = ints(rank + 1); dist.all_reduce(x, dist.ReduceOp.MAX); told["max"] = x.item()
     x = ints(rank * 7 + 3, 5); dist.broadcast(x, 1); told["broadcast"] = x.tolist()
@@ -47,10 +61,9 @@ BODY = """
             dist.P2POp(dist.irecv, x, (rank - 1) % n)]
     [work.wait() for work in dist.batch_isend_irecv(ring)]
     told["ring"] = x.item()
-    group = dist.new_group([0, 1])
     x = ints(rank + 1)
     if rank < 2:
-        dist.all_reduce(x, group=group)
+        dist.all_reduce(x, group=pair)
     told["group"] = x.item()
     x = torch.ones(3, device=d); dist.all_reduce(x); told["floats"] = x.tolist()
     x = torch.ones(3000, device=d); dist.all_reduce(x); told["gradients"] = x.sum().item()
@@ -63,9 +76,12 @@ BODY = """
 
 
 def test_integers_and_objects_travel_between_ranks(bench: Bench) -> None:
-    told = bench.run(RANKS.replace("    BODY", BODY.strip("\n")), Devices(H100, 3))
+    card = replace(H100, nccl_bytes=(544 * MIB, 688 * MIB))
+    told = bench.run(RANKS.replace("    BODY", BODY.strip("\n")), Devices(card, 3))
     for rank in range(3):
+        more = (0, 544 if rank < 2 else 0, 688, 688)
         assert told[f"rank{rank}"] == {
+            "outside": [card.context_bytes + mib * MIB for mib in more],
             "sum": [6, 30],
             "max": 3,
             "broadcast": [10, 5],

@@ -12,10 +12,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from oomdoctor.commands.devices.cards import Card, card_named, of_ranks
+from oomdoctor.analysis.memory.overhead import nccl_bytes
+from oomdoctor.commands.devices.cards import Card, card_named
 from oomdoctor.emulator import build
+from oomdoctor.emulator.card import MAX_DEVICES, Devices, split_count
 from oomdoctor.emulator.card import Card as EmulatedCard
-from oomdoctor.emulator.card import Devices, split_count
 from oomdoctor.emulator.enter import entered
 from oomdoctor.emulator.interpreter import ask
 from oomdoctor.emulator.possible import find_compiler, lacks_cuda_libraries, reason_against
@@ -58,10 +59,8 @@ class EmulatedGpus:
         return self.card.name if self.count == 1 else f"{self.count} x {self.card.name}"
 
 
-def emulated_gpus(text: str, *, alone: bool = False, ranks: int = 1) -> EmulatedGpus:
+def emulated_gpus(text: str, *, alone: bool = False) -> EmulatedGpus:
     """The GPUs that `--emulate` names; with `alone` (`--ranks 1`), one rank runs.
-
-    Of `ranks` that train together, each finds NCCL's buffers on its GPU.
 
     Raises:
         ValueError: the card is unknown, or the number is 0 or above 64.
@@ -70,7 +69,7 @@ def emulated_gpus(text: str, *, alone: bool = False, ranks: int = 1) -> Emulated
     machine = find_machine(name)
     if machine is not None:
         count, name = split_count(f"{count * machine.gpus}x{machine.card}")
-    card = of_ranks(card_named(name, 0.0), ranks)
+    card = card_named(name, 0.0)
     check_vendor(card)
     return EmulatedGpus(card, count, alone)
 
@@ -102,6 +101,7 @@ def devices_of(gpus: EmulatedGpus) -> Devices:
         multiprocessors=facts.multiprocessors if facts else None,
         l2_bytes=facts.l2_bytes if facts else None,
         bus_bits=facts.memory_bus_bits if facts else None,
+        nccl_bytes=(nccl_bytes(2), nccl_bytes(MAX_DEVICES)),
     )
     return Devices(emulated, count=gpus.count, alone=gpus.alone)
 

@@ -88,7 +88,12 @@ def _by_formula(row: ProbeResult) -> bool:
 def pick(row: ProbeResult) -> CardPick:
     """What the line of a card shows of a rung; its price is added later."""
     own = shared(row, CardPick)
-    return CardPick(**own, fits=row.surely_fits, by_formula=_by_formula(row))
+    return CardPick(
+        **own,
+        fits=row.surely_fits,
+        by_formula=_by_formula(row),
+        world_size=row.config.world_size,
+    )
 
 
 def price_list(path: Path) -> PriceList:

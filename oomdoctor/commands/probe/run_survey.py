@@ -141,9 +141,7 @@ def _device(request: SurveyRequest) -> tuple[Device, list[Warn]]:
 
 def _emulated(request: SurveyRequest) -> emulated.EmulatedGpus:
     assert request.emulate is not None
-    return emulated.emulated_gpus(
-        request.emulate, alone=is_alone(request), ranks=request.most_gpus()
-    )
+    return emulated.emulated_gpus(request.emulate, alone=is_alone(request))
 
 
 def _run(state: SurveyState, jobs: SurveyJobs, started_at: str) -> None:

@@ -117,6 +117,11 @@ def rank_memory(
     return found
 
 
+def ranks_together(processes: Sequence[Process]) -> int:
+    """How many ranks train together, by what the processes say."""
+    return max((int(one.record["world"]) for one in processes), default=1)
+
+
 def failures(process: Process) -> list[dict[str, Any]]:
     """The requests that failed, and the first one that was granted past a GPU's memory."""
     past = process.record.get("past")

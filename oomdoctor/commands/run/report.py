@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from oomdoctor.commands.devices.cards import of_ranks
 from oomdoctor.commands.run.case import snapshot_name, write_case
 from oomdoctor.commands.run.diagnosis import (
     diagnoses_of,
@@ -19,7 +20,13 @@ from oomdoctor.commands.run.diagnosis import (
 )
 from oomdoctor.commands.run.past_memory import past_its_memory
 from oomdoctor.commands.run.process.command import Ended
-from oomdoctor.commands.run.rank_records import failures, ran_out, rank_memory, read_processes
+from oomdoctor.commands.run.rank_records import (
+    failures,
+    ran_out,
+    rank_memory,
+    ranks_together,
+    read_processes,
+)
 from oomdoctor.commands.run.real import device_of, machine_of, usable_bytes
 from oomdoctor.commands.run.seen_outside import Seen, lines_from_outside, notes_from_outside
 from oomdoctor.commands.run.session import WatchRequest
@@ -110,7 +117,8 @@ def _without_summary(
 def _device(request: WatchRequest, seen: Seen) -> RunDevice | None:
     if request.gpus is None:
         return device_of(seen.processes, seen.here)
-    card, context = request.gpus.card, request.gpus.card.context.likely
+    card = of_ranks(request.gpus.card, ranks_together(seen.processes))
+    context = card.context.likely
     return RunDevice(
         kind="emulated",
         gpu_name=card.facts.name if card.facts is not None else None,

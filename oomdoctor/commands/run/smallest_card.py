@@ -12,7 +12,13 @@ from oomdoctor.commands.devices import emulated
 from oomdoctor.commands.devices.cards import card_that_holds, variant_warnings
 from oomdoctor.commands.devices.emulated import EmulatedGpus
 from oomdoctor.commands.run.diagnosis import about_a_value
-from oomdoctor.commands.run.rank_records import Events, Process, ran_out, read_events
+from oomdoctor.commands.run.rank_records import (
+    Events,
+    Process,
+    ran_out,
+    ranks_together,
+    read_events,
+)
 from oomdoctor.commands.run.seen_outside import Seen
 from oomdoctor.commands.run.session import WatchRequest, line_of
 from oomdoctor.commands.run.values import unknown_sizes
@@ -43,7 +49,7 @@ def with_cards(report: Report, request: WatchRequest, seen: Seen) -> Report:
         least,
         settings,
         finished=finished,
-        together=_world(processes),
+        together=ranks_together(processes),
     )
     return replace(
         report,
@@ -86,7 +92,7 @@ def _warnings(
     processes, failed = seen.processes, seen.failed
     found = variant_warnings(gpus.card) + emulated.value_warnings(str(request.python))
     found += emulated.inexact_parts(seen.folder)
-    ranks_asked = _world(processes)
+    ranks_asked = ranks_together(processes)
     if gpus.alone and ranks_asked > 1:
         wording = "failed" if failed and not ran_out(ranks) else "text"
         found.append(warning("one_rank", wording, ranks=ranks_asked))
@@ -100,11 +106,6 @@ def _warnings(
     if ran_on and not failed and steps > _FEW_STEPS:
         found.append(warning("not_steady", steps=steps))
     return found
-
-
-def _world(processes: Sequence[Process]) -> int:
-    """How many ranks train together, by what the processes say."""
-    return max((int(one.record["world"]) for one in processes), default=1)
 
 
 def _settings(processes: Sequence[Process]) -> AllocatorSettings:

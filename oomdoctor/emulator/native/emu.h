@@ -22,6 +22,7 @@ typedef struct {
     uint64_t total_bytes;      /* cudaMemGetInfo's total */
     uint64_t nvml_total_bytes; /* nvidia-smi's total */
     uint64_t context_bytes;    /* what a process takes before its first allocation */
+    uint64_t nccl_pair_bytes, nccl_bytes; /* what a communicator of 2, of more ranks takes */
     int count;                 /* devices */
     int mig;                   /* 1: the devices are MIG instances of one GPU */
     int alone;                 /* 1: a process stands for all ranks of its communicators */
@@ -49,6 +50,7 @@ int emu_kernel_architecture(void); /* such as 86: of torch's kernels for this ca
 
 /* Memory. `device` is physical. Functions return 0, or -1 if the memory is not there. */
 void emu_context(int device); /* charge this process's context, once */
+void emu_communicator(int device, int ranks); /* charge the largest communicator of this process */
 int emu_has_context(int device);
 void emu_drop_context(int device); /* cudaDeviceReset */
 int emu_alloc(int device, uint64_t size, uint64_t *address);

@@ -36,6 +36,7 @@ int nccl_make(void **out, uint64_t id, int size, int rank, int alone) {
     c->sends = calloc((size_t)size, sizeof *c->sends);
     c->gets = calloc((size_t)size, sizeof *c->gets);
     *out = c;
+    emu_communicator(emu_physical(c->device), size);
     return !alone && size > 1 && size <= WIRE_READERS && !nccl_out_to_all(c, rank) ? ncclSystemError : 0; /* "I am here" */
 }
 static uint64_t number_of(unique_id id) {
@@ -55,12 +56,13 @@ int ncclCommInitRankScalable(void **out, int n, int rank, int ids, unique_id *id
 int ncclCommInitAll(void **out, int n, const int *devices) {
     unique_id id;
     ncclGetUniqueId(&id);
-    for (int i = 0; i < n; i++) {
-        int code = nccl_make(&out[i], number_of(id), n, i, 0);
-        if (code) return code;
-        ((comm *)out[i])->device = devices ? devices[i] : i;
+    int here = *emu_current(), code = 0;
+    for (int i = 0; i < n && !code; i++) {
+        *emu_current() = devices ? devices[i] : i;
+        code = nccl_make(&out[i], number_of(id), n, i, 0);
     }
-    return 0;
+    *emu_current() = here;
+    return code;
 }
 int ncclCommCount(void *c, int *n) { *n = ((comm *)c)->size; return 0; }
 int ncclCommUserRank(void *c, int *rank) { *rank = ((comm *)c)->rank; return 0; }

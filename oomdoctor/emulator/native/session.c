@@ -43,6 +43,7 @@ static void set_field(const char *key, const char *value) {
         {"shared_per_block_optin", &card.shared_per_block_optin},
         {"l2_bytes", &card.l2_bytes}, {"total_bytes", &card.total_bytes},
         {"nvml_total_bytes", &card.nvml_total_bytes}, {"context_bytes", &card.context_bytes},
+        {"nccl_pair_bytes", &card.nccl_pair_bytes}, {"nccl_bytes", &card.nccl_bytes},
     };
     if (!strcmp(key, "name")) snprintf(card.name, sizeof card.name, "%s", value);
     if (!strcmp(key, "driver")) snprintf(card.driver, sizeof card.driver, "%s", value);
@@ -237,6 +238,15 @@ void emu_context(int device) {
     enter();
     emu_slot *slot = my_slot();
     if (!slot->context[device]) slot->context[device] = card.context_bytes ? card.context_bytes : 1;
+    leave();
+}
+
+void emu_communicator(int device, int ranks) {
+    if (ranks < 2) return;
+    emu_context(device);
+    uint64_t bytes = card.context_bytes + (ranks == 2 ? card.nccl_pair_bytes : card.nccl_bytes);
+    enter();
+    if (mine->context[device] < bytes) mine->context[device] = bytes;
     leave();
 }
 

@@ -13,7 +13,7 @@ from oomdoctor.records.report.plan import CardPick, CardPlan, PlanRequest
 from oomdoctor.records.report.report import Report
 from oomdoctor.render.blocks import Block, Column, Grid, Note, Section, Sized
 from oomdoctor.render.ladder.columns import own_data_note
-from oomdoctor.render.words import METHODS, card_name, card_size, counted, money
+from oomdoctor.render.words import METHODS, batch, card_name, card_size, counted, money
 from oomdoctor.units import DASH, format_bytes, format_percent, format_rate, format_seconds
 
 
@@ -99,16 +99,21 @@ class Cells:
 
     def _whole(self, pick: CardPick) -> str:
         rate = f"~{format_rate(pick.tokens_per_s)}/s" if pick.tokens_per_s is not None else ""
-        batch = f"{pick.micro_batch_size} x {pick.gradient_accumulation_steps}"
-        parts = (pick.label, batch, rate, own_time(pick), self.money(pick.cost_per_million_tokens))
+        parts = (
+            pick.label,
+            batch(pick),
+            rate,
+            own_time(pick),
+            self.money(pick.cost_per_million_tokens),
+        )
         return ", ".join(filter(None, parts))
 
     def _parts(self, method: str, pick: CardPick) -> list[str]:
         rate = f"~{format_rate(pick.tokens_per_s)}" if pick.tokens_per_s is not None else "fits"
         rate = own_time(pick) or rate  # which says more, and there is no room for both
-        batch = f"x{pick.micro_batch_size}" if self.detail is Detail.BATCH else ""
+        rows = f"x{pick.micro_batch_size}" if self.detail is Detail.BATCH else ""
         tail = _addition(pick.label, self.bases[method]) if self.detail <= Detail.RUNG else ""
-        return [rate, self.money(pick.cost_per_million_tokens), batch, tail]
+        return [rate, self.money(pick.cost_per_million_tokens), rows, tail]
 
     def money(self, amount: float | None) -> str:
         """An amount in the currency of the prices; empty if it is not known."""

@@ -209,3 +209,15 @@ def test_the_table_of_cards_says_what_the_page_of_one_card_says() -> None:
     changed = replace(first, remedies=(remedy,))
     assert cell(changed, "full").endswith("GiB; fits with expandable_segments")
     assert cell(changed, "lora") == cell(first, "lora")
+
+
+def test_the_batch_of_several_gpus_names_their_number() -> None:
+    """As the table of one card does: it said `2 x 1` of two GPUs with two rows each."""
+    first, *others = cards_report().cards
+    lora = first.picks.lora
+    assert lora is not None
+    on_two = replace(first, picks=replace(first.picks, lora=replace(lora, world_size=2)))
+    cell = Cells([on_two, *others], Detail.LABEL, "").cell
+    assert f"{lora.micro_batch_size} x {lora.gradient_accumulation_steps} x 2" in cell(
+        on_two, "lora"
+    )
