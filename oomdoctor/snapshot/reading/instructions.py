@@ -1,13 +1,17 @@
-"""The rarer instructions of a pickle that make plain data, and the names of those that do not."""
+"""The rarer instructions of a pickle that make plain data, and the names of those that do not.
+
+Python's `pickletools` names all instructions and reads what stands behind the code of each.
+"""
 
 from __future__ import annotations
 
-import struct
+import pickletools
 from collections.abc import Callable
+from io import BytesIO
 from mmap import mmap
 from typing import Any
 
-_LONGEST_NUMBER = 64  # bytes, or digits; addresses, sizes and times have fewer
+_LONGEST_NUMBER = 64  # bytes; addresses, sizes and times have fewer
 
 
 class PickleError(Exception):
@@ -23,6 +27,7 @@ class Machine:
         self.stack: list[Any] = []
         self.marks: list[int] = []
         self.memo: list[Any] = []
+        self._file = data if isinstance(data, mmap) else BytesIO(data)
 
     def popped(self) -> list[Any]:
         """What lies above the last mark."""
@@ -31,49 +36,39 @@ class Machine:
         del self.stack[mark:]
         return items
 
-    def take(self, size: int) -> bytes:
-        """The next bytes.
+    def run(self, code: int) -> None:
+        """Run one of `INSTRUCTIONS`, whose code was read, with what stands behind it.
 
         Raises:
-            IndexError: there are fewer.
+            IndexError: there is too little behind it, or what it does not take.
         """
-        if size < 0 or size > len(self.data) - self.at:
-            raise IndexError
-        self.at += size
-        return self.data[self.at - size : self.at]
-
-    def number(self, size: int) -> int:
-        """The next bytes as a number without a sign."""
-        return int.from_bytes(self.take(size), "little")
-
-    def line(self) -> bytes:
-        """The text until the end of the line (protocol 0)."""
-        end = self.data.find(b"\n", self.at)
-        if end < 0:
-            raise IndexError
-        text = self.take(end - self.at)
-        self.at += 1
-        return text
+        argument = None
+        if code in _READERS:
+            self._file.seek(self.at)
+            try:
+                argument = _READERS[code](self._file)
+            except ValueError:
+                raise IndexError from None
+            self.at = self._file.tell()
+        INSTRUCTIONS[code](self, argument)
 
 
-def _text(size: int) -> Callable[[Machine], None]:
-    def push(machine: Machine) -> None:
-        text = machine.take(machine.number(size))
-        machine.stack.append(text.decode("utf-8", "surrogatepass"))
-
-    return push
+Instruction = Callable[[Machine, Any], object]
 
 
-def _bytes(size: int) -> Callable[[Machine], None]:
-    return lambda machine: machine.stack.append(machine.take(machine.number(size)))
+def _push(machine: Machine, value: Any) -> None:
+    if type(value) is int and value.bit_length() > 8 * _LONGEST_NUMBER:
+        size = -(-value.bit_length() // 8)
+        raise PickleError(f"it is no snapshot: it has a number of {size:,} bytes")
+    machine.stack.append(value)
 
 
-def _constant(value: Any) -> Callable[[Machine], None]:
-    return lambda machine: machine.stack.append(value)
+def _constant(value: Any) -> Instruction:
+    return lambda machine, _: machine.stack.append(value)
 
 
-def _tuple(size: int) -> Callable[[Machine], None]:
-    def push(machine: Machine) -> None:
+def _tuple(size: int) -> Instruction:
+    def push(machine: Machine, _: Any) -> None:
         if size > len(machine.stack):
             raise IndexError
         at = len(machine.stack) - size
@@ -82,70 +77,44 @@ def _tuple(size: int) -> Callable[[Machine], None]:
     return push
 
 
+def _get(machine: Machine, index: int) -> None:
+    if index < 0:
+        raise IndexError
+    machine.stack.append(machine.memo[index])
+
+
 def _put(machine: Machine, index: int) -> None:
     memo = machine.memo
-    if index > len(memo):
+    if not 0 <= index <= len(memo):
         raise PickleError("it is no snapshot: its memo has gaps")
     memo[index : index + 1] = [machine.stack[-1]]
 
 
-def _long4(machine: Machine) -> None:
-    size = machine.number(4)
-    if size > _LONGEST_NUMBER:
-        raise PickleError(f"it is no snapshot: it has a number of {size:,} bytes")
-    machine.stack.append(int.from_bytes(machine.take(size), "little", signed=True))
-
-
-def _decimal(machine: Machine) -> None:
-    text = machine.line()
-    if text in (b"00", b"01"):  # how protocol 0 writes False and True
-        machine.stack.append(text == b"01")
-        return
-    if len(text) > _LONGEST_NUMBER:
-        raise PickleError(f"it is no snapshot: it has a number of {len(text):,} digits")
-    machine.stack.append(int(text.removesuffix(b"L")))
-
-
-def _index(machine: Machine) -> int:
-    text = machine.line()
-    if not text.isdigit() or len(text) > _LONGEST_NUMBER:
-        raise IndexError
-    return int(text)
-
-
-def _set_item(machine: Machine) -> None:
+def _set_item(machine: Machine, _: Any) -> None:
     value, key, target = machine.stack.pop(), machine.stack.pop(), machine.stack[-1]
     if type(target) is not dict or type(key) not in (str, int):
         raise TypeError("a dictionary with a text or a number as key is expected")
     target[key] = value
 
 
-def _dict(machine: Machine) -> None:
+def _dict(machine: Machine, _: Any) -> None:
     items = machine.popped()
     if not {str, int}.issuperset(map(type, items[::2])):
         raise TypeError("a dictionary with texts or numbers as keys is expected")
     machine.stack.append(dict(zip(items[::2], items[1::2], strict=True)))
 
 
-def _global(machine: Machine) -> None:
-    _import(machine.line(), machine.line())
-
-
-def _stack_global(machine: Machine) -> None:
-    module, name = machine.stack[-2:]
-    _import(module, name)
-
-
-def _import(module: object, name: object) -> None:
+def _import(machine: Machine, names: tuple[bytes, bytes] | None) -> None:
+    module, name = names or machine.stack[-2:]
     _refuse(f"wants to import {_shown(module)}.{_shown(name)}")
-
-
-def _foreign(what: str) -> Callable[[Machine], None]:
-    return lambda _: _refuse(what)
 
 
 def _refuse(what: str) -> None:
     raise PickleError(f"it is no snapshot: it {what}; nothing of it was run")
+
+
+def _refusing(what: str) -> Instruction:
+    return lambda *_: _refuse(what)
 
 
 def _shown(text: object) -> str:
@@ -153,44 +122,52 @@ def _shown(text: object) -> str:
     return ascii(words if isinstance(words, str) else "?")[1:-1][:80]
 
 
-INSTRUCTIONS: dict[int, Callable[[Machine], object]] = {
-    0x80: lambda machine: machine.take(1),  # PROTO
-    0x95: lambda machine: machine.take(8),  # FRAME
-    0x4E: _constant(None),
-    0x88: _constant(True),
-    0x89: _constant(False),
-    0x49: _decimal,  # INT
-    0x4C: _decimal,  # LONG
-    0x8B: _long4,
-    0x46: lambda machine: machine.stack.append(float(machine.line())),  # FLOAT
-    0x47: lambda machine: machine.stack.append(struct.unpack(">d", machine.take(8))[0]),
-    0x56: lambda machine: machine.stack.append(machine.line().decode("raw-unicode-escape")),
-    0x8C: _text(1),
-    0x58: _text(4),
-    0x8D: _text(8),
-    0x43: _bytes(1),
-    0x42: _bytes(4),
-    0x8E: _bytes(8),
-    0x29: _constant(()),
-    0x85: _tuple(1),
-    0x86: _tuple(2),
-    0x87: _tuple(3),
-    0x74: lambda machine: machine.stack.append(tuple(machine.popped())),  # TUPLE
-    0x6C: lambda machine: machine.stack.append(machine.popped()),  # LIST
-    0x64: _dict,
-    0x73: _set_item,
-    0x30: lambda machine: machine.stack.pop(),  # POP
-    0x31: lambda machine: machine.popped(),  # POP_MARK
-    0x32: lambda machine: machine.stack.append(machine.stack[-1]),  # DUP
-    0x67: lambda machine: machine.stack.append(machine.memo[_index(machine)]),  # GET
-    0x70: lambda machine: _put(machine, _index(machine)),  # PUT
-    0x71: lambda machine: _put(machine, machine.number(1)),  # BINPUT
-    0x72: lambda machine: _put(machine, machine.number(4)),  # LONG_BINPUT
-    # What only other pickles have.
-    0x63: _global,
-    0x93: _stack_global,
-    **dict.fromkeys((0x52, 0x69, 0x6F, 0x81, 0x92), _foreign("wants to call something")),
-    0x62: _foreign("wants to change an object"),
-    **dict.fromkeys((0x50, 0x51, 0x82, 0x83, 0x84, 0x97, 0x98), _foreign("refers to other data")),
-    **dict.fromkeys((0x53, 0x54, 0x55, 0x8F, 0x90, 0x91, 0x96), _foreign("holds other types")),
+_PUSHED = (
+    *("INT", "LONG", "LONG4", "FLOAT", "BINFLOAT"),
+    *("UNICODE", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"),
+    *("SHORT_BINBYTES", "BINBYTES", "BINBYTES8"),
+)
+_RUN: dict[str, Instruction] = {
+    **dict.fromkeys(("PROTO", "FRAME"), lambda *_: None),
+    **dict.fromkeys(_PUSHED, _push),
+    "NONE": _constant(None),
+    "NEWTRUE": _constant(True),
+    "NEWFALSE": _constant(False),
+    "EMPTY_TUPLE": _constant(()),
+    "TUPLE1": _tuple(1),
+    "TUPLE2": _tuple(2),
+    "TUPLE3": _tuple(3),
+    "TUPLE": lambda machine, _: machine.stack.append(tuple(machine.popped())),
+    "LIST": lambda machine, _: machine.stack.append(machine.popped()),
+    "DICT": _dict,
+    "SETITEM": _set_item,
+    "POP": lambda machine, _: machine.stack.pop(),
+    "POP_MARK": lambda machine, _: machine.popped(),
+    "DUP": lambda machine, _: machine.stack.append(machine.stack[-1]),
+    "GET": _get,
+    **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT"), _put),
+    **dict.fromkeys(("GLOBAL", "STACK_GLOBAL"), _import),
 }
+# What only other pickles have.
+_CALLS = ("REDUCE", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX")
+_REFERS = ("PERSID", "BINPERSID", "EXT1", "EXT2", "EXT4", "NEXT_BUFFER", "READONLY_BUFFER")
+_STRINGS = ("STRING", "BINSTRING", "SHORT_BINSTRING", "BYTEARRAY8")
+_SETS = ("EMPTY_SET", "ADDITEMS", "FROZENSET")
+_REFUSED = {
+    **dict.fromkeys(_CALLS, "wants to call something"),
+    "BUILD": "wants to change an object",
+    **dict.fromkeys(_REFERS, "refers to other data"),
+    **dict.fromkeys((*_STRINGS, *_SETS), "holds other types"),
+}
+INSTRUCTIONS: dict[int, Instruction] = {
+    ord(one.code): _RUN[one.name] if one.name in _RUN else _refusing(_REFUSED[one.name])
+    for one in pickletools.opcodes
+    if one.name in (*_RUN, *_REFUSED)
+}
+_READERS: dict[int, Callable[[Any], Any]] = {
+    ord(one.code): one.arg.reader
+    for one in pickletools.opcodes
+    if one.name in _RUN and one.arg is not None
+}
+# Names of classes may have any letters, which pickletools does not read.
+_READERS[ord("c")] = lambda file: (file.readline()[:-1], file.readline()[:-1])

@@ -127,7 +127,7 @@ def _run(machine: Machine, consumer: Traces, progress: Callable[[float], None]) 
             return stack[0]
         elif code in INSTRUCTIONS:
             machine.at = at
-            INSTRUCTIONS[code](machine)
+            machine.run(code)
             at = machine.at
         else:
             raise PickleError(f"it is no pickle: byte {at - 1:,} has no meaning")
