@@ -19,6 +19,8 @@ AUTO_LINK = "auto"
 _DATA = data_of("speed.toml")
 _LINKS: dict[str, Any] = _DATA["links"]
 HOST_ADAM_PER_S: float = _LINKS["host_adam_per_s"]
+SLOWEST_COPIES_PER_S: float = min(_LINKS["pinned_copies"].values())
+"""Between the host and a card whose slot is not known."""
 _LANES = 16
 
 

@@ -18,35 +18,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
-from oomdoctor.analysis.speed.links import host_link
+from oomdoctor.analysis.speed.links import SLOWEST_COPIES_PER_S, host_link
 from oomdoctor.package_data import data_of
 from oomdoctor.records.job.costs import Bound, Calibration, EstimatedTime, OpCost
 from oomdoctor.records.job.machine import GpuFacts
 
-# Seconds in which a kernel fills the card and drains, on top of its work. From copies of 34 and
-# 235 MB in 12.1 and 42.9 us on a GB200 (github pytorch/ao#4247: 7 us and 6.5 TB/s) and products of
-# 1024^3 at 106-127 of 165 TFLOP/s on an RTX 4090 (github zzc0721/torch-performance-test-data#78:
-# 4-7 us).
-RAMP_S = 5e-6
-# Seconds of the host for one operator of a transformers model in eager mode, including Python,
-# autograd and checkpointing. LoRA of Qwen-1.8B and 7B takes 125 and 150 ms per micro-step, even for
-# short sequences (README of github QwenLM/Qwen, A100, PyTorch 2.0), in 4,900 and 6,500 operators of
-# its own code: 26 and 23 us, including the trainer's work between steps. Hosts differ: with
-# transformers 5 on a server's CPU, tiny tensors and no launches, training takes 8-9.5 us, and with
-# checkpointing, whose hooks see every saved tensor, 13-15. A forward pass takes 12 us on a desktop
-# (github bitsandbytes#1851, RTX 5090: 0.48-0.51 ms per layer of 42 operators).
-HOST_S = 24e-6
-# The share of the bandwidth of large streams that kernels without vector loads reach. Training of
-# Mistral-7B and PowerLM-3B, full and LoRA, with and without fused norms, rotations and losses (refs
-# of github foundation-model-stack/fms-acceleration @876e2ed6fc, lines "none" against
-# "foak-fast-kernels"): the saved traffic takes 0.467-0.589 s, a third of it regular.
-IRREGULAR = 0.77
-# The same share for the bitsandbytes kernel that unpacks 4-bit weights, which looks up each value.
-# The same source, "accelerated-peft-bnb" against LoRA: the part of a step that does not grow with
-# the batch is 3.8 ms longer per 1e9 weights and pass in two runs, 4.7-5.4 ms in a third.
-UNPACKING = 0.33
-# Between the host and a card whose slot is not known, in bytes/s: PCIe 3.0.
-SLOWEST_LINK = 12e9
+_DATA = data_of("speed.toml")
+_KERNELS = _DATA["kernels"]
+RAMP_S: float = _KERNELS["ramp_s"]
+HOST_S: float = _KERNELS["host_s"]
+IRREGULAR: float = _KERNELS["irregular"]
+UNPACKING: float = _KERNELS["unpacking"]
 
 
 def estimate(
@@ -62,7 +44,7 @@ def estimate(
     if efficiency is None or not gpu.bandwidth_bytes_per_s:
         return None
     bandwidth, link = efficiency.bandwidth * gpu.bandwidth_bytes_per_s, host_link(gpu)
-    copied = SLOWEST_LINK if link is None else link.bytes_per_s
+    copied = SLOWEST_COPIES_PER_S if link is None else link.bytes_per_s
     spent: dict[Bound, float] = {"compute": 0.0, "bandwidth": 0.0, "launch": 0.0}
     rates: dict[tuple[str, str], float | None] = {}
     # Many operators of a model are the same objects.
@@ -147,7 +129,7 @@ class Efficiency:
 
 @cache
 def _table() -> tuple[tuple[list[str], str, Efficiency], ...]:
-    rows = data_of("speed.toml")["efficiencies"]
+    rows = _DATA["efficiencies"]
     return tuple((row.pop("capabilities"), row.pop("word", ""), Efficiency(**row)) for row in rows)
 
 

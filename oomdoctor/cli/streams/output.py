@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -255,6 +254,8 @@ def write_file(path: Path, content: str | bytes) -> None:
     Raises:
         OomDoctorError: the file cannot be written.
     """
+    from oomdoctor.system.store.record_files import whole_or_not
+
     path = path.resolve()
     if isinstance(content, str):
         content = (content if content.endswith("\n") else content + "\n").encode()
@@ -262,15 +263,8 @@ def write_file(path: Path, content: str | bytes) -> None:
         if path.exists() and not path.is_file():  # never replace a device or a named pipe
             path.write_bytes(content)
             return
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-            Path(name).chmod(0o666 & ~_umask())
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        with whole_or_not(path) as beside:
+            beside.write_bytes(content)
     except OSError as error:
         raise OomDoctorError("output_failed", f"cannot write {path}: {error.strerror}") from error
 
@@ -281,10 +275,3 @@ def _visible(line: str) -> str:
     from oomdoctor.render.text import escape
 
     return escape(line)
-
-
-def _umask() -> int:
-    # The mask can only be read by setting it; the second call restores it.
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
