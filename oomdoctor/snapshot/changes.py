@@ -28,7 +28,7 @@ from oomdoctor.records.report.snapshot import (
     SnapshotFit,
     SnapshotGrowth,
 )
-from oomdoctor.snapshot.history import History, place
+from oomdoctor.snapshot.history import History
 from oomdoctor.snapshot.replays import Order, Runs, order_of
 from oomdoctor.units import MIB
 
@@ -150,7 +150,7 @@ def _held(history: History, runs: Runs) -> list[int]:
 
 def _line(history: History, block: int) -> Place | None:
     meaning = history.meanings.of(history.lives.blocks.stack[block])
-    return place(meaning.where or meaning.line)
+    return meaning.where or meaning.line
 
 
 def with_replays(

@@ -26,7 +26,7 @@ from oomdoctor.records.report.snapshot import (
 from oomdoctor.records.report.timeline import CONFIDENCES
 from oomdoctor.snapshot.blocks import BEFORE, Lives
 from oomdoctor.snapshot.growth.growth_answer import growth_of
-from oomdoctor.snapshot.history import History, place
+from oomdoctor.snapshot.history import History
 from oomdoctor.snapshot.reading.events import ALLOC, NO_STACK, Events
 from oomdoctor.snapshot.reading.snapshot import HeldSegment
 from oomdoctor.snapshot.replays import Runs, order_of, releases_of
@@ -84,7 +84,7 @@ def _oom(history: History) -> SnapshotOom | None:
         allocated_bytes=lives.allocated[at],
         reserved_bytes=lives.reserved[at],
         phase=meaning.phase,
-        where=place(meaning.where or meaning.line),
+        where=meaning.where or meaning.line,
         held=composition(history, at),
     )
 
@@ -151,7 +151,7 @@ def composition(history: History, event: int, shown: int | None = SHOWN_BLOCKS) 
         size = blocks.size[block]
         totals[f"{category}_bytes"] += size
         meaning = meanings.of(blocks.stack[block])
-        group = _Group(category, place(meaning.where), place(meaning.line))
+        group = _Group(category, meaning.where, meaning.line)
         groups[group].append((size, CONFIDENCES.index(confidence)))
     held = [
         HeldBlocks(
@@ -172,7 +172,7 @@ def composition(history: History, event: int, shown: int | None = SHOWN_BLOCKS) 
         at_us=at_us if at_us >= 0 else None,
         step=bisect_right(steps, event, key=lambda step: step[1] - 1) + 1 if steps else None,
         phase=meanings.phase(stack) if event != BEFORE else "unknown",
-        where=place(meanings.of(stack).where),
+        where=meanings.of(stack).where,
         categories=CategoryBytes(**{name: totals[name] for name in CategoryBytes.__slots__}),
         blocks=tuple(held[:shown]),
         other_blocks_bytes=sum(one.bytes for one in held[len(held[:shown]) :]),

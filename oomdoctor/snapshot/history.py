@@ -17,10 +17,8 @@ from oomdoctor.analysis.allocator.settings import AllocatorSettings
 from oomdoctor.records.facts.phases import FORWARD
 from oomdoctor.records.job.measurement import BlockCategory
 from oomdoctor.records.report.diagnosis import Confidence, ReadPhase
-from oomdoctor.records.report.run import Place
 from oomdoctor.snapshot.blocks import BEFORE, Lives, lives_of
 from oomdoctor.snapshot.phases import Meaning, Meanings, optimizer_steps
-from oomdoctor.snapshot.reading.events import Frame
 from oomdoctor.snapshot.reading.snapshot import DeviceSnapshot, Snapshot
 
 _SETTING_UP: tuple[ReadPhase, ...] = ("init", "load")
@@ -60,11 +58,6 @@ class History:
     def last_event(self) -> int:
         """The index of the last event; -1 without any."""
         return len(self.device.events) - 1
-
-
-def place(frame: Frame | None) -> Place | None:
-    """A frame as a report shows it."""
-    return None if frame is None else Place(frame.file, frame.line, frame.function)
 
 
 def history_of(snapshot: Snapshot, device: DeviceSnapshot) -> History:

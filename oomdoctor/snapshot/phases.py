@@ -22,8 +22,9 @@ from oomdoctor.analysis.frames import phase_of
 from oomdoctor.records.job.measurement import BlockCategory
 from oomdoctor.records.report import diagnosis
 from oomdoctor.records.report.diagnosis import ReadPhase
+from oomdoctor.records.report.run import Place
 from oomdoctor.records.report.timeline import PHASES
-from oomdoctor.snapshot.reading.events import ALLOC, NO_STACK, Events, Frame, Stacks
+from oomdoctor.snapshot.reading.events import ALLOC, NO_STACK, Events, Stacks
 from oomdoctor.snapshot.reading.snapshot import DeviceSnapshot
 
 _STEP = "Optimizer.step#"
@@ -42,8 +43,8 @@ class Meaning:
     """What a stack says: the phase, and the innermost line of the user's own code."""
 
     phase: ReadPhase
-    where: Frame | None
-    line: Frame | None
+    where: Place | None
+    line: Place | None
     """The innermost line of Python, in whatever code."""
     depth: int
     """How many calls of `forward` are around it."""
@@ -73,7 +74,7 @@ class Meanings:
             self._known[stack] = _meaning(self._stacks.of(stack))
         return self._known[stack]
 
-    def frames(self, stack: int) -> tuple[Frame, ...]:
+    def frames(self, stack: int) -> tuple[Place, ...]:
         """The frames of a stack, innermost first."""
         return self._stacks.of(stack)
 
@@ -85,7 +86,7 @@ class Meanings:
         return meaning.phase
 
 
-def _meaning(frames: tuple[Frame, ...]) -> Meaning:
+def _meaning(frames: tuple[Place, ...]) -> Meaning:
     told = told_by(frames)
     if told is not None:
         phase, category = told
@@ -97,7 +98,7 @@ def _meaning(frames: tuple[Frame, ...]) -> Meaning:
         diagnosis.Frame(f.file, f.line, f.function, None) for f in reversed(python)
     )
     phase, where = phase_of(outermost_first)
-    own = None if where is None else Frame(where.file, where.line or 0, where.function)
+    own = None if where is None else Place(where.file, where.line or 0, where.function)
     depth = sum(frame.function == "forward" for frame in python)
     return Meaning(phase, own, python[0], depth)
 
@@ -143,14 +144,14 @@ def _runs(events: Events, meanings: Meanings) -> Iterator[tuple[int, int]]:
 _OF_A_STEP = ("forward", "loss", "backward", "data")
 
 
-def own_frames(module: str, operator: str, phase: str, category: str) -> tuple[Frame, ...]:
+def own_frames(module: str, operator: str, phase: str, category: str) -> tuple[Place, ...]:
     """The frames of an event, innermost first."""
-    return Frame(f"<{module or 'model'}>", 0, operator or category), Frame(
+    return Place(f"<{module or 'model'}>", 0, operator or category), Place(
         FILE, 0, f"{phase} {category}"
     )
 
 
-def told_by(frames: tuple[Frame, ...]) -> tuple[ReadPhase, BlockCategory] | None:
+def told_by(frames: tuple[Place, ...]) -> tuple[ReadPhase, BlockCategory] | None:
     """The phase and category of a block in an own snapshot; None in that of a program."""
     if not frames or frames[-1].file != FILE:
         return None

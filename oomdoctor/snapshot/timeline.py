@@ -17,6 +17,7 @@ from itertools import accumulate
 
 from oomdoctor.records.job.measurement import BlockCategory
 from oomdoctor.records.report.diagnosis import ReadPhase
+from oomdoctor.records.report.run import Place
 from oomdoctor.records.report.timeline import (
     CATEGORIES,
     CONFIDENCES,
@@ -26,12 +27,11 @@ from oomdoctor.records.report.timeline import (
     TimelineBlocks,
     TimelineDevice,
     TimelineFailure,
-    TimelineFrame,
     TimelineStack,
 )
 from oomdoctor.snapshot.blocks import BEFORE, Lives
 from oomdoctor.snapshot.history import History
-from oomdoctor.snapshot.reading.events import ALLOC, NO_STACK, OOM, Events, Frame
+from oomdoctor.snapshot.reading.events import ALLOC, NO_STACK, OOM, Events
 
 MOST_MOMENTS = 400_000
 MOST_BLOCKS = 200_000
@@ -207,9 +207,9 @@ class _Stacks:
     """The stacks that a timeline refers to, each once."""
 
     def __init__(self) -> None:
-        self.frames: list[TimelineFrame] = []
+        self.frames: list[Place] = []
         self.stacks: list[TimelineStack] = []
-        self._frames: dict[Frame, int] = {}
+        self._frames: dict[Place, int] = {}
         self._known: dict[int, int] = {}
 
     def index(self, history: History, stack: int) -> int:
@@ -224,8 +224,8 @@ class _Stacks:
             self.stacks.append(TimelineStack(tuple(map(self._frame, frames)), own))
         return self._known[stack]
 
-    def _frame(self, frame: Frame) -> int:
+    def _frame(self, frame: Place) -> int:
         index = self._frames.setdefault(frame, len(self.frames))
         if index == len(self.frames):
-            self.frames.append(TimelineFrame(*frame))
+            self.frames.append(frame)
         return index

@@ -15,7 +15,7 @@ from typing import Any
 from oomdoctor.analysis.allocator.caching import CachingAllocator
 from oomdoctor.analysis.allocator.records import Mark, OutOfDeviceMemory, Segment
 from oomdoctor.analysis.allocator.settings import AllocatorSettings
-from oomdoctor.snapshot.reading.events import Frame
+from oomdoctor.records.report.run import Place
 
 _PROTOCOL = 4  # that of torch
 _STEP = "Optimizer.step#optimizer"
@@ -36,7 +36,7 @@ class Allocations:
     events: Sequence[int]
     sizes: Sequence[int]
     marks: Sequence[Mark]
-    frames: Callable[[int, str], tuple[Frame, ...]]
+    frames: Callable[[int, str], tuple[Place, ...]]
     settings: AllocatorSettings
     written_by: str
     limit_bytes: int | None = None
@@ -60,7 +60,7 @@ class _Trace:
         self._allocator = CachingAllocator(None, made.settings, limit_bytes=made.limit_bytes)
         self._events: list[dict[str, Any]] = []
         self._notes: list[dict[str, Any]] = []
-        self._stacks: dict[tuple[Frame, ...], list[dict[str, Any]]] = {}
+        self._stacks: dict[tuple[Place, ...], list[dict[str, Any]]] = {}
         self._stack: list[dict[str, Any]] = []  # of the event that is played
         self._requested: dict[int, tuple[int, int, list[dict[str, Any]]]] = {}
         self._ranges: list[Range] = []  # what is reserved, as of the last event
@@ -156,7 +156,7 @@ class _Trace:
             at = len(self._events)
             self._notes.append({"device": 0, "name": _STEP, "stage": stage, "time_us": at})
 
-    def _frames(self, frames: tuple[Frame, ...]) -> list[dict[str, Any]]:
+    def _frames(self, frames: tuple[Place, ...]) -> list[dict[str, Any]]:
         if frames not in self._stacks:
             self._stacks[frames] = [
                 {"filename": one.file, "line": one.line, "name": one.function} for one in frames

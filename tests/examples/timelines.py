@@ -6,11 +6,11 @@ import random
 from array import array
 from itertools import accumulate
 
+from oomdoctor.records.report.run import Place
 from oomdoctor.records.report.timeline import (
     Timeline,
     TimelineBlocks,
     TimelineDevice,
-    TimelineFrame,
     TimelineStack,
 )
 
@@ -51,9 +51,7 @@ def crowded(events: int, source: str = "x") -> Timeline:
         unseen_blocks=0,
         small_blocks=0,
     )
-    frames = tuple(
-        TimelineFrame(f"/a/b{n}/c.py", luck.randrange(3000), f"f{n}") for n in range(5000)
-    )
+    frames = tuple(Place(f"/a/b{n}/c.py", luck.randrange(3000), f"f{n}") for n in range(5000))
     found = tuple(
         TimelineStack(tuple(luck.randrange(5000) for _ in range(40)), luck.randrange(-1, 40))
         for _ in range(2000)

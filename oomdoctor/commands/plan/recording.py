@@ -17,9 +17,9 @@ from oomdoctor.commands.plan.tasks import Task
 from oomdoctor.records.configuration.config import is_zero
 from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.records.report.report import RungFile
+from oomdoctor.records.report.run import Place
 from oomdoctor.records.report.warnings import warning
 from oomdoctor.snapshot.phases import own_frames
-from oomdoctor.snapshot.reading.events import Frame
 from oomdoctor.snapshot.writing import Allocations, write_snapshot
 from oomdoctor.system.catalogue import speed_errors
 from oomdoctor.system.store.run_folders import RunFolder
@@ -86,7 +86,7 @@ def of_layout(layout: Layout, settings: AllocatorSettings, limit_bytes: int | No
     """The events of a rung at one size, for a device with a limit."""
     order = layout.order
 
-    def frames(number: int, phase: str) -> tuple[Frame, ...]:
+    def frames(number: int, phase: str) -> tuple[Place, ...]:
         block = layout.blocks[order.origin[number]]
         module = re.sub(r"\.\d+\.", ".*.", block.module + ".")[:-1]
         return own_frames(module, block.operator, phase, block.category)

@@ -44,6 +44,11 @@ class Place:
     function: str
 
     @property
+    def is_python(self) -> bool:
+        """Whether it is a line of Python."""
+        return self.file.endswith(".py") or self.file.startswith("<")
+
+    @property
     def module(self) -> str | None:
         """The module and the operator, where a snapshot of oomdoctor names these; else None."""
         if self.line or not self.file.startswith("<"):

@@ -9,11 +9,12 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, get_args
+from typing import get_args
 
 from oomdoctor.records.facts.categories import STACKED
 from oomdoctor.records.job.measurement import BlockCategory
 from oomdoctor.records.report.diagnosis import Confidence, ReadPhase
+from oomdoctor.records.report.run import Place
 
 CATEGORIES: tuple[BlockCategory, ...] = tuple(sorted(get_args(BlockCategory), key=STACKED.index))
 """From the bottom to the top."""
@@ -21,14 +22,6 @@ PHASES: tuple[ReadPhase, ...] = get_args(ReadPhase)
 CONFIDENCES: tuple[Confidence, ...] = get_args(Confidence)
 UNKNOWN = -1
 """The stack of a block that has none, the frame of a stack without a line of the user's."""
-
-
-class TimelineFrame(NamedTuple):
-    """One frame of a call stack; `line` is 0 for native code."""
-
-    file: str
-    line: int
-    function: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,5 +110,5 @@ class Timeline:
     source: str
     written_by: str | None
     devices: tuple[TimelineDevice, ...]
-    frames: tuple[TimelineFrame, ...]
+    frames: tuple[Place, ...]
     stacks: tuple[TimelineStack, ...]

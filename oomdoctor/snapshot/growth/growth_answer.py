@@ -26,7 +26,7 @@ from oomdoctor.snapshot.growth.levels import (
     moments_of,
     rise_of,
 )
-from oomdoctor.snapshot.history import History, place
+from oomdoctor.snapshot.history import History
 from oomdoctor.snapshot.phases import Meaning
 from oomdoctor.snapshot.reading.events import OOM
 from oomdoctor.units import KIB
@@ -124,7 +124,7 @@ def _answer(history: History, moments: Moments, group: list[_Grown]) -> Snapshot
     return SnapshotGrowth(
         bytes_per_step=total // units,
         steps=units,
-        where=place(main.where or main.line),
+        where=main.where or main.line,
         kind=kind,
         confidence=_confidence(group, kind == "unknown"),
         unit=moments.unit,
@@ -142,8 +142,8 @@ def _held(history: History, one: _Grown) -> HeldBlocks:
         count=sum(one.line.blocks.values()),
         category=category,
         confidence=confidence,
-        where=place(one.meaning.where),
-        library_where=place(one.meaning.line),
+        where=one.meaning.where,
+        library_where=one.meaning.line,
     )
 
 
@@ -250,7 +250,7 @@ def failures_of(history: History) -> SnapshotGrowth | None:
     return SnapshotGrowth(
         bytes_per_step=total // len(left),
         steps=len(left),
-        where=place(meaning.where or meaning.line),
+        where=meaning.where or meaning.line,
         kind="exception",
         confidence="high" if events_later > _LATER + 1 else "medium",
         unit="failure",

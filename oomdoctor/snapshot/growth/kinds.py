@@ -14,7 +14,6 @@ from oomdoctor.records.report.snapshot import GrowthKind
 from oomdoctor.snapshot.growth.levels import Levels, Line, Moments
 from oomdoctor.snapshot.history import History
 from oomdoctor.snapshot.phases import Meaning
-from oomdoctor.snapshot.reading.events import Frame
 
 _CACHE_FILE = re.compile(r"cache_utils\.py$|kv_?cache|past_key", re.IGNORECASE)
 _WHOLE_GRAPH = 0.4  # of what a pass has alive at once that stays
@@ -83,11 +82,11 @@ def calls(history: History, stacks: Iterable[int]) -> tuple[Place, ...]:
         lambda frames: all(frame == frames[0] for frame in frames),
         zip(*(chain for chain in chains if chain), strict=False),
     )
-    innermost = [Place(frames[0].file, frames[0].line, frames[0].function) for frames in common]
+    innermost = [frames[0] for frames in common]
     return tuple(innermost[::-1][:_SHOWN])
 
 
-def _own_chain(frames: tuple[Frame, ...]) -> list[Frame]:
+def _own_chain(frames: tuple[Place, ...]) -> list[Place]:
     """The user's lines around the model, outermost first."""
     outside = takewhile(
         lambda frame: frame.function not in _IN_A_MODEL,

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
+
+from oomdoctor.records.report.run import Place
 
 # What torch calls an event; torch 2.0 wrote one event for a free.
 _CODES = {
@@ -25,19 +27,6 @@ _CODES = {
 }
 _OTHER = 9
 NO_STACK = -1
-
-
-class Frame(NamedTuple):
-    """One frame of a call stack. `line` is 0, and `file` without a meaning, for native code."""
-
-    file: str
-    line: int
-    function: str
-
-    @property
-    def is_python(self) -> bool:
-        """Whether it is a line of Python."""
-        return self.file.endswith(".py") or self.file.startswith("<")
 
 
 @dataclass(slots=True)
@@ -78,12 +67,15 @@ class Events:
 
 
 class Stacks:
-    """Call stacks, each once: tuples of indices of `frames`, innermost first."""
+    """Call stacks, each once: tuples of indices of `frames`, innermost first.
+
+    Native code has the line 0, and a file without a meaning.
+    """
 
     def __init__(self) -> None:
-        self.frames: list[Frame] = []
+        self.frames: list[Place] = []
         self.stacks: list[tuple[int, ...]] = []
-        self._frames: dict[Frame, int] = {}
+        self._frames: dict[Place, int] = {}
         self._stacks: dict[tuple[int, ...], int] = {}
         # By identity: torch describes a frame once and refers to it from all stacks.
         self._seen: dict[int, int] = {}
@@ -94,7 +86,7 @@ class Stacks:
         frames = self.stacks[before] if before != NO_STACK else ()
         return self._stack((*frames, *map(self._frame, items)))
 
-    def of(self, index: int) -> tuple[Frame, ...]:
+    def of(self, index: int) -> tuple[Place, ...]:
         """The frames of a stack, innermost first."""
         if index == NO_STACK:
             return ()
@@ -112,7 +104,7 @@ class Stacks:
             line = int(item.get("line", 0))
             if not -1 <= line < 1 << 31:
                 raise OverflowError("a frame has a line number that no file has")
-            frame = Frame(str(item.get("filename")), line, str(item.get("name")))
+            frame = Place(str(item.get("filename")), line, str(item.get("name")))
             index = self._frames.setdefault(frame, len(self.frames))
             if index == len(self.frames):
                 self.frames.append(frame)

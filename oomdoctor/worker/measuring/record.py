@@ -15,8 +15,8 @@ from oomdoctor.analysis.allocator.settings import AllocatorSettings
 from oomdoctor.analysis.simulator.tape import Tape
 from oomdoctor.records.facts.categories import INPUTS, OPTIMIZER, WEIGHTS
 from oomdoctor.records.job.result import ProbeJob, RecordingRequest
+from oomdoctor.records.report.run import Place
 from oomdoctor.snapshot.phases import own_frames
-from oomdoctor.snapshot.reading.events import Frame
 from oomdoctor.snapshot.writing import Allocations, write_snapshot
 from oomdoctor.worker.measuring import meters
 from oomdoctor.worker.measuring.measure import built, of_step, watched, weights
@@ -82,7 +82,7 @@ def _record_counted(
 
 
 def _allocations(tape: Tape) -> Allocations:
-    def frames(number: int, phase: str) -> tuple[Frame, ...]:
+    def frames(number: int, phase: str) -> tuple[Place, ...]:
         block = tape.blocks[number]
         return own_frames(block.module, block.operator, phase, block.category)
 

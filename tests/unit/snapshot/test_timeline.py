@@ -104,7 +104,8 @@ def test_a_whole_history(tmp_path: Path) -> None:
 
 def _own_line(timeline: Timeline, stack: int) -> tuple[str, int, str]:
     found = timeline.stacks[stack]
-    return tuple(timeline.frames[found.frames[found.where]])
+    place = timeline.frames[found.frames[found.where]]
+    return place.file, place.line, place.function
 
 
 def test_times_of_a_simulation_are_left_out(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import json
 import struct
 import zlib
 from base64 import b64decode
-from dataclasses import fields
+from dataclasses import astuple, fields
 from itertools import accumulate
 from typing import Any
 
@@ -57,7 +57,7 @@ def test_every_column_comes_back() -> None:
                 texts[columns["frame.function"][n]],
             )
             for n in frames
-        ] == [tuple(timeline.frames[n]) for n in stack.frames]
+        ] == [astuple(timeline.frames[n]) for n in stack.frames]
 
 
 @pytest.mark.slow
