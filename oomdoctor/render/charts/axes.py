@@ -125,6 +125,7 @@ def note(
 
 # Charts with a row for each name. On a phone the name stands above what the row shows.
 SHIFT: dict[Size, float] = {"wide": 0.0, "narrow": 0.2}
+END: dict[Size, float] = {"wide": 92, "narrow": 24}  # pixels beside rows for the text of `end_row`
 
 
 def left_of(names: Iterable[str], size: Size) -> float:
@@ -132,11 +133,18 @@ def left_of(names: Iterable[str], size: Size) -> float:
     return max(map(len, names)) * TEXT * 0.62 + 20 if size == "wide" else 16.0
 
 
-def begin_rows(axes: Any, count: int, top: float) -> None:
-    """Set the limits of so many rows from 0 to `top`."""
+def rows_in(
+    figure: Any, size: Size, height: int, names: Sequence[str], top: float, *,
+    right: float, head: float, foot: float, label: str = "",
+) -> Any:  # fmt: skip
+    """Axes with a row for each name, from 0 to `top`; see `axes_in` and `frame`."""
+    left = left_of(names, size)
+    axes = axes_in(figure, size, height, left=left, right=right, head=head, foot=foot)
     axes.set_xlim(0, top)
-    axes.set_ylim(count - 0.5, -0.5)
+    axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set_yticks([])
+    frame(axes, grid="x", label=label)
+    return axes
 
 
 def name_row(axes: Any, number: int, name: str, size: Size) -> None:

@@ -100,13 +100,11 @@ def _height(rows: Sequence[Row], size: Size) -> int:
 
 def _draw(rows: Sequence[Row], figure: Any, size: Size) -> None:
     height, names = _height(rows, size), [look.elided(row.name, _LABELS[size]) for row in rows]
-    left = look.left_of(names, size)
-    axes = look.axes_in(figure, size, height, left=left, right=30, head=_HEAD[size], foot=_FOOT)
     top = max(pick.tokens_per_s or 0.0 for row in rows for _, pick in row.picks) * 1.06
-    look.begin_rows(axes, len(rows), top)
+    axes = look.rows_in(figure, size, height, names, top, right=30, head=_HEAD[size], foot=_FOOT,
+                        label="tokens/s, estimated")  # fmt: skip
     axes.locator_params(axis="x", nbins=8 if size == "wide" else 4)
     axes.xaxis.set_major_formatter(lambda value, _: rate_text(value))
-    look.frame(axes, grid="x", label="tokens/s, estimated")
     for number, (row, name) in enumerate(zip(rows, names, strict=True)):
         at = number + look.SHIFT[size]
         axes.plot([0, top], [at, at], color=ink("line"), linewidth=1, zorder=0.5)

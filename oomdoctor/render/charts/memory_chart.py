@@ -98,14 +98,11 @@ def _height(peaks: Sequence[Peak], size: Size) -> int:
 
 def _draw(peaks: Sequence[Peak], budget: Budget | None, figure: Any, size: Size) -> None:
     height, head = _height(peaks, size), _head(peaks, size)
-    left = look.left_of((_name(peak, "wide") for peak in peaks), size)
-    right = 92 if size == "wide" else 24
-    axes = look.axes_in(figure, size, height, left=left, right=right, head=head, foot=_AXIS)
-    top = _top(peaks, budget)
+    names, top = [_name(peak, "wide") for peak in peaks], _top(peaks, budget)
+    right = look.END[size]
+    axes = look.rows_in(figure, size, height, names, top, right=right, head=head, foot=_AXIS)
     _bars(axes, peaks, top, size)
-    look.begin_rows(axes, len(peaks), top)
     look.byte_axis(axes, "x")
-    look.frame(axes, grid="x")
     _mark_size_one(axes, peaks, size)
     _label(axes, peaks, top, size)
     if budget is not None and budget.usable_bytes < top:

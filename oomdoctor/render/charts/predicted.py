@@ -104,12 +104,10 @@ def _height(pairs: Sequence[Pair], size: Size) -> int:
 
 def _draw(pairs: Sequence[Pair], figure: Any, size: Size) -> None:
     height, names = _height(pairs, size), [look.elided(pair.label, _LABELS[size]) for pair in pairs]
-    left, right = look.left_of(names, size), 92 if size == "wide" else 24
-    axes = look.axes_in(figure, size, height, left=left, right=right, head=_HEAD, foot=_FOOT)
-    top = max(max(pair.predicted, pair.measured) for pair in pairs) * 1.06
-    look.begin_rows(axes, len(pairs), top)
+    top, right = max(max(pair.predicted, pair.measured) for pair in pairs) * 1.06, look.END[size]
+    axes = look.rows_in(figure, size, height, names, top, right=right, head=_HEAD, foot=_FOOT,
+                        label="peak memory")  # fmt: skip
     look.byte_axis(axes, "x")
-    look.frame(axes, grid="x", label="peak memory")
     mark = {"markersize": 6, "markeredgecolor": ink("lora"), "markeredgewidth": 1.8}
     for number, (pair, name) in enumerate(zip(pairs, names, strict=True)):
         at = number + look.SHIFT[size]
