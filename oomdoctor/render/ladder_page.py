@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from oomdoctor.package_data import rows_of
 from oomdoctor.records.job.machine import Machine
 from oomdoctor.records.report.report import Report
 from oomdoctor.render import blocks
@@ -124,21 +125,4 @@ ENTRIES = (
     Entry(_environment, "environment", text=False),
     Entry(_next, "next"),
 )
-PARTS = (
-    Part("summary", ""),
-    Part("errors", "Errors"),
-    Part("yours", "Yours"),
-    Part("ranking", "Ranking"),
-    Part("memory", "Memory", charts=("memory",)),
-    Part("frontier", "Memory against throughput", charts=("frontier",)),
-    Part("step", "Memory over a step", charts=("step",)),
-    Part("predicted", "Predicted against measured", charts=("predicted",)),
-    Part("others", "What did not fit, and why"),
-    Part("plan", "Cards and questions", charts=("cards", "sweep")),
-    Part("data", "Your data"),
-    Part("files", "Recorded"),
-    Part("warnings", "Warnings"),
-    Part("next", "Next"),
-    Part("environment", "About this run"),
-    Part("details", "Every configuration in detail", folded=True),
-)
+PARTS = rows_of(Part, "report_parts.toml")

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from oomdoctor.package_data import data_of
+
 Method = Literal["full", "lora", "qlora"]
 Dtype = Literal["bfloat16", "float32", "float16"]
 AdapterDtype = Literal["default", "float32", "bfloat16", "float16"]
@@ -63,11 +65,4 @@ class Size:
         return f"{value:,} is above the maximum of {self.refused:,}; usual are {self.usual}"
 
 
-SIZES = {
-    "micro_batch_size": Size("micro-batch size", "1 to 64", 4096, 2**20),
-    # Contrastive training of embeddings uses tens of thousands; fine-tuning never does.
-    "effective_batch_size": Size("effective batch size", "8 to 512", 8192, 2**20),
-    # No published model reads more than 10M tokens (Llama 4 Scout).
-    "sequence_length": Size("sequence length", "512 to 131,072", 2**20, 2**24),
-    "lora_rank": Size("LoRA rank", "8 to 256", 1024, 2**14),
-}
+SIZES: dict[str, Size] = {key: Size(**row) for key, row in data_of("rung_sizes.toml").items()}
