@@ -6,12 +6,12 @@ supported somewhere, from `data/unsupported.toml`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, TypeAlias
 
-from oomdoctor.package_data import data_of
+from oomdoctor.package_data import data_of, in_tuples
 from oomdoctor.records.capability import capability_numbers
 from oomdoctor.records.configuration.adapters import adapter_faults
 from oomdoctor.records.configuration.config import TrainConfig, is_fsdp, steps_in_backward
@@ -201,16 +201,17 @@ def unsloth_faults(config: TrainConfig) -> Faults:
         yield "lora_targets", 'library "unsloth" needs all-linear or names of modules'
 
 
-Where = Literal["anywhere", "simulated", "cpu"]
+Where = Literal["anywhere", "simulated", "cpu", "run", "worker", "emulated"]
 
 
 @dataclass(frozen=True, slots=True)
 class Unsupported:
     """One row: `key` has one of `values`, or any value but the default where `values` is empty.
 
-    `where` says which runs it holds for: all, simulations (`plan`), or a CPU as the device. The
-    reason may use `{value}`. `instead` is what to do. It does not hold for the values of `sharding`
-    in `unless`.
+    `where` says which runs it holds for: all, simulations (`plan`), a CPU as the device, all but
+    simulations, all again, or an emulated GPU. The reason may use `{value}`. `instead` is what to
+    do. It does not hold for the values of `sharding` in `unless`, nor where all of `modules` are
+    installed.
     """
 
     key: str
@@ -219,6 +220,7 @@ class Unsupported:
     reason: str
     instead: str | None = None
     unless: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
 
     def matches(self, value: object) -> bool:
         """Whether a rung with this value of `key` is not supported."""
@@ -236,20 +238,24 @@ _PLAIN = TrainConfig()
 @cache
 def unsupported_rows() -> tuple[Unsupported, ...]:
     """The rows of `data/unsupported.toml`."""
-    return tuple(map(_row, data_of("unsupported.toml")["rows"]))
+    return tuple(map(_row, in_tuples(data_of("unsupported.toml")["rows"])))
 
 
 def _row(row: dict[str, Any]) -> Unsupported:
     libraries = row.pop("libraries", ())
-    own = [name for name, optimizer in OPTIMIZERS.items() if optimizer.library in libraries]
-    values, unless = (*row.pop("values", ()), *own), tuple(row.pop("unless", ()))
-    return Unsupported(**row, values=values, unless=unless)
+    own = tuple(name for name, optimizer in OPTIMIZERS.items() if optimizer.library in libraries)
+    return Unsupported(**{**row, "values": row.pop("values", ()) + own})
 
 
-def unsupported(config: TrainConfig, where: Where) -> str | None:
-    """Why a rung is not supported there, by the first row that says so; None if none does."""
+def unsupported(config: TrainConfig, where: Where, installed: Callable[[str], bool]) -> str | None:
+    """Why a rung is not supported there, by the first row that says so; None if none does.
+
+    `installed` tells whether a module is there.
+    """
     for row in unsupported_rows():
         value = getattr(config, row.key)
-        if row.where == where and row.matches(value) and config.sharding not in row.unless:
+        if row.where != where or not row.matches(value) or config.sharding in row.unless:
+            continue
+        if not row.modules or not all(map(installed, row.modules)):
             return row.text(value)
     return None

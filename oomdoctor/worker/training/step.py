@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from oomdoctor.package_data import data_of
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.training.batch import Batch
 from oomdoctor.worker.training.setup import Setup
@@ -25,27 +26,7 @@ if TYPE_CHECKING:
 
 Mark = Callable[[str], None]
 # Parts of what libraries say in a step that no rung of this model and size can run -> why.
-_IMPOSSIBLE = {
-    "The model did not return a loss": (
-        "this class has no loss, so no Trainer can train it; use a class with a loss"
-    ),
-    "exactly one of input_ids or inputs_embeds": (
-        "this class takes text as well, which batches of this task do not have"
-    ),
-    "Expected more than 1 value per channel": (
-        "its batch norms need more than one value per channel; set micro_batch_size to 2 or more"
-    ),
-    "Unsupported dtype BFloat16": (
-        "its Fourier transforms do not take bfloat16; use weights_dtype=float32 and "
-        "autocast_dtype=none"
-    ),
-    "does not require grad and does not have a grad_fn": (
-        "with this method, the code of this class lets no gradient reach what is trained"
-    ),
-    "but its data is not allocated yet": (
-        "cannot be simulated: its code reads the memory of a tensor; probe measures it"
-    ),
-}
+_IMPOSSIBLE: dict[str, str] = data_of("unsupported.toml")["steps"]
 MAX_SKIPPED = 25  # the scale starts at 2**16 and halves with each skipped step
 
 

@@ -6,7 +6,7 @@ import importlib.util
 
 import torch
 
-from oomdoctor.records.configuration.config import TrainConfig, is_fsdp, is_zero, steps_in_backward
+from oomdoctor.records.configuration.config import TrainConfig, steps_in_backward
 from oomdoctor.records.configuration.faults import Where, card_lacks, unsupported
 from oomdoctor.records.facts.attention import ATTENTIONS
 from oomdoctor.records.facts.optimizers import OPTIMIZERS
@@ -20,16 +20,6 @@ def check_supported(config: TrainConfig, device_type: str, *, simulated: bool = 
     Raises:
         UnsupportedError: it is not supported; the text says why and what to do.
     """
-    on_cpu = device_type == "cpu"
-    places: dict[Where, bool] = {"anywhere": True, "cpu": on_cpu, "simulated": simulated}
-    for where, applies in places.items():
-        if applies and (reason := unsupported(config, where)) is not None:
-            raise UnsupportedError(reason)
-    if steps_in_backward(config) and config.accumulation_steps() > 1:
-        raise UnsupportedError(
-            "a step in the backward pass cannot accumulate gradients; make effective_batch_size "
-            "the micro-batch size"
-        )
     row = OPTIMIZERS.get(config.optimizer)
     if config.offload == "optimizer" and (row is None or not row.steps_on_host):
         raise UnsupportedError(
@@ -37,29 +27,22 @@ def check_supported(config: TrainConfig, device_type: str, *, simulated: bool = 
             "adamw_torch_fused, or use paged_adamw_8bit, whose states move to the host by "
             "themselves"
         )
-    if config.loss == "liger" and not (installed("liger_kernel") and installed("triton")):
-        raise UnsupportedError("needs Liger kernels: pip install liger-kernel")
-    if config.library == "unsloth" and not installed("unsloth"):
-        raise UnsupportedError("needs Unsloth: pip install unsloth")
-    if config.offload == "parameters" and not (is_fsdp(config) or config.sharding == "zero3"):
-        raise UnsupportedError("only fsdp and zero3 can keep the weights in host memory")
-    if is_zero(config) and not simulated and not installed("deepspeed"):
-        raise UnsupportedError("ZeRO needs DeepSpeed: pip install deepspeed")
-    if config.quantization != "none" and not installed("bitsandbytes"):
-        raise UnsupportedError("quantized weights need bitsandbytes: pip install bitsandbytes")
-    if config.method != "full" and not installed("peft"):
-        raise UnsupportedError("LoRA needs peft: pip install peft")
-    if config.fp8 == "torchao" and not installed("torchao"):
-        raise UnsupportedError("fp8 needs torchao: pip install torchao")
-    if config.fp8 == "transformer_engine" and not installed("transformer_engine"):
+    on_cpu = device_type == "cpu"
+    places: dict[Where, bool] = {
+        "anywhere": True,
+        "cpu": on_cpu,
+        "simulated": simulated,
+        "run": not simulated,
+        "worker": True,
+        "emulated": is_emulating(),
+    }
+    for where, applies in places.items():
+        if applies and (reason := unsupported(config, where, installed)) is not None:
+            raise UnsupportedError(reason)
+    if steps_in_backward(config) and config.accumulation_steps() > 1:
         raise UnsupportedError(
-            "fp8 needs Transformer Engine: "
-            "pip install --no-build-isolation 'transformer_engine[pytorch]'"
-        )
-    if is_emulating() and row is not None and row.library == "galore_torch":
-        raise UnsupportedError(
-            f"{row.name} computes an SVD with cuSOLVER, which the emulated GPU does not have; use "
-            "apollo_adamw, or measure it on a real GPU"
+            "a step in the backward pass cannot accumulate gradients; make effective_batch_size "
+            "the micro-batch size"
         )
     if not simulated:
         own = None

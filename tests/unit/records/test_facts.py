@@ -34,7 +34,7 @@ from oomdoctor.records.facts.optimizers import (
 )
 from oomdoctor.records.job.model import ParameterCounts
 from oomdoctor.worker.protocol import UnsupportedError
-from oomdoctor.worker.training.support import check_supported
+from oomdoctor.worker.training import support
 
 COUNTS = ParameterCounts(
     total=1_000_000, linear=800_000, embedding=150_000, rest=50_000, buffers_bytes=0
@@ -118,7 +118,8 @@ def test_attention(name: str) -> None:
     assert (row.package is None) == (row.module is None) == (row.install is None)
     assert row.stand_in is None or row.stand_in in ATTENTIONS
     # A package's kernel is either simulated by another or said not to be.
-    reason = unsupported(TrainConfig(attention=row.name), "simulated")  # type: ignore[arg-type]
+    config = TrainConfig(attention=row.name)  # type: ignore[arg-type]
+    reason = unsupported(config, "simulated", lambda module: True)
     if row.package:
         assert (row.stand_in is None) == (reason is not None)
 
@@ -144,7 +145,9 @@ def _rung(row: Unsupported) -> list[TrainConfig]:
 
 
 @pytest.mark.parametrize("row", unsupported_rows(), ids=lambda row: f"{row.key}-{row.where}")
-def test_unsupported(row: Unsupported) -> None:
+def test_unsupported(row: Unsupported, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(support, "installed", lambda module: not row.modules)
+    monkeypatch.setenv("OOMDOCTOR_EMULATED", "1" if row.where == "emulated" else "")
     hint = get_type_hints(TrainConfig)[row.key]
     known = RECIPE_NAMES if row.key == "optimizer" else get_args(hint)
     assert set(row.values) <= set(known)
@@ -153,9 +156,11 @@ def test_unsupported(row: Unsupported) -> None:
     for config in _rung(row):
         text = row.text(getattr(config, row.key))
         assert "{" not in text
-        assert unsupported(config, row.where) == text
+        assert unsupported(config, row.where, support.installed) == text
+        if row.modules:
+            assert unsupported(config, row.where, lambda module: True) is None
         with pytest.raises(UnsupportedError) as caught:
-            check_supported(config, device, simulated=row.where == "simulated")
+            support.check_supported(config, device, simulated=row.where == "simulated")
         assert str(caught.value) == text
 
 

@@ -47,9 +47,9 @@ def test_usual_rungs_combine_and_are_named() -> None:
 
 def test_it_needs_a_gpu_and_cannot_be_simulated() -> None:
     config = TrainConfig(**LORA)
-    assert "--emulate" in (unsupported(config, "simulated") or "")
-    assert "--emulate" in (unsupported(config, "cpu") or "")
-    assert unsupported(config, "anywhere") is None
+    assert "--emulate" in (unsupported(config, "simulated", bool) or "")
+    assert "--emulate" in (unsupported(config, "cpu", bool) or "")
+    assert unsupported(config, "anywhere", bool) is None
 
 
 def config_of(text: str) -> TrainConfig:
