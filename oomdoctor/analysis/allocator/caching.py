@@ -53,8 +53,6 @@ class CachingAllocator:
         threshold = settings.garbage_collection_threshold
         collects = threshold is not None and limit_bytes is not None
         self._gc_bytes = int((threshold or 0) * (limit_bytes or 0)) if collects else None
-        # Whether the best fit is always used, because no other rule applies.
-        self.is_plain = self._gc_bytes is None and self._max_split == _NO_LIMIT and not expandable
         self._device = device or Device(capacity_bytes)
         self._pools: dict[int, tuple[Pool, Pool]] = {}
         self._small, self._large = self.pools_of(0)
@@ -169,8 +167,7 @@ class CachingAllocator:
             return None  # reserved for large requests
         if size >= self._max_split and found.size >= size + self._max_excess:
             return None  # too much would be wasted
-        pool.remove(found)
-        return found
+        return pool.taken(at)
 
     def obtain(self, pool: Pool, size: int, asked: int) -> Block:
         """A block from the device, if necessary after releasing cached ones (`malloc`).

@@ -11,7 +11,7 @@ from oomdoctor.analysis.allocator.settings import EqualBlocks
 # Free blocks are sorted by size, then by address or by the order of their making, packed into one
 # integer. Addresses are below 2**59 (`device.TOP`), and so is the sum of all segments.
 ADDRESS_BITS = 60
-object_numbers = count(1)
+_numbers = count(1)
 
 
 class Block:
@@ -34,7 +34,7 @@ class Block:
         self.mapped = True
         self.shift: int = 0 if previous is None else previous.shift
         self.born = 0
-        self.number = next(object_numbers)
+        self.number = next(_numbers)
 
     @property
     def is_whole(self) -> bool:
@@ -103,9 +103,14 @@ class Pool:
         block.born = self.lookups
 
     def remove(self, block: Block) -> None:
-        at = bisect_left(self.keys, block.key)
-        del self.keys[at], self.blocks[at]
+        self.taken(bisect_left(self.keys, block.key))
+
+    def taken(self, at: int) -> Block:
+        """The block at an index, which is removed."""
+        del self.keys[at]
+        block = self.blocks.pop(at)
         block.key = 0
+        return block
 
     def joined(self, block: Block) -> Block:
         """A block that is in no pool, merged with its free neighbours."""

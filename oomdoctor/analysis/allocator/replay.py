@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import starmap
-from operator import length_hint
 
 from oomdoctor.analysis.allocator.caching import CachingAllocator
-from oomdoctor.analysis.allocator.plain import PlainBlocks
 from oomdoctor.analysis.allocator.records import (
     Mark,
     OutOfDeviceMemory,
@@ -43,15 +41,7 @@ def replay_order(
         ValueError: the marks are not in order.
     """
     allocator = CachingAllocator(capacity_bytes, settings, limit_bytes=limit_bytes)
-    run: _Run | _PlainRun = _Run(allocator, events, sizes, streams)
-    if allocator.is_plain:
-        run = _PlainRun(events, PlainBlocks(allocator, sizes, streams))
-    return _replayed(run, allocator, marks)
-
-
-def _replayed(
-    run: _Run | _PlainRun, allocator: CachingAllocator, marks: Iterable[Mark | tuple[int, str]]
-) -> Replay:
+    run = _Run(allocator, events, sizes, streams)
     windows: list[Window] = []
     peak_allocated = peak_reserved = 0
     for name, count, empties in stretches(marks):
@@ -78,7 +68,7 @@ def _replayed(
 
 @dataclass(slots=True)
 class _Run:
-    """A replay across its windows, with a call for each event: how far it came, why it ended."""
+    """A replay across its windows: how far it came, why it ended."""
 
     allocator: CachingAllocator
     events: Sequence[int]
@@ -90,6 +80,7 @@ class _Run:
     def play(self, count: int | None) -> None:
         """Play the next `count` events, or all."""
         sizes, streams = self.sizes, self.streams
+        allocate, free = self.allocator.allocate, self.allocator.free
         end = len(self.events) if count is None else self.played + count
         try:
             for event in self.events[self.played : end]:
@@ -97,34 +88,12 @@ class _Run:
                 if not sizes[block]:
                     pass
                 elif event > 0:
-                    self.allocator.allocate(block, sizes[block], streams[block] if streams else 0)
+                    allocate(block, sizes[block], streams[block] if streams else 0)
                 else:
-                    self.allocator.free(block)
+                    free(block)
                 self.played += 1
         except OutOfDeviceMemory as failure:
             self.out_of_memory = failure.record
-
-
-@dataclass(slots=True)
-class _PlainRun:
-    """The same without calls, for an allocator that is plain."""
-
-    events: Sequence[int]
-    blocks: PlainBlocks
-    played: int = 0
-    out_of_memory: OutOfMemory | None = None
-
-    def play(self, count: int | None) -> None:
-        """Play the next `count` events, or all."""
-        end = len(self.events) if count is None else self.played + count
-        remaining = iter(self.events[self.played : end])
-        try:
-            self.blocks.play(remaining)
-        except OutOfDeviceMemory as failure:
-            self.out_of_memory = failure.record
-            self.played = end - length_hint(remaining) - 1
-        else:
-            self.played = end
 
 
 def stretches(

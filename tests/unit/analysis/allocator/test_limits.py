@@ -1,16 +1,11 @@
-"""Replays of numbered blocks give what replays with a call for each event give."""
+"""Replays under limits and of several streams."""
 
 from __future__ import annotations
-
-from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oomdoctor.analysis.allocator import replay
-from oomdoctor.analysis.allocator.caching import CachingAllocator
-from oomdoctor.analysis.allocator.records import Mark
 from oomdoctor.analysis.allocator.replay import replay_order
 from oomdoctor.analysis.allocator.settings import AllocatorSettings
 from oomdoctor.units import MIB
@@ -28,20 +23,6 @@ SETTINGS = {
 }
 
 
-class _Called(CachingAllocator):
-    """One that gets a call for each event."""
-
-    def __init__(
-        self,
-        capacity_bytes: int | None = None,
-        settings: AllocatorSettings = SETTINGS["lowest"],
-        *,
-        limit_bytes: int | None = None,
-    ) -> None:
-        super().__init__(capacity_bytes, settings, limit_bytes=limit_bytes)
-        self.is_plain = False
-
-
 def run_of(steps: list[int]) -> tuple[list[int], list[int]]:
     """Events, and the bytes of each block."""
     events: list[int] = []
@@ -55,34 +36,6 @@ def run_of(steps: list[int]) -> tuple[list[int], list[int]]:
         elif live:
             events.append(-live.pop(step % len(live)))
     return events, sizes
-
-
-@pytest.mark.parametrize("name", SETTINGS)
-@settings(max_examples=250)
-@given(
-    steps=STEPS,
-    limit=st.none() | st.sampled_from((60 * MIB, 120 * MIB, 180 * MIB)),
-    capacity=st.none() | st.sampled_from((80 * MIB, 160 * MIB)),
-    share=st.floats(0, 1),
-    empties=st.booleans(),
-    streams=st.none() | st.lists(st.integers(0, 2), min_size=120, max_size=120),
-)
-def test_both_replays_agree(
-    name: str,
-    steps: list[int],
-    limit: int | None,
-    capacity: int | None,
-    share: float,
-    empties: bool,
-    streams: list[int] | None,
-) -> None:
-    events, sizes = run_of(steps)
-    streams = streams and streams[: len(sizes)]
-    marks = [Mark(int(share * len(events)), "second", empties)]
-    arguments = (events, sizes, marks, SETTINGS[name], limit, streams, capacity)
-    with patch.object(replay, "CachingAllocator", _Called):
-        called = replay.replay_order(*arguments)
-    assert replay_order(*arguments) == called
 
 
 @pytest.mark.parametrize("name", SETTINGS)
