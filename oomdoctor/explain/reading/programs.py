@@ -25,8 +25,9 @@ class Program:
 
     `library` is the one whose trainer it calls, if it is not a library itself. `frames` and `lines`
     are None if nothing there names it. `starts` are its frames above those of an engine. `text` is
-    whether it trains only models of text, `images` only those of images. `runs` are the programs
-    that it starts, whose lines are in its logs too. `share` is the part of the GPU that an engine
+    whether it trains only models of text, `images` only those of images. `half` is whether it uses
+    16 bits or fewer, unless it is asked for more. `runs` are the programs that it starts, whose
+    lines are in its logs too. `share` is the part of the GPU that an engine
     takes, 0 to 1, and `context` its tokens, where nothing else is said. `format` is what its own
     files of settings, or its scripts, are recognized as.
     """
@@ -42,6 +43,7 @@ class Program:
     dialects: tuple[str, ...] = ()
     text: bool = False
     images: bool = False
+    half: bool = False
     runs: tuple[str, ...] = ()
     share: float | None = None
     context: int | None = None

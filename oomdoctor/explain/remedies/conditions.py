@@ -114,7 +114,8 @@ def _on_device(case: Case) -> bool:
 
 def _launched(case: Case) -> bool:
     """Whether a launcher started a process for each of several GPUs."""
-    return (case.setup.get("world_size") or 1) > 1 or (case.incident.rank or 0) > 0
+    several = (case.setup.get("world_size") or 1) > 1 or (case.incident.rank or 0) > 0
+    return several or case.program.name == "megatron"
 
 
 def _several_cards(case: Case) -> bool:
@@ -140,6 +141,8 @@ def _quantisable(case: Case) -> bool:
 
 
 def _wide_weights(case: Case) -> bool:
+    if case.program.half:
+        return False
     known = case.setup.get("weights_dtype")
     if known is not None:
         return known == "float32"
@@ -280,7 +283,9 @@ WHEN: Mapping[str, Condition] = {
     "smaller_generation": lambda case: case.setup.get("eval_batch_size") != 1,
     "engine_share_higher": lambda case: share_of(case) < 0.95,
     "engine_context": lambda case: (fits := fitting_context(case)) is None or fits >= SHORTEST,
-    "mixed_precision": lambda case: case.setup.get("autocast_dtype") in (None, "none"),
+    "mixed_precision": lambda case: (
+        case.setup.get("autocast_dtype") in (None, "none") and not case.program.half
+    ),
     "smaller_image": lambda case: case.program.kind == "diffusion" or _step_is_on(case),
     "more_limit": _contained,
     "mlx_less": _mlx_trains,

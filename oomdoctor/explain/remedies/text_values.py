@@ -26,6 +26,8 @@ _LARGEST_SHARE = 0.95
 _STEP = 0.10
 _MARGIN = 0.02  # of the GPU: what others take may change by this much
 _RESOLUTION = 1024  # pixels, of SDXL and later
+# Losses for which the other rows of a batch are the negatives: accumulation does not replace these.
+CONTRASTIVE = r"MultipleNegatives|InfoNCE|ContrastiveLoss|ClipLoss|clip_loss"
 _PIXELS = 64  # buckets have a multiple of them
 SHORTEST = 1024  # tokens; what is shorter serves hardly anybody
 
@@ -168,7 +170,7 @@ def _printed(pattern: re.Pattern[str], case: Case) -> int | None:
 
 def _fewer_pixels(case: Case) -> int:
     """About three quarters of the height and width of images, which leaves half of the pixels."""
-    today = _number(case, "resolution") or _RESOLUTION
+    today = _number(case, "resolution") or _number(case, "imgsz") or _RESOLUTION
     return max(_PIXELS, today * 3 // 4 // _PIXELS * _PIXELS)
 
 
@@ -194,6 +196,9 @@ def values_of(case: Case) -> dict[str, str]:
         "requested": format_bytes(case.requested),
         "workers": str(max(0, (setup.get("workers") or 4) // 2)),
         "model": setup.get("model") or "MODEL",
+        "same_gradients": "fewer negatives for each row"
+        if case.shows(CONTRASTIVE)
+        else "same gradients",
         "pixels": str(_fewer_pixels(case)),
         "stage": "3" if setup.get("sharding") == "zero3" else "2",
         **device_values(

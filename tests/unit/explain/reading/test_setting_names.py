@@ -24,6 +24,7 @@ EXAMPLES: dict[tuple[str, str], tuple[Any, Any]] = {
     ("micro_batch_size", "per_device_train_batch_size"): (4, 4),
     ("micro_batch_size", "micro_batch_size"): (4, 4),
     ("micro_batch_size", "train_micro_batch_size_per_gpu"): (4, 4),
+    ("micro_batch_size", "micro_batch_size_per_gpu"): (4, 4),
     ("micro_batch_size", "per_gpu_train_batch_size"): (4, 4),
     ("micro_batch_size", "batch_size"): ("4", 4),
     ("sequence_length", "max_length"): (2048, 2048),
