@@ -146,10 +146,14 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How much a page says: with `verbose` all that is known. Without `signs` it is ASCII."""
+    """How much a page says: with `verbose` all that is known. Without `signs` it is ASCII.
+
+    `drawn` pages have charts, and no bars of letters.
+    """
 
     verbose: bool = False
     signs: bool = True
+    drawn: bool = False
 
     @property
     def plus_minus(self) -> str:

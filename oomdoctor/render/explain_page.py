@@ -50,7 +50,7 @@ _BEYOND = 10
 
 def diagnosis_sections(report: Report, look: Look) -> list[Section]:
     """The answers, then errors, warnings and what to type next."""
-    return answer_sections(report.diagnoses, verbose=look.verbose)
+    return answer_sections(report.diagnoses, look)
 
 
 def diagnosis_rows(report: Report) -> Iterator[list[Any]]:
@@ -59,9 +59,9 @@ def diagnosis_rows(report: Report) -> Iterator[list[Any]]:
 
 
 def answer_sections(
-    diagnoses: Sequence[Diagnosis], *, verbose: bool, asks: bool = True
+    diagnoses: Sequence[Diagnosis], look: Look, *, asks: bool = True
 ) -> list[Section]:
-    """One source in full; several as a table, and with `verbose` each in full as well.
+    """One source in full; several as a table, and in a verbose look each in full as well.
 
     With `asks` the answer names the options of `explain` that would tell more.
     """
@@ -69,20 +69,18 @@ def answer_sections(
     for found in diagnoses:
         groups.setdefault(found.source, []).append(found)
     sections = [table_section(groups)] if len(groups) > 1 else []
-    if len(groups) == 1 or verbose:
+    if len(groups) == 1 or look.verbose:
         for source, answers in groups.items():
-            sections += _one_source(
-                source, answers, verbose=verbose, titled=len(groups) > 1, asks=asks
-            )
+            sections += _one_source(source, answers, look, titled=len(groups) > 1, asks=asks)
     return sections
 
 
 def _one_source(
-    source: str, found: list[Diagnosis], *, verbose: bool, titled: bool, asks: bool
+    source: str, found: list[Diagnosis], look: Look, *, titled: bool, asks: bool
 ) -> list[Section]:
-    first = found[0]
+    first, verbose = found[0], look.verbose
     sections = [Section(source if titled else "", tuple(_head(first)))]
-    card = card_blocks(first.numbers)
+    card = card_blocks(first.numbers, drawn=look.drawn)
     sections += [Section("", tuple(card))] if card else []
     facts = _facts(first, verbose=verbose)
     sections += [Section("", (Facts(tuple(facts)),))] if facts else []
@@ -260,9 +258,9 @@ def _outcome(found: Diagnosis) -> str:
     return RESOURCE_WORDS[found.resource] + (", survived" if found.survived else "")
 
 
-def card_blocks(numbers: Numbers) -> list[Block]:
-    """The bar and its legend. Without enough numbers for a bar, a list of those there are."""
-    bar = _bar(numbers)
+def card_blocks(numbers: Numbers, *, drawn: bool = False) -> list[Block]:
+    """The bar and its legend. Where a chart has it, or without enough numbers, those there are."""
+    bar = None if drawn else _bar(numbers)
     pairs = _legend(numbers, signs=bar is not None)
     if bar is not None:
         return [Verbatim((bar,)), Facts(tuple(pairs))]
@@ -271,9 +269,9 @@ def card_blocks(numbers: Numbers) -> list[Block]:
 
 def _bar(numbers: Numbers) -> str | None:
     """# this process, = others, . free, ! requested beyond that. None if it does not add up."""
-    total, free = numbers.capacity_bytes, numbers.free_bytes
+    total, free = numbers.capacity_bytes or 0, numbers.free_bytes or 0
     others = numbers.other_processes_bytes or 0
-    if not total or free is None or free + others > total:
+    if not numbers.adds_up:
         return None
     cells = {sign: round(size / total * _BAR) for sign, size in (("=", others), (".", free))}
     body = "#" * max(0, _BAR - sum(cells.values())) + "=" * cells["="] + "." * cells["."]

@@ -100,8 +100,9 @@ def parts_of(report: Report) -> list[Part]:
     if page.parts is not None:
         parts: list[Part] = _named(page.parts)(report)
         return parts
-    first, *others = sections_of(report, Look())
-    return [Part("summary", "", (first,)), Part("report", "Report", tuple(others))]
+    first, *others = sections_of(report, Look(drawn=True))
+    chart = Part("memory", "Memory", charts=("request",))
+    return [Part("summary", "", (first,)), chart, Part("report", "Report", tuple(others))]
 
 
 def _named(text: str) -> Any:

@@ -8,9 +8,10 @@ Simulates our own GPU runs (tests/data/measured) and runs that others published
 (tests/data/published_speed.json) and prints predicted and measured tokens a second with the error,
 predicted / measured - 1, then medians and 95th percentiles by stack and method. The order within
 each survey, runs of one source on one card, is judged by Kendall's tau-b over pairs that are more
-than 5 % apart. Rows of low trust are shown and judge nothing. The last tables show what would be
-left of the errors with one time a micro-step beside the operators, taken from the other models of
-the same stack (`speed_rest`). About two minutes on two cores. Exit code 0 when every order is as
+than 5 % apart; `oomdoctor.analysis.ranking` reads how far the errors of one model are apart. Rows
+of low trust are shown and judge nothing. The last tables show what would be left of the errors with
+one time a micro-step beside the operators, taken from the other models of the same stack
+(`speed_rest`). About two minutes on two cores. Exit code 0 when every order is as
 wanted, else 3; 4 when no row was left.
 """
 
@@ -113,6 +114,7 @@ def orders(speeds: Sequence[Speed]) -> list[dict[str, Any]]:
         for name, group in grouped(speeds, key).items():
             predicted = [speed.predicted for speed in group]
             measured = [speed.run.tokens_per_s for speed in group]
+            errors = [speed.error for speed in group]
             judged = all(speed.run.counts for speed in group)
             far = agreement(predicted, measured, least=APART)
             if far.tau_b is None or len(group) < 3:
@@ -124,6 +126,7 @@ def orders(speeds: Sequence[Speed]) -> list[dict[str, Any]]:
                     "rows": len(group),
                     "all_pairs": _tau(agreement(predicted, measured)),
                     "pairs_apart": _tau(far),
+                    "errors_apart": round(max(errors) - min(errors), 4),
                     "met": far.tau_b >= TAU if judged else None,
                 }
             )
@@ -214,11 +217,11 @@ def print_report(speeds: Sequence[Speed], left_out: Mapping[str, str]) -> None:
 
 def _print_orders(found: Iterable[dict[str, Any]]) -> None:
     verdicts = {None: "  not judged", True: "", False: "  missed"}
-    print(f"\n{'order':44} {'rows':>5} {'tau-b':>7} {f'apart > {APART:.0%}':>11}")
+    print(f"\n{'order':44} {'rows':>5} {'tau-b':>7} {f'apart > {APART:.0%}':>11} {'errors':>7}")
     for order in found:
         print(
             f"{order['name']:44} {order['rows']:>5} {order['all_pairs']:>7.3f} "
-            f"{order['pairs_apart']:>11.3f}{verdicts[order['met']]}"
+            f"{order['pairs_apart']:>11.3f} {order['errors_apart']:>7.1%}{verdicts[order['met']]}"
         )
 
 

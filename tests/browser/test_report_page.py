@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from chromium import LOADED, Tab
+from example_diagnoses import GPU, explained
 from example_pages import EVIL, PAGES
 from example_plans import cards_report, sweep_report
 from example_runs import ran_out
@@ -19,7 +20,12 @@ from oomdoctor.render.formats import Style
 
 ROOT = Path(__file__).parents[2]
 AXE = ROOT / "build" / "axe-core" / "axe.min.js"
-MORE = {"cards": cards_report, "sweep": sweep_report, "run": ran_out}
+MORE = {
+    "cards": cards_report,
+    "sweep": sweep_report,
+    "run": ran_out,
+    "explain": lambda: explained(GPU),
+}
 ALL = {**PAGES, **MORE}
 pytestmark = pytest.mark.slow
 

@@ -141,6 +141,18 @@ class Numbers:
     allowed_bytes: int | None = None
     other_processes_bytes: int | None = None
 
+    @property
+    def used_bytes(self) -> int:
+        """What all processes held; 0 if that is unknown."""
+        return (self.capacity_bytes or 0) - (self.free_bytes or 0) if self.adds_up else 0
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether the size of the GPU is known, and what of it was free."""
+        if not self.capacity_bytes or self.free_bytes is None:
+            return False
+        return self.free_bytes + (self.other_processes_bytes or 0) <= self.capacity_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class Tensor:

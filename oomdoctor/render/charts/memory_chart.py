@@ -26,12 +26,15 @@ from oomdoctor.units import DASH, format_bytes
 
 _BEYOND = 1.5  # a bar ends there, in multiples of what is usable
 _FAR = 3  # a limit that is so many times the highest peak is not drawn
-_MOST = 28  # bars; a chart fits on a sheet of paper
+MOST = 28  # bars; a chart fits on a sheet of paper
 _LABELS: dict[Size, int] = {"wide": 34, "narrow": 30}
 _ROW: dict[Size, int] = {"wide": 30, "narrow": 46}
 _LEGEND_LINE = 21
 _AXIS = 46  # pixels below the bars
 _LEGEND_COLUMNS: dict[Size, int] = {"wide": 5, "narrow": 2}
+
+Limit = tuple[int, str]
+"""What must not be exceeded, in bytes, and the word for it."""
 
 
 def memory_chart(report: Report) -> Chart | None:
@@ -39,14 +42,15 @@ def memory_chart(report: Report) -> Chart | None:
     peaks = peaks_of(report)
     if not peaks:
         return None
-    drawn = peaks[:_MOST]
+    drawn, budget = peaks[:MOST], report.budget
+    limit = None if budget is None else (budget.usable_bytes, "usable")
     return Chart(
         "memory",
         "Memory at the peak",
-        _says(peaks, report.budget),
+        _says(peaks, budget),
         _grid(peaks),
-        partial(_draw, drawn, report.budget),
-        partial(_height, drawn),
+        partial(draw_peaks, drawn, limit),
+        partial(height_of, drawn),
     )
 
 
@@ -54,8 +58,8 @@ def _says(peaks: Sequence[Peak], budget: Budget | None) -> str:
     text = f"Peak memory of {counted(len(peaks), 'configuration')} by category"
     if budget is not None:
         text += f"; {format_bytes(budget.usable_bytes)} is usable"
-    if len(peaks) > _MOST:
-        text += f"; the first {_MOST} are drawn"
+    if len(peaks) > MOST:
+        text += f"; the first {MOST} are drawn"
     own = "Each bar is at its own micro-batch size (mb)." if sizes_differ(peaks) else None
     return " ".join(filter(None, (f"{text}.", own, least_at_one(peaks))))
 
@@ -92,21 +96,23 @@ def _head(peaks: Sequence[Peak], size: Size) -> int:
     return _LEGEND_LINE * lines + 30
 
 
-def _height(peaks: Sequence[Peak], size: Size) -> int:
+def height_of(peaks: Sequence[Peak], size: Size) -> int:
+    """The height of the chart of some peaks."""
     return _head(peaks, size) + _ROW[size] * len(peaks) + _AXIS
 
 
-def _draw(peaks: Sequence[Peak], budget: Budget | None, figure: Any, size: Size) -> None:
-    height, head = _height(peaks, size), _head(peaks, size)
-    names, top = [_name(peak, "wide") for peak in peaks], _top(peaks, budget)
+def draw_peaks(peaks: Sequence[Peak], limit: Limit | None, figure: Any, size: Size) -> None:
+    """Draw a bar for each peak, and the limit as a line across them."""
+    height, head = height_of(peaks, size), _head(peaks, size)
+    names, top = [_name(peak, "wide") for peak in peaks], _top(peaks, limit)
     right = look.END[size]
     axes = look.rows_in(figure, size, height, names, top, right=right, head=head, foot=_AXIS)
     _bars(axes, peaks, top, size)
     look.byte_axis(axes, "x")
     _mark_size_one(axes, peaks, size)
     _label(axes, peaks, top, size)
-    if budget is not None and budget.usable_bytes < top:
-        _mark_usable(axes, budget.usable_bytes, top)
+    if limit is not None and limit[0] < top:
+        _mark_limit(axes, limit, top)
     look.legend(figure, *_legend(peaks), _LEGEND_COLUMNS[size], height)
 
 
@@ -116,16 +122,14 @@ def _name(peak: Peak, size: Size) -> str:
     return look.elided(one_line(peak.label), _LABELS[size] - len(about)) + about
 
 
-def _top(peaks: Sequence[Peak], budget: Budget | None) -> float:
+def _top(peaks: Sequence[Peak], limit: Limit | None) -> float:
     highest = max(peak.total for peak in peaks)
-    if budget is None:
-        return highest * 1.04
-    if budget.usable_bytes > highest * _FAR:
+    if limit is None or limit[0] > highest * _FAR:
         return highest * 1.04
     fitting = max((peak.total for peak in peaks if peak.fits), default=0)
     return min(
-        max(highest * 1.04, budget.usable_bytes * 1.12),
-        max(budget.usable_bytes * _BEYOND, fitting * 1.04),
+        max(highest * 1.04, limit[0] * 1.12),
+        max(limit[0] * _BEYOND, fitting * 1.04),
     )
 
 
@@ -164,8 +168,9 @@ def _label(axes: Any, peaks: Sequence[Peak], top: float, size: Size) -> None:
         look.end_row(axes, number, text, top, size, color=color, **narrow)
 
 
-def _mark_usable(axes: Any, usable: int, top: float) -> None:
-    axes.axvline(usable, color=ink("alarm"), linewidth=1.6, zorder=3)
-    side = "right" if usable > top * 0.6 else "left" if usable < top * 0.2 else "center"
-    look.note(axes, f"{format_bytes(usable)} usable", (usable, 1), (0, 4), ha=side, va="bottom",
+def _mark_limit(axes: Any, limit: Limit, top: float) -> None:
+    at, word = limit
+    axes.axvline(at, color=ink("alarm"), linewidth=1.6, zorder=3)
+    side = "right" if at > top * 0.6 else "left" if at < top * 0.2 else "center"
+    look.note(axes, f"{format_bytes(at)} {word}", (at, 1), (0, 4), ha=side, va="bottom",
               xycoords=("data", "axes fraction"), color=ink("alarm"))  # fmt: skip

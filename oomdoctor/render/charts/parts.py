@@ -20,11 +20,13 @@ from oomdoctor.render.text import one_line
 from oomdoctor.units import DASH, format_bytes
 
 # The words and the letters of parts that are no categories. `whole` are tensors of unknown
-# categories, `reserved` is what the allocator holds without using it.
+# categories, `reserved` is what the allocator holds without using it. The last two are of messages.
 _OTHERS = {
     "whole": ("tensors", "t"),
     "reserved": ("cached", "-"),
     "context": ("CUDA and libraries", "c"),
+    "others": ("other processes", "="),
+    "request": ("requested", "!"),
 }
 _PARTS = {name: (TABLE[name].words, TABLE[name].sign) for name in BREAKDOWN} | _OTHERS
 PART_WORDS: dict[Role, str] = {name: words for name, (words, _) in _PARTS.items()}

@@ -159,7 +159,9 @@ def _grid(grid: Grid) -> dict[str, object]:
 def title_of(report: Report) -> str:
     """`meta-llama/Llama-3.1-8B on A100 80GB`; the command where there is no model."""
     if report.model is None:
-        what = " ".join(report.command_line) or report.source or ""
+        logs = {found.source for found in report.diagnoses}
+        one = logs.pop() if len(logs) == 1 else ""
+        what = " ".join(report.command_line) or report.source or one
         return one_line(what) or f"oomdoctor {report.command}"
     where = f" on {len(report.cards)} cards" if len(report.cards) > 1 else on_device(report)
     return one_line(f"{report.model.id}{where}")

@@ -193,7 +193,7 @@ def _why_borderline(results: list[ProbeResult], reasons: list[str]) -> list[str]
 
 
 def _tied(report: Report, results: list[ProbeResult]) -> str:
-    """Which ranks are equal within the error of the estimates; empty if none are."""
+    """Which ranks have speeds too close to call; empty if there are none."""
     if report.request is None or ranked_by(results, report.request.rank_by) != "throughput":
         return ""
     places = {key: number for number, key in enumerate(report.ranking, 1)}
@@ -202,7 +202,7 @@ def _tied(report: Report, results: list[ProbeResult]) -> str:
     if not spans:
         return ""
     ranges = [f"{min(span)} {'and' if len(span) == 2 else 'to'} {max(span)}" for span in spans]
-    return f"; ranks {', '.join(ranges)} differ by less, and more free memory goes first"
+    return f"; ranks {', '.join(ranges)} are too close to call, so more free memory goes first"
 
 
 def _not_run(

@@ -8,10 +8,12 @@ from dataclasses import replace
 from datetime import datetime
 
 import pytest
-from analysis_make import GIB, result
+from analysis_make import GIB, measurement, result
 
 from oomdoctor.analysis.ranking import best, in_order, rank, ranked_by, ties, without_speed
 from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.job.measurement import Timing
+from oomdoctor.records.job.result import ProbeResult
 from oomdoctor.records.report.report import Picks, bare_report
 
 FAST = result("fast", tokens_per_s=1000.0, peak_device_bytes=20 * GIB, max_micro_batch_size=4)
@@ -184,8 +186,42 @@ def test_estimates_that_overlap_are_equal_and_the_leaner_goes_first():
     assert rank(rows, "throughput").order == ("lean", "middle", "full card", "slow")
     reasons = rank(rows, "throughput").reasons
     assert reasons["full card"] == "the fastest of 4: 1,000 tokens/s"
-    assert reasons["lean"].startswith("0.95x the speed of the fastest, which is within the error")
-    assert "within" not in reasons["slow"]
+    assert reasons["lean"].startswith("0.95x the speed of the fastest, too close to call")
+    assert "too close" not in reasons["slow"]
+
+
+def waiting(row: ProbeResult, limit: str, **changes: object) -> ProbeResult:
+    """The estimate of a step that waits for the device or the host."""
+    timing = Timing(1.0, 0.3, 1.0, 0.3, 1.0, 0, 0, "estimated", None, limit)
+    config = replace(row.config, **changes)
+    return replace(row, config=config, measurement=measurement(times=timing))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "changes", "order"),
+    [
+        ("device", "device", {}, ("full", "lora")),
+        ("device", "host", {}, ("lora", "full")),
+        ("host", "host", {}, ("full", "lora")),
+        ("device", "device", {"weights_dtype": "float32"}, ("lora", "full")),
+        ("device", "device", {"sharding": "fsdp", "world_size": 2}, ("lora", "full")),
+    ],
+)
+def test_what_errors_share_makes_no_tie(first, second, changes, order):
+    """A card that is slower than published is so for both: 30% does not hide 20%."""
+    rows = (
+        waiting(estimated("full", 1000.0, 0.3, 70), first),
+        waiting(estimated("lora", 800.0, 0.3, 20, "lora"), second, **changes),
+    )
+    assert rank(rows, "throughput").order == order
+
+
+def test_close_estimates_are_a_tie_even_with_shared_errors():
+    rows = tuple(
+        waiting(estimated(str(rate), rate, 0.3, peak), "device")
+        for rate, peak in ((1000.0, 70), (900.0, 20))
+    )
+    assert rank(rows, "throughput").order == ("900.0", "1000.0")
 
 
 def test_a_group_is_led_by_its_fastest_and_overlaps_do_not_add_up():

@@ -170,12 +170,12 @@ def test_ranks_that_differ_by_less_than_the_error_are_told_once() -> None:
     report = PLANS["plan"]()
     rows = {row.key: replace(row, speed_state="estimated") for row in report.results}
     first, second = report.ranking
-    assert "differ by less" not in plain(report)
+    assert "too close to call" not in plain(report)
     rows[second] = replace(rows[second], tokens_per_s=(rows[first].tokens_per_s or 0.0) * 0.9)
     text = plain(replace(report, results=tuple(rows.values())))
     assert (
-        "+- is the error of the estimate; ranks 1 and 2 differ by less, and more free memory goes "
-        "first."
+        "+- is the error of the estimate; ranks 1 and 2 are too close to call, so more free memory "
+        "goes first."
     ) in text
 
 
