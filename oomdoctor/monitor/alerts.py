@@ -12,6 +12,7 @@ from typing import Literal
 
 from oomdoctor.analysis.memory.trend import Growth, Trend
 from oomdoctor.monitor.readings import Reading
+from oomdoctor.package_data import data_of
 from oomdoctor.units import format_bytes, format_percent, format_seconds
 
 AlertKind = Literal["near_limit", "growth", "larger_steps", "fragmentation", "cycles", "pinned"]
@@ -20,15 +21,7 @@ AlertKind = Literal["near_limit", "growth", "larger_steps", "fragmentation", "cy
 _FAR = 50
 SHARE_OF_RISE = 0.5  # what garbage collection gives back of a rise that was no leak
 
-_CAUSES: dict[AlertKind, str] = {
-    "growth": "Something keeps tensors of past steps: a loss that is added up without .item(), "
-    "outputs in a list, or batches that become larger. To see the line, write a memory snapshot "
-    "and run `oomdoctor snapshot` on it.",
-    "larger_steps": "The steps themselves need more and more, and give it back: do batches become "
-    "longer?",
-    "fragmentation": "Tensors do not grow, but what torch reserves for them does. "
-    "PYTORCH_ALLOC_CONF=expandable_segments:True helps against fragmentation.",
-}
+_CAUSES: dict[AlertKind, str] = data_of("alerts.toml")
 
 
 @dataclass(frozen=True, slots=True)

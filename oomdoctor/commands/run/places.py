@@ -17,19 +17,13 @@ from typing import Any
 
 from oomdoctor.analysis.frames import meaning, phase_of
 from oomdoctor.analysis.own_code import is_ours, is_own
+from oomdoctor.package_data import data_of, in_tuples
 from oomdoctor.records.report.diagnosis import Frame, ReadPhase
 from oomdoctor.records.report.run import Place, UnknownBranch
 
 _HOOKED: tuple[ReadPhase, ...] = ("load", "forward", "loss", "backward", "optimizer", "eval")
 # A function of a library that says more than the hooks do: a part of its file, its name, the phase.
-_FUNCTIONS: tuple[tuple[str, str, ReadPhase], ...] = (
-    ("clip_grad", "", "clip"),
-    ("", "clip_grad_norm_", "clip"),
-    ("", "from_pretrained", "load"),
-    ("transformers/generation", "generate", "generate"),
-    ("", "evaluation_loop", "eval"),
-    ("", "state_dict", "save"),
-)
+_FUNCTIONS: tuple[tuple[str, str, ReadPhase], ...] = in_tuples(data_of("phases.toml")["functions"])
 _SHOWN_FRAMES = 40
 _ALL_FRAMES = 60  # what the record keeps of a stack
 # Calls that make a number of a tensor. What only keeps or prints that number decides nothing.
