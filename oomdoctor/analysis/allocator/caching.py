@@ -55,10 +55,10 @@ class CachingAllocator:
         self._gc_bytes = int((threshold or 0) * (limit_bytes or 0)) if collects else None
         self._device = device or Device(capacity_bytes)
         self._pools: dict[int, tuple[Pool, Pool]] = {}
-        self._small, self._large = self.pools_of(0)
+        self._small, self._large = self._pools_of(0)
         self._live: dict[int, Block] = {}
 
-    def pools_of(self, stream: int) -> tuple[Pool, Pool]:
+    def _pools_of(self, stream: int) -> tuple[Pool, Pool]:
         """The small and the large pool of a stream; 0 is the default stream."""
         found = self._pools.get(stream)
         if found is None:
@@ -91,11 +91,11 @@ class CachingAllocator:
         """
         # `round_size` without divisions, inlined: this runs millions of times.
         rounded = round_size(size, self._divisions) if self._divisions else (size + 511) & -512
-        small, large = self.pools_of(stream) if stream else (self._small, self._large)
+        small, large = self._pools_of(stream) if stream else (self._small, self._large)
         pool = small if rounded <= SMALL_LIMIT else large
         found = self._cached(pool, rounded)
         if found is None:
-            found = self.obtain(pool, rounded, size)
+            found = self._obtain(pool, rounded, size)
         if found.size - rounded > pool.keep and rounded < self._split_below:
             rest = found.cut(rounded)
             rest.swap_numbers(found)  # the rest is the old object, what is allocated a new one
@@ -169,7 +169,7 @@ class CachingAllocator:
             return None  # too much would be wasted
         return pool.taken(at)
 
-    def obtain(self, pool: Pool, size: int, asked: int) -> Block:
+    def _obtain(self, pool: Pool, size: int, asked: int) -> Block:
         """A block from the device, if necessary after releasing cached ones (`malloc`).
 
         Raises:
