@@ -18,13 +18,14 @@ from oomdoctor.records.configuration.keys import usual_autocast
 from oomdoctor.records.facts.choices import AUTO
 from oomdoctor.records.report.plan import PlanRequest
 from oomdoctor.records.report.report import SurveyRequest
+from oomdoctor.records.report.searched import SolvedKey
 from oomdoctor.records.report.user_training import YOURS
 from oomdoctor.units import GIB, MIB
 
 _USUAL = TrainConfig()
 _USUAL_TOKENS, _USUAL_EVAL_BATCH = 10**6, 8
 _USUAL_RUNG_LIMIT_S = 600.0
-_SETTINGS = {
+SOLVED_WORDS: dict[SolvedKey, str] = {
     "sequence_length": "seq-len",
     "micro_batch_size": "micro-batch",
     "lora_rank": "lora-rank",
@@ -95,9 +96,9 @@ def _questions(plan: PlanRequest) -> Options:
         "--min-vram": size_text(least) if least is not None else None,
         "--sort": _unless("speed" if plan.prices is None else "cost", plan.sort),
         "--price": plan.prices.source if plan.prices is not None else None,
-        "--sweep": f"{_SETTINGS[sweep.key]}={values}" if sweep is not None else None,
+        "--sweep": f"{SOLVED_WORDS[sweep.key]}={values}" if sweep is not None else None,
         "--why": plan.why,
-        "--solve": _SETTINGS[plan.solve] if plan.solve is not None else None,
+        "--solve": SOLVED_WORDS[plan.solve] if plan.solve is not None else None,
         "--interconnect": _unless("auto", plan.interconnect),
         "--host-memory": size_text(host) if host else None,
     }

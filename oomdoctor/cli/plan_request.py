@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import get_args
 
+from oomdoctor.analysis.command_line import SOLVED_WORDS
 from oomdoctor.cli.ladder_from import with_files
 from oomdoctor.cli.ladder_request import USUAL_SHAPES, common_request, only, read_gpus
 from oomdoctor.cli.option_reader import Reader
@@ -25,10 +26,10 @@ from oomdoctor.system.machine.devices import choose_device
 from oomdoctor.system.machine.nvml import list_gpus
 from oomdoctor.units import format_bytes
 
-_SWEPT: dict[str, SweptKey] = {"seq-len": "sequence_length", "micro-batch": "micro_batch_size"}
+_SOLVED = {word: key for key, word in SOLVED_WORDS.items()}
+_SWEPT: dict[str, SweptKey] = {SOLVED_WORDS[key]: key for key in get_args(SweptKey)}
 _ORDERS: tuple[CardOrder, ...] = get_args(CardOrder)
 _LINKS: tuple[Interconnect, ...] = get_args(Interconnect)
-_SOLVED: dict[str, SolvedKey] = {**_SWEPT, "lora-rank": "lora_rank"}
 _MOST_VALUES = 16
 _RUNG_LIMIT_S = 600.0  # a simulation takes seconds; one that hangs must not block the plan
 
