@@ -25,6 +25,7 @@ extensions = ["myst_parser"]
 source_suffix = {".md": "markdown"}
 root_doc = "index"
 exclude_patterns = ["reports", "examples", "images", "man", "site"]
+smartquotes = False  # "--vram" is typed so, not with a dash
 html_theme = "furo"
 html_static_path = ["site"]
 html_css_files = ["wide.css"]

@@ -98,3 +98,9 @@ def test_only_commands_look_like_commands(site: Path) -> None:
     assert '<span class="go"># this process' in tutorial  # a line of the output, not a root prompt
     claims = (site / "claims.html").read_text(encoding="utf-8")
     assert "python scripts/evaluation/check_claims.py --python .venv-cuda/bin/python" in claims
+
+
+def test_options_keep_their_dashes(site: Path) -> None:
+    """Smart quotes would make a dash of the two hyphens, which no shell takes."""
+    for page in site.glob("*.html"):
+        assert not re.search(r"[–—“”][a-z]", page.read_text(encoding="utf-8")), page.name

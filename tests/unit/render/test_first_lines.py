@@ -6,10 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from example_diagnoses import EXPLAINED
 from example_gpu import gpu_report
 from example_many_gpus import fewest_report
 from example_plans import cards_report, plan_report, solve_report
 from example_runs import RUNS, fits
+from example_slurm import triage_report
+from example_snapshots import grows, ran_out
 
 from oomdoctor.records.report.report import Report
 from oomdoctor.records.report.run import SmallestGpu
@@ -38,6 +41,12 @@ def own_report(*, fits: bool) -> Report:
         ("how long?", solve_report, ("Largest sequence length: 131,072",)),
         ("how many?", fewest_report, ("Fewest GPUs: 9 x H100",)),
         ("what ran out?", RUNS["run-oom"], ("Out of GPU memory",)),
+        ("does my script fit?", fits, ("Fits on ",)),
+        ("what ran out?", EXPLAINED["explain-gpu"], ("Out of GPU memory", "4.00 GiB more than")),
+        ("what to change first?", EXPLAINED["explain-gpu"], ("Do this first: ",)),
+        ("why did my jobs die?", triage_report, ("2 of 4 jobs", "ran out of memory")),
+        ("why does it grow?", grows, ("3.00 MiB",)),
+        ("what ran out, by a snapshot?", ran_out, ("tried to allocate 64.0 MiB",)),
     ],
 )
 def test_the_answer_stands_first(
