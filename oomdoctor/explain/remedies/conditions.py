@@ -247,8 +247,7 @@ WHEN: Mapping[str, Condition] = {
     "smaller_batch": _many_sequences,
     "checkpointing": lambda case: _not_checkpointed(case) and not case.one_buffer,
     "offload_activations": lambda case: (
-        (case.batch == 1 or case.setup.get("activation_checkpointing") not in (None, "none"))
-        and case.phase in ("forward", "backward", "loss")
+        case.batch == 1 or case.setup.get("activation_checkpointing") not in (None, "none")
     ),
     "shorter_sequence": _long_sequences,
     "adamw_8bit": lambda case: _wide_states(case) and _quantizes(case),
@@ -261,14 +260,10 @@ WHEN: Mapping[str, Condition] = {
     "qlora": lambda case: _quantisable(case) and _quantizes(case),
     "half_weights": _wide_weights,
     "quantized_load": lambda case: _unquantized(case) and _quantizes(case),
-    "device_map": lambda case: (
-        case.phase in _LOADS and not _launched(case) and case.dialect != "mps"
-    ),
+    "device_map": lambda case: not _launched(case) and case.dialect != "mps",
     "zero_grad_none": lambda case: not case.shows(r"transformers/trainer\.py"),
-    "eval_to_host": lambda case: (
-        case.phase == "eval" and case.setup.get("eval_accumulation_steps") is None
-    ),
-    "smaller_eval": lambda case: case.phase == "eval" and case.setup.get("eval_batch_size") != 1,
+    "eval_to_host": lambda case: case.setup.get("eval_accumulation_steps") is None,
+    "smaller_eval": lambda case: case.setup.get("eval_batch_size") != 1,
     "no_grad": _without_gradients,
     "more_job_memory": _scheduled,
     "more_host_memory": _can_swap,

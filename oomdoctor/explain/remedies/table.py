@@ -98,16 +98,8 @@ _EFFECTS: Mapping[str, Callable[[Case], Effect]] = {
     "smaller_batch": _smaller_batch,
     "shorter_sequence": _shorter,
     "fused_optimizer": _temporaries,
-    "shard": lambda case: difference(
-        case,
-        {"sharding": "fsdp"},
-        "weights, gradients and optimizer states are split across the GPUs",
-    ),
     "half_weights": _half,
     "no_reference_copy": _one_copy,
-    "smaller_eval": lambda case: difference(
-        case, {}, "no gradients involved; only the speed changes", 0.5
-    ),
 }
 
 
@@ -117,7 +109,7 @@ def _effect(key: str, said: Mapping[str, Any]) -> Callable[[Case], Effect]:
     if "rule" in said:
         return lambda _: Effect(None, "rule", said["rule"])
     changes = said.get("changes", said.get("settings", {}))
-    return lambda case: difference(case, changes, said["saves"])
+    return lambda case: difference(case, changes, said["saves"], said.get("request", 0.0))
 
 
 def _when(key: str, said: Mapping[str, Any]) -> Iterator[Callable[[Case], object]]:
