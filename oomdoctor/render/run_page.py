@@ -36,6 +36,7 @@ _NO_VALUES = (
     "neither do times."
 )
 _BUT = " except for what the warnings name"
+_UNLESS = ", unless a line that reads unknown values decides about it"
 _RANGE = (
     "Emulated: memory is not exact, because sizes depend on values that no kernel computed. Losses "
     "and times mean nothing either."
@@ -129,7 +130,9 @@ def _head(report: Report) -> list[Block]:
             same = _is_sure(ends) and ends.lower_bytes == ends.upper_bytes is not None
             parts.append(Note(_SAME if same else _RANGE))
         else:
-            parts.append(Note(_NO_VALUES.format(but=_BUT if inexact else "")))
+            decided = any(rank.unknown_branches for rank in report.ranks)
+            but = (_BUT if inexact else "") + (_UNLESS if decided else "")
+            parts.append(Note(_NO_VALUES.format(but=but)))
     return parts
 
 

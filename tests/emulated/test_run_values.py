@@ -140,9 +140,12 @@ def test_zeros_that_end_the_command_and_the_most_that_does(watched: Watched) -> 
         "y = torch.empty(int(score.mean().item() * 1000), device='cuda')",
         weekly("y = torch.empty(int(score[:100].tolist()[7]), device='cuda')"),
         weekly("y = torch.arange(score[0], device='cuda')"),
+        "y = x[(score.cpu() > 0.5).to('cuda')]",
+        "import helper; y = helper.cut(x, score.mean().item())",
     ],
 )
 def test_what_no_shape_limits_is_named(watched: Watched, line: str) -> None:
+    (watched.folder / "helper.py").write_text("def cut(x, n): return x[: int(len(x) * n)].clone()")
     report, _, error = watched.run("RTX 4090", START + line)
     assert report.unknown_sizes is not None
     assert [one.bounded for one in report.unknown_sizes.sizes] == [False]

@@ -10,7 +10,7 @@ from oomdoctor.commands.run.diagnosis import last_words
 from oomdoctor.commands.run.places import is_only_logged, only_saves, shown_file
 from oomdoctor.commands.run.rank_records import Process, ran_out
 from oomdoctor.commands.run.session import WatchRequest, line_of
-from oomdoctor.commands.run.whole_numbers import may_become_size
+from oomdoctor.commands.run.whole_numbers import may_become_size, result_may_become_size
 from oomdoctor.records.report.report import Report
 from oomdoctor.records.report.run import UnknownSize, UnknownSizes
 
@@ -24,9 +24,10 @@ def unknown_sizes(request: WatchRequest, processes: Sequence[Process]) -> Unknow
     counts: dict[tuple[str, int, str, bool], int] = {}
     opened = set()
     for process in processes:
+        own_files = tuple(process.record["own_files"])
         for read in process.record["unknown_reads"]:
             sized = read["read"] == "size"
-            if not sized and not _may_size(read):
+            if not sized and not _may_size(read, own_files):
                 continue
             key = (shown_file(read["file"]), read["line"], read["operator"], sized)
             counts[key] = counts.get(key, 0) + read["count"]
@@ -43,15 +44,19 @@ def unknown_sizes(request: WatchRequest, processes: Sequence[Process]) -> Unknow
     return UnknownSizes(request.assumed or _ZEROS, sizes, failed=failed) if sizes else None
 
 
-def _may_size(read: dict[str, Any]) -> bool:
+def _may_size(read: dict[str, Any], own_files: tuple[str, ...]) -> bool:
     """Whether the command may allocate by a number that it read."""
     place = read["inner_file"], read["inner_line"]
     if only_saves(read["inner_file"]):
         return False
     if read["read"] == "integer":
         return not is_only_logged(*place)
-    own = read["inner_file"] == read["file"]
-    return read["read"] in ("number", "numbers") and may_become_size(*place, own=own)
+    if read["read"] not in ("number", "numbers"):
+        return False
+    if read["inner_file"] == read["file"]:
+        return may_become_size(*place, own=True, files=own_files)
+    line = read["file"], read["line"]
+    return may_become_size(*place, own=False) or result_may_become_size(*line, own_files)
 
 
 def needs_most(request: WatchRequest, report: Report) -> bool:

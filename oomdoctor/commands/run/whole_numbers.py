@@ -1,8 +1,8 @@
 """Whether a floating-point number that a line reads from the device may become a size.
 
-A size is an integer, so somewhere such a number is rounded: `int(x.item())`. The number is followed
-by name through the file of the read: through variables where Python would find them, attributes,
-arguments of functions and what these return.
+A size is an integer, so somewhere such a number is rounded: `int(x.item())`. Or elements are chosen
+by it: `rows[scores > 0.5]`. The number is followed by name through all files of the user: through
+variables where Python would find them, attributes, arguments of functions and what these return.
 """
 
 from __future__ import annotations
@@ -16,114 +16,205 @@ from oomdoctor.commands.run.places import name_of_call
 
 _CASTS = frozenset({"int", "long", "astype", "int32", "int64"})
 _ROUNDS = _CASTS | {"round", "ceil", "floor", "trunc", "rint", "range", "arange"}
-_KEEPS = frozenset({"append", "extend", "add", "insert", "setdefault"})
-# What these calls return does not depend on the number itself.
-_FORGETS = frozenset({"len", "isinstance", "type", "id", "str", "isnan", "isinf", "isfinite"})
+_KEEPS = frozenset(
+    {"append", "appendleft", "extend", "add", "insert", "put", "setdefault", "update"}
+)
+# They make a selection of a mask, or take it to the device, where it selects.
+_SELECTS = frozenset(
+    {"where", "nonzero", "flatnonzero", "argwhere", "compress", "extract", "masked_select"}
+    | {"tensor", "as_tensor", "from_numpy", "to", "cuda"}
+)
+# What these calls and attributes give does not depend on the number itself.
+_FORGETS = frozenset(
+    {"len", "isinstance", "type", "id", "str", "isnan", "isinf", "isfinite", "size"}
+)
+_SHAPES = frozenset({"shape", "ndim", "dtype", "device"})
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _ASSIGNS = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.NamedExpr)
-_PASS_ON = (*_ASSIGNS, ast.Call, ast.For, ast.comprehension, ast.Return)
+_GIVES_BACK = (ast.Return, ast.Yield)
+_PASS_ON = (*_ASSIGNS, *_GIVES_BACK, ast.Call, ast.For, ast.comprehension, ast.Subscript)
 _Scope = tuple[ast.AST, ...]
 """The functions around a piece of code, from the outermost."""
+_Place = tuple[ast.AST, _Scope, str]
+"""A piece of code, the functions around it, and its file."""
 _Name = tuple[ast.AST | None, str]
 """The function that a variable belongs to, None for attributes and all others, and its name."""
 
 
 @cache
-def may_become_size(file: str, line: int, *, own: bool) -> bool:
+def may_become_size(file: str, line: int, *, own: bool, files: tuple[str, ...] = ()) -> bool:
     """Whether a number that is read at a line is rounded there or later, and not only for a log.
 
-    In a file that is not the user's own, only the function of the line is looked at: names of
-    attributes mean too much in a large library.
+    Or whether it chooses elements of a list or an array. `files` are the user's other files. In a
+    file that is not the user's own, only the function of the line is looked at: names of attributes
+    mean too much in a large library.
     """
-    read, tree = places.code_at(file, line), places.tree_of(file)
-    if read is None or tree is None:
+    read = places.code_at(file, line)
+    if read is None:
         return False
-    flow = _Flow(tree, read, everywhere=own)
-    flow.follow()
-    rounded = (call for call in flow.rounding() if not places.is_only_logged(file, call.lineno))
-    return any(rounded)
+    parts = [node for node in places.parts_of(read) if isinstance(node, ast.expr)]
+    calls = [node for node in parts if name_of_call(node) in places.NUMBERS]
+    flow = _Flow((file, *files) if own else (file,), set(calls or parts))
+    return flow.ends_in_size(within=None if own else read)
+
+
+@cache
+def result_may_become_size(file: str, line: int, files: tuple[str, ...]) -> bool:
+    """The same of what a library that reads the number returns to a line of the user's."""
+    read = places.code_at(file, line)
+    if not isinstance(read, (*_ASSIGNS, ast.Return)) or read.value is None:
+        return False
+    return _Flow((file, *files), {read.value}).ends_in_size()
+
+
+class _Code:
+    """What files consist of: where names are used, and which functions and classes there are."""
+
+    def __init__(self, files: tuple[str, ...]) -> None:
+        self.uses: dict[str, list[_Place]] = {}
+        self.scopes: dict[ast.AST, _Scope] = {}
+        self.functions: dict[str, list[ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda]] = {}
+        self.classes: dict[str, list[ast.ClassDef]] = {}
+        self.bound: set[tuple[ast.AST, str]] = set()
+        self._places: list[_Place] = []
+        elsewhere: set[tuple[ast.AST, str]] = set()
+        for file in dict.fromkeys(files):
+            waiting: list[tuple[ast.AST, _Scope]] = [(places.tree_of(file) or ast.Pass(), ())]
+            while waiting:
+                node, scope = waiting.pop()
+                self._read(node, scope, file)
+                if scope and isinstance(node, ast.Global | ast.Nonlocal):
+                    elsewhere.update((scope[-1], name) for name in node.names)
+                inner = (*scope, node) if isinstance(node, _FUNCTIONS) else scope
+                waiting += ((child, inner) for child in ast.iter_child_nodes(node))
+        self.bound -= elsewhere
+
+    def places_of(self, nodes: set[ast.AST]) -> list[_Place]:
+        """The places that pieces of code are in."""
+        found = [(place, ast.walk(part)) for place in self._places for part in _heads(place[0])]
+        return [place for place, parts in found if any(part in nodes for part in parts)]
+
+    def _read(self, node: ast.AST, scope: _Scope, file: str) -> None:
+        self.scopes[node] = scope
+        if isinstance(node, _PASS_ON):
+            place = (node, scope, file)
+            self._places.append(place)
+            parts = [part for head in _heads(node) for part in ast.walk(head)]
+            for name in {_named(part) for part in parts} - {""}:
+                self.uses.setdefault(name, []).append(place)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            self.functions.setdefault(node.name, []).append(node)
+        elif isinstance(node, ast.ClassDef):
+            self.classes.setdefault(node.name, []).append(node)
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda):
+            for target in node.targets:
+                self.functions.setdefault(_named(target), []).append(node.value)
+        if scope and isinstance(node, ast.arg):
+            self.bound.add((scope[-1], node.arg))
+        elif scope and isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            self.bound.add((scope[-1], node.id))
+
+
+_code = cache(_Code)
 
 
 class _Flow:
-    """The names in a file that a number has reached; `follow` adds all that it can reach."""
+    """What a number has reached: names, each with the number itself or with a mask made of it."""
 
-    def __init__(self, tree: ast.Module, read: ast.AST, *, everywhere: bool) -> None:
-        """The number is what the code `read` makes of a tensor, or else all of it."""
-        parts = [node for node in places.parts_of(read) if isinstance(node, ast.expr)]
-        calls = [node for node in parts if name_of_call(node) in places.NUMBERS]
-        self._sources: set[ast.AST] = set(calls or parts)
-        every = list(_with_scopes(tree, ()))
-        around = next((scope for node, scope in every if node is read), ())
-        where = () if everywhere else around[:1]
-        self._nodes = [
-            (node, scope)
-            for node, scope in every
-            if isinstance(node, _PASS_ON) and scope[: len(where)] == where
-        ]
-        self._functions: dict[str, list[ast.FunctionDef | ast.AsyncFunctionDef]] = {}
-        self._bound: set[tuple[ast.AST, str]] = set()
-        for node, scope in every:
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                self._functions.setdefault(node.name, []).append(node)
-            if scope and isinstance(node, ast.arg):
-                self._bound.add((scope[-1], node.arg))
-            if scope and isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                self._bound.add((scope[-1], node.id))
-        self._reached: set[_Name] = set()
+    def __init__(self, files: tuple[str, ...], sources: set[ast.AST]) -> None:
+        """The number is what the code `sources` gives."""
+        self._code = _code(files)
+        self._sources = sources
+        self._reached: set[tuple[_Name, bool]] = set()
 
-    def follow(self) -> None:
-        """Pass the number on until no name is new."""
-        size = -1
-        while size < len(self._reached):
-            size = len(self._reached)
-            for node, scope in self._nodes:
-                self._reached.update(self._given(node, scope))
+    def ends_in_size(self, within: ast.AST | None = None) -> bool:
+        """Whether the number is rounded, or selects, anywhere that it reaches.
 
-    def rounding(self) -> Iterator[ast.Call]:
-        """The calls that make an integer of the number; `round(x, 4)` makes none."""
-        for node, scope in self._nodes:
-            if isinstance(node, ast.Call) and (name := name_of_call(node)) in _ROUNDS:
-                keeps_digits = name == "round" and len(node.args) > 1
-                if not keeps_digits and self._is_in(node, scope):
-                    yield node
+        With `within`, only in the outermost function around that code.
+        """
+        inside = None if within is None else self._code.scopes.get(within, ())[:1]
+        waiting = self._code.places_of(self._sources)
+        while waiting:
+            new: set[tuple[_Name, bool]] = set()
+            for node, scope, file in waiting:
+                if inside and scope[:1] != inside:
+                    continue
+                if self._makes_size(node, scope) and not places.is_only_logged(file, _line(node)):
+                    return True
+                new.update(self._given(node, scope))
+            names = {name for (_, name), _ in new - self._reached}
+            self._reached |= new
+            waiting = [place for name in names for place in self._code.uses.get(name, ())]
+        return False
 
-    def _given(self, node: ast.AST, scope: _Scope) -> Iterator[_Name]:
-        """The names that a piece of code gives the number to."""
-        if isinstance(node, ast.Call):
-            if name_of_call(node) in _KEEPS and any(self._is_in(arg, scope) for arg in node.args):
-                yield from self._names(node.func, scope)
-            for function in self._functions.get(name_of_call(node), ()):
-                for argument, value in _arguments(function, node):
-                    if self._is_in(value, scope):
-                        yield function, argument
-        elif isinstance(node, ast.For | ast.comprehension):
-            if self._is_in(node.iter, scope):
-                yield from self._names(node.target, scope)
-        elif isinstance(node, ast.Return):
-            if node.value is not None and self._is_in(node.value, scope):
-                yield None, getattr(scope[-1], "name", "")
-        elif isinstance(node, _ASSIGNS) and node.value and self._is_in(node.value, scope):
-            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                yield from self._names(target, scope)
+    def _makes_size(self, node: ast.AST, scope: _Scope) -> bool:
+        """Whether code makes an integer of the number, or selects by a mask of it.
 
-    def _is_in(self, node: ast.AST, scope: _Scope) -> bool:
-        """Whether the number is in the value of an expression."""
-        if node in self._sources:
-            return True
-        name = name_of_call(node)
-        if name in _FORGETS or isinstance(node, ast.Compare):
+        `round(x, 4)` makes none.
+        """
+        if isinstance(node, ast.Subscript):
+            return isinstance(node.ctx, ast.Load) and True in self._kinds(node.slice, scope)
+        if isinstance(node, ast.comprehension):
+            return any(True in self._kinds(test, scope) for test in node.ifs)
+        if not isinstance(node, ast.Call):
             return False
+        name = name_of_call(node)
+        if name in _SELECTS and any(
+            True in self._kinds(part, scope) for part in (node.func, *node.args)
+        ):
+            return True
+        keeps_digits = name == "round" and len(node.args) > 1
+        rounds = name in _ROUNDS or any(_named(argument) in _ROUNDS for argument in node.args)
+        return rounds and not keeps_digits and False in self._kinds(node, scope)
+
+    def _given(self, node: ast.AST, scope: _Scope) -> Iterator[tuple[_Name, bool]]:
+        """The names that a piece of code gives the number, or a mask, to."""
+        for target, owner, value in self._handed(node, scope):
+            names = [(owner, target)] if isinstance(target, str) else self._names(target, scope)
+            kinds = self._kinds(value, scope)
+            yield from ((name, kind) for name in names for kind in kinds)
+
+    def _handed(
+        self, node: ast.AST, scope: _Scope
+    ) -> Iterator[tuple[ast.AST | str, ast.AST | None, ast.AST]]:
+        """The targets of a piece of code, or names and the functions they are in; what they get."""
+        if isinstance(node, ast.Call):
+            name = name_of_call(node)
+            if name in _KEEPS:
+                given = (*node.args, *(each.value for each in node.keywords))
+                yield from ((node.func, None, value) for value in given)
+            for function in self._code.functions.get(name, ()):
+                yield from ((to, function, value) for to, value in _arguments(function, node))
+            for made in self._code.classes.get(name, ()):
+                yield from _of_new(made, node)
+        elif isinstance(node, ast.For | ast.comprehension):
+            yield node.target, None, node.iter
+        elif isinstance(node, _GIVES_BACK) and node.value is not None and scope:
+            yield getattr(scope[-1], "name", ""), None, node.value
+        elif isinstance(node, _ASSIGNS) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from ((target, None, node.value) for target in targets)
+
+    def _kinds(self, node: ast.AST, scope: _Scope) -> set[bool]:
+        """What is in the value of an expression: the number (False), a mask of it (True)."""
+        if node in self._sources:
+            return {False}
+        name = name_of_call(node)
+        if name in _FORGETS or (isinstance(node, ast.Attribute) and node.attr in _SHAPES):
+            return set()
         named: set[_Name] = {(None, name)} if name else set()
         if isinstance(node, ast.Name | ast.Attribute):
             named.update(self._names(node, scope))
-        if named & self._reached:
-            return True
-        return any(self._is_in(child, scope) for child in ast.iter_child_nodes(node))
+        found = {kind for each in named for kind in (False, True) if (each, kind) in self._reached}
+        for child in ast.iter_child_nodes(node):
+            found |= self._kinds(child, scope)
+        return {True} if found and isinstance(node, ast.Compare) else found
 
     def _names(self, target: ast.AST, scope: _Scope) -> Iterator[_Name]:
         """The names in a target: variables, attributes, and what an element is an element of."""
         if isinstance(target, ast.Name):
-            owners = (each for each in reversed(scope) if (each, target.id) in self._bound)
+            bound = self._code.bound
+            owners = (each for each in reversed(scope) if (each, target.id) in bound)
             yield next(owners, None), target.id
         elif isinstance(target, ast.Attribute) and target.attr not in _KEEPS:
             yield None, target.attr
@@ -135,17 +226,52 @@ class _Flow:
 
 
 def _arguments(
-    function: ast.FunctionDef | ast.AsyncFunctionDef, call: ast.Call
+    function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, call: ast.Call
 ) -> Iterator[tuple[str, ast.expr]]:
-    """The arguments of a function and what a call gives them; without * and **."""
-    names = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
-    if isinstance(call.func, ast.Attribute):
-        names = names[1:]  # self
-    yield from zip(names, call.args, strict=False)
-    yield from ((each.arg, each.value) for each in call.keywords if each.arg)
+    """The arguments of a function and what a call gives them."""
+    args = function.args
+    names = [each.arg for each in (*args.posonlyargs, *args.args)]
+    names = names[1:] if names[:1] in (["self"], ["cls"]) else names
+    rest = [each.arg for each in (args.vararg, args.kwarg) if each is not None]
+    for place, value in enumerate(call.args):
+        if isinstance(value, ast.Starred):
+            yield from ((name, value.value) for name in (*names[place:], *rest))
+        elif place < len(names):
+            yield names[place], value
+        elif args.vararg is not None:
+            yield args.vararg.arg, value
+    known = {*names, *(each.arg for each in args.kwonlyargs)}
+    for keyword in call.keywords:
+        if keyword.arg in known:
+            yield str(keyword.arg), keyword.value
+        elif keyword.arg is None:
+            yield from ((name, keyword.value) for name in (*known, *rest))
+        elif args.kwarg is not None:
+            yield args.kwarg.arg, keyword.value
 
 
-def _with_scopes(node: ast.AST, scope: _Scope) -> Iterator[tuple[ast.AST, _Scope]]:
-    for child in ast.iter_child_nodes(node):
-        yield child, scope
-        yield from _with_scopes(child, (*scope, child) if isinstance(child, _FUNCTIONS) else scope)
+def _of_new(made: ast.ClassDef, call: ast.Call) -> Iterator[tuple[str, ast.AST | None, ast.AST]]:
+    """What a call of a class gives: arguments of its `__init__`, or else its fields."""
+    starts = [each for each in made.body if getattr(each, "name", "") == "__init__"]
+    for start in starts:
+        if isinstance(start, ast.FunctionDef):
+            yield from ((name, start, value) for name, value in _arguments(start, call))
+    if not starts:
+        fields = [_named(each.target) for each in made.body if isinstance(each, ast.AnnAssign)]
+        yield from ((name, None, value) for name, value in zip(fields, call.args, strict=False))
+        yield from ((each.arg, None, each.value) for each in call.keywords if each.arg)
+
+
+def _named(node: ast.AST) -> str:
+    return str(getattr(node, "attr", None) or getattr(node, "id", ""))
+
+
+def _line(node: ast.AST) -> int:
+    return int(getattr(node.iter if isinstance(node, ast.comprehension) else node, "lineno", 0))
+
+
+def _heads(node: ast.AST) -> list[ast.AST]:
+    """A piece of code without the body of a loop."""
+    if isinstance(node, ast.For):
+        return [node.target, node.iter]
+    return [node]

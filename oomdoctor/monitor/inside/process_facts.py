@@ -24,10 +24,9 @@ _LIBRARIES = (
 )
 _AUDIT = "LD_AUDIT"  # names a library beside that of the emulated device
 _DEVICE = "libemugpu.so"
-# What a read gives, by the device's number for it, and how many bytes are more than a few of them:
-# more is data that is kept or saved.
+# What a read gives, by the device's number for it, and how many bytes are more than a few of them.
+# More numbers decide only together, more integers are data that is kept or saved.
 _READS = (("number", 64), ("truth", 64), ("integer", 16384), ("size", 1 << 40))
-_MOST_NUMBERS = 16384  # bytes; more decide nothing one by one
 _MADE_UP = 2  # the worth of a value that was chosen as a training might have it; below it is none
 _MOST_LINES = 200
 _MOST_FRAMES = 80
@@ -97,6 +96,14 @@ def is_own_here(file: str, script: str | None) -> bool:
     return is_own(file, library_folders(), script)
 
 
+def own_files() -> list[str]:
+    """The files of the user's own code that this process has loaded."""
+    folders, script = library_folders(), script_file()
+    loaded = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    files = {str(file) for file in (*loaded, script) if file is not None}
+    return sorted(f for f in files if f.endswith(".py") and is_own(f, folders, script))
+
+
 def outside_bytes(device: int) -> int:
     """Bytes of the device that are in use, but not by this process's allocator."""
     import torch
@@ -137,7 +144,7 @@ def _on_read(address: int, size: int, worth: int, operator: bytes | None, read: 
     with suppress(Exception):
         kind, most = _READS[read]
         if size > most:
-            if kind != "number" or size > _MOST_NUMBERS:
+            if kind != "number":
                 return
             kind = "numbers"
         user, inner = _places()

@@ -278,6 +278,7 @@ class Watch:
             "ooms": self._ooms,
             "past": self._memory.past,
             "unknown_reads": process_facts.unknown_reads(),
+            "own_files": process_facts.own_files() if ended else [],
             "notes": self._notes,
             "script": ending.script_file(),
             "live_log": None if live_log is None else str(live_log),

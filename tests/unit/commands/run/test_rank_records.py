@@ -74,6 +74,7 @@ def _record(**changes: Any) -> dict[str, Any]:
         "exception": None,
         "ooms": [],
         "unknown_reads": [],
+        "own_files": [],
         "library_folders": LIBRARIES,
         "devices": [device],
     }

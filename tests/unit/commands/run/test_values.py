@@ -47,7 +47,16 @@ kept = f"{mask.sum().item()} rows"
 
 
 def _processes(*reads: dict[str, Any]) -> list[Process]:
-    return [Process(0, {"unknown_reads": [{**READ, **read} for read in reads], "exception": None})]
+    return [
+        Process(
+            0,
+            {
+                "unknown_reads": [{**READ, **read} for read in reads],
+                "own_files": [],
+                "exception": None,
+            },
+        )
+    ]
 
 
 def _report(peak_gib: float, *sizes: UnknownSize, **changes: Any) -> Report:
@@ -235,3 +244,10 @@ def test_ctrl_c_in_the_second_run_interrupts_the_whole() -> None:
 def test_where_no_values_are_computed_memory_is_not_called_exact() -> None:
     report = replace(_report(5), warnings=(warning("no_values", reason="no compiler"),))
     assert "memory is exact except for what the warnings name" in _page(report)
+
+
+def test_memory_is_exact_unless_a_branch_decides() -> None:
+    decided, free = _report(5), replace(_report(5), ranks=(replace(RANK, unknown_branches=()),))
+    assert RANK.unknown_branches
+    assert "memory is exact, unless a line that reads unknown values" in _page(decided)
+    assert "memory is exact. No kernel" in _page(free)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from oomdoctor.commands.run.whole_numbers import may_become_size
+from oomdoctor.commands.run.whole_numbers import may_become_size, result_may_become_size
 
 HEAD = "import math, torch\n"
 ROUNDED = (
@@ -27,6 +27,17 @@ ROUNDED = (
     "make(x.item())\ndef make(n):\n    return torch.empty(int(n))",
     "make(rows=x.item())\ndef make(rows):\n    return torch.empty(int(rows))",
     "n = x.item()\ndef make():\n    return torch.empty(int(n))",
+    "make(*x.tolist())\ndef make(*sizes):\n    return torch.empty(int(sizes[0]))",
+    "make(rows=x.item())\ndef make(**more):\n    return torch.empty(int(more['rows']))",
+    "make(*x.tolist())\ndef make(a, b):\n    return torch.empty(int(b))",
+    "keep(x.item())\ndef keep(m):\n    global n\n    n = m\ndef g():\n    torch.empty(int(n))",
+    "y = torch.empty(*map(int, x.tolist()))",
+    "size = x.item()\nup = lambda n: int(n)\ny = torch.empty(up(size))",
+    "meter.update(size=x.item())\ny = torch.empty(int(meter.size))",
+    "s = x.cpu()\ny = rows[s > s.mean()]",
+    "s = x.cpu().numpy()\ny = rows[np.where(s > 0)[0]]",
+    "y = [row for row, s in zip(rows, x.tolist()) if s > 0.5]",
+    "s = x.cpu().numpy()\ny = rows[torch.as_tensor(rng.random() < s)]",
 )
 NOT_ROUNDED = (
     "loss = x.item()",
@@ -38,6 +49,17 @@ NOT_ROUNDED = (
     "print(int(x.item() * 100))",
     "loss = x.item()\ndef f(loss):\n    return int(loss)",
     "best = int(x.item() < best)",
+    "right = (x.cpu() > 0.5).float().mean()",
+    "s = x.cpu()\ny = int(s.shape[0])",
+    "s = x.cpu()\ns[s > 1] = 1",
+    "if (loss := x.item()) < best:\n    save(int(step))",
+)
+# What a module of the user's does with a number that another gives it.
+GIVEN = (
+    ("helper.crop(x.item())", "def crop(n):\n    return torch.empty(int(n))"),
+    ("State(keep=x.item())", "class State:\n    keep: float\n    def cut(self): int(self.keep)"),
+    ("State(x.item())", "class State:\n    keep: float\n    def cut(self): int(self.keep)"),
+    ("New(x.item())", "class New:\n    def __init__(self, n): self.rows = torch.empty(int(n))"),
 )
 
 
@@ -66,7 +88,7 @@ def test_what_a_function_returns_is_followed(tmp_path: Path) -> None:
     assert not may_become_size(str(tmp_path / "missing.py"), 3, own=True)
 
 
-def test_a_number_that_leaves_a_function_of_a_library_is_not_followed(tmp_path: Path) -> None:
+def test_a_number_that_a_library_keeps_is_not_followed(tmp_path: Path) -> None:
     source = (
         "def log(self):\n    self.loss = x.item()\ndef save(self):\n    return int(self.loss)\n"
         "def cut(x):\n    n = x.item()\n    return x[: int(n)]"
@@ -75,3 +97,19 @@ def test_a_number_that_leaves_a_function_of_a_library_is_not_followed(tmp_path: 
     assert may_become_size(file, 3, own=True)
     assert not may_become_size(file, 3, own=False)
     assert may_become_size(file, 7, own=False)
+
+
+@pytest.mark.parametrize(("source", "helper"), GIVEN)
+def test_a_number_is_followed_into_other_files(tmp_path: Path, source: str, helper: str) -> None:
+    other = tmp_path / "helper.py"
+    other.write_text(HEAD + helper + "\n")
+    file = _written(tmp_path, source)
+    assert may_become_size(file, 2, own=True, files=(str(other), file))
+    assert not may_become_size(file, 2, own=True)
+
+
+def test_what_a_library_returns_is_followed(tmp_path: Path) -> None:
+    source = "n = metric.compute()\nmetric.update(z)\ny = torch.empty(int(n * 8))\nm = other()"
+    file = _written(tmp_path, source)
+    lines = (2, 3, 5)
+    assert [result_may_become_size(file, line, ()) for line in lines] == [True, False, False]
