@@ -124,7 +124,10 @@ def only_saves(file: str) -> bool:
 
 
 def may_decide(file: str, line: int) -> bool:
-    """Whether the code of a line does more with a number than keep it, print it or format it."""
+    """Whether the code of a line does more with a number than keep it, print it or format it.
+
+    What compares tensors before a number is read, `(a == b).sum().item()`, decides nothing.
+    """
     innermost = code_at(file, line)
     if innermost is None:
         return True
@@ -132,7 +135,10 @@ def may_decide(file: str, line: int) -> bool:
     calls = {name_of_call(node) for node in nodes}
     if calls & _FINITE:
         return False
-    if any(isinstance(node, _TESTS) and not _asks_for_a_type(node) for node in nodes):
+    made = [node for node in nodes if name_of_call(node) in NUMBERS]
+    before = {part for call in made for part in ast.walk(call) if isinstance(part, ast.Compare)}
+    tests = [node for node in nodes if isinstance(node, _TESTS) and node not in before]
+    if any(not _asks_for_a_type(node) for node in tests):
         return True
     return not any(_makes_a_number(node) for node in nodes)
 

@@ -62,6 +62,11 @@ def _adamw(config: str, words: str) -> str:
     """What the table leaves open. Its command for QLoRA names AdamW, which the config fuses."""
     if config != "full":
         return "torch 2.5 and its compiler then"
+    if "compile=True" not in words:
+        return (
+            "torch 2.12 and torchtune 0.6.1 here: with torch 2.5.1 and the code of the time, 59.95 "
+            "GiB, with either AdamW"
+        )
     if "8bit" in words:
         return "which 8-bit AdamW is not said: bitsandbytes' here"
     return "which AdamW is not said: fused here"

@@ -242,6 +242,8 @@ if skip and (torch.isnan(loss) or torch.isinf(loss)):
 norm = norm.item() if isinstance(norm, torch.Tensor) else norm
 if limit:
     seen = loss.item()
+right = (y == labels).sum().item()
+better = loss.item() < best
 """
 
 
@@ -260,6 +262,8 @@ if limit:
         (13, 0),
         (14, 1),
         (15, 0),
+        (16, 0),
+        (17, 1),
     ],
 )
 def test_lines_that_may_decide(tmp_path: Path, line: int, decides: int) -> None:
