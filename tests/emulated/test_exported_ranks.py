@@ -44,7 +44,7 @@ def data_of(config: TrainConfig, folder: Path) -> Path:
             torchrun(2),
             id="FSDP 2, DPO",
         ),
-        pytest.param(
+        weekly(
             {"sharding": "ddp", "objective": "grpo", "method": "lora", "num_generations": 2},
             "trl",
             BY_ACCELERATE,
