@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_models import CONFIGS
+from tiny_configs import CONFIGS
 from tiny_text import trainable_folder
 
 ROOT = Path(__file__).parents[2]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from tiny_models import CONFIGS
+from tiny_configs import CONFIGS
 
 _WORDS = 510
 

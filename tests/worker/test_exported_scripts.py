@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 from library_ends import HAS_TRL, QUANTIZES_ON_CPU, needs_quantized_cpu, needs_trl
-from tiny_models import CONFIGS, tiny_job
+from tiny_configs import CONFIGS
+from tiny_models import tiny_job
 from tiny_text import trainable_folder, words_file
 
 from oomdoctor.records.codec import dumps

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_models import CONFIGS
+from tiny_configs import CONFIGS
 
 ROOT = Path(__file__).parents[3]
 SMALLEST = ["--device", "cpu", "--seq-len", "16", "--json"]

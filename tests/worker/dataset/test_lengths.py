@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 from analysis_make import request as survey_request
-from tiny_models import CONFIGS, tiny_job, tiny_spec
+from tiny_configs import CONFIGS
+from tiny_models import tiny_job, tiny_spec
 
 from oomdoctor.commands.events import SurveyEvent
 from oomdoctor.commands.ladder.dataset import count_rows

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tiny_models import CONFIGS, tiny_job
+from tiny_configs import CONFIGS
+from tiny_models import tiny_job
 
 from oomdoctor.records.codec import dumps, loads
 from oomdoctor.records.job.measurement import Measurement

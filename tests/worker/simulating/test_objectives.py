@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from simulated_steps import differences, quick, simulated_peaks, simulation_job
-from tiny_models import MORE_WITH_IMAGES, OTHER_IMAGES, tiny_job
+from tiny_image_configs import MORE_WITH_IMAGES, OTHER_IMAGES
+from tiny_models import tiny_job
 
 from oomdoctor.records.job.simulation import Target
 from oomdoctor.worker.measuring.measure import measure

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import torch
 from simulated_steps import differences, quick, simulated_peaks, simulation_job
-from tiny_models import WITH_IMAGES, tiny_job
+from tiny_image_configs import WITH_IMAGES
+from tiny_models import tiny_job
 from transformers.models.qwen2_5_vl import modeling_qwen2_5_vl
 
 from oomdoctor.analysis.simulator.card import Card

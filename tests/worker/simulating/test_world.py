@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 from compared_steps import CPU
-from tiny_models import CONFIGS, tiny_job
+from tiny_configs import CONFIGS
+from tiny_models import tiny_job
 
 from oomdoctor.analysis.allocator.settings import AllocatorSettings
 from oomdoctor.analysis.simulator.playback import Layout, RecordedRung, play

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 from plain_steps import step_loss
-from tiny_models import CONFIGS, tiny_job
+from tiny_configs import CONFIGS
+from tiny_models import tiny_job
 
 from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.worker.measuring.measure import measure

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny_models import CONFIGS, tiny_job, tiny_spec
+from tiny_configs import CONFIGS
+from tiny_models import tiny_job, tiny_spec
 
 from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.worker.protocol import UnsupportedError

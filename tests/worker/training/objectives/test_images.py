@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 from plain_steps import step_loss
-from tiny_models import WITH_IMAGES, tiny_job
+from tiny_image_configs import WITH_IMAGES
+from tiny_models import tiny_job
 
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.training.batch import micro_batches

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import torch
 from compared_steps import CPU, deeper, phase_bytes, simulated, step_bytes, trained
-from tiny_models import CONFIGS, tiny_job
+from tiny_configs import CONFIGS
+from tiny_models import tiny_job
 
 from oomdoctor.records.job.measurement import Measurement
 from oomdoctor.records.job.result import ProbeJob
