@@ -235,7 +235,7 @@ WHEN: Mapping[str, Condition] = {
     "expandable_segments": _gaps_cover,
     "empty_cache": _has_gaps,
     "max_split": lambda case: _has_gaps(case) and (_older_torch(case) or case.dialect == "hip"),
-    "bigger_card": lambda case: case.resource == "gpu",
+    "bigger_card": lambda case: case.resource == "gpu" and case.dialect != "tpu",
     "liger": _can_liger,
     "chunked": lambda case: case.setup.get("loss") in (None, "default") and trl_computes_loss(case),
     "completion_only": lambda case: not _generates(case),
@@ -263,7 +263,10 @@ WHEN: Mapping[str, Condition] = {
     "device_map": lambda case: not _launched(case) and case.dialect != "mps",
     "zero_grad_none": lambda case: not case.shows(r"transformers/trainer\.py"),
     "eval_to_host": lambda case: case.setup.get("eval_accumulation_steps") is None,
-    "smaller_eval": lambda case: case.setup.get("eval_batch_size") != 1,
+    "smaller_eval": lambda case: (
+        (case.phase == "eval" or case.shows("prediction_step|evaluation_loop"))
+        and case.setup.get("eval_batch_size") != 1
+    ),
     "no_grad": _without_gradients,
     "more_job_memory": _scheduled,
     "more_host_memory": _can_swap,
@@ -286,6 +289,7 @@ WHEN: Mapping[str, Condition] = {
     "mlx_less": _mlx_trains,
     "mlx_cache": lambda case: not _mlx_trains(case),
     "smaller_input": lambda case: case.program.name != "mlx" or _mlx_trains(case),
+    "jax_unified": lambda case: case.dialect != "tpu",
     "jax_remat": lambda case: not case.shows(r"predict|generate|infer"),
     "check_labels": lambda case: not case.requested and case.program.kind not in ("engine", "rl"),
 }

@@ -196,6 +196,8 @@ MESSAGES = [
     ("$ Torch: unable to mmap memory: you tried to mmap 0GB.", "dataloader_shm", "shm", {}),
     ("OSError: [Errno 28] No space left on device: '/psm_77ab'", "dataloader_shm", "shm", {}),
     ("DataLoader worker (pid 77) is killed by signal: Killed.", "dataloader_worker", "host", {}),
+    ("RuntimeError: One or more background workers are no longer alive. Exiting.",
+     "background_worker", "host", {}),
     ("Out of memory: Killed process 9 (python) total-vm:20kB, anon-rss:8192kB, file-rss:0kB",
      "host_oom_killer", "host", {"process": 8 * MIB}),
     ("job.service: Failed with result 'oom-kill'.", "host_oom_killer", "host", {}),
