@@ -142,9 +142,17 @@ def _state(row: Optimizer) -> str:
 
 def unsupported() -> str:
     """What is never supported somewhere, and why."""
-    where = {"anywhere": "`probe`, `plan`", "simulated": "`plan`", "cpu": "`probe` on the CPU"}
+    where = {
+        "anywhere": "`probe`, `plan`",
+        "simulated": "`plan`",
+        "cpu": "`probe` on the CPU",
+        "worker": "`probe`, `plan`",
+        "emulated": "emulated GPUs",
+    }
     rows = []
     for row in unsupported_rows():
+        if row.modules:
+            continue  # a package that is missing: its error says so
         values = _codes(row.values) if row.values else "any but the default"
         reason = row.text("it" if row.values else "")
         rows.append((f"`{row.key}`", values, where[row.where], reason))
