@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterable, Sequence
 
@@ -96,9 +97,12 @@ def _overlap(leader: ProbeResult, other: ProbeResult) -> bool:
         return False
     if leader.tokens_per_s is None or other.tokens_per_s is None:
         return False
-    share = _OWN_ERROR if _rates_of(leader) == _rates_of(other) is not None else 1.0
-    low = leader.tokens_per_s * (1 - share * (leader.tokens_per_s_spread or 0.0))
-    return other.tokens_per_s * (1 + share * (other.tokens_per_s_spread or 0.0)) >= low
+    ours, theirs = (
+        (one.tokens_per_s or 0.0) * (one.tokens_per_s_spread or 0.0) for one in (leader, other)
+    )
+    shared = _rates_of(leader) == _rates_of(other) is not None
+    error = _OWN_ERROR * (ours + theirs) if shared else math.hypot(ours, theirs)
+    return leader.tokens_per_s - other.tokens_per_s <= error
 
 
 def _rates_of(result: ProbeResult) -> tuple[object, ...] | None:

@@ -12,6 +12,7 @@ from oomdoctor.records.job.result import Attempt
 EventKind = Literal[
     "note",
     "inspecting",
+    "bounded",
     "counting",
     "trying",
     "phase",
@@ -28,6 +29,8 @@ EventKind = Literal[
 @dataclass(frozen=True, slots=True)
 class SurveyEvent:
     """One event: `index` of `total` rungs, counted from 1.
+
+    A rung is `bounded` before it is simulated, if a formula says what it needs at least.
 
     Simulations run in parallel: `index` then counts the finished ones, and `attempts` are the
     results of one of them. `left` counts the rungs of a survey that are still to be tried.

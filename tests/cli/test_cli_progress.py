@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import sys
 import pytest
 
 from oomdoctor.cli.streams import output
-from oomdoctor.cli.streams.moving_line import MovingLine, Status, columns, line_of
+from oomdoctor.cli.streams.moving_line import MovingLine, Status, columns, line_of, rows_of
 from oomdoctor.cli.streams.progress import Progress
 from oomdoctor.commands.events import SurveyEvent
 from oomdoctor.records.configuration.config import Rung, TrainConfig
@@ -257,6 +258,60 @@ def test_the_answer_takes_the_place_of_progress(monkeypatch):
     monkeypatch.delenv("COLUMNS")
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     assert told(monkeypatch, Terminal()).endswith("\r\x1b[2K")
+
+
+PLAN = [
+    SurveyEvent("inspecting", message="m (local)"),
+    SurveyEvent("bounded", FULL, message="needs at least 61.8 GiB"),
+    SurveyEvent("bounded", LORA, message="needs at least 7.00 GiB"),
+    SurveyEvent("simulating", LORA, total=2),
+    SurveyEvent(
+        "predicted", LORA, index=1, total=2,
+        attempts=(attempt(LORA, 1, "fits", measurement=measured(2**33)),),
+    ),
+    SurveyEvent("predicted", FULL, index=2, total=2, attempts=(attempt(FULL, 1, "oom"),)),
+]  # fmt: skip
+
+
+def plan_told(monkeypatch, stream, last=None) -> str:
+    monkeypatch.setattr(sys, "stderr", stream)
+    with Progress(quiet=False) as progress:
+        for event in PLAN[:last]:
+            progress.on_event(event)
+    return stream.getvalue()
+
+
+def test_a_plan_has_its_lower_bounds_at_once_and_then_its_results(monkeypatch):
+    """Each row keeps its place, and the answer takes the place of all of them."""
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    lines = drawn(plan_told(monkeypatch, Terminal(), last=3))
+    assert "full-bf16  needs at least 61.8 GiB" in lines
+    assert "lora-r16   needs at least 7.00 GiB" in lines
+    text = plan_told(monkeypatch, Terminal(), last=5)
+    shown = text[text.rindex("full-bf16  needs at least 61.8 GiB") :]
+    assert "lora-r16   fits, micro-batch 1, peak 8.00 GiB" in drawn(shown)
+    assert text.count("\x1b[2A\x1b[J") >= 2  # the rows are drawn again, not below each other
+    assert text.endswith("\r\x1b[2K\x1b[2A\x1b[J")
+
+
+def test_where_the_answer_goes_elsewhere_the_results_stay(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    stays = plan_told(monkeypatch, Terminal(), last=5).split("\x1b[2A\x1b[J")[-1]
+    assert "lora-r16: fits, micro-batch 1, peak 8.00 GiB\n" in stays
+    assert "full-bf16" not in stays  # its simulation did not end
+
+
+def test_lower_bounds_are_not_for_a_pipe(monkeypatch):
+    text = plan_told(monkeypatch, io.StringIO())
+    assert "at least" not in text
+    assert "[1/2] lora-r16: fits, micro-batch 1, peak 8.00 GiB" in text.splitlines()
+
+
+def test_a_low_terminal_shows_the_last_rows(monkeypatch):
+    monkeypatch.setattr(
+        "oomdoctor.cli.streams.moving_line._size", lambda: os.terminal_size((80, 3))
+    )
+    assert rows_of({"a": "1", "bb": "2"}, 80) == ["bb  2"]
 
 
 def test_a_moving_line_is_no_wider_than_the_terminal(monkeypatch):

@@ -83,7 +83,9 @@ def test_a_plan_for_one_card_is_a_survey_without_the_card(
     assert report.machine.gpu_name == "NVIDIA GeForce RTX 4090"
     assert report.budget.usable_bytes == report.cards[0].usable_bytes
     assert report.ranking == (full.key,)
-    assert [event.kind for event in events] == ["inspecting", "simulating", "predicted", "done"]
+    kinds = [event.kind for event in events]
+    assert kinds == ["inspecting", "bounded", "bounded", "simulating", "predicted", "done"]
+    assert all((event.message or "").startswith("needs at least ") for event in events[1:3])
 
 
 @pytest.mark.parametrize("model", ["meta-llama/Llama-3.1-8B", "folder"])

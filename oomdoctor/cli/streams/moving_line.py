@@ -1,4 +1,4 @@
-"""The line that moves at the bottom of a terminal. Used only where the cursor can move.
+"""The lines that move at the bottom of a terminal. Used only where the cursor can move.
 
 The cursor is never hidden, so that a terminal is usable whichever way the process ends. The line
 says the rung, its phase, what is left and about how long that takes. It never wraps: where it is
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -84,6 +84,16 @@ def columns(text: str) -> int:
     return cell_len(text)
 
 
+def rows_of(table: Mapping[str, str], width: int) -> list[str]:
+    """A line for each name with its text; where a terminal is too low for all, the last ones."""
+    longest = max(map(columns, table), default=0)
+    rows = [
+        _cut(name + " " * (longest - columns(name)) + f"  {text}", width)
+        for name, text in table.items()
+    ]
+    return rows[-max(1, (_size().lines or 24) - 2) :]
+
+
 def _cut(text: str, room: int) -> str:
     """The start of a text, with two dots where its end is left out."""
     if columns(text) <= room:
@@ -129,7 +139,7 @@ _ERASE_BELOW = "\x1b[J"
 class MovingLine:
     """Draws `text(width)` below whatever is printed above it, twice a second, until `stop`.
 
-    Invariant: between two calls the cursor is at the end of the line that `_drawn` holds.
+    Invariant: between two calls the cursor is at the end of the lines that `_drawn` holds.
     """
 
     def __init__(self, text: Callable[[int], str]) -> None:
@@ -172,13 +182,17 @@ class MovingLine:
                 self._rows = None
             elif above and self._rows is not None:
                 self._rows += max(1, -(-size // width))
-            text = "" if self._over.is_set() else escape(self._text(width - _FREE))
+            lines = "" if self._over.is_set() else self._text(width - _FREE)
+            text = "\n".join(map(escape, lines.split("\n")))
             write_patiently(self._erasure(width) + above + text)
             self._drawn, self._width = text, width
 
     def _erasure(self, width: int) -> str:
-        """What removes the line; a terminal that became narrower has wrapped it."""
-        rows = (max(columns(self._drawn), 1) - 1) // width if width < self._width else 0
+        """What removes the lines; a terminal that became narrower has wrapped them."""
+        lines = self._drawn.split("\n")
+        rows = len(lines) - 1
+        if width < self._width:
+            rows += sum((max(columns(line), 1) - 1) // width for line in lines)
         return _ERASE_LINE + (f"\x1b[{rows}A{_ERASE_BELOW}" if rows else "")
 
     def _redraw(self) -> None:

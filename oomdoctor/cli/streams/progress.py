@@ -1,5 +1,7 @@
 """A survey's progress on stderr: one line per rung, and on a terminal one line that moves.
 
+Above that line, a plan has a table: what each rung needs at least, until its simulation ends.
+
 Where the answer follows on the same terminal, it takes the place of these lines.
 
 In a pipe, a rung's line comes when the rung is finished: a batch log has one line per rung.
@@ -13,7 +15,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from oomdoctor.cli.streams.moving_line import Status, line_of
+from oomdoctor.cli.streams.moving_line import Status, line_of, rows_of
 from oomdoctor.cli.streams.output import say_progress, screen
 from oomdoctor.records.job.result import OUTCOME_WORDS
 from oomdoctor.render.words import counted
@@ -52,6 +54,9 @@ class Progress:
         self._attempts: list[Attempt] = []
         self._paces = {"simulation": Pace(), "config": Pace()}
         self._simulated = 0
+        # By label; replaced as a whole, because another thread reads them.
+        self._least: dict[str, str] = {}
+        self._ended: dict[str, str] = {}
 
     def __enter__(self) -> Self:
         if screen(sys.stderr).moving and not self._quiet:
@@ -70,7 +75,11 @@ class Progress:
         with self._lock:
             self._finish_rung()
         if self._line is not None:  # the answer says all of it, unless it goes elsewhere
-            self._line.stop(erase=kind is None and screen(sys.stdout).moving)
+            erase = kind is None and screen(sys.stdout).moving
+            ended, self._least, self._ended = self._ended, {}, {}
+            for name, text in {} if erase else ended.items():
+                self._print(f"{name}: {text}")
+            self._line.stop(erase=erase)
 
     def on_event(self, event: SurveyEvent) -> None:
         """Show an event of the survey."""
@@ -84,6 +93,9 @@ class Progress:
             self._print(event.message or event.kind)
         elif event.kind == "inspecting":
             self._start("inspecting", event.message or "the model")
+        elif event.kind == "bounded" and event.rung is not None:
+            if self._line is not None:
+                self._least = {**self._least, event.rung.label: event.message or ""}
         elif event.kind == "counting":
             self._start("counting the tokens of", event.message or "the file", event.phase)
         elif event.kind in ("simulating", "simulated", "predicted"):
@@ -139,7 +151,11 @@ class Progress:
         if event.kind == "predicted":
             digits = len(str(event.total))
             text = summary(list(event.attempts)) if event.attempts else event.message
-            self._print(f"[{event.index:>{digits}}/{event.total}] {label}: {text or 'no result'}")
+            if label in self._least:
+                self._ended = {**self._ended, label: text or "no result"}
+            else:
+                place = f"[{event.index:>{digits}}/{event.total}]"
+                self._print(f"{place} {label}: {text or 'no result'}")
         if event.index and event.index == event.total:
             self._simulated = 0
             self._now = Status("finishing", "", ())
@@ -174,11 +190,12 @@ class Progress:
         status = self._now
         if status is None:
             return ""
+        rows = rows_of(self._least | self._ended, width)
         now = time.monotonic()
         rest = None
         if status.left is not None:
             rest = self._paces[status.unit].remaining_s(status.left, now)
-        return line_of(status, now - self._began, rest, width)
+        return "\n".join([*rows, line_of(status, now - self._began, rest, width)])
 
 
 def summary(attempts: list[Attempt]) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
+from oomdoctor.analysis.search.ladder import bound_of
 from oomdoctor.commands.devices import emulated, startup_errors
 from oomdoctor.commands.devices.cards import Card, card_named, cards_of, variant_warnings
 from oomdoctor.commands.events import Listener, SurveyEvent, starting
@@ -38,7 +39,7 @@ from oomdoctor.commands.plan.longest_row import find_limits, lengths_answer
 from oomdoctor.commands.plan.plan_report import report as finished_report
 from oomdoctor.commands.plan.recording import record_snapshot
 from oomdoctor.commands.plan.solve import find_crossings, solve
-from oomdoctor.commands.plan.tasks import shown, tasks_of
+from oomdoctor.commands.plan.tasks import context_of, shown, tasks_of
 from oomdoctor.commands.plan.verify import Checker, verify
 from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.records.job.result import Attempt, Inspection, ProbeJob
@@ -48,7 +49,7 @@ from oomdoctor.system.catalogue import find_gpu, find_machine
 from oomdoctor.system.environment import worker_environment
 from oomdoctor.system.models import hub
 from oomdoctor.system.store.run_folders import RunFolder
-from oomdoctor.units import timestamp
+from oomdoctor.units import format_bytes, timestamp
 
 # A plan of many cards has a large report.
 _KEPT_EVERY_S = 5.0
@@ -162,6 +163,7 @@ class _Run:
         """
         known, on_event = self.known, self.on_event
         on_event(SurveyEvent("inspecting", message=f"{known.spec.id} ({known.spec.source})"))
+        _tell_bounds(known, on_event)
         inspection = _inspect(known, simulators)
         known.take_inspection(inspection)
         counted = count_rows(known.request, known.spec, simulators.run_one, on_event)
@@ -232,6 +234,19 @@ class _Run:
 
     def _on_build(self) -> None:
         self.on_event(SurveyEvent("waiting", message=emulated.BUILDING))
+
+
+def _tell_bounds(known: Findings, on_event: Listener) -> None:
+    """Say what each rung needs at least, by config.json, if all rungs are simulated on one card."""
+    plan = known.plan
+    if len(known.cards) > 1 or plan.sweep or plan.solve or plan.fewest:
+        return
+    context = context_of(known.cards[0], known.request, known.spec, None)
+    for rung in known.request.recipe.rungs:
+        least = bound_of(rung.config, context).size_bytes
+        if least and rung.config.world_size == 1:
+            text = f"needs at least {format_bytes(least)}"
+            on_event(SurveyEvent("bounded", rung, message=text))
 
 
 def _inspect(known: Findings, simulators: Simulators) -> Inspection:

@@ -216,6 +216,15 @@ def test_what_errors_share_makes_no_tie(first, second, changes, order):
     assert rank(rows, "throughput").order == order
 
 
+def test_errors_of_different_rates_do_not_add_up():
+    """Half the speed is no tie: both errors are hardly at their worst, in opposite directions."""
+    rows = (
+        waiting(estimated("bf16", 14_360.0, 0.34, 20), "device"),
+        waiting(estimated("fp32", 7140.0, 0.33, 10), "device", weights_dtype="float32"),
+    )
+    assert rank(rows, "throughput").order == ("bf16", "fp32")
+
+
 def test_close_estimates_are_a_tie_even_with_shared_errors():
     rows = tuple(
         waiting(estimated(str(rate), rate, 0.3, peak), "device")
@@ -226,10 +235,10 @@ def test_close_estimates_are_a_tie_even_with_shared_errors():
 
 def test_a_group_is_led_by_its_fastest_and_overlaps_do_not_add_up():
     """Each overlaps its neighbor, but the last is not equal to the first."""
-    rows = tuple(estimated(str(rate), rate, 0.1, 10) for rate in (1000.0, 850.0, 700.0, 600.0))
+    rows = tuple(estimated(str(rate), rate, 0.1, 10) for rate in (1000.0, 870.0, 700.0, 620.0))
     assert [[one.label for one in group] for group in ties(rows)] == [
-        ["1000.0", "850.0"],
-        ["700.0", "600.0"],
+        ["1000.0", "870.0"],
+        ["700.0", "620.0"],
     ]
 
 
