@@ -68,6 +68,15 @@ def _ends(report: Report) -> tuple[int, int]:
         weekly("y = x[score > 0.5]", "index"),  # test_all_follows_the_upper_end has it too
         weekly("y = x.masked_select((score > 0.5)[:, None])", "masked_select"),
         ("n = (score > 0.5).sum().item(); y = torch.empty(n, 256, device='cuda')", "item"),
+        weekly(
+            "n = (score > 0.5).count_nonzero().item(); y = torch.empty(n, 256, device='cuda')",
+            "item",
+        ),
+        (
+            f"n = torch.randint(1, {ROWS + 5}, (1,), device='cuda').item(); "
+            "y = torch.empty(n, 256, device='cuda')",
+            "item",
+        ),
     ],
 )
 def test_a_mask_of_scores_gives_a_range(watched: Watched, line: str, operator: str) -> None:

@@ -167,7 +167,7 @@ bool random_integers(const Call& call, Results& results) {
   }
   if (high <= low) return false;
   const uint64_t reach = static_cast<uint64_t>(high) - static_cast<uint64_t>(low);
-  if (reach <= 2 && share().kind == Share::most) { // a mask
+  if ((reach <= 2 || self.numel() == 1) && share().kind == Share::most) { // a mask, or a length
     results.writes.push_back(place(self));
     results.writes.back().value = at::full(self.sizes(), high - 1, kLongs);
     results.worth = EMU_ASSUMED;
