@@ -147,7 +147,6 @@ def unsupported() -> str:
         "simulated": "`plan`",
         "cpu": "`probe` on the CPU",
         "worker": "`probe`, `plan`",
-        "emulated": "emulated GPUs",
     }
     rows = []
     for row in unsupported_rows():

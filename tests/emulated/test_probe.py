@@ -122,6 +122,18 @@ def test_a_plan_is_checked_on_the_emulated_card(cuda_python: Path, tmp_path: Pat
 
 
 @pytest.mark.usefixtures("cached")
+def test_an_optimizer_that_factors_gradients_runs(cuda_python: Path, tmp_path: Path) -> None:
+    """GaLore was refused for want of cuSOLVER, which `run --emulate` has."""
+    model = str(tiny_folder(tmp_path / "model"))
+    rung = ("--recipe", "none", "--rung", "method=full,optimizer=galore_adamw")
+    words = ("--emulate", "L4", "--no-predict", "--micro-batch", "4", *rung, *_SIZES)
+    found = report("probe", model, *words, "--python", str(cuda_python))
+    (result,) = found["results"]
+    assert (result["outcome"], result["evidence"]) == ("fits", "emulated")
+    assert [one["code"] for one in found["warnings"]] == ["inexact"]
+
+
+@pytest.mark.usefixtures("cached")
 def test_a_probe_inside_an_emulation_is_emulated(
     cuda_python: Path, emulator_cache: Path, tmp_path: Path
 ) -> None:

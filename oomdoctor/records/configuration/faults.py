@@ -201,7 +201,7 @@ def unsloth_faults(config: TrainConfig) -> Faults:
         yield "lora_targets", 'library "unsloth" needs all-linear or names of modules'
 
 
-Where = Literal["anywhere", "simulated", "cpu", "run", "worker", "emulated"]
+Where = Literal["anywhere", "simulated", "cpu", "run", "worker"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +209,7 @@ class Unsupported:
     """One row: `key` has one of `values`, or any value but the default where `values` is empty.
 
     `where` says which runs it holds for: all, simulations (`plan`), a CPU as the device, all but
-    simulations, all again, or an emulated GPU. The reason may use `{value}`. `instead` is what to
+    simulations, or all again. The reason may use `{value}`. `instead` is what to
     do. It does not hold for the values of `sharding` in `unless`, nor where all of `modules` are
     installed.
     """

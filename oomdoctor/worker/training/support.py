@@ -10,7 +10,6 @@ from oomdoctor.records.configuration.config import TrainConfig, steps_in_backwar
 from oomdoctor.records.configuration.faults import Where, card_lacks, unsupported
 from oomdoctor.records.facts.attention import ATTENTIONS
 from oomdoctor.records.facts.optimizers import OPTIMIZERS
-from oomdoctor.system.environment import is_emulating
 from oomdoctor.worker.protocol import UnsupportedError
 
 
@@ -34,7 +33,6 @@ def check_supported(config: TrainConfig, device_type: str, *, simulated: bool = 
         "simulated": simulated,
         "run": not simulated,
         "worker": True,
-        "emulated": is_emulating(),
     }
     for where, applies in places.items():
         if applies and (reason := unsupported(config, where, installed)) is not None:
