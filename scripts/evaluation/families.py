@@ -30,7 +30,7 @@ from typing import Any, get_args
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.choices import Method
-from oomdoctor.records.job.model import AUTO_CLASSES, ModelRef, Task
+from oomdoctor.records.job.model import AUTO_CLASSES, ModelRef, Task, TaskChoice
 from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.records.job.simulation import SimulationRequest, Target
 from oomdoctor.system.models.hub import resolve
@@ -150,6 +150,7 @@ _INSTEAD: dict[str, dict[str, Any]] = {
 _CHECKED = ("gemma4_assistant",)  # it refuses its own defaults
 _WHOLE = ("perceiver",)  # its loss only takes rows of all positions
 _TWO_ROWS = ("levit",)  # its batch norms cannot be trained with one
+_ASKED: dict[Task, TaskChoice] = {"speech-seq2seq": "speech-seq2seq"}  # others by the class
 ANSWERS = Path(__file__).parent / "families"
 PAGE = Path(__file__).parents[2] / "docs" / "model-types.md"
 _METHODS = ("full", "lora")
@@ -216,7 +217,7 @@ def answer(kind: str, name: str, task: Task, method: Method) -> dict[str, Any]:
             config["is_decoder"] = False
         (Path(folder) / "config.json").write_text(json.dumps(config))
         try:
-            spec = resolve(ModelRef(folder))
+            spec = resolve(ModelRef(folder, task=_ASKED.get(task, "auto")))
             rung = TrainConfig(
                 method=method,
                 autocast_dtype="bfloat16",

@@ -100,6 +100,9 @@ class TrainConfig:
     """For models with images and text: images in a sequence, whose tokens are part of it."""
     image_size: int = 0
     """For models with images and text: pixels a side. 0 is the model's own, or 448."""
+    audio_seconds: int = 0
+    """For models of speech: seconds of each recording. 0 is the length to which the model's feature
+    extractor pads (Whisper's: 30), or 10."""
     packing: choices.Packing = "none"
     """How documents share a row: `packed` fills rows of `sequence_length` with documents, and
     `padding_free` joins the rows of a micro-batch, as TRL's settings of these names do."""

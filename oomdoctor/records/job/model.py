@@ -11,7 +11,7 @@ ModelSource = Literal["local", "cache", "hub", "catalogue"]
 SourceChoice = Literal["auto", ModelSource]
 Task = Literal[
     "causal-lm", "masked-lm", "sequence-classification", "seq2seq-lm", "image-classification",
-    "image-text-to-text",
+    "image-text-to-text", "speech-seq2seq", "ctc", "audio-classification",
 ]  # fmt: skip
 TaskChoice = Literal["auto", Task]
 AUTO_CLASSES: dict[Task, str] = {
@@ -21,8 +21,15 @@ AUTO_CLASSES: dict[Task, str] = {
     "seq2seq-lm": "AutoModelForSeq2SeqLM",
     "image-classification": "AutoModelForImageClassification",
     "image-text-to-text": "AutoModelForImageTextToText",
+    "speech-seq2seq": "AutoModelForSpeechSeq2Seq",
+    "ctc": "AutoModelForCTC",
+    "audio-classification": "AutoModelForAudioClassification",
 }
 """What transformers makes a model of each task with."""
+ON_SOUND: tuple[Task, ...] = ("speech-seq2seq", "ctc", "audio-classification")
+"""The tasks whose rows are recordings."""
+WITHOUT_LENGTH: tuple[Task, ...] = ("image-classification", "ctc", "audio-classification")
+"""The tasks whose rows have no sequence length."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 from oomdoctor.errors import OomDoctorError, model_error
 from oomdoctor.records.facts.architectures import HEADS, SOUND_KEYS, VISION_KEYS, WRITES_TEXT
-from oomdoctor.records.job.model import Task, TaskChoice
+from oomdoctor.records.job.model import ON_SOUND, Task, TaskChoice
 from oomdoctor.system.catalogue import causal_architectures, model_types
 
 
@@ -42,9 +42,14 @@ def task_of(config: Mapping[str, Any], asked: TaskChoice) -> Task:
         return "image-classification"
     if (task := _on_text_alone(config)) is not None and asked in ("auto", task):
         return task
+    if task == "seq2seq-lm" and asked == "speech-seq2seq":
+        return asked
+    if (heard := _on_sound(config)) and asked in ("auto", *ON_SOUND):
+        return heard if asked == "auto" else asked
     if foreign := other_input(config):
-        other = "no supported task does" if foreign == "sound" else "is made for another task"
-        raise _unsupported(config, f"takes {foreign}, and {other}")
+        raise _unsupported(config, f"takes {foreign}, and is made for another task")
+    if asked in ON_SOUND and not architecture_of(config).endswith(HEADS[asked]):
+        raise _unsupported(config, f"takes other inputs than {asked} does")
     if asked == "auto":
         task = _made_for(config)
         if task is None:
@@ -86,6 +91,21 @@ def _on_text_alone(config: Mapping[str, Any]) -> Task | None:
     return made_for[0] if made_for and "text_config" in config else None
 
 
+def _on_sound(config: Mapping[str, Any]) -> Task | None:
+    """The task of a model that takes sound; None for any other, and for one that makes sound.
+
+    A class without a head of these writes, or has the labels of CTC.
+    """
+    if other_input(config) != "sound":
+        return None
+    name = architecture_of(config)
+    if name.endswith((*HEADS["audio-classification"], *HEADS["sequence-classification"])):
+        return "audio-classification"
+    task: Task = "speech-seq2seq" if _is_encoder_decoder(config) else "ctc"
+    without = name.endswith(("Model", "ForPreTraining")) or not config.get("architectures")
+    return task if without or name.endswith(HEADS[task]) else None
+
+
 def is_without_head(config: Mapping[str, Any]) -> bool:
     """Whether the class that the config names has no head, so that `task_of` has chosen one."""
     heads = tuple(end for ends in HEADS.values() for end in ends)
@@ -97,7 +117,10 @@ def other_input(config: Mapping[str, Any]) -> str | None:
     """ "sound" or "images as well as text", if the model takes them; else None."""
     name = architecture_of(config)
     decoder = name.endswith("ForCausalLM") and "decoder_layers" in config  # such as Whisper's
-    if _has(config, SOUND_KEYS) and not decoder and not name.endswith("ForTextToText"):
+    parts = (config, config.get("encoder_config") or {}, config.get("encoder") or {})
+    heard = any(_has(part, SOUND_KEYS) for part in parts if isinstance(part, Mapping))
+    heard = heard or name.endswith((*HEADS["ctc"], *HEADS["audio-classification"]))
+    if heard and not decoder and not name.endswith("ForTextToText"):
         return "sound"
     return "images as well as text" if _has(config, VISION_KEYS) else None
 

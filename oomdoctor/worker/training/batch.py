@@ -17,9 +17,11 @@ from oomdoctor.records.configuration.config import (
     rows_of,
     trains_with_trl,
 )
+from oomdoctor.records.job.model import ON_SOUND
 from oomdoctor.worker.training.objectives.image_forms import classified
 from oomdoctor.worker.training.objectives.images import plain_tokens, with_images
 from oomdoctor.worker.training.objectives.packing import joined, padded, row_of
+from oomdoctor.worker.training.objectives.sound import recordings, spoken, writes_beside_text
 from oomdoctor.worker.training.objectives.task import completions_of, pairs_of, scored_in_step
 from oomdoctor.worker.training.setup import Setup
 
@@ -37,6 +39,7 @@ def micro_batches(setup: Setup, config: TrainConfig, *, count: int) -> list[Batc
     Text: `input_ids`, `attention_mask` and `labels` of (micro-batch, sequence length), int64.
     With packing, one row and where its documents begin (see `joined`).
     Images: `pixel_values` of (micro-batch, channels, height, width) and `labels` of (micro-batch,).
+    Speech: what a feature extractor makes of sound, and `labels` of (micro-batch, length).
     """
     device, whole = setup.device, _whole_batch(setup, config, rows_of(config) * count)
     if config.packing != "none":
@@ -113,12 +116,19 @@ def _whole_batch(setup: Setup, config: TrainConfig, rows: int) -> Tensors:
             **classified(rows, config, model_config, generator),
             "labels": torch.randint(model_config.num_labels, (rows,), generator=generator),
         }
+    if task == "audio-classification":
+        return {
+            **recordings(rows, config, setup, generator),
+            "labels": torch.randint(model_config.num_labels, (rows,), generator=generator),
+        }
     text = model_config.get_text_config()
-    shape = (rows, config.sequence_length)
+    shape = (rows, spoken(config, setup) if task == "ctc" else config.sequence_length)
     first, end = _first_plain_token(text), plain_tokens(model_config, text.vocab_size)
     ids = torch.randint(first if first < end else 0, end, shape, generator=generator)
     if task == "image-text-to-text":
         return with_images(ids, config, model_config, generator)
+    if task in ON_SOUND and not writes_beside_text(setup):
+        return recordings(rows, config, setup, generator) | {"labels": ids}
     if config.objective == "grpo":
         return completions_of(ids, config)
     if config.objective != "default":
@@ -148,7 +158,7 @@ def _end_rows(ids: torch.Tensor, model_config: PretrainedConfig) -> None:
 def logits_shape(setup: Setup, config: TrainConfig) -> tuple[int, int]:
     """(vocabulary, tokens of a micro-batch) if the model returns scores per token, else (0, 0)."""
     # TRL never has the scores of all tokens at once.
-    scored = ("causal-lm", "masked-lm", "seq2seq-lm", "image-text-to-text")
+    scored = ("causal-lm", "masked-lm", "seq2seq-lm", "image-text-to-text", "speech-seq2seq")
     if setup.task not in scored or trains_with_trl(config):
         return 0, 0
     # Shifting the labels drops one position per row.

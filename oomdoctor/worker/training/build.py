@@ -70,7 +70,7 @@ def build(
         reason := why_text_alone(config, setup.model_config)
     ):
         setup.notes.append(f"trained on text alone, without images: {reason}")
-    elif job.model.task in ("masked-lm", "seq2seq-lm") and hasattr(
+    elif job.model.task in ("masked-lm", "seq2seq-lm", "speech-seq2seq") and hasattr(
         setup.model_config, "text_config"
     ):
         setup.notes.append("trained on text alone, without what else this class takes")

@@ -156,7 +156,8 @@ def _first_number(config: PretrainedConfig, names: tuple[str, ...]) -> int:
 def _max_sequence_length(config: PretrainedConfig) -> int | None:
     """The largest number of positions in a row; None if the architecture sets no limit."""
     text = config.get_text_config()
-    limit = getattr(text, "max_position_embeddings", None)
+    positions = ("max_position_embeddings", "max_target_positions")
+    limit = next((size for name in positions if (size := getattr(text, name, None))), None)
     if not isinstance(limit, int) or limit <= 0:
         return None
     pad = getattr(text, "pad_token_id", None)

@@ -105,6 +105,14 @@ def safe_softmax(call: OperatorCall, _: Card) -> tuple[Step, ...]:
     return (int(scores.numel()), int(rows), scores.element_size())
 
 
+def normalized(call: OperatorCall, _: Card) -> tuple[Step, ...]:
+    """layer_norm_kernel.cu `layer_norm_cuda`: a copy of what is not contiguous, such as Whisper's
+    hidden states behind its convolutions.
+    """
+    tensor = call.tensor("input")
+    return () if tensor.is_contiguous() else (tensor_bytes(tensor), Result(OTHERS))
+
+
 def softmax_backward(call: OperatorCall, _: Card) -> tuple[Step, ...]:
     """SoftMax.cu `softmax_backward_cuda_out`: the product of the gradient and the output."""
     grad = call.tensor("grad_output")

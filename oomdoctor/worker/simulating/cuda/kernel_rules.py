@@ -123,6 +123,8 @@ _RULES: dict[str, Rule] = {
     "aten::_foreach_norm": reductions.foreach_norm,
     "aten::sum": reductions.reduced,
     "aten::mean": reductions.reduced,
+    "aten::native_layer_norm": reductions.normalized,
+    "aten::native_layer_norm_backward": reductions.normalized,
     "aten::mm": matmul,
     "aten::bmm": matmul,
     "aten::baddbmm": matmul,

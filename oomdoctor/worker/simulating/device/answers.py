@@ -61,6 +61,7 @@ class Answers:
             aten._local_scalar_dense.default: self._read,
             aten.nonzero.default: lambda args: known_values.nonzero(args[0]),
             aten.index.Tensor: self._selected,
+            aten.masked_select.default: self._selected,
         }
         if cuda:
             self._before |= {

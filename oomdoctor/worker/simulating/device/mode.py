@@ -190,7 +190,10 @@ def _own_kernels() -> dict[OpOverload, Callable[..., object]]:
     """Fake kernels in place of those that torch has wrong."""
     # torch 2.6's pads the sums of the softmax, as its own kernel does and the package does not.
     found: dict[OpOverload, Callable[..., object]]
-    found = {torch.ops.aten._flash_attention_forward.default: _attention_of_documents}
+    found = {
+        torch.ops.aten._flash_attention_forward.default: _attention_of_documents,
+        torch.ops.aten._ctc_loss.Tensor: _connectionist,
+    }
     product = torch.ops.aten.addmm
     if hasattr(product, "dtype"):
         # Those of torch 2.12 take the type of the result for a factor.
@@ -213,6 +216,18 @@ def _attention_of_documents(
         query.new_empty((), dtype=torch.uint64),
         query.new_empty(0),
     )
+
+
+def _connectionist(
+    scores: torch.Tensor, targets: torch.Tensor, *_: object, **__: object
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """aten/src/ATen/native/cuda/LossCTC.cu, for rows with as many labels: losses and alphas.
+
+    torch's own reads how many labels each row has.
+    """
+    frames, rows, _classes = scores.shape
+    labels = targets.numel() // rows
+    return scores.new_empty(rows), scores.new_empty((rows, frames, 2 * labels + 1))
 
 
 def _product_of_type(

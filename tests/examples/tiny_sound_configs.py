@@ -1,0 +1,53 @@
+"""Tiny models that are trained on recordings: a task, a class, and the content of config.json."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from oomdoctor.records.job.model import Task
+
+_WAVES: dict[str, Any] = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "conv_dim": [16, 16, 16],
+    "conv_kernel": [10, 8, 8],
+    "conv_stride": [10, 8, 8],
+    "num_feat_extract_layers": 3,
+    "num_conv_pos_embeddings": 16,
+    "num_conv_pos_embedding_groups": 2,
+    "layerdrop": 0.0,
+    "vocab_size": 32,
+    "apply_spec_augment": False,
+}
+OF_SOUND: dict[str, tuple[Task, str, dict[str, Any]]] = {
+    "whisper": (
+        "speech-seq2seq",
+        "WhisperForConditionalGeneration",
+        {
+            "model_type": "whisper",
+            "vocab_size": 300,
+            "d_model": 32,
+            "encoder_layers": 2,
+            "decoder_layers": 2,
+            "encoder_attention_heads": 4,
+            "decoder_attention_heads": 4,
+            "encoder_ffn_dim": 64,
+            "decoder_ffn_dim": 64,
+            "num_mel_bins": 80,
+            "max_target_positions": 128,
+            "is_encoder_decoder": True,
+            "pad_token_id": 0,
+            "bos_token_id": 1,
+            "eos_token_id": 1,
+            "decoder_start_token_id": 1,
+        },
+    ),
+    "ctc": ("ctc", "Wav2Vec2ForCTC", {"model_type": "wav2vec2", **_WAVES}),
+    "named-sounds": (
+        "audio-classification",
+        "HubertForSequenceClassification",
+        {"model_type": "hubert", **_WAVES},
+    ),
+}
