@@ -102,6 +102,7 @@ _INSTEAD: dict[str, dict[str, Any]] = {
     "esm": {"": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32}},
     **{key: {"": {"decoder_start_token_id": 0}} for key in ("t5", "longt5")},
     "encoder-decoder": {"": {"pad_token_id": 0, "decoder_start_token_id": 101}},
+    **{key: {"": {"vocab_size": 32}} for key in ("wav2vec2-bert", "wav2vec2-conformer")},
     "xmod": {"": {"default_language": "en_XX"}},
     "aya_vision": {"vision_config": {"num_attention_heads": 16}},
     "chameleon": {"": _WORDS},

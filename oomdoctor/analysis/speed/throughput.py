@@ -21,7 +21,7 @@ from oomdoctor.records.configuration.config import (
 )
 from oomdoctor.records.job.machine import GpuFacts
 from oomdoctor.records.job.measurement import Timing
-from oomdoctor.records.job.model import ParameterCounts, Task
+from oomdoctor.records.job.model import ON_SOUND, WITHOUT_LENGTH, ParameterCounts, Task
 
 _WITHOUT_SCORES = ("linear_attention", "mamba", "recurrent", "conv")
 _WITH_WINDOW = ("sliding_attention", "chunked_attention")
@@ -139,7 +139,7 @@ def multiplied_parameters(model: CountedModel, config: TrainConfig) -> float | N
     DPO multiplies the output head with the tokens of completions only.
     """
     shape, counts, task = shape_of(model.config), model.counts, model.task
-    if shape.encoder_decoder or shape.towers or task in ("seq2seq-lm", "image-classification"):
+    if shape.encoder_decoder or shape.towers or task in ("seq2seq-lm", *ON_SOUND, *WITHOUT_LENGTH):
         return None
     size = float(counts.total - counts.embedding)
     if counts.experts:

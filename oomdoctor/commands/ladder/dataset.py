@@ -14,7 +14,7 @@ from oomdoctor.commands.events import Listener, SurveyEvent
 from oomdoctor.errors import OomDoctorError, machine_error, model_error, usage_error
 from oomdoctor.records.configuration.config import Rung
 from oomdoctor.records.job.dataset import CountedRows, LengthsAnswer, LengthShape
-from oomdoctor.records.job.model import ModelSpec
+from oomdoctor.records.job.model import ON_SOUND, WITHOUT_LENGTH, ModelSpec
 from oomdoctor.records.job.result import Attempt, ProbeJob, ProbeResult, Reply
 from oomdoctor.records.report.report import SurveyRequest
 
@@ -86,10 +86,10 @@ def other_shapes(rungs: Sequence[Rung], shapes: Sequence[LengthShape]) -> Iterat
 
 
 def _job(request: SurveyRequest, spec: ModelSpec) -> ProbeJob:
-    if spec.task == "image-classification":
-        raise usage_error(
-            "no_tokens", f"--lengths: {spec.id} takes images, not tokens", "drop --lengths"
-        )
+    if spec.task in WITHOUT_LENGTH:
+        takes = "sound" if spec.task in ON_SOUND else "images"
+        why = f"--lengths: {spec.id} takes {takes}, not tokens"
+        raise usage_error("no_tokens", why, "drop --lengths")
     return ProbeJob(
         mode="lengths",
         label="lengths",

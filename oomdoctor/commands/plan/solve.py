@@ -22,6 +22,7 @@ from oomdoctor.commands.plan.tasks import Task
 from oomdoctor.records.configuration.config import Rung
 from oomdoctor.records.configuration.faults import cannot_run
 from oomdoctor.records.job.measurement import Measurement
+from oomdoctor.records.job.model import ON_SOUND, WITHOUT_LENGTH
 from oomdoctor.records.job.result import Attempt, ProbeResult
 from oomdoctor.records.report.searched import SolveAnswer, SolvedKey, SolveLine
 
@@ -158,8 +159,9 @@ def _not_applicable(known: Findings, search: _Search) -> str | None:
     config = search.at(search.values.start).config
     if search.key == "lora_rank" and config.method == "full":
         return "not applicable: full fine-tuning has no adapters"
-    if search.key == "sequence_length" and known.spec.task == "image-classification":
-        return "not applicable: images have no sequence length"
+    if search.key == "sequence_length" and known.spec.task in WITHOUT_LENGTH:
+        takes = "sound has" if known.spec.task in ON_SOUND else "images have"
+        return f"not applicable: {takes} no sequence length"
     has = search.card.facts.compute_capability if search.card.facts else None
     return cannot_run(config, has)
 

@@ -166,7 +166,7 @@ def _made_for(config: Mapping[str, Any]) -> Task | None:
 
 def _possible(task: Task, config: Mapping[str, Any]) -> bool:
     """Whether the inputs fit the task: old T5 files name the class T5WithLMHeadModel."""
-    if (task == "image-classification") != _is_image(config):
+    if task in ON_SOUND or (task == "image-classification") != _is_image(config):
         return False
     if task == "causal-lm" and architecture_of(config).endswith("ForCausalLM"):
         return True  # also the decoder of an encoder-decoder (BartForCausalLM)

@@ -217,3 +217,18 @@ def test_with_a_large_vocabulary_the_peak_falls_by_about_the_logits(packed: dict
     tile = 2 * 4096 * 32768
     gradient = 4 * vocabulary * hidden  # of the head, in float32
     assert 12 * scores - tile - 4 * gradient < freed < 12 * scores
+
+
+@pytest.mark.parametrize(
+    ("kind", "rung"),
+    [
+        ("whisper", {"weights_dtype": "bfloat16", "audio_seconds": 30}),
+        ("whisper", {"method": "lora", "activation_checkpointing": "full"}),
+        ("ctc", {"audio_seconds": 2}),
+        ("ctc", {"audio_seconds": 2, "method": "lora"}),
+        ("named-sounds", {"audio_seconds": 2}),
+    ],
+)
+def test_recordings_need_what_was_measured(kind: str, rung: dict[str, Any]) -> None:
+    found = differences(tiny_job(kind, **rung))
+    assert set(found.values()) == {0}, found

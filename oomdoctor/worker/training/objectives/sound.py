@@ -101,7 +101,7 @@ def _extracted(asked: _Asked, seconds: int) -> tuple[tuple[str, torch.Size, torc
     """The names, shapes and types of the inputs that are made of one recording."""
     import numpy
 
-    with real_values.computing(), needed_package():
+    with real_values.computing():
         extractor = _extractor(asked.spec, asked.model)
         rate = getattr(extractor, "sampling_rate", _RATE)
         samples = numpy.random.default_rng(0).standard_normal(_seconds(extractor, seconds) * rate)
@@ -126,12 +126,14 @@ def _extractor(spec: ModelSpec, model: PretrainedConfig) -> FeatureExtractionMix
         return found
     parts = [model, *(getattr(model, name, None) for name in _PARTS)]
     types = [kind for part in parts if (kind := getattr(part, "model_type", None))]
-    known = _PUBLISHED | {k: v for k, v in FEATURE_EXTRACTOR_MAPPING_NAMES.items() if k not in _PUBLISHED}
+    known = {**FEATURE_EXTRACTOR_MAPPING_NAMES, **_PUBLISHED}
     name = next((known[kind] for kind in types if known.get(kind)), None)
     if name is None:
         return None
     kind = getattr(transformers, name)
     bins = next((n for part in parts for key in _BINS if (n := getattr(part, key, None))), None)
-    sizes = {"feature_size": bins, "num_mel_bins": bins, "max_length": getattr(model, "max_length", None)}
+    longest = getattr(model, "max_length", None)
+    sizes = {"feature_size": bins, "num_mel_bins": bins, "max_length": longest}
     takes = signature(kind.__init__).parameters
-    return kind(**{name: size for name, size in sizes.items() if size and name in takes})
+    with needed_package():
+        return kind(**{name: size for name, size in sizes.items() if size and name in takes})

@@ -120,11 +120,47 @@ def test_what_is_asked_is_taken(config: dict[str, Any], asked: TaskChoice) -> No
     assert task_of(config, asked) == asked
 
 
+WHISPER = {"num_mel_bins": 80, "decoder_layers": 4, "is_encoder_decoder": True}
+WAVES = {"feat_extract_norm": "group", **TEXT}
+
+
 def test_the_decoder_of_a_model_of_sound_takes_text() -> None:
-    whisper = {"num_mel_bins": 80, "decoder_layers": 4, "is_encoder_decoder": True}
-    assert task_of(_config("WhisperForCausalLM", **whisper), "auto") == "causal-lm"
-    with pytest.raises(OomDoctorError, match="takes sound"):
-        task_of(_config("WhisperForConditionalGeneration", **whisper), "auto")
+    assert task_of(_config("WhisperForCausalLM", **WHISPER), "auto") == "causal-lm"
+
+
+@pytest.mark.parametrize(
+    ("config", "task"),
+    [
+        (_config("WhisperForConditionalGeneration", **WHISPER), "speech-seq2seq"),
+        (_config("WhisperModel", **WHISPER), "speech-seq2seq"),
+        (_config("WhisperForAudioClassification", **WHISPER), "audio-classification"),
+        (_config("SpeechT5ForSpeechToText", is_encoder_decoder=True, **WAVES), "speech-seq2seq"),
+        (
+            _config("CanaryForConditionalGeneration", is_encoder_decoder=True,
+                    encoder_config={"num_mel_bins": 80}),
+            "speech-seq2seq",
+        ),
+        (_config("Wav2Vec2ForCTC", **WAVES), "ctc"),
+        (_config("ParakeetForCTC"), "ctc"),
+        # What is published to be fine-tuned has no head.
+        (_config("Wav2Vec2ForPreTraining", **WAVES), "ctc"),
+        (_config("Wav2Vec2BertModel", feature_projection_input_dim=160), "ctc"),
+        (_config("HubertForSequenceClassification", **WAVES), "audio-classification"),
+        (_config("ASTForAudioClassification", num_mel_bins=128), "audio-classification"),
+    ],
+)  # fmt: skip
+def test_models_of_speech(config: dict[str, Any], task: str) -> None:
+    assert task_of(config, "auto") == task
+
+
+def test_a_task_of_speech_that_is_asked_for() -> None:
+    assert task_of(_config("Wav2Vec2ForPreTraining", **WAVES), "audio-classification") == (
+        "audio-classification"
+    )
+    unknown = _config("NewForConditionalGeneration", is_encoder_decoder=True, **TEXT)
+    assert task_of(unknown, "speech-seq2seq") == "speech-seq2seq"
+    with pytest.raises(OomDoctorError, match="takes other inputs than ctc does"):
+        task_of(_config("LlamaForCausalLM", **TEXT), "ctc")
 
 
 def test_a_class_that_writes_about_sound_is_trained_on_text_alone() -> None:

@@ -172,6 +172,18 @@ def test_keys_are_split_for_few_queries(batch: int, length: int, dim: int, split
     assert found == (() if splits == 1 else (sums, sums * -(-dim // 32) * 32))
 
 
+def test_a_layer_norm_copies_what_is_not_contiguous(fake: None) -> None:
+    states = torch.empty(2, 384, 1500).transpose(1, 2)  # Whisper's, behind its convolutions
+    weight, size = torch.empty(384), 4 * 2 * 384 * 1500
+    assert blocks(aten.native_layer_norm.default, states, [384], weight, weight, 1e-5) == (size,)
+    flat = states.contiguous()
+    assert blocks(aten.native_layer_norm.default, flat, [384], weight, weight, 1e-5) == ()
+    one = torch.empty(2, 1500, 1)
+    back = aten.native_layer_norm_backward.default
+    every = (weight, weight, [True] * 3)
+    assert blocks(back, flat, states, [384], one, one, *every) == (size,)
+
+
 def test_a_maximum_is_of_flat_memory(fake: None) -> None:
     tensor = torch.empty(4, 6)
     assert blocks(aten.max.default, tensor) == blocks(aten.max.dim, tensor.t(), 0) == ()
