@@ -49,6 +49,7 @@ class RungKeys(TypedDict, total=False):
     vision: str
     images: int
     image_size: int
+    audio_seconds: int
     packing: str
     document_length: int
     padding: str

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -71,15 +71,17 @@ def _dtype(config: TrainConfig) -> Dtype:
 
 
 def spoken(config: TrainConfig, setup: Setup) -> int:
-    """How many labels a recording has, if they have no length of their own."""
+    """How many labels a recording has, if a rung does not say it."""
     return _SPOKEN * _seconds(_extractor(setup.job.model, setup.model_config), config.audio_seconds)
 
 
 def _inputs_of(setup: Setup) -> Mapping[str, Parameter]:
     """The inputs of the forward pass."""
-    auto: Any = model_class(setup.job.model, setup.model_config)
-    kind = getattr(auto, "kind", None) or auto._model_mapping[type(setup.model_config)]
-    return signature(kind.forward).parameters
+    made = model_class(setup.job.model, setup.model_config)
+    kind = getattr(made, "kind", None)
+    if kind is None:
+        kind = made._model_mapping.get(type(setup.model_config))  # type: ignore[attr-defined]
+    return {} if kind is None else signature(kind.forward).parameters  # code of the hub
 
 
 class _Asked:
