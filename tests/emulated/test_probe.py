@@ -158,3 +158,25 @@ def test_a_probe_inside_an_emulation_is_emulated(
     assert {result["evidence"] for result in found["results"]} == {"emulated"}
     assert [warning["code"] for warning in found["warnings"]] == ["emulated_device"]
     assert not (state_dir() / "calibration").exists()
+
+
+@pytest.mark.usefixtures("cached")
+@pytest.mark.parametrize(("kind", "off_by"), [("whisper", 0), ("named-sounds", 0), ("ctc", 1024)])
+def test_a_step_on_recordings_needs_what_was_predicted(
+    kind: str, off_by: int, cuda_python: Path, tmp_path: Path
+) -> None:
+    """CTC keeps a few numbers more on a GPU than its simulation, in two blocks."""
+    model = str(tiny_folder(tmp_path / "model", kind))
+    amp = "weights_dtype=float32,autocast_dtype=bfloat16"
+    rungs = ("--recipe", "none", "--rung", f"method=full,{amp}", "--rung", f"method=lora,{amp}")
+    found = report(
+        *("probe", model, "--emulate", "A100 SXM4 80GB", "--micro-batch", "2", *rungs),
+        *("--seq-len", "32", "--effective-batch", "4", "--python", str(cuda_python)),
+    )
+    assert len(found["results"]) == 2
+    for result in found["results"]:
+        assert result["evidence"] == "emulated"
+        more = result["peak_allocated_bytes"] - result["predicted"]["peak_allocated_bytes"]
+        assert more == off_by, result["label"]
+        if not off_by:
+            assert result["peak_reserved_bytes"] == result["predicted"]["peak_reserved_bytes"]

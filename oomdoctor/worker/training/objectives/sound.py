@@ -80,7 +80,7 @@ def _inputs_of(setup: Setup) -> Mapping[str, Parameter]:
     made = model_class(setup.job.model, setup.model_config)
     kind = getattr(made, "kind", None)
     if kind is None:
-        kind = made._model_mapping.get(type(setup.model_config))  # type: ignore[attr-defined]
+        kind = made._model_mapping.get(type(setup.model_config), None)  # type: ignore[attr-defined]
     return {} if kind is None else signature(kind.forward).parameters  # code of the hub
 
 
