@@ -79,6 +79,7 @@ _INSTEAD: dict[str, dict[str, Any]] = {
     "reformer": {"": {"is_decoder": True}},
     "udop": {"": {"decoder_start_token_id": 0}},
     "vision-encoder-decoder": {"": {"pad_token_id": 0, "decoder_start_token_id": 101}},
+    "speech-encoder-decoder": {"": {"pad_token_id": 0, "decoder_start_token_id": 101}},
     "dbrx": {"attn_config": {"rope_theta": 500000.0, "clip_qkv": 8}},
     "deepseek_v2": {
         "": {"num_experts_per_tok": 6, "n_group": 1, "topk_group": 1, "moe_intermediate_size": 1408}
@@ -103,6 +104,7 @@ _INSTEAD: dict[str, dict[str, Any]] = {
     **{key: {"": {"decoder_start_token_id": 0}} for key in ("t5", "longt5")},
     "encoder-decoder": {"": {"pad_token_id": 0, "decoder_start_token_id": 101}},
     **{key: {"": {"vocab_size": 32}} for key in ("wav2vec2-bert", "wav2vec2-conformer")},
+    **{key: {"": {"pad_token_id": 2}} for key in ("moonshine", "moonshine_streaming")},
     "xmod": {"": {"default_language": "en_XX"}},
     "aya_vision": {"vision_config": {"num_attention_heads": 16}},
     "chameleon": {"": _WORDS},
@@ -307,7 +309,8 @@ _HEAD = """# Model types
 `plan` and `probe` take any model type that the installed transformers knows for a supported task.
 This table says what comes of each: the type's default configuration with at most four layers in
 each part, one sequence of 4,096 tokens or what its positions allow (two images for LeViT, whose
-batch norms need them), bf16 on a GPU, simulated for full fine-tuning and for LoRA. It is no list
+batch norms need them), of speech one recording as well, bf16 on a GPU, simulated for full
+fine-tuning and for LoRA. It is no list
 that the program reads: it is what it answered. Some defaults are no model that can be built or
 trained: these failed with the words of the library that are shown. The other refusals are limits,
 of oomdoctor or of the class, or name a missing package.
