@@ -151,6 +151,30 @@ def test_past_the_limit_with_expandable_segments(watched: Watched) -> None:
     assert rank.oom.least_bytes < rank.peak_allocated_bytes
 
 
+LOGITS = """
+import torch
+model = torch.nn.Sequential(
+    torch.nn.Embedding(32000, 256), torch.nn.Linear(256, 256), torch.nn.Linear(256, 32000)
+).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(4):
+    ids = torch.zeros(4096, dtype=torch.long, device="cuda")
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        logits = model(ids)
+    torch.nn.functional.cross_entropy(logits.float(), ids).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_past_the_limit_the_cache_is_that_of_a_large_card(watched: Watched) -> None:
+    """Torch emptied it at each request beyond the limit, and reserved more than a large card."""
+    (rank,), (large,) = (watched.run(card, LOGITS)[0].ranks for card in ("1GiB", "T4"))
+    assert rank.oom is not None and rank.oom.went_past
+    assert rank.peak_allocated_bytes == large.peak_allocated_bytes
+    assert rank.peak_reserved_bytes == large.peak_reserved_bytes
+
+
 CACHED = """
 import torch
 half, rest = 300 << 20, 400 << 20

@@ -1,11 +1,14 @@
 /* Past the limit of the card: a request that fails for good is granted, so that a run shows all that
  * its training needs.
  *
- * torch frees its cache and asks again before it gives up, so its first try fails here too. Others ask
- * once. Before the first request is granted, the process is asked whether its script would handle the
- * error; then it gets it. torch holds the lock of its allocator here, and who waits for that may hold
- * Python's. So the question goes through a pipe, with a limit of time; a thread that holds Python's lock
- * asks directly.
+ * torch frees its cache and asks again before it gives up, so its first try fails here too, until a
+ * request was granted: from then on the card is taken to be as large as needed, and a cache that is freed
+ * at each request would fragment memory. Expandable segments have no such gaps. Others ask once.
+ *
+ * Before the first request is granted, the process is asked whether its script would handle the error;
+ * then it gets it. torch holds the lock of its allocator here, and who waits for that may hold Python's.
+ * So the question goes through a pipe, with a limit of time; a thread that holds Python's lock asks
+ * directly.
  */
 #define _GNU_SOURCE
 #include "emu.h"
@@ -88,7 +91,8 @@ int emu_goes_past(int device, uint64_t size, uint64_t free_bytes) {
     uint64_t all = emu_the_card()->total_bytes, whole = request.made;
     /* torch's expandable segments have addresses for 9/8 of the card; it needs some beyond a request. */
     int too_large = request.from_torch && request.in_pieces && whole + 2 * size > all + all / 8;
-    if ((request.from_torch && !request.failed && !captures) || too_large) {
+    int tries_again = request.from_torch && !request.failed && !captures && !(past && !request.in_pieces);
+    if (tries_again || too_large) {
         request.failed = !too_large, request.made = 0;
         return 0;
     }
