@@ -67,7 +67,7 @@ def library_line(peak: dict[str, Any], libraries: list[str]) -> Place | None:
 def phase_of_peak(peak: dict[str, Any]) -> ReadPhase:
     """The phase by the stack, where a function says it, else by the hooks.
 
-    Without hooks, the whole stack says it.
+    Without hooks, the whole stack says it; it also says what of a forward pass is the loss.
     """
     for frame in peak["frames"][:_SHOWN_FRAMES]:
         for file, function, phase in _FUNCTIONS:
@@ -76,7 +76,10 @@ def phase_of_peak(peak: dict[str, Any]) -> ReadPhase:
     if _in_backward(peak):
         return "backward"
     hooked = next((phase for phase in _HOOKED if phase == peak["phase"]), None)
-    return hooked or _by_stack(peak["frames"])
+    if hooked not in (None, "forward"):
+        return hooked
+    told = _by_stack(peak["frames"])
+    return told if hooked is None or told == "loss" else hooked
 
 
 def _by_stack(frames: list[dict[str, Any]]) -> ReadPhase:

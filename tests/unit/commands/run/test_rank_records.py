@@ -128,6 +128,7 @@ def test_a_process_that_used_no_gpu_and_a_torn_record_are_left_out(tmp_path: Pat
     assert read_processes(tmp_path) == []
 
 
+LOSS = _frame("/v/transformers/loss/loss_utils.py", 36, "fixed_cross_entropy")
 OOM = {
     "device": 0,
     "requested_bytes": 2 * GIB,
@@ -176,6 +177,8 @@ def test_an_exception_that_is_not_about_memory(tmp_path: Path) -> None:
     ("peak", "phase"),
     [
         (_peak("forward", [TORCH, MAIN]), "forward"),
+        # transformers computes the loss in the model's forward pass
+        (_peak("forward", [LOSS, MAIN]), "loss"),
         (_peak("loss", []), "backward"),  # the thread of the backward pass has no Python stack
         (_peak("loss", [TORCH, MAIN]), "loss"),
         (_peak("other", [_frame("/v/torch/nn/utils/clip_grad.py", 3), MAIN]), "clip"),
