@@ -23,6 +23,7 @@ from oomdoctor.records.report.diagnosis import Remedy
 from oomdoctor.stacks.programs.trl import COMMANDS
 
 _ALSO_LOAD = ("transformers", "pytorch")  # libraries that do not only train
+_ENGINES = {"zero": "deepspeed", "fsdp": "accelerate"}  # whose lines say a sharding
 
 
 def remedies(case: Case, keys: Mapping[str, Called], found: Sequence[Choice]) -> tuple[Remedy, ...]:
@@ -79,7 +80,8 @@ def spoken(case: Case, lines: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     others = frozenset(key for one in programs() for key in one.speaks) - frozenset(libraries())
     loads = case.phase in ("load", "generate") and case.resource == "gpu"
     without_trainer = "inference" in case.kinds or loads
-    for key in sorted(lines, key=lambda key: _place(key, program.speaks)):
+    speaks = _speaks(case)
+    for key in sorted(lines, key=lambda key: _place(key, speaks)):
         if key in around():
             # of a container, both ways if none is named: something limits /dev/shm
             right = key in seen or (key in around_of("container") and not seen & lines.keys())
@@ -98,6 +100,15 @@ def _with_own_config(case: Case, line: str) -> str:
     shown = (name for mark, name in names.items() if case.shows(mark) or case.logged(mark))
     own = next(shown, None)
     return line if own is None else line.replace("SFTConfig(", f"{own}(")
+
+
+def _speaks(case: Case) -> list[str]:
+    """The keys of lines for the program, the best first: its engine's before those of torch."""
+    speaks, sharding = list(case.program.speaks), case.setup.get("sharding") or ""
+    engine = next((key for mark, key in _ENGINES.items() if sharding.startswith(mark)), None)
+    if engine is not None and engine not in speaks and "pytorch" in speaks:
+        speaks.insert(speaks.index("pytorch"), engine)
+    return speaks
 
 
 def _place(key: str, speaks: Sequence[str]) -> int:

@@ -10,7 +10,7 @@ from oomdoctor.explain.diagnosis.causes.conditions import offloads, own_workers
 from oomdoctor.explain.reading.programs import around_of
 from oomdoctor.explain.remedies.text_values import SHORTEST, device_of, fitting_context, share_of
 from oomdoctor.explain.training.assumed import stage_of
-from oomdoctor.records.facts.architectures import LIGER_FAMILIES
+from oomdoctor.records.facts.architectures import LIGER_FAMILIES, WITHOUT_SDPA
 from oomdoctor.records.facts.optimizers import is_paged, optimizer_named
 from oomdoctor.units import GIB
 
@@ -62,6 +62,15 @@ def _can_liger(case: Case) -> bool:
     if known:
         return any(name in known for name in LIGER_FAMILIES)
     return True
+
+
+def _can_sdpa(case: Case) -> bool:
+    """Whether eager attention is in use, and the model has sdpa."""
+    if case.setup.get("attention") != "eager":
+        return False
+    if case.shows(rf"modeling_(?:{'|'.join(WITHOUT_SDPA)})\.py"):
+        return False
+    return case.sizes is None or not case.sizes.capped_scores
 
 
 def trl_computes_loss(case: Case) -> bool:
@@ -240,10 +249,7 @@ WHEN: Mapping[str, Condition] = {
     "chunked": lambda case: case.setup.get("loss") in (None, "default") and trl_computes_loss(case),
     "completion_only": lambda case: not _generates(case),
     "fewer_generations": _generates,
-    "sdpa": lambda case: (
-        case.setup.get("attention") == "eager"
-        and not (case.sizes is not None and case.sizes.capped_scores)
-    ),
+    "sdpa": _can_sdpa,
     "smaller_batch": _many_sequences,
     "checkpointing": lambda case: _not_checkpointed(case) and not case.one_buffer,
     "offload_activations": lambda case: (
