@@ -74,6 +74,9 @@ def test_a_line_that_works_on_scores(file: str, code: str) -> None:
     assert (first.cause, first.detail, first.confidence) == (
         "activations", "attention scores", "high",
     )  # fmt: skip
+    if "/bloom/" in file:  # it has no sdpa: asking for it is an error
+        assert not any("fused attention" in remedy.change for remedy in found.remedies)
+        return
     assert "fused attention" in found.remedies[0].change
     if "/diffusers/" not in file:
         assert 'attn_implementation="sdpa"' in found.remedies[0].lines["transformers"]
