@@ -14,13 +14,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.configuration.faults import config_faults
-from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.simulating.cuda.kernel_rules import steps_of
 from oomdoctor.worker.tracing.calls import OperatorCall
 from oomdoctor.worker.tracing.steps import OTHERS, Result
 from oomdoctor.worker.training.build import build
 from oomdoctor.worker.training.optimizers import state_tensors
-from oomdoctor.worker.training.support import check_supported
 
 needs_galore = pytest.mark.skipif(find_spec("galore_torch") is None, reason="needs galore-torch")
 needs_apollo = pytest.mark.skipif(find_spec("apollo_torch") is None, reason="needs apollo-torch")
@@ -106,13 +104,6 @@ def test_cusolver_gets_a_copy_and_the_rest_is_said() -> None:
         svd = torch.ops.aten._linalg_svd.default
         steps = steps_of(OperatorCall(svd, (matrix,), {}, svd(matrix)), (8, 0))
     assert steps == (Result(OTHERS), 4, 4 * matrix.numel())
-
-
-def test_the_emulated_gpu_has_no_svd(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OOMDOCTOR_EMULATED", "/somewhere")
-    config = TrainConfig(optimizer="galore_adamw", **ONE_BATCH)
-    with pytest.raises(UnsupportedError, match="does not have"):
-        check_supported(config, "cuda")
 
 
 @pytest.mark.parametrize(
