@@ -24,13 +24,14 @@ GIB = 1024**3
 MIB = 1024**2
 KIB = 1024
 # AutoModel stands for bare encoders, which `system.tasks` gives a head; what is left out takes
-# sound, or images in a way that no batch is known for.
+# images in a way that no batch is known for.
 AUTO_CLASSES = frozenset(
     {
         "AutoModelForCausalLM",
         "AutoModelForMaskedLM",
         "AutoModelForSeq2SeqLM",
         "AutoModelForImageClassification",
+        "AutoModelForSpeechSeq2Seq",
         "AutoModel",
     }
 )
