@@ -21,6 +21,7 @@ TASK_CLASSES: dict[Task, str] = {
     "seq2seq-lm": "AutoModelForSeq2SeqLM",
     "image-classification": "AutoModelForImageClassification",
     "image-text-to-text": "AutoModelForImageTextToText",
+    "speech-seq2seq": "AutoModelForSpeechSeq2Seq",
 }
 
 
