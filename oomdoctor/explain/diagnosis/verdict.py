@@ -18,6 +18,8 @@ def verdict(case: Case) -> str:
     """What ran out, when, on which rank, and by how much."""
     incident = case.incident
     text = RESOURCE_WORDS[incident.resource]
+    if case.dialect == "tpu":
+        text = text.replace("GPU", "TPU")
     place = [PHASES[case.phase].when] if case.phase in PHASES else []
     if incident.recomputing:
         place.append("(recomputing a checkpoint)")

@@ -151,3 +151,13 @@ def test_a_script_that_extracts_features_does_not_train() -> None:
     )
     assert not {"checkpointing", "lora", "smaller_batch"} & {*_keys(found)}
     assert _keys(found)[0] in ("no_grad", "smaller_input")
+
+
+def test_a_tpu_is_no_gpu() -> None:
+    """It was told to take a larger GPU, and host memory as CUDA shares it."""
+    found = _answer(
+        "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: XLA:TPU compile error. "
+        "Ran out of memory in memory space hbm. Used 37.91G of 15.75G hbm."
+    )
+    assert found.verdict.startswith("out of TPU memory")
+    assert not {"bigger_card", "jax_unified"} & set(_keys(found))
