@@ -100,7 +100,8 @@ def _overlap(leader: ProbeResult, other: ProbeResult) -> bool:
     ours, theirs = (
         (one.tokens_per_s or 0.0) * (one.tokens_per_s_spread or 0.0) for one in (leader, other)
     )
-    shared = _rates_of(leader) == _rates_of(other) is not None
+    rates = _rates_of(leader)
+    shared = rates is not None and rates == _rates_of(other)
     error = _OWN_ERROR * (ours + theirs) if shared else math.hypot(ours, theirs)
     return leader.tokens_per_s - other.tokens_per_s <= error
 

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from oomdoctor.cli.streams import output
-from oomdoctor.cli.streams.moving_line import MovingLine, Status, columns, line_of, rows_of
+from oomdoctor.cli.streams.moving_line import MovingLine, Status, columns, line_of, table_lines
 from oomdoctor.cli.streams.progress import Progress
 from oomdoctor.commands.events import SurveyEvent
 from oomdoctor.records.configuration.config import Rung, TrainConfig
@@ -311,7 +311,7 @@ def test_a_low_terminal_shows_the_last_rows(monkeypatch):
     monkeypatch.setattr(
         "oomdoctor.cli.streams.moving_line._size", lambda: os.terminal_size((80, 3))
     )
-    assert rows_of({"a": "1", "bb": "2"}, 80) == ["bb  2"]
+    assert table_lines({"a": "1", "bb": "2"}, 80) == ["bb  2"]
 
 
 def test_a_moving_line_is_no_wider_than_the_terminal(monkeypatch):

@@ -15,6 +15,15 @@ DECODER: dict[str, Any] = {
     "vocab_size": 512,
     "max_position_embeddings": 128,
 }
+ENCODER_DECODER: dict[str, Any] = {
+    "d_model": 32,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 64,
+    "decoder_ffn_dim": 64,
+}
 CONFIGS: dict[str, tuple[Task, str, dict[str, Any]]] = {
     "dense": ("causal-lm", "LlamaForCausalLM", {"model_type": "llama", **DECODER}),
     "gqa-tied": (
@@ -109,13 +118,7 @@ SPECIAL: dict[str, tuple[Task, str, dict[str, Any]]] = {
         {
             "model_type": "bart",
             "vocab_size": 300,
-            "d_model": 32,
-            "encoder_layers": 2,
-            "decoder_layers": 2,
-            "encoder_attention_heads": 4,
-            "decoder_attention_heads": 4,
-            "encoder_ffn_dim": 64,
-            "decoder_ffn_dim": 64,
+            **ENCODER_DECODER,
             "max_position_embeddings": 128,
         },
     ),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tiny_configs import ENCODER_DECODER
+
 from oomdoctor.records.job.model import Task
 
 _WAVES: dict[str, Any] = {
@@ -28,13 +30,7 @@ OF_SOUND: dict[str, tuple[Task, str, dict[str, Any]]] = {
         {
             "model_type": "whisper",
             "vocab_size": 300,
-            "d_model": 32,
-            "encoder_layers": 2,
-            "decoder_layers": 2,
-            "encoder_attention_heads": 4,
-            "decoder_attention_heads": 4,
-            "encoder_ffn_dim": 64,
-            "decoder_ffn_dim": 64,
+            **ENCODER_DECODER,
             "num_mel_bins": 80,
             "max_target_positions": 128,
             "is_encoder_decoder": True,

@@ -84,7 +84,7 @@ def columns(text: str) -> int:
     return cell_len(text)
 
 
-def rows_of(table: Mapping[str, str], width: int) -> list[str]:
+def table_lines(table: Mapping[str, str], width: int) -> list[str]:
     """A line for each name with its text; where a terminal is too low for all, the last ones."""
     longest = max(map(columns, table), default=0)
     rows = [

@@ -15,7 +15,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from oomdoctor.cli.streams.moving_line import Status, line_of, rows_of
+from oomdoctor.cli.streams.moving_line import Status, line_of, table_lines
 from oomdoctor.cli.streams.output import say_progress, screen
 from oomdoctor.records.job.result import OUTCOME_WORDS
 from oomdoctor.render.words import counted
@@ -190,7 +190,7 @@ class Progress:
         status = self._now
         if status is None:
             return ""
-        rows = rows_of(self._least | self._ended, width)
+        rows = table_lines(self._least | self._ended, width)
         now = time.monotonic()
         rest = None
         if status.left is not None:

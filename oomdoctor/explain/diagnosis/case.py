@@ -292,7 +292,7 @@ class Case:
 
     @cached_property
     def kinds(self) -> frozenset[str]:
-        """The program's name, what it does, and `images` if it trains only models of these.
+        """The program's name, what it does, and its marks.
 
         A training that does not train is inference.
         """
@@ -300,7 +300,7 @@ class Case:
         if kind == "training" and not self.trains:
             kind = "inference"
         also = ["training"] if kind == "rl" else []
-        also += ["images"] if self.program.images else []
+        also += self.program.marks()
         return frozenset({self.program.name, kind, *also})
 
     @property

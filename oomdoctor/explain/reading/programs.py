@@ -26,10 +26,11 @@ class Program:
     `library` is the one whose trainer it calls, if it is not a library itself. `frames` and `lines`
     are None if nothing there names it. `starts` are its frames above those of an engine. `text` is
     whether it trains only models of text, `images` only those of images. `half` is whether it uses
-    16 bits or fewer, unless it is asked for more. `runs` are the programs that it starts, whose
-    lines are in its logs too. `share` is the part of the GPU that an engine
-    takes, 0 to 1, and `context` its tokens, where nothing else is said. `format` is what its own
-    files of settings, or its scripts, are recognized as.
+    16 bits or fewer, unless it is asked for more, and `swaps_blocks` whether it can keep blocks of
+    the model in host memory. `runs` are the programs that it starts, whose lines are in its logs
+    too. `share` is the part of the GPU that an engine takes, 0 to 1, and `context` its tokens,
+    where nothing else is said. `format` is what its own files of settings, or its scripts, are
+    recognized as.
     """
 
     name: str
@@ -44,10 +45,16 @@ class Program:
     text: bool = False
     images: bool = False
     half: bool = False
+    swaps_blocks: bool = False
     runs: tuple[str, ...] = ()
     share: float | None = None
     context: int | None = None
     format: FormatName | None = None
+
+    def marks(self) -> list[str]:
+        """`images`, `half` and `swaps_blocks`, where they hold: rules and remedies name them."""
+        marks = {"images": self.images, "half": self.half, "swaps_blocks": self.swaps_blocks}
+        return [name for name, holds in marks.items() if holds]
 
 
 @cache

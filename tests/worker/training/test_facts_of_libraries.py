@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import pytest
@@ -9,7 +10,12 @@ import torch
 import transformers
 from tiny_models import tiny_job
 
-from oomdoctor.records.facts.architectures import FAMILIES, LIGER_FAMILIES, experts_stacked
+from oomdoctor.records.facts.architectures import (
+    FAMILIES,
+    LIGER_FAMILIES,
+    WITHOUT_SDPA,
+    experts_stacked,
+)
 from oomdoctor.records.facts.dtypes import DTYPES
 from oomdoctor.records.facts.optimizers import OPTIMIZERS, RECIPE_NAMES
 from oomdoctor.worker.protocol import UnsupportedError
@@ -130,3 +136,13 @@ def test_the_version_tells_of_other_families(name: str) -> None:
     assert experts_stacked(name, "4.57.1") is False
     assert experts_stacked(name, "5.0.0rc1") is True
     assert experts_stacked(name, None) is None
+
+
+@pytest.mark.parametrize("model_type", WITHOUT_SDPA)
+def test_types_said_to_have_no_sdpa_have_none(model_type: str) -> None:
+    """`explain` has no transformers to ask, so it reads a list."""
+    module = importlib.import_module(f"transformers.models.{model_type}.modeling_{model_type}")
+    made = [kind for kind in vars(module).values() if isinstance(kind, type)]
+    models = [kind for kind in made if issubclass(kind, transformers.PreTrainedModel)]
+    own = [kind for kind in models if kind.__module__ == module.__name__]
+    assert own and not any(kind._supports_sdpa for kind in own)

@@ -9,6 +9,7 @@ from explain_make import ADAM, LAYER, LOSS, answer, causes, gib, llama, samples
 
 from oomdoctor.explain.diagnosis.causes.conditions import growth_per_step
 from oomdoctor.explain.diagnosis.causes.rules import anything, rules
+from oomdoctor.explain.reading.programs import around
 from oomdoctor.explain.remedies.table import TABLE
 from oomdoctor.explain.training.known import Given
 from oomdoctor.records.report.diagnosis import CauseName, Frame, ListedProcess, LogFacts
@@ -217,6 +218,20 @@ def test_what_the_poster_says_of_growth_and_of_another_model_counts() -> None:
     assert causes(answer(facts=grows))[0][0] == "growth"
     again = LogFacts(mentions={"second load": ("Fold 1",)})
     assert causes(answer(facts=again, phase="load"))[0][0] == "duplicate_load"
+
+
+@pytest.mark.parametrize(
+    ("line", "earlier"),
+    [
+        ("[I 2025-06-11 10:31] Trial 0 finished with value: 0.41 and parameters: {}", True),
+        ("Run 8w0aa2kd finished", True),
+        ("Run 8w0aa2kd errored:", False),  # this one, not one before it
+        ("Run stage1 finished", False),
+        ("[W 2025-06-11 10:31] Trial 0 failed with parameters: {}", False),
+    ],
+)
+def test_only_a_trial_that_ended_before_left_something(line: str, earlier: bool) -> None:
+    assert bool(around()["earlier trial"].search(line)) is earlier
 
 
 def test_more_parameters_than_the_gpu_can_train_are_capacity() -> None:

@@ -93,8 +93,9 @@ def test_the_longest_context_that_the_text_names_is_the_one_to_type() -> None:
 
 
 def test_rows_are_sound() -> None:
-    kinds = {program.kind for program in programs()} | {"inference", "images"}
-    assert any(program.images for program in programs())
+    marks = {mark for program in programs() for mark in program.marks()}
+    assert marks == {"images", "half", "swaps_blocks"}
+    kinds = {program.kind for program in programs()} | {"inference"} | marks
     names = {program.name for program in programs()}
     spoken = {key for program in programs() for key in program.speaks} | set(around())
     for row in TABLE.values():
