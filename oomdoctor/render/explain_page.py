@@ -283,16 +283,15 @@ def _bar(numbers: Numbers) -> str | None:
 def _legend(numbers: Numbers, *, signs: bool) -> list[tuple[str, str]]:
     total, free = numbers.capacity_bytes, numbers.free_bytes
     others, requested = numbers.other_processes_bytes, numbers.requested_bytes
-    pairs: list[tuple[str, str]] = []
-    if signs and total and free is not None:
-        own = total - free - (others or 0)
+    pairs = [("card", format_bytes(total))] if total and not signs else []
+    if numbers.adds_up and total and free is not None:
+        own, sign = total - free - (others or 0), "# " if signs else ""
         size, parts = format_bytes(own), _parts(numbers, own)
         if others is None:  # then any process may hold what is not free
-            pairs.append(("# in use", f"{size} by all processes{parts}"))
+            pairs.append((f"{sign}in use", f"{size} by all processes{parts}"))
         else:
-            pairs.append(("# this process", size + parts))
+            pairs.append((f"{sign}this process", size + parts))
     else:
-        pairs += [("card", format_bytes(total))] if total else []
         own = numbers.process_bytes or numbers.reserved_bytes or numbers.allocated_bytes or 0
         pairs += [("this process", f"{format_bytes(own)}{_parts(numbers, own)}")] if own else []
     if others is not None:

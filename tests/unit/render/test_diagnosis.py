@@ -145,6 +145,14 @@ def test_the_card_is_drawn_to_scale() -> None:
     ]
 
 
+def test_a_page_with_a_chart_has_the_figures_of_the_terminal() -> None:
+    """It said that the process held its tensors alone, because the bar is not drawn there."""
+    found = replace(FOUND, numbers=replace(FOUND.numbers, process_bytes=None))
+    held = "60.0 GiB: 55.0 GiB allocated, 1.00 GiB reserved but unallocated"
+    assert held in _page(found)
+    assert held in render_report(explained(found), "html", Style())
+
+
 @pytest.mark.parametrize(
     "numbers",
     [
