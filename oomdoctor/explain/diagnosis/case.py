@@ -362,6 +362,11 @@ class Case:
         """The matching frames among the last `count`."""
         return tuple(q for f in reversed(self.frames[-count:]) if re.search(pattern, q := quote(f)))
 
+    @property
+    def gathered(self) -> tuple[str, ...]:
+        """The innermost frames that gather sharded weights, whose size no batch changes."""
+        return self.innermost(_RE["gathers"].pattern)
+
     def on_logits(self) -> tuple[str, ...]:
         """The innermost frames that work on the logits of a vocabulary."""
         return self.innermost(_RE["logits"].pattern)

@@ -8,7 +8,13 @@ from collections.abc import Callable, Mapping
 from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.diagnosis.causes.conditions import offloads, own_workers
 from oomdoctor.explain.reading.programs import around_of
-from oomdoctor.explain.remedies.text_values import SHORTEST, device_of, fitting_context, share_of
+from oomdoctor.explain.remedies.text_values import (
+    SHORTEST,
+    device_of,
+    engine_values,
+    fitting_context,
+    share_of,
+)
 from oomdoctor.explain.training.assumed import stage_of
 from oomdoctor.records.facts.architectures import LIGER_FAMILIES, WITHOUT_SDPA
 from oomdoctor.records.facts.optimizers import is_paged, optimizer_named
@@ -17,6 +23,7 @@ from oomdoctor.units import GIB
 Condition = Callable[[Case], bool]
 
 _LOADS = ("load", "init", "generate")  # phases in which a model comes onto the GPU
+_USEFUL_SHARE = 0.05  # of the GPU: an engine with less cannot hold a model
 _SEVERAL_RANKS = r"torchrun|local_rank|\brank \d|\[rank\d|nproc|deepspeed|accelerate|fsdp"
 
 
@@ -285,6 +292,7 @@ WHEN: Mapping[str, Condition] = {
     ),
     "chunk": lambda case: case.resource == "gpu" or (case.requested or GIB) >= GIB,
     "smaller_generation": lambda case: case.setup.get("eval_batch_size") != 1,
+    "engine_share_lower": lambda case: float(engine_values(case)["share_lower"]) >= _USEFUL_SHARE,
     "engine_share_higher": lambda case: share_of(case) < 0.95,
     "engine_context": lambda case: (fits := fitting_context(case)) is None or fits >= SHORTEST,
     "mixed_precision": lambda case: (

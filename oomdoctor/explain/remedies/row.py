@@ -76,7 +76,7 @@ def _difference(case: Case, changes: Mapping[str, Any], fallback: str, request: 
     grows = case.training is not None and case.training.tokens is not None
     if seen is not None and not (before is not None and grows):
         return seen
-    if request and (case.requested or 0) >= 50 * MIB:
+    if request and (case.requested or 0) >= 50 * MIB and not case.gathered:
         saved = round((case.requested or 0) * request)
         left = (case.requested or 0) - saved
         asked = format_bytes(case.requested)

@@ -285,5 +285,9 @@ def loads_a_model(case: Case) -> Lines:
     return lines if case.phase == "init" else NONE
 
 
+def gathers_weights(case: Case) -> Lines:
+    return yes(bool(case.gathered), case.gathered)
+
+
 def one_buffer(case: Case) -> Lines:
     return yes(case.one_buffer, case.figures())

@@ -65,6 +65,8 @@ MESSAGES = [
     ("[W3] memory allocation failed with OOM on device 0 while trying to allocate 2147483648 bytes "
      "(free: 1073741824, total: 8589934592).", "cuda_caching_allocator", "gpu",
      {"requested": 2 * GIB, "free": GIB, "capacity": 8 * GIB}),
+    ("torch.OutOfMemoryError: Tried to allocate 12.50 GiB. GPU had 12.00 GiB free of 79.19",
+     "cuda_caching_allocator", "gpu", {"requested": 25 * GIB // 2, "free": 12 * GIB}),
     ("RuntimeError: NVML_SUCCESS == r INTERNAL ASSERT FAILED at CUDACachingAllocator.cpp:1131",
      "cuda_caching_allocator", "gpu", {}),
     ("RuntimeError: No executable batch size found, reached zero.", "cuda_caching_allocator",
