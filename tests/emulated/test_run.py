@@ -167,9 +167,10 @@ for _ in range(4):
 """
 
 
-def test_past_the_limit_the_cache_is_that_of_a_large_card(watched: Watched) -> None:
-    """Torch emptied it at each request beyond the limit, and reserved more than a large card."""
-    (rank,), (large,) = (watched.run(card, LOGITS)[0].ranks for card in ("1GiB", "T4"))
+@pytest.mark.parametrize("card", ["1GiB", "2.4GiB"])
+def test_past_the_limit_the_cache_is_that_of_a_large_card(watched: Watched, card: str) -> None:
+    """Torch empties it before, which on a card that is nearly large enough leaves other gaps."""
+    (rank,), (large,) = (watched.run(one, LOGITS)[0].ranks for one in (card, "T4"))
     assert rank.oom is not None and rank.oom.went_past
     assert rank.peak_allocated_bytes == large.peak_allocated_bytes
     assert rank.peak_reserved_bytes == large.peak_reserved_bytes

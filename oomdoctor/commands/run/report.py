@@ -30,7 +30,7 @@ from oomdoctor.commands.run.rank_records import (
 from oomdoctor.commands.run.real import device_of, machine_of, usable_bytes
 from oomdoctor.commands.run.seen_outside import Seen, lines_from_outside, notes_from_outside
 from oomdoctor.commands.run.session import WatchRequest
-from oomdoctor.commands.run.smallest_card import larger_batch, with_cards
+from oomdoctor.commands.run.smallest_card import as_on_a_larger_card, larger_batch, with_cards
 from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.explain.evidence import evidence_of
 from oomdoctor.records.report.diagnosis import Diagnosis
@@ -133,7 +133,8 @@ def _device(request: WatchRequest, seen: Seen) -> RunDevice | None:
 def _with_summary(bare: Report, request: WatchRequest, seen: Seen) -> Report:
     """The report with what the processes left, and what the command printed."""
     ended, failed, device = seen.ended, seen.failed, _device(request, seen)
-    ranks, first, answer = _with_evidence(_ranks(request, seen, device), seen)
+    ranks = as_on_a_larger_card(_ranks(request, seen, device), seen)
+    ranks, first, answer = _with_evidence(ranks, seen)
     outside = lines_from_outside(ended, seen.processes, bare.host)
     on_gpu = ran_out(ranks)
     source = first.oom.snapshot if answer is not None and first and first.oom else None

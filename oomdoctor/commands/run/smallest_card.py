@@ -150,7 +150,11 @@ def smallest_gpu(
     def holds(room: int) -> bool:
         if room >= reserved:
             return True
-        return room >= allocated and replayable and all(_fits(e, room, settings) for e in events)
+        return (
+            room >= allocated
+            and replayable
+            and all(_reserved(one, room, settings) is not None for one in events)
+        )
 
     card = card_that_holds(holds, least=least, ranks=together)
     return None if card is None else SmallestGpu(card.name, card.total_bytes)
@@ -172,8 +176,38 @@ def least_capability(card: str, architectures: Sequence[str]) -> tuple[int, int]
     return max(oldest, MODERN) if capability_numbers(card) >= MODERN else oldest
 
 
-def _fits(events: Events, usable: int, settings: AllocatorSettings) -> bool:
-    """Replay on a card with so much room."""
+def as_on_a_larger_card(ranks: Sequence[RankMemory], seen: Seen) -> tuple[RankMemory, ...]:
+    """The ranks, those that went past their card's memory as a card with room for them holds them.
+
+    Before it went past, PyTorch emptied its cache, which leaves other gaps than a larger card has.
+    """
+    if not any(rank.went_past for rank in ranks):
+        return tuple(ranks)
+    settings = _settings(seen.processes)
+    events = [one for process in seen.processes for one in read_events(seen.folder, process)]
+    pairs = zip(ranks, events, strict=True)
+    return tuple(_as_on_a_larger_card(rank, one, settings) for rank, one in pairs)
+
+
+def _as_on_a_larger_card(
+    rank: RankMemory, events: Events, settings: AllocatorSettings
+) -> RankMemory:
+    if not rank.went_past or not events.is_whole:
+        return rank
+    reserved = _reserved(events, None, settings)
+    assert reserved is not None  # because nothing limits it
+    less = max(0, rank.peak_reserved_bytes - reserved)
+    assert rank.peak_device_bytes is not None and rank.short_bytes is not None
+    return replace(
+        rank,
+        peak_reserved_bytes=rank.peak_reserved_bytes - less,
+        peak_device_bytes=rank.peak_device_bytes - less,
+        short_bytes=rank.short_bytes - less,
+    )
+
+
+def _reserved(events: Events, usable: int | None, settings: AllocatorSettings) -> int | None:
+    """The most that is reserved in a replay with so much room; None if that is not enough."""
     allocator = CachingAllocator(usable, settings)
     numbers = events.numbers
     for i in range(0, len(numbers), 3):
@@ -184,8 +218,8 @@ def _fits(events: Events, usable: int, settings: AllocatorSettings) -> bool:
             else:
                 allocator.allocate(block, max(size, 1), stream)
         except OutOfDeviceMemory:
-            return False
-    return True
+            return None
+    return allocator.peak_reserved_bytes
 
 
 def larger_batch(ranks: Sequence[RankMemory], micro_batch_size: int | None) -> LargerBatch | None:
