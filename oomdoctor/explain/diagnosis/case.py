@@ -27,6 +27,7 @@ from oomdoctor.explain.reading.programs import (
 from oomdoctor.explain.training.assumed import Training
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.phases import OF_A_STEP
+from oomdoctor.records.job.machine import GpuFacts
 from oomdoctor.records.report.diagnosis import (
     Frame,
     Incident,
@@ -217,8 +218,13 @@ class Case:
         outside = usage.outside_allocator(self.incident.event)
         if outside is not None:
             return outside
+        return context_bytes(self.card).likely
+
+    @cached_property
+    def card(self) -> GpuFacts | None:
+        """The card that the log names, if the catalogue has it."""
         name = self.facts.gpu_name
-        return context_bytes(find_gpu(name, self.capacity) if name else None).likely
+        return find_gpu(name, self.capacity) if name else None
 
     @cached_property
     def trains(self) -> bool:

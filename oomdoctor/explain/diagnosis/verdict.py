@@ -60,7 +60,8 @@ def oddities(case: Case) -> tuple[str, ...]:
             f"{format_bytes(case.free)} was free, yet {format_bytes(case.requested)} was refused: "
             "a limit, a private pool, another process that just exited, or the driver"
         )
-    if case.capacity and case.reserved and case.reserved > case.capacity:
+    spills = case.dialect in OF_PYTORCH and bool(case.capacity)
+    if spills and (case.reserved or 0) > (case.capacity or 0):
         found.append(
             f"more is reserved ({format_bytes(case.reserved)}) than the GPU has: the driver uses "
             "host memory too (Windows and WSL do this)"

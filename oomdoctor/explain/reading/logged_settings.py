@@ -23,6 +23,7 @@ _BANNER = re.compile(rf"({'|'.join(_BANNERS)})(?: \([^)\n]{{0,80}}\))? = ([\d,]+
 _RE = patterns("logged_settings")
 _LETTERS = {"c": "n_ctx", "ngl": "n_gpu_layers"}
 MEMORY_LIMIT = "memory_limit_bytes"
+WHOLE_NODE = "whole_node"  # the key of the line by which a job asks for all host memory of its node
 _NEAR_START = 20_000  # lines in which a program is expected to print its settings
 _AFTER_NOTICE = 200  # and lines after one that prints settings
 _LONGEST_QUOTE = 400
@@ -87,6 +88,8 @@ class SettingsReader:
             if limit is not None and MEMORY_LIMIT not in self.settings:
                 self.settings[MEMORY_LIMIT] = limit
                 self._quote(MEMORY_LIMIT, text)
+        if _RE["whole_node"].search(text):
+            self._quote(WHOLE_NODE, text)
 
     def _named(self, text: str) -> None:
         for match in _RE["setting"].finditer(text):

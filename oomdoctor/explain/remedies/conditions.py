@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.diagnosis.causes.conditions import offloads, own_workers
+from oomdoctor.explain.reading.logged_settings import WHOLE_NODE
 from oomdoctor.explain.reading.programs import around_of
 from oomdoctor.explain.remedies.text_values import (
     SHORTEST,
@@ -184,15 +185,21 @@ def _workers(case: Case) -> bool:
     """Whether DataLoader workers are configured or mentioned."""
     if "workers" in case.setup:
         return case.setup["workers"] > 0
-    mentioned = case.logged(r"num_workers|DataLoader|data ?loader|pt_data_worker") or case.shows(
-        "DataLoader"
-    )
-    return case.dialect.startswith("dataloader") or bool(mentioned)
+    named = r"num_workers|DataLoader|data ?loader|pt_data_worker"
+    if case.dialect.startswith("dataloader") or case.logged(named) or case.shows(named):
+        return True
+    loads = case.resource == "host" and case.phase == "data"
+    return loads and not case.logged(r"\bMap\b|num_proc|okeniz")
 
 
 def _scheduled(case: Case) -> bool:
     """Whether a scheduler limits the job's memory."""
     return bool(case.around & around_of("scheduler"))
+
+
+def _can_ask_for_more(case: Case) -> bool:
+    """Whether a scheduler's job has not asked for all the memory of its node yet."""
+    return _scheduled(case) and WHOLE_NODE not in case.facts.evidence
 
 
 def _contained(case: Case) -> bool:
@@ -281,8 +288,9 @@ WHEN: Mapping[str, Condition] = {
         and case.setup.get("eval_batch_size") != 1
     ),
     "no_grad": _without_gradients,
-    "more_job_memory": _scheduled,
+    "more_job_memory": _can_ask_for_more,
     "more_host_memory": _can_swap,
+    "larger_node": lambda case: WHOLE_NODE in case.facts.evidence,
     "wsl_limit": lambda case: "wsl" in case.around or case.dialect == "wsl_pinned",
     "shard_load": _several_ranks,
     "fewer_workers": _workers,

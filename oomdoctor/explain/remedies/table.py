@@ -117,7 +117,7 @@ def _when(key: str, said: Mapping[str, Any]) -> Iterator[Callable[[Case], object
     if "phases" in said:
         yield lambda case: case.phase in said["phases"]
     if "shows" in said:
-        yield lambda case: case.shows(said["shows"])
+        yield lambda case: case.shows(said["shows"]) or bool(case.logged(said["shows"]))
     if "logs" in said:
         yield lambda case: case.logged(said["logs"])
     if "around" in said:

@@ -15,6 +15,7 @@ from oomdoctor.explain.reading.logged_settings import SHARE
 from oomdoctor.explain.reading.patterns import patterns
 from oomdoctor.explain.remedies.row import next_batch
 from oomdoctor.package_data import data_of
+from oomdoctor.records.capability import MODERN, capability_numbers
 from oomdoctor.records.report.diagnosis import ListedProcess
 from oomdoctor.units import format_bytes
 
@@ -90,6 +91,17 @@ def host_values(case: Case) -> dict[str, str]:
     pieces = (line for pattern, line in _IN_PIECES if case.logged(pattern))
     now = "" if limit is None else f" (now {format_bytes(limit)})"
     return {"limit": now, "pieces": next(pieces, _SLICES)}
+
+
+def half_values(case: Case) -> dict[str, str]:
+    """The values of the $names for a type of 16 bits: bfloat16, or what an older card can."""
+    card = case.card
+    older = card is not None and capability_numbers(card.compute_capability) < MODERN
+    return {
+        "half": "fp16" if older else "bf16",
+        "half_mixed": "16-mixed" if older else "bf16-mixed",
+        "half_type": "float16" if older else "bfloat16",
+    }
 
 
 def share_of(case: Case) -> float:
@@ -204,6 +216,7 @@ def values_of(case: Case) -> dict[str, str]:
         **device_values(
             case.dialect, case.message, case.incident.lines, case.incident.listed_processes
         ),
+        **half_values(case),
         **host_values(case),
         **engine_values(case),
     }

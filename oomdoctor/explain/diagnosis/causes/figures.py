@@ -29,6 +29,11 @@ def impossible_request(case: Case) -> Lines:
     return yes((case.requested or 0) >= 2**50, case.figures())
 
 
+def unlikely_request(case: Case) -> Lines:
+    """More than any GPU has."""
+    return yes((case.requested or 0) >= 1024 * GIB, case.figures())
+
+
 def peers_decide(case: Case) -> Lines:
     """Other processes that hold as much as this one, in a run of several ranks: its own ranks."""
     own, listed = case.incident.event.process_bytes, case.incident.listed_processes
@@ -46,10 +51,14 @@ def trains_too_many(case: Case) -> Lines:
 
 
 def others_decide(case: Case) -> Lines:
-    """The message says what this process or others hold, and without others it would have fit."""
+    """The message says what this process or others hold, and without others it would have fit.
+
+    Where they hold a small part of the GPU, the next requests would have failed.
+    """
     event = case.incident.event
     said = event.process_bytes is not None or event.other_processes_bytes is not None
-    return others_likely(case) if said else NONE
+    much = (case.others or 0) >= (case.capacity or 0) // 10
+    return others_likely(case) if said and much else NONE
 
 
 def others_likely(case: Case) -> Lines:
@@ -129,6 +138,11 @@ def free_but_refused(case: Case) -> Lines:
         return NONE
     much = case.free > max(2 * case.requested, GIB)
     return yes(much and UNDERFLOW not in case.message, case.figures())
+
+
+def refused_by_windows(case: Case) -> Lines:
+    """The same, on Windows."""
+    return free_but_refused(case) if "windows" in case.around else NONE
 
 
 def fills_card(case: Case) -> Lines:
