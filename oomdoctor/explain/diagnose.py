@@ -119,7 +119,7 @@ def _answer(source: str, incident: Incident, facts: LogFacts, given: Given) -> D
     if incident.look_alike is not None:
         answer = short_answer(incident.look_alike, read.message)
         said = f"not a memory failure: {answer.what}"
-        told = _unknown(read.message) if answer is OTHER else said
+        told = _unknown(read.message) if answer.name == OTHER.name else said
         return replace(read, short_answer=answer.todo, verdict=told)
     facts = _with_program_of_file(incident, facts, given)
     case, assumed = _case(incident, facts, given, seen)

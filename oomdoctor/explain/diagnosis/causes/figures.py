@@ -131,6 +131,11 @@ def graph_pools(case: Case) -> Lines:
     return yes(pools >= max(512 * MIB, (case.capacity or 0) // 20), case.figures())
 
 
+def mostly_graph_pools(case: Case) -> Lines:
+    pools = case.incident.event.private_pools_bytes or 0
+    return graph_pools(case) if 2 * pools >= (case.allocated or 0) else NONE
+
+
 def free_but_refused(case: Case) -> Lines:
     """Far more was free than requested and no limit shows: a private pool may have refused."""
     event = case.incident.event
