@@ -46,6 +46,7 @@ class Expression:
     place: str
 
 
+@cache
 def expressions() -> list[Expression]:
     """All expressions of the package, each once."""
     every: dict[tuple[str, int], Expression] = {}
@@ -67,12 +68,16 @@ def _held() -> Iterator[Expression]:
             named = value.items() if isinstance(value, Mapping) else [(None, value)]
             for key, part in named:
                 place = name if key is None else f'{name}["{key}"]'
-                called = set(re.findall(rf"\b{re.escape(place)}\.(\w+)\(", source))
-                methods = tuple(called & ANCHORED) if called and called <= ANCHORED else ("search",)
-                for pattern in _patterns(part):
-                    yield Expression(
-                        pattern.pattern, pattern.flags, methods, f"{found.name}:{place}"
-                    )
+                if patterns := list(_patterns(part)):
+                    methods = _methods(place, source)
+                    at = f"{found.name}:{place}"
+                    yield from (Expression(one.pattern, one.flags, methods, at) for one in patterns)
+
+
+def _methods(place: str, source: str) -> tuple[str, ...]:
+    """The methods that a module calls an expression with."""
+    called = set(re.findall(rf"\b{re.escape(place)}\.(\w+)\(", source))
+    return tuple(called & ANCHORED) if called and called <= ANCHORED else ("search",)
 
 
 def _patterns(value: Any, depth: int = 0) -> Iterator[re.Pattern[str]]:

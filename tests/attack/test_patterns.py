@@ -10,7 +10,6 @@ from oomdoctor.explain.reading.lines.stream import lines
 from oomdoctor.explain.reading.scan import scan
 from tests.attack.patterns import TIMES, Expression, expressions, slow_unit
 
-EVERY = expressions()
 TRACEBACK = """Traceback (most recent call last):
   File "/home/me/train.py", line 88, in main
     loss = model(x).loss
@@ -20,8 +19,9 @@ torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.
 
 def test_expressions_are_collected() -> None:
     """Those of modules, of tables, of calls and of data."""
-    places = {one.place.split(":")[0] for one in EVERY}
-    assert len(EVERY) > 700
+    every = expressions()
+    places = {one.place.split(":")[0] for one in every}
+    assert len(every) > 700
     assert {"frames.toml", "causes.toml", "oomdoctor.redaction"} <= places
 
 
@@ -31,7 +31,9 @@ def test_a_slow_expression_is_seen() -> None:
 
 def test_no_expression_is_slow() -> None:
     """Lines of 4,000 characters, which readers look at, take as long as a plain search."""
-    slow = {f"{one.place} {one.pattern[:80]}": unit for one in EVERY if (unit := slow_unit(one))}
+    slow = {
+        f"{one.place} {one.pattern[:80]}": unit for one in expressions() if (unit := slow_unit(one))
+    }
     assert not slow, f"more than {TIMES} times as long as a plain search"
 
 
