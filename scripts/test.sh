@@ -37,6 +37,8 @@ case "${1:-}" in
 esac
 
 cd "$(dirname "$0")/.."
+# The tests start hundreds of processes, each of which would compile its modules.
+unset PYTHONDONTWRITEBYTECODE
 venv=${VENV:-.venv-test}
 bin=$venv/bin
 made=0

@@ -76,6 +76,10 @@ fi
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
 # pip supports dependency groups since 25.1.
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile \
   ${constraints[@]+"${constraints[@]}"} "$@"
+# On all cores, which pip does not do, and without half of it, of which little is ever imported. Some
+# files of packages are not meant to be compiled.
+"$venv/bin/python" -m compileall -q -j 0 -x 'transformers/models/|/tests/|/testing/' \
+  "$venv/lib" >/dev/null || true
 echo "$stamp" >"$venv/.inputs"
