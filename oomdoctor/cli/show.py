@@ -17,9 +17,9 @@ def _gathered(name: str) -> Report | None:
     """The report of a folder of submitted probes; None if it is none."""
     from pathlib import Path
 
-    from oomdoctor.commands.triage_gathered import gathered, is_gathered
+    from oomdoctor.commands.triage_gathered import JOBS, gathered
 
-    if not is_gathered(Path(name)):
+    if not (Path(name) / JOBS).is_file():
         return None
     return Started().report("show", "ok", 0, gathered=gathered(Path(name)))
 

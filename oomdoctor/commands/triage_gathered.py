@@ -18,11 +18,6 @@ from oomdoctor.system.store.run_list import open_run
 JOBS = "jobs.tsv"  # a line a job: its GPU type and its id
 
 
-def is_gathered(folder: Path) -> bool:
-    """Whether a folder is that of submitted probes."""
-    return (folder / JOBS).is_file()
-
-
 def gathered(folder: Path) -> tuple[GatheredJob, ...]:
     """The jobs of a folder, in the order in which they were submitted.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 
 from oomdoctor.errors import ExitCode
 from oomdoctor.explain.diagnosis.case import Case
@@ -22,6 +22,7 @@ from oomdoctor.explain.remedies.closing import no_way
 from oomdoctor.explain.remedies.sets import choices
 from oomdoctor.explain.training.assumed import NO_CHECKPOINTING, Training, training_of
 from oomdoctor.explain.training.known import PROGRAM, Given, setup_of
+from oomdoctor.records.codec import shared
 from oomdoctor.records.job.measurement import OomEvent
 from oomdoctor.records.report.diagnosis import Diagnosis, Frame, Incident, LogFacts, Numbers
 from oomdoctor.records.report.run import Place
@@ -78,25 +79,16 @@ def _read(source: str, incident: Incident) -> Diagnosis:
     """The answer as far as the text itself gives it."""
     event = incident.event
     return Diagnosis(
+        **shared(incident, Diagnosis),
         source=source,
         is_oom=incident.look_alike is None,
-        resource=incident.resource,
         dialect=event.dialect,
-        phase=incident.phase,
-        rank=incident.rank,
-        numbers=Numbers(**{figure.name: getattr(event, figure.name) for figure in fields(Numbers)}),
-        where=incident.where,
+        numbers=Numbers(**shared(event, Numbers)),
         tensor=None,
         causes=(),
         remedies=(),
         message=event.message,
-        line_number=incident.line_number,
-        step=incident.step,
-        survived=incident.survived,
-        recovery=incident.recovery,
-        look_alike=incident.look_alike,
         evidence=incident.lines,
-        listed_processes=incident.listed_processes,
     )
 
 
@@ -279,13 +271,8 @@ def incident_of(
     event = OomEvent(
         message=message,
         dialect="cuda_caching_allocator",
-        phase=oom.phase,
-        requested_bytes=oom.requested_bytes,
-        free_bytes=oom.free_bytes,
-        allocated_bytes=oom.allocated_bytes,
-        reserved_bytes=oom.reserved_bytes,
         reserved_unallocated_bytes=unallocated,
-        **{"process_bytes": oom.reserved_bytes, **known},
+        **{**shared(oom, OomEvent), "process_bytes": oom.reserved_bytes, **known},
     )
     return Incident(
         event,

@@ -10,7 +10,7 @@ gradients yet while it computes activations.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from oomdoctor.analysis.memory.bounds import keeps_all_gradients, state_bytes, weights_bytes
@@ -40,12 +40,15 @@ _BATCH = ("micro_batch_size", "effective_batch_size")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What the rules need to know besides the two rungs; None if unknown."""
+    """What the rules need to know besides the two rungs; None if unknown.
 
-    counts: ParameterCounts | None
-    model_config: Mapping[str, Any]
+    `model_config` is the content of config.json.
+    """
+
     device_type: DeviceType
-    compute_capability: str | None
+    counts: ParameterCounts | None = None
+    model_config: Mapping[str, Any] = field(default_factory=dict)
+    compute_capability: str | None = None
 
 
 def needs_more(more: TrainConfig, less: TrainConfig, setting: Setting) -> tuple[str, ...] | None:

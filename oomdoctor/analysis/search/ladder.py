@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from oomdoctor.analysis.memory.bounds import Bound, lower_bound
 from oomdoctor.analysis.memory.shape import shape_of
@@ -18,29 +17,25 @@ from oomdoctor.analysis.search.micro_batch import NextSize, Sample, next_size, s
 from oomdoctor.records.configuration.config import Rung, TrainConfig
 from oomdoctor.records.facts.choices import AUTO
 from oomdoctor.records.job.dataset import TrainingData
-from oomdoctor.records.job.machine import DeviceType, GpuFacts
-from oomdoctor.records.job.model import ParameterCounts, Task
+from oomdoctor.records.job.machine import GpuFacts
+from oomdoctor.records.job.model import Task
 from oomdoctor.records.job.result import Attempt
 from oomdoctor.units import format_bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class Context(Setting):
     """What is the same for all rungs of a survey; None if unknown.
 
     `usable_bytes` is what a rung may use, without the headroom. `fixed_micro_batch` is
-    --micro-batch; a rung's own fixed size overrides it. `model_config` is the content of
-    config.json. `gpu` has the published peaks of the card, `emulated` says that it only pretends to
-    be one. `data` is what the user trains on. `predictions` are by `config.key()` of the rung.
+    --micro-batch; a rung's own fixed size overrides it. `gpu` has the published peaks of the card,
+    `emulated` says that it only pretends to be one. `data` is what the user trains on.
+    `predictions` are by `config.key()` of the rung.
     """
 
-    usable_bytes: int
-    device_type: DeviceType
-    counts: ParameterCounts | None = None
+    usable_bytes: int = field(kw_only=True)
     fixed_micro_batch: int | None = None
-    model_config: Mapping[str, Any] = field(default_factory=dict)
     task: Task | None = None
-    compute_capability: str | None = None
     gpu: GpuFacts | None = None
     emulated: bool = False
     data: TrainingData | None = None
@@ -110,7 +105,7 @@ class Standing:
         for other, attempt in tried:
             if attempt.outcome != "oom":
                 continue
-            raised = needs_more(smallest, attempt.config, _setting(self.context))
+            raised = needs_more(smallest, attempt.config, self.context)
             if raised is not None:
                 size, keys = attempt.config.micro_batch_size, " and ".join(raised)
                 ran_out = f"{other.label} ran out of memory at micro-batch size {size}"
@@ -188,17 +183,6 @@ def bound_of(config: TrainConfig, context: Context) -> Bound:
         return Bound(0, "")
     all_learn = not shape_of(context.model_config).towers
     return lower_bound(config, context.counts, all_learn=all_learn)
-
-
-def certainly_more(more: TrainConfig, less: TrainConfig, context: Context) -> bool:
-    """Whether the first rung surely needs no less memory than the second."""
-    return needs_more(more, less, _setting(context)) is not None
-
-
-def _setting(context: Context) -> Setting:
-    return Setting(
-        context.counts, context.model_config, context.device_type, context.compute_capability
-    )
 
 
 def too_big(rung: Rung, context: Context) -> SkipRung | None:

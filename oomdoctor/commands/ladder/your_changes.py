@@ -21,13 +21,8 @@ from oomdoctor.analysis.changes.search import (
 from oomdoctor.analysis.changes.sets import ChangeSet
 from oomdoctor.analysis.changes.table import Change
 from oomdoctor.analysis.command_line import own_rung_text
-from oomdoctor.analysis.search.ladder import (
-    Context,
-    attempts_of,
-    bound_of,
-    certainly_more,
-    fixed_size,
-)
+from oomdoctor.analysis.search.dominance import needs_more
+from oomdoctor.analysis.search.ladder import Context, attempts_of, bound_of, fixed_size
 from oomdoctor.analysis.simulator.predicted_attempts import sizes_to_predict
 from oomdoctor.analysis.verdict import conclude
 from oomdoctor.commands.user_training import write_change
@@ -105,7 +100,7 @@ class Simulation:
 
     def needs_more(self, more: TrainConfig, less: TrainConfig) -> bool:
         """Whether the rules of dominance say so."""
-        return certainly_more(more, less, self.context)
+        return needs_more(more, less, self.context) is not None
 
     def rows(self, changes: Sequence[ChangeSet]) -> list[Tried]:
         """The simulated row of each change, at its best micro-batch size if it has none."""

@@ -158,7 +158,8 @@ def find_yours(known: Findings, simulators: Simulators) -> YourRung | None:
         nothing = "no single change makes it faster"
         if row.tokens_per_s is None:
             nothing = "its speed cannot be estimated, so no change is known to make it faster"
-        return answer_faster(training, row, better, tried, nothing)
+        faster = shown(training, row, better)
+        return YourRung(row.key, YOURS, "faster", faster, tried, None if faster else nothing)
     answer = search_yours(training, row, judge, known.lora_targets())
     card_for = partial(room_for, own=card.capability, headroom=request.headroom)
     return answer_fits(training, row, answer, judge, card_for)
@@ -187,18 +188,6 @@ def answer_runs(training: UserTraining, row: ProbeResult, tried: Sequence[Tried]
     fitting = [pair for pair in tried if pair[1].surely_fits]
     changes = shown(training, row, fastest_first(fitting))
     return YourRung(row.key, YOURS, "fits" if fitting else None, changes, words, None)
-
-
-def answer_faster(
-    training: UserTraining,
-    row: ProbeResult,
-    found: Sequence[Tried],
-    tried: tuple[str, ...],
-    nothing: str,
-) -> YourRung:
-    """The answer about a rung that fits; `nothing` is the reason if none is found."""
-    changes = shown(training, row, found)
-    return YourRung(row.key, YOURS, "faster", changes, tried, None if changes else nothing)
 
 
 def simulation_on(

@@ -97,6 +97,7 @@ def run_plan(
 
     listen = keeping(folder, so_far, on_event, _KEPT_EVERY_S)
     run = _Run(known, folder, listen, lambda: stop() is not None)
+    sweep = known.plan.sweep
     with run.emulated() as variables:
         simulators = Simulators(
             request.python,
@@ -106,7 +107,7 @@ def run_plan(
             fresh=request.fresh,
             variables=variables,
             before_start=lambda: known.warn(startup_errors.check_limits(request)),
-            expected=_jobs_of(request),
+            expected=len(request.recipe.rungs) * (len(sweep.values) if sweep is not None else 1),
         )
         fault: OomDoctorError | None = None
         try:
@@ -127,13 +128,6 @@ def run_plan(
     folder.write_report(report)
     on_event(SurveyEvent("done"))
     return report
-
-
-def _jobs_of(request: SurveyRequest) -> int:
-    """About how many simulations there will be at the same time."""
-    plan, rungs = request.plan, len(request.recipe.rungs)
-    values = len(plan.sweep.values) if plan is not None and plan.sweep is not None else 1
-    return rungs * values
 
 
 def _known_of(request: SurveyRequest) -> Findings:
@@ -335,14 +329,11 @@ def _price_warnings(cards: tuple[Card, ...], request: SurveyRequest) -> list[War
     if prices.repeated:
         found.append(warning("prices", "repeated", source=source, cards=prices.repeated))
     if request.plan is not None and request.plan.all_gpus:
-        others = [price.card for price in prices.prices if _of_another_vendor(price.card)]
+        others = [
+            p.card for p in prices.prices if (gpu := find_gpu(p.card)) and gpu.vendor != "NVIDIA"
+        ]
         if others:
             found.append(warning("prices", "not_compared", source=source, cards=others))
     if not any(price.card in planned for price in prices.prices):
         found.append(warning("prices", "of_others", source=source))
     return found
-
-
-def _of_another_vendor(card: str) -> bool:
-    facts = find_gpu(card)
-    return facts is not None and facts.vendor != "NVIDIA"

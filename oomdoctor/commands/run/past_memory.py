@@ -100,7 +100,8 @@ def _replayed(rank: RankMemory, file: Path, batch: int | None) -> _Replayed | No
     if runs.note is not None or runs.order.failed is not None:
         return None
     room = rank.peak_reserved_bytes - (rank.short_bytes or 0)
-    tried = ((part, with_half(history, runs, room, part)) for part in _parts_of(batch))
+    parts = divisors(batch or _MOST_DIVISOR)[1:]
+    tried = ((part, with_half(history, runs, room, part)) for part in parts)
     fitting = ((part, run) for part, run in tried if run is not None and run.fits)
     divisor, smaller = next(fitting, (None, None))
     expandable = None
@@ -111,11 +112,6 @@ def _replayed(rank: RankMemory, file: Path, batch: int | None) -> _Replayed | No
         smaller,
         expandable if expandable is not None and expandable.fits else None,
     )
-
-
-def _parts_of(batch: int | None) -> tuple[int, ...]:
-    """By what a micro-batch can be divided, the least first; halves of one that is not known."""
-    return divisors(batch or _MOST_DIVISOR)[1:]
 
 
 def _confirmed(

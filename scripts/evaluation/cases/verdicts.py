@@ -116,7 +116,7 @@ def _verdict(case: Case, card: Card, prediction: Prediction) -> Verdict:
     """As `runs.plan_report` makes the row of a rung on a card."""
     itself = Attempt(case.config, "fits", None, None, None, None, 0.0)
     attempts = attempts_of_prediction(case.config, prediction, _target(case, card), itself)
-    rung, context = Rung(case.id, case.config), Context(card.usable_bytes, "cuda")
+    rung, context = Rung(case.id, case.config), Context("cuda", usable_bytes=card.usable_bytes)
     row = conclude(rung, attempts, None, context, _request(case, rung), "predicted")
     return Verdict(row.outcome == "fits", row.borderline)
 

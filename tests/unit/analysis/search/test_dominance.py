@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from oomdoctor.analysis.search.dominance import Setting, needs_more
 from oomdoctor.records.configuration.config import TrainConfig
 
-AMPERE = Setting(COUNTS, MODEL_CONFIG, "cuda", "8.0")
+AMPERE = Setting("cuda", COUNTS, MODEL_CONFIG, "8.0")
 TURING = replace(AMPERE, compute_capability="7.5")
 FP32 = {"weights_dtype": "float32"}
 AMP = {"weights_dtype": "float32", "autocast_dtype": "bfloat16"}

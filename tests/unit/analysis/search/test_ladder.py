@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 from analysis_make import COUNTS, GIB, MODEL_CONFIG, ended, fit, ran_out, rung
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -162,4 +164,4 @@ def test_every_survey_ends_with_every_rung_settled(usable_gib, seed):
 
 
 def _fields(context):
-    return {name: getattr(context, name) for name in Context.__slots__}
+    return {field.name: getattr(context, field.name) for field in fields(context)}

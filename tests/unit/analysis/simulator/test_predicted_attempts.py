@@ -88,7 +88,9 @@ def test_a_size_that_was_not_replayed_gives_a_lower_bound():
     )
     assert found[1].reason == "needs at least 12.5 GiB, short by at least 3.50 GiB"
     asked = rung(effective_batch_size=16)
-    row = conclude(asked, found, None, Context(9 * GIB, "cuda"), request(asked), "predicted")
+    row = conclude(
+        asked, found, None, Context("cuda", usable_bytes=9 * GIB), request(asked), "predicted"
+    )
     assert [attempt.peak_is_lower_bound for attempt in row.tries] == [False, True]
 
 
@@ -102,7 +104,7 @@ def test_a_row_of_predictions_is_like_a_measured_one():
         predicted(1, 2 * GIB, 2 * GIB, fits=True), predicted(2, 12 * GIB, None, fits=False)
     )
     asked = rung(effective_batch_size=16)
-    context = Context(9 * GIB, "cuda")
+    context = Context("cuda", usable_bytes=9 * GIB)
     row = conclude(asked, found, None, context, request(asked), "predicted")
     assert (row.outcome, row.evidence, row.micro_batch_size) == ("fits", "predicted", 1)
     assert row.tokens_per_s is not None
@@ -120,7 +122,9 @@ def row_of(*sizes: PredictedSize, **values: Any) -> ProbeResult:
     asked = rung(effective_batch_size=16, **values)
     target = replace(TARGET, error=PeakError(0.02, GIB // 4, GIB // 2))
     found = attempts_of_prediction(asked.config, Prediction(sizes, 4, 32, ()), target, SIMULATED)
-    return conclude(asked, found, None, Context(9 * GIB, "cuda"), request(asked), "predicted")
+    return conclude(
+        asked, found, None, Context("cuda", usable_bytes=9 * GIB), request(asked), "predicted"
+    )
 
 
 @pytest.mark.parametrize("fits", [True, False])

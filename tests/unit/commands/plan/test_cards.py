@@ -131,7 +131,8 @@ def test_cards_come_by_memory_and_once():
 def tasks(plan: PlanRequest, *rungs: Rung, usable: int | None = None):
     cards = cards_of(plan, 0.02)
     contexts = {
-        card.name: Context(usable or card.usable_bytes, "cuda", counts=COUNTS) for card in cards
+        card.name: Context("cuda", usable_bytes=usable or card.usable_bytes, counts=COUNTS)
+        for card in cards
     }
     ladders = dict.fromkeys(contexts, rungs or (RUNG,))
     return tasks_of(plan, ladders, cards, contexts)
@@ -195,7 +196,7 @@ def picks(*rungs: tuple[str, float | None, float | None]) -> CardPicks:
             attempts = (Attempt(config, outcome, peak, None, None, None, 0.0),)
         else:
             skip = SkipRung(rung, "not simulated", None if bound is None else round(bound * GIB))
-        context = Context(card.usable_bytes, "cuda", counts=COUNTS)
+        context = Context("cuda", usable_bytes=card.usable_bytes, counts=COUNTS)
         rows.append(conclude(rung, attempts, skip, context, request, "predicted"))
     return card_plan(card, tuple(rows), request).picks
 
@@ -227,7 +228,7 @@ def test_a_borderline_rung_is_no_pick_while_another_surely_fits():
         model=ModelRef("m"), recipe=Recipe("none", "", (), "command line"), device="cuda",
         sequence_length=512, effective_batch_size=4, plan=plan,
     )  # fmt: skip
-    context = Context(card.usable_bytes, "cuda", counts=COUNTS)
+    context = Context("cuda", usable_bytes=card.usable_bytes, counts=COUNTS)
     rows = []
     for rank, near in ((1, True), (2, False)):
         config = TrainConfig(
