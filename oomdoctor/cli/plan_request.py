@@ -15,6 +15,7 @@ from oomdoctor.cli.options.ladder import PlanOptions
 from oomdoctor.commands.devices.cards import card_named, cards_of
 from oomdoctor.commands.devices.emulated import check_vendor
 from oomdoctor.commands.plan.picks import price_list
+from oomdoctor.commands.plan.tasks import PLANNED
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.report.plan import CardOrder, Interconnect, PlanRequest, Sweep, SweptKey
 from oomdoctor.records.report.report import SurveyRequest
@@ -31,7 +32,6 @@ _SWEPT: dict[str, SweptKey] = {SOLVED_WORDS[key]: key for key in get_args(SweptK
 _ORDERS: tuple[CardOrder, ...] = get_args(CardOrder)
 _LINKS: tuple[Interconnect, ...] = get_args(Interconnect)
 _MOST_VALUES = 16
-_RUNG_LIMIT_S = 600.0  # a simulation takes seconds; one that hangs must not block the plan
 
 
 def plan_request(options: PlanOptions) -> SurveyRequest:
@@ -64,18 +64,7 @@ def plan_request(options: PlanOptions) -> SurveyRequest:
     if plan.verify and len(plan.gpus) == 1:
         reader.read("--verify", card_named(plan.gpus[0], 0.0), check_vendor, None)
     _check_least(reader, plan)
-    make = partial(
-        SurveyRequest,
-        device="cuda",
-        vram_bytes=None,
-        weights="synthetic",
-        evaluate=False,
-        eval_batch_size=8,
-        seed=0,
-        time_limit_s=None,
-        rung_limit_s=_RUNG_LIMIT_S,
-        plan=plan,
-    )
+    make = partial(PLANNED, plan=plan)
     versions = _versions(reader, options)
     request = common_request(
         reader, options, USUAL_SHAPES["cuda"], span, make, yours=training, versions=versions

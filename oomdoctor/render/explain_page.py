@@ -48,25 +48,18 @@ _BAR = 32
 _BEYOND = 10
 
 
-def diagnosis_sections(report: Report, look: Look) -> list[Section]:
-    """The answers, then errors, warnings and what to type next."""
-    return answer_sections(report.diagnoses, look)
-
-
 def diagnosis_rows(report: Report) -> Iterator[list[Any]]:
     """The answers as CSV: a row a diagnosis."""
     return record_rows(_CSV, report.diagnoses)
 
 
-def answer_sections(
-    diagnoses: Sequence[Diagnosis], look: Look, *, asks: bool = True
-) -> list[Section]:
+def answer_sections(report: Report, look: Look, *, asks: bool = True) -> list[Section]:
     """One source in full; several as a table, and in a verbose look each in full as well.
 
     With `asks` the answer names the options of `explain` that would tell more.
     """
     groups: dict[str, list[Diagnosis]] = {}
-    for found in diagnoses:
+    for found in report.diagnoses:
         groups.setdefault(found.source, []).append(found)
     sections = [table_section(groups)] if len(groups) > 1 else []
     if len(groups) == 1 or look.verbose:
@@ -146,7 +139,9 @@ def _facts(found: Diagnosis, *, verbose: bool) -> list[tuple[str, str]]:
     for number, tensor in enumerate(found.tensors[: _TENSORS if verbose else 1]):
         text = f"{tensor.arithmetic or tensor.name} ({tensor.likelihood} likelihood)"
         pairs.append(("or" if number else "Tensor", text))
-    if verbose and not found.tensors and found.assumed and _names_a_tensor(found):
+    # A request of 2 or 20 MiB is a segment for small tensors, not a tensor; a note says so.
+    sized = found.numbers.requested_bytes not in (None, 2 * MIB, 20 * MIB)
+    if verbose and not found.tensors and found.assumed and sized:
         pairs.append(("Tensor", "no tensor of this model has the requested size"))
     if found.recovery is not None:
         pairs.append(("Recovery", found.recovery))
@@ -161,11 +156,6 @@ def _facts(found: Diagnosis, *, verbose: bool) -> list[tuple[str, str]]:
     if found.assumed:
         pairs.append(("Assumptions", "; ".join(found.assumed)))
     return pairs
-
-
-def _names_a_tensor(found: Diagnosis) -> bool:
-    """A request of 2 or 20 MiB is a segment for small tensors, not a tensor; a note says so."""
-    return found.numbers.requested_bytes not in (None, 2 * MIB, 20 * MIB)
 
 
 def _evidence(found: Diagnosis) -> list[tuple[str, str]]:

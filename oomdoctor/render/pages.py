@@ -49,7 +49,7 @@ PAGES = (
     SURVEY,
     Page(
         ("explain",),
-        "explain_page:diagnosis_sections",
+        "explain_page:answer_sections",
         "explain_page:diagnosis_rows",
     ),
     Page(("triage",), "triage_page:triage_sections", "triage_page:triage_rows"),

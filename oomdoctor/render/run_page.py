@@ -91,7 +91,7 @@ def run_sections(report: Report, look: Look) -> list[Section]:
             sections.append(Section("Steps", (step_grid(worst),)))
     sections += [*_sizes(report.unknown_sizes), *_unknown(report.ranks)]
     if report.diagnoses:
-        sections += answer_sections(report.diagnoses, look, asks=False)
+        sections += answer_sections(report, look, asks=False)
     for device in report.devices:
         past = worst is not None and worst.went_past
         when = "at the highest peak" if past else "when it ran out"

@@ -71,11 +71,7 @@ def estimate(
         spent[bound] += working * count
         spent["bandwidth"] += unpacking * count
     spent["launch"] = operators * RAMP_S * factors.launch
-    return _summed(spent, operators * HOST_S * factors.launch)
-
-
-def _summed(spent: dict[Bound, float], host: float) -> EstimatedTime:
-    device = sum(spent.values())
+    device, host = sum(spent.values()), operators * HOST_S * factors.launch
     shares: dict[Bound, float] = {"compute": 0.0, "bandwidth": 0.0, "launch": 1.0}
     if device > host:
         shares = {bound: seconds / device for bound, seconds in spent.items()}

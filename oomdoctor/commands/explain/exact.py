@@ -18,6 +18,7 @@ from oomdoctor.commands.ladder.your_changes import Adapt, Offers, offered
 from oomdoctor.commands.plan.changes import simulation_on
 from oomdoctor.commands.plan.findings import Findings
 from oomdoctor.commands.plan.run_plan import run_plan
+from oomdoctor.commands.plan.tasks import PLANNED
 from oomdoctor.errors import ExitCode
 from oomdoctor.explain.remedies.closing import holds_it, told
 from oomdoctor.explain.remedies.row import fill
@@ -37,7 +38,6 @@ from oomdoctor.system.store.run_folders import RunFolder
 from oomdoctor.units import format_bytes
 
 _AS_IT_WAS = "the training"
-_LIMIT_S = 600.0  # of one simulation
 _BORDERLINE = "borderline"
 _AFTER_ALL = 1 + max(Tier)  # remedies that are no changes of the table, such as other hardware
 _STOPPED = "the simulation was interrupted"
@@ -215,24 +215,16 @@ def _changed(config: TrainConfig, changes: Mapping[str, object]) -> TrainConfig 
 def _request(found: Diagnosis, model: ModelRef, python: str) -> SurveyRequest:
     """A plan of rungs, which are still to be given, on a GPU with the room that there was."""
     assert found.config is not None and found.room_bytes is not None  # `unknown` was asked
-    return SurveyRequest(
+    return PLANNED(
         model=model,
         recipe=Recipe("none", "", (), "command line"),
-        device="cuda",
-        vram_bytes=None,
         headroom=0.0,
         sequence_length=found.config.sequence_length,
         effective_batch_size=found.config.effective_batch_size,
         micro_batch_size=None,
-        weights="synthetic",
-        evaluate=False,
-        eval_batch_size=8,
         rank_by="memory",
         tokens=10**6,
-        time_limit_s=None,
-        rung_limit_s=_LIMIT_S,
         python=python,
-        seed=0,
         plan=PlanRequest(
             gpus=(size_text(found.room_bytes),), suggest=False, context_bytes=found.context_bytes
         ),

@@ -24,7 +24,7 @@ from oomdoctor.commands.plan.tasks import Task
 from oomdoctor.records.configuration.config import Rung, TrainConfig
 from oomdoctor.records.configuration.faults import cannot_run
 from oomdoctor.records.configuration.keys import label_of
-from oomdoctor.records.job.result import Attempt, Evidence
+from oomdoctor.records.job.result import Attempt
 from oomdoctor.records.report.report import SurveyRequest
 from oomdoctor.records.report.searched import FewestAnswer, FewestLine, GpuRange, GpuTry
 
@@ -236,6 +236,10 @@ def _line(known: Findings, search: _Search) -> FewestLine:
     found = search.numbers
     gpus = found.fewest
     row = known.row(search.card, search.at(gpus)) if gpus is not None else None
+    shown = known.row(search.card, search.at(search.shown()))
+    asked = replace(
+        search.request, gpus=gpus or 1, effective_batch_size=shown.config.effective_batch_size
+    )
     fewer = max((n for n in found.numbers if gpus is None or n < gpus), default=None)
     return FewestLine(
         card=search.card.name,
@@ -248,17 +252,11 @@ def _line(known: Findings, search: _Search) -> FewestLine:
         host_peak_bytes=row.host_peak_bytes if row is not None else None,
         fewer=fewer,
         fewer_missed_by_bytes=_missed(search, fewer),
-        evidence=row.evidence if row is not None else _evidence(known, search),
+        evidence=shown.evidence if shown.measurement is not None else None,
         reason=None if gpus is not None else _why_none(search),
-        rung=rung_text(row.config, _asked(search, gpus or 1)) if row is not None else None,
+        rung=rung_text(row.config, asked) if row is not None else None,
         tries=tuple(found.tries[n] for n in sorted(found.tries)),
     )
-
-
-def _asked(search: _Search, gpus: int) -> SurveyRequest:
-    """The request as it would be for that number of GPUs."""
-    effective = search.at(gpus).config.effective_batch_size
-    return replace(search.request, gpus=gpus, effective_batch_size=effective)
 
 
 def _missed(search: _Search, gpus: int | None) -> int | None:
@@ -270,11 +268,6 @@ def _missed(search: _Search, gpus: int | None) -> int | None:
         return tried.missed_by_bytes
     short = search.numbers.bound(gpus) - search.card.usable_bytes
     return short if short > 0 else None
-
-
-def _evidence(known: Findings, search: _Search) -> Evidence | None:
-    row = known.row(search.card, search.at(search.shown()))
-    return row.evidence if row.measurement is not None else None
 
 
 def _why_none(search: _Search) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from oomdoctor.analysis.search.ladder import Context, fixed_size, too_big
 from oomdoctor.analysis.simulator.predicted_attempts import sizes_to_predict
@@ -14,6 +15,19 @@ from oomdoctor.records.job.model import ModelSpec
 from oomdoctor.records.job.result import Inspection
 from oomdoctor.records.report.plan import PlanRequest
 from oomdoctor.records.report.report import SurveyRequest
+
+PLANNED = partial(
+    SurveyRequest,
+    device="cuda",
+    vram_bytes=None,
+    weights="synthetic",
+    evaluate=False,
+    eval_batch_size=8,
+    seed=0,
+    time_limit_s=None,
+    rung_limit_s=600.0,
+)
+"""Makes requests of plans. A simulation takes seconds; one that hangs must not block the plan."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,13 +17,7 @@ from oomdoctor.explain.memory.model_sizes import Sizes
 from oomdoctor.explain.memory.moments import Moment, at_phase, peak, serving
 from oomdoctor.explain.reading.lines.traceback import quote, scores_line
 from oomdoctor.explain.reading.patterns import patterns
-from oomdoctor.explain.reading.programs import (
-    Program,
-    around,
-    around_of,
-    default_program,
-    program_of,
-)
+from oomdoctor.explain.reading.programs import Program, around, around_of, program_of, programs
 from oomdoctor.explain.training.assumed import Training
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.phases import OF_A_STEP
@@ -275,7 +269,7 @@ class Case:
     @cached_property
     def program(self) -> Program:
         """The program that failed; plain PyTorch if nothing names one."""
-        return self._named or default_program()
+        return self._named or programs()[-1]
 
     @cached_property
     def _named(self) -> Program | None:

@@ -82,11 +82,6 @@ def around_of(kind: str) -> frozenset[str]:
     return frozenset(row["name"] for row in _DATA["around"] if row.get("kind") == kind)
 
 
-def default_program() -> Program:
-    """The program of a text that names none: plain PyTorch."""
-    return programs()[-1]
-
-
 def program_of(incident: Incident, mentions: Mapping[str, tuple[str, ...]]) -> Program | None:
     """The program that failed, by its traceback and message, then by what the log mentions.
 

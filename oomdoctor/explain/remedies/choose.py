@@ -44,7 +44,8 @@ def remedies(case: Case, keys: Mapping[str, Called], found: Sequence[Choice]) ->
         keys = {key: Called(3) for key in keys if key not in COMPUTED and key != "bigger_card"}
     for place, (key, (doubt, in_order)) in enumerate(keys.items()):
         row = TABLE[key]
-        if not row.suits(case):
+        made_here = not row.programs or row.programs & case.kinds
+        if not made_here or not row.when(case):
             continue
         effect = row.effect(case)
         lines = {name: fill(line, values) for name, line in spoken(case, row.lines)}

@@ -39,10 +39,6 @@ class Row:
     settings: Mapping[str, Any] = field(default_factory=dict)
     programs: frozenset[str] = frozenset()
 
-    def suits(self, case: Case) -> bool:
-        """Whether the program of this case can make the change, and it can help."""
-        return (not self.programs or bool(self.programs & case.kinds)) and self.when(case)
-
     @property
     def lines(self) -> Mapping[str, str]:
         """What to write, by library."""

@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from oomdoctor.explain.evidence import SnapshotEvidence
-from oomdoctor.explain.training.told import told_by_file, told_by_log
+from oomdoctor.explain.training.told import told
 from oomdoctor.package_data import data_of
 from oomdoctor.records.job.model import ModelSpec
 from oomdoctor.records.report.diagnosis import Frame, SettingValue
 from oomdoctor.records.report.user_training import UserTraining
 from oomdoctor.stacks.partial_config import PartialConfig, RungKeys, only
+from oomdoctor.stacks.programs import recognize
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +85,9 @@ def setup_of(
     learn("micro_batch_size", given.micro_batch_size, "--micro-batch")
     learn("sequence_length", given.sequence_length, "--seq-len")
     learn("model", given.model.id if given.model else None, given.model_origin)
-    for name, value in told_by_file(given.settings).items():
+    for name, value in told(given.settings, recognize(given.settings)).items():
         learn(name, value, given.settings_source or "--config")
-    for name, value in told_by_log(logged).items():
+    for name, value in told(logged, None).items():
         learn(name, value, "the log")
     for name, value in _from_frames(frames):
         learn(name, value, "the traceback")

@@ -26,17 +26,8 @@ _SIZES = (
 _AS_READ = ("attention", "loss", "allocator", "double_quant")
 
 
-def told_by_file(settings: Mapping[str, object]) -> PartialConfig:
-    """What a configuration file or a command line decides."""
-    return _told(settings, recognize(settings))
-
-
-def told_by_log(settings: Mapping[str, object]) -> PartialConfig:
-    """What the settings in a log decide; any program may have printed them."""
-    return _told(settings, None)
-
-
-def _told(settings: Mapping[str, object], program: FormatName | None) -> PartialConfig:
+def told(settings: Mapping[str, object], program: FormatName | None) -> PartialConfig:
+    """What settings decide; in a log, any program may have printed them (`program` is None)."""
     partial = partial_of(settings, program)
     values = partial.values
     method = _method(values)

@@ -7,7 +7,7 @@ a bar also have a gap between them, and what the allocator only caches is hatche
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -128,17 +128,13 @@ SHIFT: dict[Size, float] = {"wide": 0.0, "narrow": 0.2}
 END: dict[Size, float] = {"wide": 92, "narrow": 24}  # pixels beside rows for the text of `end_row`
 
 
-def left_of(names: Iterable[str], size: Size) -> float:
-    """Room for the names of rows; the letters of the font that is measured are at most so wide."""
-    return max(map(len, names)) * TEXT * 0.62 + 20 if size == "wide" else 16.0
-
-
 def rows_in(
     figure: Any, size: Size, height: int, names: Sequence[str], top: float, *,
     right: float, head: float, foot: float, label: str = "",
 ) -> Any:  # fmt: skip
     """Axes with a row for each name, from 0 to `top`; see `axes_in` and `frame`."""
-    left = left_of(names, size)
+    # The letters of the font that is measured are at most so wide.
+    left = max(map(len, names)) * TEXT * 0.62 + 20 if size == "wide" else 16.0
     axes = axes_in(figure, size, height, left=left, right=right, head=head, foot=foot)
     axes.set_xlim(0, top)
     axes.set_ylim(len(names) - 0.5, -0.5)

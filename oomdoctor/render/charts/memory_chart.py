@@ -18,7 +18,6 @@ from oomdoctor.render.charts.parts import (
     part_cells,
     parts_in,
     peaks_of,
-    sizes_differ,
 )
 from oomdoctor.render.text import one_line
 from oomdoctor.render.words import counted
@@ -60,7 +59,8 @@ def _says(peaks: Sequence[Peak], budget: Budget | None) -> str:
         text += f"; {format_bytes(budget.usable_bytes)} is usable"
     if len(peaks) > MOST:
         text += f"; the first {MOST} are drawn"
-    own = "Each bar is at its own micro-batch size (mb)." if sizes_differ(peaks) else None
+    several = len({peak.micro_batch_size for peak in peaks}) > 1
+    own = "Each bar is at its own micro-batch size (mb)." if several else None
     return " ".join(filter(None, (f"{text}.", own, least_at_one(peaks))))
 
 

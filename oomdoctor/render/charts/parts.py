@@ -138,11 +138,6 @@ def least_at_one(peaks: Sequence[Peak]) -> str | None:
     )
 
 
-def sizes_differ(peaks: Sequence[Peak]) -> bool:
-    """Whether the peaks are those of different micro-batch sizes."""
-    return len({peak.micro_batch_size for peak in peaks}) > 1
-
-
 def _parts(result: ProbeResult, total: int) -> tuple[tuple[Role, int], ...]:
     allocated, reserved = result.peak_allocated_bytes or 0, result.peak_reserved_bytes
     parts = result.breakdown

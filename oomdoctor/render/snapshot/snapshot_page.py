@@ -171,7 +171,7 @@ def snapshot_sections(report: Report, look: Look) -> list[Section]:
     for device in ordered if not report.differences or verbose else ():
         sections += _device(device, verbose=verbose)
     if report.diagnoses:
-        sections += answer_sections(report.diagnoses, look, asks=False)
+        sections += answer_sections(report, look, asks=False)
     return sections
 
 
