@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from lent_simulators import SimulatorsByPython
 from tiny_models import tiny_folder
 
+from oomdoctor.cli.main import run
 from oomdoctor.commands.devices.emulated import UUID, devices_of, emulated_gpus
 from oomdoctor.emulator.enter import entered
 from oomdoctor.system.environment import state_dir
 
+Ask = Callable[..., dict[str, Any]]
 ROOT = Path(__file__).parents[2]
 _RUNGS = ("--recipe", "none", "--rung", "method=full", "--rung", "method=lora")
 _SIZES = ("--seq-len", "64", "--effective-batch", "4")
@@ -24,27 +27,28 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture
-def cached(emulator_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One build of the stand-ins for all tests."""
+def report(
+    cuda_python: Path,
+    emulator_cache: Path,
+    one_simulator: SimulatorsByPython,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Ask:
+    """The report of a command line that ends well. All share a simulator, and the stand-ins."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(emulator_cache))
+    one_simulator.trusted.add(str(cuda_python))
+
+    def reported(*words: str) -> dict[str, Any]:
+        code = run([*words, "--json", "--quiet"])
+        out, error = capsys.readouterr()
+        assert code == 0, error
+        document: dict[str, Any] = json.loads(out)
+        return document
+
+    return reported
 
 
-def report(*arguments: str, **variables: str) -> dict[str, Any]:
-    """The report of a command line that ends well."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "oomdoctor", *arguments, "--json", "--quiet"],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)} | variables,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    document: dict[str, Any] = json.loads(ended.stdout)
-    return document
-
-
-@pytest.mark.usefixtures("cached")
-def test_a_ladder_runs_on_the_emulated_card(cuda_python: Path, tmp_path: Path) -> None:
+def test_a_ladder_runs_on_the_emulated_card(report: Ask, cuda_python: Path, tmp_path: Path) -> None:
     model = str(tiny_folder(tmp_path / "model"))
     python = ("--python", str(cuda_python))
     words = ("--emulate", "L4", "--no-predict", "--micro-batch", "4", *_RUNGS, *_SIZES)
@@ -68,8 +72,9 @@ def test_a_ladder_runs_on_the_emulated_card(cuda_python: Path, tmp_path: Path) -
     assert not list(Path(found["run_dir"]).glob("emulated"))
 
 
-@pytest.mark.usefixtures("cached")
-def test_a_plan_for_several_gpus_runs_their_engines(cuda_python: Path, tmp_path: Path) -> None:
+def test_a_plan_for_several_gpus_runs_their_engines(
+    report: Ask, cuda_python: Path, tmp_path: Path
+) -> None:
     model = str(tiny_folder(tmp_path / "model"))
     rungs = ("--recipe", "none", "--rung", "sharding=fsdp", "--rung", "sharding=ddp")
     sizes = ("--seq-len", "64", "--effective-batch", "8")
@@ -89,8 +94,9 @@ def test_a_plan_for_several_gpus_runs_their_engines(cuda_python: Path, tmp_path:
     assert [(line["gpus"], line["evidence"]) for line in fewest["lines"]] == [(2, "emulated")] * 2
 
 
-@pytest.mark.usefixtures("cached")
-def test_torchs_own_history_of_a_rung_is_recorded(cuda_python: Path, tmp_path: Path) -> None:
+def test_torchs_own_history_of_a_rung_is_recorded(
+    report: Ask, cuda_python: Path, tmp_path: Path
+) -> None:
     model = str(tiny_folder(tmp_path / "model"))
     words = ("--emulate", "L4", "--no-predict", "--micro-batch", "4", *_RUNGS, *_SIZES)
     rung = "full-bf16"
@@ -103,8 +109,9 @@ def test_torchs_own_history_of_a_rung_is_recorded(cuda_python: Path, tmp_path: P
     assert device["peak_allocated_bytes"] == result["peak_allocated_bytes"]
 
 
-@pytest.mark.usefixtures("cached")
-def test_a_plan_is_checked_on_the_emulated_card(cuda_python: Path, tmp_path: Path) -> None:
+def test_a_plan_is_checked_on_the_emulated_card(
+    report: Ask, cuda_python: Path, tmp_path: Path
+) -> None:
     model = str(tiny_folder(tmp_path / "model"))
     python = ("--python", str(cuda_python))
     plan = ("plan", model, "--gpu", "RTX 4090", *python, *_RUNGS, *_SIZES)
@@ -121,8 +128,9 @@ def test_a_plan_is_checked_on_the_emulated_card(cuda_python: Path, tmp_path: Pat
         )
 
 
-@pytest.mark.usefixtures("cached")
-def test_an_optimizer_that_factors_gradients_runs(cuda_python: Path, tmp_path: Path) -> None:
+def test_an_optimizer_that_factors_gradients_runs(
+    report: Ask, cuda_python: Path, tmp_path: Path
+) -> None:
     """GaLore was refused for want of cuSOLVER, which `run --emulate` has."""
     model = str(tiny_folder(tmp_path / "model"))
     rung = ("--recipe", "none", "--rung", "method=full,optimizer=galore_adamw")
@@ -133,7 +141,6 @@ def test_an_optimizer_that_factors_gradients_runs(cuda_python: Path, tmp_path: P
     assert [one["code"] for one in found["warnings"]] == ["inexact"]
 
 
-@pytest.mark.usefixtures("cached")
 def test_a_probe_inside_an_emulation_is_emulated(
     cuda_python: Path, emulator_cache: Path, tmp_path: Path
 ) -> None:
@@ -160,10 +167,9 @@ def test_a_probe_inside_an_emulation_is_emulated(
     assert not (state_dir() / "calibration").exists()
 
 
-@pytest.mark.usefixtures("cached")
 @pytest.mark.parametrize(("kind", "off_by"), [("whisper", 0), ("named-sounds", 0), ("ctc", 1024)])
 def test_a_step_on_recordings_needs_what_was_predicted(
-    kind: str, off_by: int, cuda_python: Path, tmp_path: Path
+    report: Ask, kind: str, off_by: int, cuda_python: Path, tmp_path: Path
 ) -> None:
     """CTC keeps a few numbers more on a GPU than its simulation, in two blocks."""
     model = str(tiny_folder(tmp_path / "model", kind))
