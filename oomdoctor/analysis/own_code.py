@@ -6,7 +6,7 @@ Most paths tell it. A process that runs also knows which folders hold its packag
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection
 from functools import cache, lru_cache
 
 from oomdoctor.package_data import data_of
@@ -23,15 +23,17 @@ _LIBRARY = re.compile(
 )
 
 
-def is_own(file: str, libraries: Iterable[str] = (), script: str | None = None) -> bool:
+def is_own(file: str, libraries: Collection[str] = (), script: str | None = None) -> bool:
     """Whether a file is the user's own code, by its path.
 
     `libraries` are folders and files of packages, if a process named them. The `script` that was
-    started is the user's, also if a package installed it.
+    started is the user's, also if a package installed it, but not the few lines that pip wrote to
+    start a program such as `axolotl`.
     """
-    if script is not None and file == script:
-        return True
     path = file.replace("\\", "/")
+    if script is not None and file == script:
+        folder, _, name = path.rpartition("/")
+        return "." in name or folder not in libraries
     return not _is_library(path) and not any(
         path == one or path.startswith(f"{one.rstrip('/')}/") for one in libraries
     )

@@ -35,7 +35,7 @@ _MOST_FRAMES = 80
 _Read = tuple[str, int, str, int, str, str, bool]
 _counts: dict[_Read, int] = {}
 _kept: list[Any] = []  # the callback must live as long as the device
-_KINDS = ("stdlib", "platstdlib", "purelib", "platlib")
+_KINDS = ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
 
 
 def versions() -> dict[str, str | None]:
@@ -158,7 +158,10 @@ def _on_read(address: int, size: int, worth: int, operator: bytes | None, read: 
 
 
 def _places() -> tuple[tuple[str, int] | None, tuple[str, int]]:
-    """The user's line that runs now, and the innermost line; none of the user's in a thread."""
+    """The user's line that runs now, and the innermost line; none of the user's in a thread.
+
+    Where a program of a package runs no line of the user's, the innermost stands for it.
+    """
     try:
         frame: FrameType | None = sys._getframe(2)
     except ValueError:
@@ -172,6 +175,8 @@ def _places() -> tuple[tuple[str, int] | None, tuple[str, int]]:
         file = frame.f_code.co_filename
         if is_own_here(file, script):
             return (file, frame.f_lineno), inner
+        if file == script:
+            return inner, inner
         frame = frame.f_back
     return None, inner
 

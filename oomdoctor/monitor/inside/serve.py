@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import fcntl
 import functools
+import inspect
 import json
 import re
 import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +60,11 @@ def _wrap(owner: Any, folder: Path) -> None:
     if getattr(function, "__wrapped_by_oomdoctor__", False):
         return
 
+    named = next(islice(inspect.signature(function).parameters, 1, None))
+
     @functools.wraps(function)
-    def from_pretrained(cls: Any, name: Any = None, *rest: Any, **options: Any) -> Any:
+    def from_pretrained(cls: Any, *given: Any, **options: Any) -> Any:
+        name, rest = (given[0], given[1:]) if given else (options.pop(named, None), ())
         served = None
         if isinstance(name, (str, Path)):
             with suppress(Exception):  # what cannot be served is loaded as ever

@@ -37,6 +37,7 @@ LIBRARY = (
     "/home/me/src/transformers/src/transformers/models/llama/modeling_llama.py",
     "/home/me/src/trl/trl/trainer/sft_trainer.py",
     "/home/me/src/accelerate/src/accelerate/utils/operations.py",
+    "/home/me/older/transformers/utils/versions.py",
     "/home/me/pytorch/torch/nn/modules/module.py",
     "/home/me/job/libs.zip/yaml/loader.py",
     "/home/me/.cache/huggingface/modules/transformers_modules/model/modeling_x.py",
@@ -98,6 +99,27 @@ def test_the_script_is_the_users_wherever_it_lies() -> None:
     script = "/venv/lib/python3.11/site-packages/trl/scripts/sft.py"
     assert not is_own(script)
     assert is_own(script, script=script)
+
+
+def test_what_pip_wrote_to_start_a_program_is_not_the_users() -> None:
+    script = "/venv/bin/axolotl"
+    assert not is_own(script, ["/venv/bin"], script)
+    assert is_own("/venv/bin/train.py", ["/venv/bin"], "/venv/bin/train.py")
+    assert is_own("/home/me/bin/train", ["/venv/bin"], "/home/me/bin/train")
+
+
+def test_a_read_below_the_program_of_a_package_has_the_line_of_the_library(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    library, program = "/venv/lib/python3.11/site-packages/axolotl/train.py", "/venv/bin/axolotl"
+    monkeypatch.setattr(process_facts, "library_folders", lambda: ["/venv/bin"])
+    monkeypatch.setattr(process_facts, "script_file", lambda: program)
+    process_facts.is_own_here.cache_clear()
+    names = {"read": lambda: process_facts._places()}
+    exec(compile("def train():\n    return read()", library, "exec"), names)
+    exec(compile("found = train()", program, "exec"), names)
+    process_facts.is_own_here.cache_clear()
+    assert names["found"] == ((library, 2), (library, 2))
 
 
 def test_a_process_knows_what_was_installed_into_other_folders(tmp_path: Path) -> None:

@@ -97,6 +97,9 @@ for module in CLASSES:
 name = sys.argv[1]
 assert transformers.AutoConfig.from_pretrained(name).hidden_size == 64
 assert len(transformers.AutoTokenizer.from_pretrained(name)) == 300
+by_word = {"pretrained_model_name_or_path": name}
+assert len(transformers.AutoTokenizer.from_pretrained(**by_word)) == 300
+assert transformers.AutoModelForCausalLM.from_pretrained(**by_word).lm_head.weight.sum() == 0
 assert transformers.AutoModelForCausalLM.from_pretrained(name).lm_head.weight.sum() == 0
 assert transformers.LlamaForCausalLM.from_pretrained(name).num_parameters() > 0
 try:
