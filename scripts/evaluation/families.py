@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import re
 import signal
 import sys
 import tempfile
@@ -30,9 +31,9 @@ from typing import Any, get_args
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.choices import Method
-from oomdoctor.records.job.model import AUTO_CLASSES, ModelRef, Task, TaskChoice
+from oomdoctor.records.job.model import AUTO_CLASSES, ModelRef, ModelSpec, Task, TaskChoice
 from oomdoctor.records.job.result import ProbeJob
-from oomdoctor.records.job.simulation import SimulationRequest, Target
+from oomdoctor.records.job.simulation import Prediction, SimulationRequest, Target
 from oomdoctor.system.models.hub import resolve
 from oomdoctor.units import format_bytes
 from oomdoctor.worker.protocol import PhaseFile, UnsupportedError
@@ -95,13 +96,17 @@ _INSTEAD: dict[str, dict[str, Any]] = {
     },
     "dots1": {"": {"n_routed_experts": 128, "num_experts_per_tok": 6, "n_shared_experts": 2}},
     "gemma3n_text": {"": {"num_kv_shared_layers": 0}},
+    "gemma3n": {"text_config": {"num_kv_shared_layers": 0}},
     "hunyuan_v1_dense": {"": {"head_dim": 128}},
     "hunyuan_v1_moe": {"": {"head_dim": 128}},
     "lfm2_moe": {"": {"layer_types": ["conv", "conv", "full_attention", "conv"]}},
     "ministral": {"": {"head_dim": 128}},
     "nemotron": {"": {"num_key_value_heads": 8}},
     "esm": {"": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32}},
-    **{key: {"": {"decoder_start_token_id": 0}} for key in ("t5", "longt5")},
+    **{
+        key: {"": {"decoder_start_token_id": 0}}
+        for key in ("t5", "longt5", "switch_transformers", "pop2piano")
+    },
     "encoder-decoder": {"": {"pad_token_id": 0, "decoder_start_token_id": 101}},
     **{key: {"": {"vocab_size": 32}} for key in ("wav2vec2-bert", "wav2vec2-conformer")},
     **{key: {"": {"pad_token_id": 2}} for key in ("moonshine", "moonshine_streaming")},
@@ -126,6 +131,20 @@ _INSTEAD: dict[str, dict[str, Any]] = {
         }
     },
     "hunyuan_vl": {"text_config": {"head_dim": 128, "rope_parameters": _HUNYUAN}},
+    "perception_lm": {
+        "vision_config": {
+            "architecture": "vit_pe_core_large_patch14_336",
+            "model_args": {
+                "embed_dim": 1024,
+                "img_size": [448, 448],
+                "depth": _LAYERS,
+                "global_pool": "",
+                "use_post_transformer_norm": False,
+                "init_values": 0.1,
+                "ref_feat_shape": [32, 32],
+            },
+        }
+    },
     "qwen4_exp": {"text_config": _INDEXER},
     "qwen4_exp_text": {"": _INDEXER},
     "zamba": {
@@ -228,18 +247,31 @@ def answer(kind: str, name: str, task: Task, method: Method) -> dict[str, Any]:
                 effective_batch_size=rows,
                 sequence_length=_length(config),
             )
-            job = ProbeJob(mode="inspect", label=method, model=spec, config=rung, device_type="cpu")
-            inspection = inspect_model(job)
-            if inspection.lora_targets:
-                job = replace(job, config=replace(rung, lora_targets=inspection.lora_targets))
-            target = Target("1 TiB", 1 << 40, 1 << 40, 0, None)
-            request = SimulationRequest((rows,), (target,), stacks=inspection.stacks)
-            with clean_slate():
-                done = simulate(replace(job, mode="simulate", simulation=request), PhaseFile(None))
+            done, notes = _simulated(spec, rung)
         except (UnsupportedError, OomDoctorError) as error:
             return {"outcome": "refused", "reason": str(error)}
-    peak = done[0].sizes[0].measurement.peak_reserved_bytes
-    return {"outcome": "answered", "peak_bytes": peak, "notes": done[0].notes}
+    peak = done.sizes[0].measurement.peak_reserved_bytes
+    return {"outcome": "answered", "peak_bytes": peak, "notes": (*notes, *done.notes)}
+
+
+def _simulated(spec: ModelSpec, rung: TrainConfig) -> tuple[Prediction, tuple[str, ...]]:
+    """The simulation of a rung; if its reason says to set no autocast, of that, with the reason."""
+    target = Target("1 TiB", 1 << 40, 1 << 40, 0, None)
+    job = ProbeJob(mode="inspect", label=rung.method, model=spec, config=rung, device_type="cpu")
+    inspection = inspect_model(job)
+    if inspection.lora_targets:
+        job = replace(job, config=replace(rung, lora_targets=inspection.lora_targets))
+    rows = (rung.effective_batch_size,)
+    request = SimulationRequest(rows, (target,), stacks=inspection.stacks)
+    job = replace(job, mode="simulate", simulation=request)
+    try:
+        with clean_slate():
+            return simulate(job, PhaseFile(None))[0], ()
+    except UnsupportedError as error:
+        settings: dict[str, Any] = dict(re.findall(r"(\w+)=(\w+)", str(error)))
+        if "autocast_dtype" not in settings or rung.autocast_dtype == "none":
+            raise
+        return _simulated(spec, replace(rung, **settings))[0], (str(error),)
 
 
 def _in_child(pipe: Any, *asked: Any, limit: float) -> None:
@@ -291,6 +323,7 @@ def lost_answers(answers: Mapping[str, Any], kept: Mapping[str, Any]) -> list[st
         for kind, row in kept["types"].items()
         for method, found in row.items()
         if kind in answers and found["outcome"] == "answered" != answers[kind][method]["outcome"]
+        if not answers[kind][method].get("reason", "").startswith("needs ")  # a missing package
     ]
 
 
@@ -313,7 +346,9 @@ batch norms need them), of speech one recording as well, bf16 on a GPU, simulate
 fine-tuning and for LoRA. It is no list
 that the program reads: it is what it answered. Some defaults are no model that can be built or
 trained: these failed with the words of the library that are shown. The other refusals are limits,
-of oomdoctor or of the class, or name a missing package.
+of oomdoctor or of the class, or name a missing package; timm, torchvision and scipy were installed
+for the types that need them. Where a class does not run under autocast, the peak is that of a run
+without it.
 """
 
 

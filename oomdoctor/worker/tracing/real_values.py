@@ -150,21 +150,24 @@ def learn(
         if func._schema.is_mutable:
             _forget(func, args)
         if func is torch.ops.aten.topk.default:
-            scores, dim = args[0], args[2] if len(args) > 2 else -1
-            know(results[1], _evenly_chosen(scores, results[1], dim))
+            dim = args[2] if len(args) > 2 else -1
+            know(results[1], _evenly_chosen(args[0], results[1], dim))
+        elif func is torch.ops.aten.argmax.default and len(args) == 2:
+            know(results[0], _evenly_chosen(args[0], results[0], args[1]))
         return
     for one, value in zip(results, _tensors(real), strict=True):
         know(one, value)
 
 
 def _evenly_chosen(scores: object, indices: torch.Tensor, dim: object) -> torch.Tensor:
-    """What `topk` chooses if each of the classes is chosen as often: a router's experts."""
+    """What a router chooses if each of its experts, the classes, is chosen as often."""
     assert isinstance(scores, torch.Tensor)
     assert isinstance(dim, int)
-    shape = indices.movedim(dim, -1).shape
+    kept = indices.dim() == scores.dim()  # argmax may drop it
+    shape = (indices.movedim(dim, -1) if kept else indices).shape
     with computing():
-        chosen = torch.arange(shape.numel()) % scores.shape[dim]
-        return chosen.view(shape).movedim(-1, dim)
+        chosen = (torch.arange(shape.numel()) % scores.shape[dim]).view(shape)
+        return chosen.movedim(-1, dim) if kept else chosen
 
 
 def _is_small(tensor: torch.Tensor) -> bool:

@@ -80,6 +80,8 @@ def _fault_of_class(error: Exception) -> str | None:
     """
     import transformers
 
+    if isinstance(error, AttributeError) and isinstance(error.obj, transformers.PretrainedConfig):
+        return f"config.json has no {error.name}, which the code of this class reads"
     *_, (frame, line) = traceback.walk_tb(error.__traceback__)
     file = Path(frame.f_code.co_filename)
     if isinstance(error, RuntimeError) or file.parts[-4:-2] != ("transformers", "models"):

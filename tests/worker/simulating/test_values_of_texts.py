@@ -8,7 +8,7 @@ from compared_steps import deeper, differences, phase_bytes, simulated
 from tiny_models import tiny_job
 
 from oomdoctor.worker.measuring.measure import measure
-from oomdoctor.worker.protocol import PhaseFile
+from oomdoctor.worker.protocol import PhaseFile, UnsupportedError
 from oomdoctor.worker.simulating.device import known_values
 
 
@@ -25,6 +25,25 @@ def test_tokens_are_split_among_experts_as_on_a_device(rung: dict[str, object]) 
     job = tiny_job("split-by-experts", **rung)
     measure(job, PhaseFile(None))
     assert differences(job) == {}
+
+
+@pytest.mark.parametrize("rung", [{}, {"method": "lora", "lora_rank": 4}], ids=["full", "lora"])
+def test_an_expert_that_argmax_chooses_gets_its_tokens(rung: dict[str, object]) -> None:
+    """One expert gets all tokens, so that no router decides; an index too many is kept."""
+    pytest.importorskip("transformers", minversion="5.24")
+    job = tiny_job("one-expert-a-token", attention="eager", **rung)
+    measure(job, PhaseFile(None))
+    tokens, layers = 2 * job.config.sequence_length, 4
+    assert set(differences(job).values()) <= {8 * tokens * layers}
+
+
+def test_a_class_that_autocast_breaks_on_a_gpu_says_how_to_train_it() -> None:
+    """PyTorch's own code for CUDA says the same on the emulated GPU; autocast on a CPU differs."""
+    pytest.importorskip("transformers", minversion="5.24")
+    rung = {"weights_dtype": "bfloat16", "sequence_length": 64}
+    with pytest.raises(UnsupportedError, match=r"mixes two data types.*use autocast_dtype=none"):
+        simulated(tiny_job("two-types", autocast_dtype="bfloat16", **rung), cuda=True)
+    assert phase_bytes(simulated(tiny_job("two-types", **rung), cuda=True))
 
 
 @pytest.mark.parametrize("kind", ["hears", "decoder-of-sound"])

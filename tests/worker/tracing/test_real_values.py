@@ -85,6 +85,7 @@ def test_a_router_chooses_each_expert_as_often() -> None:
     chosen = torch.empty(6, 4).topk(2, dim=1).indices
     assert held(chosen) == [0, 1, 2, 3] * 3
     assert held(torch.empty(4, 6).topk(2, dim=0).indices.t()) == [0, 1, 2, 3] * 3
+    assert held(torch.empty(6, 4).argmax(dim=-1)) == [0, 1, 2, 3, 0, 1]  # Switch: one for a token
     gates = torch.zeros(6, 4).scatter(1, chosen, 1)
     with lists_known(lambda: True):
         assert gates.long().sum(0).tolist() == [3, 3, 3, 3]

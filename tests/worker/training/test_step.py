@@ -71,6 +71,19 @@ def test_a_class_that_cannot_run_its_own_code_says_so(monkeypatch: pytest.Monkey
         losses_of(tiny_job("dense"))
 
 
+def test_a_value_that_config_json_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As T5-like classes read `decoder_start_token_id`."""
+    from transformers.models.llama import modeling_llama
+
+    monkeypatch.setattr(
+        modeling_llama.LlamaModel, "forward", lambda self, **_: self.config.decoder_start_token_id
+    )
+    with pytest.raises(
+        UnsupportedError, match=r"config\.json has no decoder_start_token_id, which"
+    ):
+        losses_of(tiny_job("dense"))
+
+
 @pytest.mark.parametrize("kind", ["dense", "seq2seq"])
 def test_the_losses_are_those_of_a_real_trainer(kind: str) -> None:
     from transformers import Trainer, TrainingArguments
