@@ -62,13 +62,11 @@ def _head(report: Report, look: Look) -> list[Section]:
 
 
 def _next(report: Report, look: Look) -> list[Section]:
-    """What to type next: in short the first command, and the one that shows all."""
+    """What to type next: in short the first command."""
     if look.verbose:
         return blocks.next_sections(report)
     commands = (*report.next_commands, *report.next_on_gpu)
-    more = [line for line in commands[1:] if line.endswith(" --verbose")]
-    shown = Verbatim((*commands[:1], *more[:1]))
-    return [Section("Next:", (shown,))] if commands else []
+    return [Section("Next:", (Verbatim(commands[:1]),))] if commands else []
 
 
 def _files(report: Report, _: Look) -> list[Section]:

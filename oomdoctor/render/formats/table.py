@@ -159,8 +159,7 @@ def _terminal_grid(grid: Grid, indent: str, width: int) -> list[Text]:
     lines = []
     if grid.head:
         names = _row(columns, kept, [c.name for c in columns], widths, cell_len, "bold")
-        rule = Text(indent + _GAP.join("─" * widths[i] for i in kept)[:room], "dim")
-        lines += [Text(indent) + names, rule]
+        lines.append(Text(indent) + names)
     below = indent + " " * (widths[0] + len(_GAP) if widths[0] <= 4 else 4)
     for row in rows:
         more: list[str] = []

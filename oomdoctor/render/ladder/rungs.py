@@ -62,13 +62,17 @@ def _lines(report: Report, rest: list[ProbeResult], _: Look) -> list[Section]:
     large = too_large(report)
     missed = [one for one in rest if one.outcome in large or one.missed_by_bytes is not None]
     others = [one for one in rest if one not in missed]
-    sections = []
-    if missed:
-        lines = tuple((one.label, _misses(one, usable, planned=planned)) for one in missed)
-        grid = Grid(_LINE, lines, head=False)
-        sections.append(Section(_too_large(report), (grid,), part=OTHERS))
     grid = Grid(_LINE, tuple((one.label, _why(one)) for one in others), head=False)
-    return sections + _not_run(report, [grid] if others else [], others, verbose=False)
+    not_run = _not_run(report, [grid] if others else [], others, verbose=False)
+    if not missed:
+        return not_run
+    lines = tuple((one.label, _misses(one, usable, planned=planned)) for one in missed)
+    shown: list[Block] = [Grid(_LINE, lines, head=False)]
+    if [section.blocks for section in not_run] == [(grid,)] and len(others) == 1:
+        (section,), (one,) = not_run, others
+        shown.append(Note(f"{section.title}: {one.label}, {_why(one)}", "normal"))
+        not_run = []
+    return [Section(_too_large(report), tuple(shown), part=OTHERS), *not_run]
 
 
 def _misses(result: ProbeResult, usable: int | None, *, planned: bool) -> str:
@@ -139,9 +143,11 @@ def _fitting(report: Report, results: list[ProbeResult], look: Look) -> list[Blo
     own = columns.own_data_note(report, results)
     if own:
         blocks.append(Note(own))
-    if any(result.tokens_per_s_spread is not None for result in results):
-        spread = "the error of the estimate" if is_plan(report) else "the spread of the timed steps"
-        blocks.append(Note(f"{plus_minus} is {spread}{_tied(report, results)}."))
+    tied = _tied(report, results)
+    uncertain = any(result.tokens_per_s_spread is not None for result in results)
+    if uncertain and (tied or look.verbose):
+        spread = "the error of the estimate" if planned else "the spread of the timed steps"
+        blocks.append(Note(f"{plus_minus} is {spread}{tied}."))
     return blocks
 
 
