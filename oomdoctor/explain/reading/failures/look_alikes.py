@@ -81,7 +81,9 @@ def find_look_alike(text: str) -> Found | None:
     first = text.split("\n", 1)[0]
     match = _RE["exception"].search(first.rstrip()) if len(first) < 20_000 else None
     exception = match[1] if match else None
-    row = next((row for row in LOOK_ALIKES if _tells(row, text)), None)
+    # The lines below may be another's, so they count only where the exception's own says nothing.
+    parts = (first, text) if match else (text,)
+    row = next((row for part in parts for row in LOOK_ALIKES if _tells(row, part)), None)
     if match is None and (row is None or not row.strong):
         return None
     message = _unquoted((match[0] if match else text).strip(" \t\r\n:`("))[:400]

@@ -90,3 +90,13 @@ def test_every_kind_has_an_answer(row: LookAlike) -> None:
 def test_quotes_stay_that_belong_to_the_message(line: str, message: str) -> None:
     found = find_look_alike(line)
     assert found is not None and found.message == message
+
+
+def test_what_another_program_prints_below_an_exception_does_not_name_its_cause() -> None:
+    below = "[ERROR] [posthog] error uploading: Max retries exceeded with url: /batch/"
+    found = find_look_alike(f"ModuleNotFoundError: No module named 'fastcore'\n{below}")
+    assert found is not None
+    assert found.name == "import"
+    found = find_look_alike(f"RuntimeError: the upload failed\n{below}")
+    assert found is not None
+    assert found.name == "connection"
