@@ -109,7 +109,11 @@ _INSTEAD: dict[str, dict[str, Any]] = {
     },
     "encoder-decoder": {"": {"pad_token_id": 0, "decoder_start_token_id": 101}},
     **{key: {"": {"vocab_size": 32}} for key in ("wav2vec2-bert", "wav2vec2-conformer")},
-    **{key: {"": {"pad_token_id": 2}} for key in ("moonshine", "moonshine_streaming")},
+    "moonshine": {"": {"pad_token_id": 2}},
+    "moonshine_streaming": {
+        "": {"pad_token_id": 2, "num_key_value_heads": 8, "decoder_start_token_id": 1}
+    },
+    "cohere_asr": {"": {"decoder_start_token_id": 0}},
     "xmod": {"": {"default_language": "en_XX"}},
     "aya_vision": {"vision_config": {"num_attention_heads": 16}},
     "chameleon": {"": _WORDS},

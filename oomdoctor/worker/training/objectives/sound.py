@@ -111,7 +111,11 @@ def _extracted(asked: _Asked, seconds: int) -> tuple[tuple[str, torch.Size, torc
         if extractor is None:
             return (("input_values", torch.Size([len(noise)]), torch.float32),)
         made = extractor(noise, sampling_rate=rate, return_tensors="pt")
-        return tuple((name, value[0].shape, value.dtype) for name, value in made.items())
+        return tuple(
+            (name, value[0].shape, value.dtype)
+            for name, value in made.items()
+            if isinstance(value, torch.Tensor)  # Cohere also says which chunk is of which recording
+        )
 
 
 def _seconds(extractor: FeatureExtractionMixin | None, asked: int) -> int:

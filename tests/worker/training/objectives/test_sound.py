@@ -72,3 +72,18 @@ def test_an_extractor_that_transformers_maps_to_other_inputs() -> None:
         config={**keys, "architectures": ["Wav2Vec2BertForCTC"]},
     )
     assert _shapes(_batch("ctc", job_model=spec))["input_features"] == (2, 499, 160)
+
+
+def test_what_an_extractor_says_beside_tensors_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As Cohere's says which chunk is of which recording."""
+    from transformers import WhisperFeatureExtractor
+
+    own = WhisperFeatureExtractor.__call__
+
+    def and_chunks(*args: Any, **kwargs: Any) -> Any:
+        return own(*args, **kwargs) | {"decoder_attention_mask": [(0, None)]}
+
+    monkeypatch.setattr(WhisperFeatureExtractor, "__call__", and_chunks)
+    assert "decoder_attention_mask" not in _batch("whisper", audio_seconds=7)
