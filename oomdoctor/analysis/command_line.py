@@ -19,7 +19,6 @@ from oomdoctor.records.facts.choices import AUTO
 from oomdoctor.records.report.plan import PlanRequest
 from oomdoctor.records.report.report import SurveyRequest
 from oomdoctor.records.report.searched import SolvedKey
-from oomdoctor.records.report.user_training import YOURS
 from oomdoctor.units import GIB, MIB
 
 _USUAL = TrainConfig()
@@ -185,11 +184,6 @@ def rung_text(config: TrainConfig, request: SurveyRequest) -> str:
         world_size=request.gpus if config.sharding != "none" else 1,
     )
     return ",".join(settings_beyond(plain, config, always=("method",)))
-
-
-def own_rung_text(config: TrainConfig, own: TrainConfig) -> str:
-    """A change of the rung of --from as `--rung` reads it: `yours`, and what differs from it."""
-    return ",".join([YOURS, *settings_beyond(own, config)])
 
 
 def settings_beyond(

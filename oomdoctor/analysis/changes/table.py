@@ -159,9 +159,10 @@ def _unprepared(config: TrainConfig) -> Steps:
 
 
 def _shorter(config: TrainConfig) -> Steps:
+    least = max(_SHORTEST, _whole_steps(config.sequence_length // _LEAST_PART))
     for eighths in _EIGHTHS:
         tokens = _whole_steps(config.sequence_length * eighths // 8)
-        if least_tokens(config.sequence_length) <= tokens < config.sequence_length:
+        if least <= tokens < config.sequence_length:
             yield {"sequence_length": tokens}
 
 
@@ -174,11 +175,6 @@ def _shortest(config: TrainConfig) -> Steps:
 
 def _whole_steps(tokens: int) -> int:
     return tokens // _STEP_TOKENS * _STEP_TOKENS
-
-
-def least_tokens(length: int) -> int:
-    """The shortest rows that are proposed before all else was tried, of a length."""
-    return max(_SHORTEST, length // _LEAST_PART // _STEP_TOKENS * _STEP_TOKENS)
 
 
 _GROWS: frozenset[Part] = frozenset({"activations", "logits"})

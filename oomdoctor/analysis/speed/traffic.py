@@ -53,7 +53,8 @@ def traffic_of(
         return ()
     trained = counts.total if trainable is None else trainable
     if config.sharding == "ddp":
-        return _ddp(config, trained)
+        size = 2 * _share(config.world_size) * trained * reduced_bytes(config)
+        return (Transfer("all-reduce of gradients", size, _reduction(config), "backward"),)
     gathered, reduced = gathered_bytes(config, counts, trained), trained * reduced_bytes(config)
     if is_fsdp(config) or config.sharding == "zero3":
         found = _fsdp(config, gathered, reduced)
@@ -89,11 +90,6 @@ def reduced_bytes(config: TrainConfig) -> int:
     if config.sharding == "ddp":
         return trained_bytes_of(config)
     return dtype_bytes(compute_dtype(config))
-
-
-def _ddp(config: TrainConfig, trained: int) -> tuple[Transfer, ...]:
-    size = 2 * _share(config.world_size) * trained * reduced_bytes(config)
-    return (Transfer("all-reduce of gradients", size, _reduction(config), "backward"),)
 
 
 def _fsdp(config: TrainConfig, gathered: int, reduced: int) -> tuple[Transfer, ...]:

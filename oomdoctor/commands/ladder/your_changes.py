@@ -20,7 +20,7 @@ from oomdoctor.analysis.changes.search import (
 )
 from oomdoctor.analysis.changes.sets import ChangeSet
 from oomdoctor.analysis.changes.table import Change
-from oomdoctor.analysis.command_line import own_rung_text
+from oomdoctor.analysis.command_line import settings_beyond
 from oomdoctor.analysis.search.dominance import needs_more
 from oomdoctor.analysis.search.ladder import Context, attempts_of, bound_of, fixed_size
 from oomdoctor.analysis.simulator.predicted_attempts import sizes_to_predict
@@ -272,7 +272,7 @@ def _change(
     measured = row.measurement
     return YourChange(
         change=words,
-        rung=own_rung_text(config, training.config),
+        rung=",".join([YOURS, *settings_beyond(training.config, config)]),
         lines=lines,
         code=code,
         micro_batch_size=row.micro_batch_size,

@@ -85,14 +85,6 @@ def device_values(
     }
 
 
-def host_values(case: Case) -> dict[str, str]:
-    """The values of the $names in texts and lines about host memory."""
-    limit = case.incident.event.allowed_bytes if case.resource == "host" else None
-    pieces = (line for pattern, line in _IN_PIECES if case.logged(pattern))
-    now = "" if limit is None else f" (now {format_bytes(limit)})"
-    return {"limit": now, "pieces": next(pieces, _SLICES)}
-
-
 def half_values(case: Case) -> dict[str, str]:
     """The values of the $names for a type of 16 bits: bfloat16, or what an older card can."""
     card = case.card
@@ -197,7 +189,12 @@ def values_of(case: Case) -> dict[str, str]:
         steps = str(setup.get("accumulation_steps", 1) * was // batch)
     length = setup.get("sequence_length")
     allowed, total = case.incident.event.allowed_bytes, case.capacity
+    pieces = (line for pattern, line in _IN_PIECES if case.logged(pattern))
     return {
+        "limit": ""
+        if case.resource != "host" or allowed is None
+        else f" (now {format_bytes(allowed)})",
+        "pieces": next(pieces, _SLICES),
         "batch": f"YOUR_BATCH // {divisor}" if batch is None else str(batch),
         "steps": steps,
         "was": "" if was is None else f" (now {was})",
@@ -217,6 +214,5 @@ def values_of(case: Case) -> dict[str, str]:
             case.dialect, case.message, case.incident.lines, case.incident.listed_processes
         ),
         **half_values(case),
-        **host_values(case),
         **engine_values(case),
     }

@@ -63,7 +63,8 @@ def _take(taken: Taken, name: str, value: object) -> None:
         _leave(taken, name, value, line, str(error), error.matters)
         return
     except ValueError as error:
-        raise bad_value(document, name, line, str(error)) from None
+        place = document.path if line is None else f"{document.path}:{line}"
+        raise bad_config(place, f"{name} {error}", "fix this line") from None
     # A list, such as axolotl's plugins, holds more than what a rung would write there.
     if not found and row.write is not None and not isinstance(value, list) and not is_auto(value):
         taken.undecided.append(Said("", name, shown(value), document.path, line))
@@ -109,12 +110,6 @@ def _why(table: Table, name: str, program: Program) -> tuple[str, bool]:
     if table.published:
         return f"{program.package} {program.version} has no such setting", True
     return f"not a setting of {program.title} that oomdoctor knows", True
-
-
-def bad_value(document: Document, name: str, line: int | None, reason: str) -> OomDoctorError:
-    """The error about one setting of a file."""
-    place = document.path if line is None else f"{document.path}:{line}"
-    return bad_config(place, f"{name} {reason}", "fix this line")
 
 
 def bad_config(place: str, what: str, hint: str) -> OomDoctorError:
