@@ -168,15 +168,17 @@ def _places() -> tuple[tuple[str, int] | None, tuple[str, int]]:
         return None, ("", 0)
     assert frame is not None
     inner = frame.f_code.co_filename, frame.f_lineno
-    script = script_file()
+    script, innermost = script_file(), None
     for _ in range(_MOST_FRAMES):
         if frame is None:
             break
         file = frame.f_code.co_filename
+        if innermost is None and not file.startswith("<"):  # code that a library made has no file
+            innermost = file, frame.f_lineno
         if is_own_here(file, script):
             return (file, frame.f_lineno), inner
         if file == script:
-            return inner, inner
+            return innermost, inner
         frame = frame.f_back
     return None, inner
 

@@ -116,10 +116,11 @@ def test_a_read_below_the_program_of_a_package_has_the_line_of_the_library(
     monkeypatch.setattr(process_facts, "script_file", lambda: program)
     process_facts.is_own_here.cache_clear()
     names = {"read": lambda: process_facts._places()}
-    exec(compile("def train():\n    return read()", library, "exec"), names)
+    exec(compile("def made():\n    return read()", "<string>", "exec"), names)
+    exec(compile("def train():\n    return made()", library, "exec"), names)
     exec(compile("found = train()", program, "exec"), names)
     process_facts.is_own_here.cache_clear()
-    assert names["found"] == ((library, 2), (library, 2))
+    assert names["found"] == ((library, 2), ("<string>", 2))
 
 
 def test_a_process_knows_what_was_installed_into_other_folders(tmp_path: Path) -> None:
