@@ -77,6 +77,7 @@ def make(folder: Path) -> None:
     _characters(folder / "beside" / "data" / "shakespeare_char", chance)
     _glue(folder / "beside" / "nyu-mll" / "glue", chance)
     _beside(folder, random.Random(12))
+    _llamafactory(folder)
     sequence, label = "datasets.Value('string')", "datasets.Value('int64')"
     _metric(folder / "beside" / "accuracy", label, label)
     _metric(folder / "beside" / "glue", label, label)
@@ -202,6 +203,19 @@ def _deepspeed(stage: int) -> dict[str, Any]:
         "bf16": {"enabled": "auto"},
         "zero_optimization": {"stage": stage},
     }
+
+
+def _llamafactory(folder: Path) -> None:
+    """How LLaMA-Factory finds `chat`."""
+    names = {"role": "role", "content": "content", "user": "user", "assistant": "assistant"}
+    chat = {
+        "file_name": "../chat/train.jsonl",
+        "formatting": "sharegpt",
+        "columns": {"messages": "messages"},
+        "tags": {f"{key}_tag": name for key, name in names.items()},
+    }
+    (folder / "llamafactory").mkdir()
+    (folder / "llamafactory" / "dataset_info.json").write_text(json.dumps({"chat": chat}))
 
 
 def _gpt2(folder: Path) -> None:

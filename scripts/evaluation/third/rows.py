@@ -153,6 +153,12 @@ ROWS = (
     Row("torchtune-lora-distributed",
         "tune run --nproc_per_node 2 lora_finetune_distributed --config llama3_2/1B_lora "
         + _TUNE, package="torchtune", older="torchao", cards=f"2x{CARD}"),
+    Row("llamafactory-lora", f"llamafactory-cli train --model_name_or_path {MODEL} --stage sft "
+        "--do_train --finetuning_type lora --lora_rank 8 --lora_target all --dataset chat "
+        "--dataset_dir {inputs}/llamafactory --template qwen3 --cutoff_len 512 "
+        "--preprocessing_num_workers 1 --output_dir out --report_to none --bf16 True "
+        "--per_device_train_batch_size 2 --gradient_accumulation_steps 2",
+        package="llamafactory", older="llamafactory", options=SYNTHETIC),
     Row("nanogpt", "{python} {script} --compile=False " + _GPT, "train.py", "", *NANOGPT,
         beside=True),
     Row("nanogpt-compiled", "{python} {script} " + _GPT, "train.py", "", *NANOGPT, beside=True),

@@ -13,12 +13,13 @@ from environments import make_once
 from third.judged import JUDGED
 from third.rows import ROWS, Row
 
-# Some rows need older packages. Each set is a folder in `older` of the environment.
+HERE = Path(__file__).parent
+# Some rows need older packages, or more. Each set is a folder in `older` of the environment.
 OLDER = {
     "torchao": ("torchao==0.14.1",),  # torchtune's last release
     "transformers": ("transformers==4.44.2", "tokenizers==0.19.1", "huggingface_hub==0.24.7"),
+    "llamafactory": ("-r", HERE / "requirements-llamafactory.txt"),  # it pins what it uses
 }
-HERE = Path(__file__).parent
 SITE = ("import sysconfig; print(sysconfig.get_path('purelib'))",)
 
 
