@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from oomdoctor.monitor.memory import MemoryWatch
@@ -24,7 +24,7 @@ class _Callback:
         self._options, self._metrics = options, metrics
 
     def __reduce__(self) -> Any:
-        return _again, (_own_class(self), self._metrics, self._options)
+        return partial(_own_class(self), metrics=self._metrics, **self._options), ()
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
         """End the watch."""
@@ -129,10 +129,6 @@ def _own_class(callback: Any) -> type:
     """The class that was asked for, which can be found by its name."""
     kind = type(callback)
     return kind.__bases__[0] if getattr(kind, "is_mixed", False) else kind
-
-
-def _again(kind: type, metrics: bool, options: dict[str, Any]) -> Any:
-    return kind(metrics=metrics, **options)
 
 
 def _become_first(callback: MemoryCallback) -> None:

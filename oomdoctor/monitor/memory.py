@@ -21,6 +21,7 @@ from oomdoctor.monitor.log import LiveLine, LiveLog
 from oomdoctor.monitor.pinned import PinnedMemory
 from oomdoctor.monitor.readings import Reader, Reading, allocated_now, current_first, gpus, why_not
 from oomdoctor.monitor.shared_folder import rank_and_world
+from oomdoctor.records.codec import shared
 from oomdoctor.records.report.watch import LiveEventKind, LiveStep
 from oomdoctor.units import GIB, format_bytes
 
@@ -209,18 +210,8 @@ class MemoryWatch:
 
     def _write(self, reading: Reading) -> None:
         if self._log is not None:
-            self._log.write(
-                LiveStep(
-                    step=self._step,
-                    time_s=self._log.elapsed_s(),
-                    allocated_bytes=reading.allocated_bytes,
-                    reserved_bytes=reading.reserved_bytes,
-                    peak_allocated_bytes=reading.peak_allocated_bytes,
-                    peak_reserved_bytes=reading.peak_reserved_bytes,
-                    free_bytes=reading.free_bytes,
-                    device=reading.device,
-                )
-            )
+            known = shared(reading, LiveStep)
+            self._log.write(LiveStep(step=self._step, time_s=self._log.elapsed_s(), **known))
 
     def _warn(self, reading: Reading) -> None:
         if self._warn_at is None:

@@ -23,12 +23,12 @@ from oomdoctor.records.report.run import (
     RankOom,
     RunDevice,
     SmallestGpu,
-    StepPeaks,
     UnknownBranch,
     UnknownSize,
     UnknownSizes,
 )
 from oomdoctor.records.report.warnings import warning
+from oomdoctor.records.report.watch import StepPeaks
 from oomdoctor.units import GIB, MIB
 
 _PEAK = 61 * GIB + 300 * MIB

@@ -13,7 +13,8 @@ from typing import Any
 
 from oomdoctor.commands.run import places
 from oomdoctor.records.job.result import Evidence
-from oomdoctor.records.report.run import MemoryPoint, RankMemory, RankOom, RankOutcome, StepPeaks
+from oomdoctor.records.report.run import MemoryPoint, RankMemory, RankOom, RankOutcome
+from oomdoctor.records.report.watch import StepPeaks
 
 _MOST_POINTS = 120
 

@@ -12,9 +12,10 @@ import time
 from typing import Any
 
 from oomdoctor.monitor.inside import allocator_history
-from oomdoctor.monitor.inside.ending import StepMemory, frames_here
+from oomdoctor.monitor.inside.ending import frames_here
 from oomdoctor.monitor.inside.memory import DeviceMemory, counters_of
 from oomdoctor.monitor.readings import device_facts
+from oomdoctor.records.report.watch import StepPeaks
 
 # The last allocations and frees: some steps of a large model, and about 100 MiB of host memory.
 RING_ENTRIES = 100_000
@@ -62,9 +63,9 @@ class CountedMemory(DeviceMemory):
         if is_soon and not self._every_step:
             return
         self._counted_at = now
-        ended: dict[int, StepMemory] = {}
+        ended: dict[int, StepPeaks] = {}
         for device, stats in _used().items():
-            ended[device] = StepMemory(step=step, **counters_of(device, stats))
+            ended[device] = StepPeaks(step=step, **counters_of(device, stats))
             self._keep_step(device, ended[device])
         self.live.write({device: self._facts_of(device) for device in ended}, ended)
 

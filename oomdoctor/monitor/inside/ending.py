@@ -17,12 +17,12 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from oomdoctor.analysis.own_code import is_ours
 from oomdoctor.monitor.shared_folder import replace_file
+from oomdoctor.records.report.watch import StepPeaks
 
 _MOST_TEXT = 4000
 _MOST_FRAMES = 60
@@ -30,23 +30,8 @@ _PATIENCE_S = 120.0  # the slowest rank may still compile its kernels
 _POLL_S = 0.005
 
 
-@dataclass(frozen=True)
-class StepMemory:
-    """The memory of one optimizer step of one device: its peaks, and what it left."""
-
-    step: int
-    peak_allocated_bytes: int
-    peak_reserved_bytes: int
-    allocated_bytes: int
-    reserved_bytes: int
-
-    def repeats(self, before: StepMemory) -> bool:
-        """Whether this step needed what the one before needed, and left what that left."""
-        return replace(before, step=self.step) == self
-
-
 def wants_to_stop(
-    asked: Any, step: int, devices: list[list[StepMemory]], most_cycle: int = 1
+    asked: Any, step: int, devices: list[list[StepPeaks]], most_cycle: int = 1
 ) -> str | None:
     """Why this process could stop now: "steps" or "steady"; None if it goes on.
 
@@ -62,7 +47,7 @@ def wants_to_stop(
     return "steady" if steady else None
 
 
-def _repeat(steps: list[StepMemory], step: int, cycle: int) -> bool:
+def _repeat(steps: list[StepPeaks], step: int, cycle: int) -> bool:
     last = steps[-2 * cycle :]
     if len(last) < 2 * cycle or last[-1].step != step:
         return False

@@ -10,13 +10,14 @@ peaks are those since the start: if torch's own were reset, the script would see
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import asdict
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oomdoctor.monitor.inside.ending import StepMemory
 from oomdoctor.monitor.inside.process_facts import outside_bytes
 from oomdoctor.monitor.readings import RESETS, live_gpu
+from oomdoctor.records.report.watch import LiveStep, StepPeaks
 
 if TYPE_CHECKING:
     from oomdoctor.monitor.log import LiveLog
@@ -74,15 +75,15 @@ class DeviceMemory:
     """What is kept of each device, by a trace or not: its steps, and how much others use of it."""
 
     def __init__(self) -> None:
-        self._steps: dict[int, list[StepMemory]] = {}
+        self._steps: dict[int, list[StepPeaks]] = {}
         self._outside: dict[int, int] = {}
         self.live = Live()
 
-    def steps(self) -> list[list[StepMemory]]:
+    def steps(self) -> list[list[StepPeaks]]:
         """The steps so far of each device."""
         return list(self._steps.values())
 
-    def _keep_step(self, device: int, one: StepMemory) -> None:
+    def _keep_step(self, device: int, one: StepPeaks) -> None:
         steps = self._steps.setdefault(device, [])
         steps.append(one)
         if len(steps) > _MOST_STEPS:
@@ -103,7 +104,7 @@ class DeviceMemory:
             "retries": stats["num_alloc_retries"],
             "outside_bytes": self._outside.get(device, 0),
             "peak": None,
-            "steps": list(map(vars, self._steps.get(device, []))),
+            "steps": list(map(asdict, self._steps.get(device, []))),
             "curve": [],
             "events_are_whole": False,
             **more,
@@ -117,17 +118,16 @@ class Live:
         self._log: LiveLog | None = None
         self._inode: int | None = None
 
-    def write(self, devices: dict[int, dict[str, Any]], steps: dict[int, StepMemory]) -> None:
+    def write(self, devices: dict[int, dict[str, Any]], steps: dict[int, StepPeaks]) -> None:
         """Write the memory after a step; `devices` are facts, both by the index of the device."""
         from oomdoctor.monitor.log import LiveLog
-        from oomdoctor.records.report.watch import LiveStep
 
         if self._log is None:
             self._log = LiveLog(tuple(live_gpu(*one) for one in sorted(devices.items())))
             if self._log.path is not None:
                 self._inode = self._log.path.stat().st_ino
         for device, step in steps.items():
-            self._log.write(LiveStep(**vars(step), time_s=self._log.elapsed_s(), device=device))
+            self._log.write(LiveStep(**asdict(step), time_s=self._log.elapsed_s(), device=device))
 
     def note_failure(self, step: int, requested: int) -> None:
         """Write that a request failed."""

@@ -23,9 +23,10 @@ from typing import Any
 
 from oomdoctor.monitor.inside import allocator_history, past_memory
 from oomdoctor.monitor.inside.allocator_history import History, Request, read_all
-from oomdoctor.monitor.inside.ending import StepMemory, frames_here
+from oomdoctor.monitor.inside.ending import frames_here
 from oomdoctor.monitor.inside.memory import DeviceMemory
 from oomdoctor.monitor.readings import device_facts
+from oomdoctor.records.report.watch import StepPeaks
 
 _MOST_FRAMES = 60
 _MOST = 200_000
@@ -98,7 +99,7 @@ class TracedMemory(DeviceMemory):
     def end_step(self, step: int) -> None:
         """Keep what the step needed and what it left."""
         for device, one in self._histories.items():
-            at_end = StepMemory(
+            at_end = StepPeaks(
                 step=step,
                 peak_allocated_bytes=one.step_allocated,
                 peak_reserved_bytes=one.step_reserved,

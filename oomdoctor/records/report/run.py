@@ -5,11 +5,12 @@ The field names are the JSON keys. Sizes are integers in bytes, unknown is None.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from oomdoctor.records.job.result import Evidence
 from oomdoctor.records.report.diagnosis import ReadPhase
+from oomdoctor.records.report.watch import StepPeaks
 
 DeviceKind = Literal["real", "emulated"]
 RankOutcome = Literal["fits", "oom", "failed"]
@@ -100,20 +101,6 @@ class UnknownSizes:
 
 
 @dataclass(frozen=True, slots=True)
-class StepPeaks:
-    """The memory of one optimizer step, by the allocator's trace.
-
-    `allocated_bytes` and `reserved_bytes` are what it left.
-    """
-
-    step: int
-    peak_allocated_bytes: int
-    peak_reserved_bytes: int
-    allocated_bytes: int
-    reserved_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class MemoryPoint:
     """Memory at one moment. `step` counts finished optimizer steps.
 
@@ -199,7 +186,7 @@ class RankMemory:
     def repeats(self) -> bool:
         """Whether the last two steps needed the same memory and left the same."""
         last = self.steps_memory[-2:]
-        return len(last) == 2 and replace(last[0], step=last[1].step) == last[1]
+        return len(last) == 2 and last[1].repeats(last[0])
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ The field names of a `WatchAnswer` are public JSON keys.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 LIVE_SCHEMA = "oomdoctor-memory/1"
@@ -67,6 +67,21 @@ class LiveStep:
     peak_reserved_bytes: int
     free_bytes: int | None = None
     device: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepPeaks:
+    """The memory of one optimizer step of a device: its peaks, and the bytes that it left."""
+
+    step: int
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    allocated_bytes: int
+    reserved_bytes: int
+
+    def repeats(self, before: StepPeaks) -> bool:
+        """Whether this step needed what the one before needed, and left what that left."""
+        return replace(before, step=self.step) == self
 
 
 @dataclass(frozen=True, slots=True)

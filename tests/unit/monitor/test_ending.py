@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from oomdoctor.monitor.inside import ending
-from oomdoctor.monitor.inside.ending import StepMemory, agree, wants_to_stop
+from oomdoctor.monitor.inside.ending import agree, wants_to_stop
+from oomdoctor.records.report.watch import StepPeaks
 
 
-def _steps(*peaks: int) -> list[StepMemory]:
-    return [StepMemory(i, peak, peak, 10, 20) for i, peak in enumerate(peaks, 1)]
+def _steps(*peaks: int) -> list[StepPeaks]:
+    return [StepPeaks(i, peak, peak, 10, 20) for i, peak in enumerate(peaks, 1)]
 
 
 def test_memory_repeats_after_two_equal_steps() -> None:
@@ -24,7 +25,7 @@ def test_memory_repeats_after_two_equal_steps() -> None:
 
 
 def test_what_a_step_leaves_counts_too() -> None:
-    grown = [StepMemory(1, 5, 5, 10, 20), StepMemory(2, 5, 5, 11, 20)]
+    grown = [StepPeaks(1, 5, 5, 10, 20), StepPeaks(2, 5, 5, 11, 20)]
     assert wants_to_stop("steady", 2, [grown]) is None
 
 

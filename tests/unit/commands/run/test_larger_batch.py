@@ -8,7 +8,8 @@ import pytest
 from example_runs import RANK
 
 from oomdoctor.commands.run.smallest_card import larger_batch
-from oomdoctor.records.report.run import LargerBatch, RankMemory, StepPeaks
+from oomdoctor.records.report.run import LargerBatch, RankMemory
+from oomdoctor.records.report.watch import StepPeaks
 from oomdoctor.units import GIB
 
 STEPS = (
