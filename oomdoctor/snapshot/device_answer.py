@@ -9,7 +9,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import astuple, fields, replace
+from operator import sub
 from typing import NamedTuple
 
 from oomdoctor.records.job.measurement import BlockCategory, CategoryBytes
@@ -200,15 +201,13 @@ def difference_of(before: History | None, after: History) -> SnapshotDifference:
         if size
     ]
     changed.sort(key=lambda held: -abs(held.bytes))
-    first = CategoryBytes(*(0,) * len(fields(CategoryBytes)))
-    had = first if earlier is None else earlier.categories
+    had = (0,) * len(fields(CategoryBytes)) if earlier is None else astuple(earlier.categories)
+    grown = tuple(map(sub, astuple(later.categories), had))
     return SnapshotDifference(
         index=after.device.index,
-        allocated_bytes=_sum(later.categories) - _sum(had),
+        allocated_bytes=sum(grown),
         reserved_bytes=_reserved(after) - (0 if before is None else _reserved(before)),
-        categories=CategoryBytes(
-            *(getattr(later.categories, f.name) - getattr(had, f.name) for f in fields(had))
-        ),
+        categories=CategoryBytes(*grown),
         blocks=tuple(changed[:SHOWN_BLOCKS]),
         other_blocks_bytes=sum(held.bytes for held in changed[SHOWN_BLOCKS:]),
     )
@@ -219,10 +218,6 @@ def _line(held: HeldBlocks) -> object:
     if held.where is None and held.library_where is None:
         return held.category
     return held.where, held.library_where
-
-
-def _sum(held: CategoryBytes) -> int:
-    return sum(getattr(held, field.name) for field in fields(held))
 
 
 def _reserved(history: History) -> int:

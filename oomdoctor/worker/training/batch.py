@@ -111,16 +111,13 @@ def tensors_of(batches: Iterable[Batch]) -> Iterator[torch.Tensor]:
 def _whole_batch(setup: Setup, config: TrainConfig, rows: int) -> Tensors:
     task, model_config = setup.task, setup.model_config
     generator = torch.Generator().manual_seed(setup.job.seed)
-    if task == "image-classification":
-        return {
-            **classified(rows, config, model_config, generator),
-            "labels": torch.randint(model_config.num_labels, (rows,), generator=generator),
-        }
-    if task == "audio-classification":
-        return {
-            **recordings(rows, config, setup, generator),
-            "labels": torch.randint(model_config.num_labels, (rows,), generator=generator),
-        }
+    if task in ("image-classification", "audio-classification"):
+        if task == "image-classification":
+            inputs = classified(rows, config, model_config, generator)
+        else:
+            inputs = recordings(rows, config, setup, generator)
+        labels = torch.randint(model_config.num_labels, (rows,), generator=generator)
+        return inputs | {"labels": labels}
     text = model_config.get_text_config()
     shape = (rows, spoken(config, setup) if task == "ctc" else config.sequence_length)
     first, end = _first_plain_token(text), plain_tokens(model_config, text.vocab_size)
