@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from oomdoctor.analysis.allocator.sizes import round_size, segment_size
+from oomdoctor.system.store.record_files import whole_or_not
 
 MOST_ENTRIES = 400_000  # of the trace between two steps
 _MOST_KEPT = 100_000  # of all traces, before they are cleared even if they are wanted whole
@@ -260,12 +261,8 @@ class Snapshots:
         if self._written >= _ALWAYS and began - self._ended_at < _SHARE * self._took_s:
             return None
         name = f"snapshot-{os.getpid()}-{device}.pickle"
-        beside = self._folder / f".{name}"
-        try:
+        with whole_or_not(self._folder / name) as beside:
             torch.cuda.memory._dump_snapshot(str(beside))
-            beside.replace(self._folder / name)
-        finally:
-            beside.unlink(missing_ok=True)
         self._written += 1
         self._ended_at = time.monotonic()
         self._took_s = self._ended_at - began

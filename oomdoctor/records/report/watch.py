@@ -71,7 +71,10 @@ class LiveStep:
 
 @dataclass(frozen=True, slots=True)
 class StepPeaks:
-    """The memory of one optimizer step of a device: its peaks, and the bytes that it left."""
+    """The memory of one optimizer step, by the allocator's trace.
+
+    `allocated_bytes` and `reserved_bytes` are what it left.
+    """
 
     step: int
     peak_allocated_bytes: int
