@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from oomdoctor.system.environment import launched_number
+from oomdoctor.system.store.record_files import whole_or_not
 
 ASKED = "watch.json"
 
@@ -20,9 +20,8 @@ def asked(folder: Path) -> dict[str, Any]:
 
 def replace_file(path: Path, text: str) -> None:
     """Write the whole file or nothing, so that the parent never reads half a record."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(text, encoding="utf-8")
-    beside.replace(path)
+    with whole_or_not(path) as beside:
+        beside.write_text(text, encoding="utf-8")
 
 
 def rank_and_world() -> tuple[int | None, int]:
