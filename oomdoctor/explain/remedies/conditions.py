@@ -169,7 +169,8 @@ def _wide_weights(case: Case) -> bool:
 def _unquantized(case: Case) -> bool:
     whole = case.setup.get("method") != "qlora" and case.setup.get("quantization") in (None, "none")
     asked = r"quantization_config *= *\w|load_in_[48]bit *= *True|quantized_tensor_to"
-    return whole and not case.shows(asked) and case.phase in _LOADS
+    told = "quantized" in case.facts.mentions or case.shows(asked)
+    return whole and not told and case.phase in _LOADS
 
 
 # Evaluation, host memory, servers and the card.

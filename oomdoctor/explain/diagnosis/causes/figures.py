@@ -30,8 +30,8 @@ def impossible_request(case: Case) -> Lines:
 
 
 def unlikely_request(case: Case) -> Lines:
-    """More than any GPU has."""
-    return yes((case.requested or 0) >= 1024 * GIB, case.figures())
+    """More than any GPU has; the largest have 288 GB."""
+    return yes((case.requested or 0) >= 300 * GIB, case.figures())
 
 
 def peers_decide(case: Case) -> Lines:
