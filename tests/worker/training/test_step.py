@@ -72,15 +72,13 @@ def test_a_class_that_cannot_run_its_own_code_says_so(monkeypatch: pytest.Monkey
 
 
 def test_a_value_that_config_json_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As T5-like classes read `decoder_start_token_id`."""
+    """As classes with a decoder read `decoder_start_token_id`, which older releases all had."""
     from transformers.models.llama import modeling_llama
 
     monkeypatch.setattr(
-        modeling_llama.LlamaModel, "forward", lambda self, **_: self.config.decoder_start_token_id
+        modeling_llama.LlamaModel, "forward", lambda self, **_: self.config.codebook_length
     )
-    with pytest.raises(
-        UnsupportedError, match=r"config\.json has no decoder_start_token_id, which"
-    ):
+    with pytest.raises(UnsupportedError, match=r"config\.json has no codebook_length, which"):
         losses_of(tiny_job("dense"))
 
 
