@@ -21,7 +21,6 @@ from oomdoctor.explain.reading.programs import Program, around, around_of, progr
 from oomdoctor.explain.training.assumed import Training
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.phases import OF_A_STEP
-from oomdoctor.records.job.machine import GpuFacts
 from oomdoctor.records.report.diagnosis import (
     Frame,
     Incident,
@@ -212,13 +211,8 @@ class Case:
         outside = usage.outside_allocator(self.incident.event)
         if outside is not None:
             return outside
-        return context_bytes(self.card).likely
-
-    @cached_property
-    def card(self) -> GpuFacts | None:
-        """The card that the log names, if the catalogue has it."""
         name = self.facts.gpu_name
-        return find_gpu(name, self.capacity) if name else None
+        return context_bytes(find_gpu(name, self.capacity) if name else None).likely
 
     @cached_property
     def trains(self) -> bool:

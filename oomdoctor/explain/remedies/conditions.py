@@ -12,8 +12,8 @@ from oomdoctor.explain.reading.programs import around_of
 from oomdoctor.explain.remedies.text_values import (
     SHORTEST,
     device_of,
-    engine_values,
     fitting_context,
+    lower_share,
     share_of,
 )
 from oomdoctor.explain.training.assumed import stage_of
@@ -301,7 +301,7 @@ WHEN: Mapping[str, Condition] = {
     ),
     "chunk": lambda case: case.resource == "gpu" or (case.requested or GIB) >= GIB,
     "smaller_generation": lambda case: case.setup.get("eval_batch_size") != 1,
-    "engine_share_lower": lambda case: float(engine_values(case)["share_lower"]) >= _USEFUL_SHARE,
+    "engine_share_lower": lambda case: lower_share(case) >= _USEFUL_SHARE,
     "engine_share_higher": lambda case: share_of(case) < 0.95,
     "engine_context": lambda case: (fits := fitting_context(case)) is None or fits >= SHORTEST,
     "mixed_precision": lambda case: (

@@ -17,6 +17,7 @@ from oomdoctor.explain.remedies.row import next_batch
 from oomdoctor.package_data import data_of
 from oomdoctor.records.capability import MODERN, capability_numbers
 from oomdoctor.records.report.diagnosis import ListedProcess
+from oomdoctor.system.catalogue import gpu_variants
 from oomdoctor.units import format_bytes
 
 _RE = patterns("text_values")
@@ -86,13 +87,18 @@ def device_values(
 
 
 def half_values(case: Case) -> dict[str, str]:
-    """The values of the $names for a type of 16 bits: bfloat16, or what an older card can."""
-    card = case.card
-    older = card is not None and capability_numbers(card.compute_capability) < MODERN
+    """The values of the $names for a type of 16 bits: bfloat16, or what an older card can do.
+
+    A name such as V100 may stand for several cards. AMD's have no compute capability.
+    """
+    named = gpu_variants(case.facts.gpu_name) if case.facts.gpu_name else ()
+    capabilities = [card.compute_capability for card in named]
+    older = bool(named) and all(one and capability_numbers(one) < MODERN for one in capabilities)
     return {
         "half": "fp16" if older else "bf16",
         "half_mixed": "16-mixed" if older else "bf16-mixed",
         "half_type": "float16" if older else "bfloat16",
+        "scaled": "  # with torch.amp.GradScaler()" if older else "",
     }
 
 
@@ -120,7 +126,7 @@ def engine_values(case: Case) -> dict[str, str]:
     sequences = _printed(_RE["states"], case) or max(1, served // 4)
     return {
         "program": "the rollout engine" if case.program.kind == "rl" else case.program.title,
-        "share_lower": f"{_lower(case):.2f}",
+        "share_lower": f"{lower_share(case):.2f}",
         "share_higher": f"{min(_LARGEST_SHARE, share_of(case) + _STEP):.2f}",
         "context": str(context),
         "input": str(context - context // 8),
@@ -132,7 +138,7 @@ def engine_values(case: Case) -> dict[str, str]:
     }
 
 
-def _lower(case: Case) -> float:
+def lower_share(case: Case) -> float:
     """A share that leaves room: what is free at the start, if the log says so, else less."""
     share, total = share_of(case), case.capacity
     if total and case.free is not None and _RE["at_start"].search(case.message):

@@ -47,10 +47,12 @@ def import_unsloth() -> None:
     if variable("UNSLOTH_DISABLE_STATISTICS") is None:
         set_variables({"UNSLOTH_DISABLE_STATISTICS": "1"})  # a rung is no training of theirs
     # It raises whatever it meets, also for versions that do not fit.
-    with refused("Unsloth cannot be imported", Exception, one_line=True):
-        gc.disable()  # collecting garbage meanwhile takes a fifth of the time
-        importlib.import_module("unsloth")
-    gc.enable()
+    gc.disable()  # collecting garbage meanwhile takes a fifth of the time
+    try:
+        with refused("Unsloth cannot be imported", Exception, one_line=True):
+            importlib.import_module("unsloth")
+    finally:
+        gc.enable()
 
 
 def load_model(setup: Setup) -> PreTrainedModel:

@@ -286,7 +286,7 @@ def loads_a_model(case: Case) -> Lines:
 
 
 def gathers_weights(case: Case) -> Lines:
-    return yes(bool(case.gathered), case.gathered)
+    return case.gathered
 
 
 def one_buffer(case: Case) -> Lines:

@@ -10,6 +10,7 @@ from oomdoctor.explain.diagnosis.causes.conditions import NONE, Lines, yes
 from oomdoctor.explain.diagnosis.usage import UNDERFLOW
 from oomdoctor.explain.reading.printed_sizes import size_bytes
 from oomdoctor.records.job.measurement import CATEGORY_WORDS, BlockCategory
+from oomdoctor.system.catalogue import gpus
 from oomdoctor.units import GIB, MIB
 
 _NAMED = tuple(category for category in CATEGORY_WORDS if category != "other")
@@ -30,8 +31,9 @@ def impossible_request(case: Case) -> Lines:
 
 
 def unlikely_request(case: Case) -> Lines:
-    """More than any GPU has; the largest have 288 GB."""
-    return yes((case.requested or 0) >= 300 * GIB, case.figures())
+    """More than any GPU of the catalogue has, and more than this device."""
+    largest = max(gpu.memory_bytes for gpu in gpus())
+    return yes((case.requested or 0) > max(largest, case.capacity or 0), case.figures())
 
 
 def peers_decide(case: Case) -> Lines:

@@ -161,3 +161,24 @@ def test_a_tpu_is_no_gpu() -> None:
     )
     assert found.verdict.startswith("out of TPU memory")
     assert not {"bigger_card", "jax_unified"} & set(_keys(found))
+
+
+OLD_AND_NEW = [("Tesla V100-SXM2-32GB", "float16"), ("v100", "float16"), ("T4", "float16")]
+OLD_AND_NEW += [("A100", "bfloat16"), ("MI300X", "bfloat16")]
+
+
+@pytest.mark.parametrize(("card", "type_"), OLD_AND_NEW)
+def test_autocast_uses_a_type_that_the_card_has(card: str, type_: str) -> None:
+    """A card without a compute capability, such as AMD's, is not taken to be old."""
+    text = (
+        f"GPU: {card}\n"
+        '  File "train.py", line 71, in train\n    loss = criterion(model(images), targets)\n'
+        '  File "/opt/lib/python3.10/site-packages/torch/nn/modules/loss.py", line 9, in forward\n'
+        "    return F.cross_entropy(input, target)\n"
+        "RuntimeError: CUDA out of memory. Tried to allocate 1.20 GiB (GPU 0; 31.75 GiB total "
+        "capacity; 29.80 GiB already allocated; 0.62 GiB free; 30.70 GiB reserved in total by "
+        "PyTorch)"
+    )
+    line = next(one for one in _lines(_answer(text)).splitlines() if "torch.autocast" in one)
+    assert f"torch.{type_})" in line
+    assert ("GradScaler" in line) is (type_ == "float16")
