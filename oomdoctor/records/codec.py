@@ -57,7 +57,7 @@ def from_json(kind: type[T], value: Any) -> T:
 def dumps(record: object) -> str:
     """The record as an indented JSON text with a final newline; long rows of numbers are lines."""
     text = json.dumps(to_json(record), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    return _NUMBERS.sub(lambda found: f"[{' '.join(found[0][1:-1].split())}]", text)
+    return _NUMBERS.sub(lambda numbers: f"[{' '.join(numbers[0][1:-1].split())}]", text)
 
 
 def loads(kind: type[T], text: str) -> T:
@@ -128,9 +128,9 @@ def _read_record(kind: Any, value: Any, where: str) -> Any:
     missing = [name for name in _needed(kind) if name not in value]
     if unknown or missing:
         newer = "perhaps from a newer version of oomdoctor"
-        found = [f"unknown {', '.join(unknown)}, {newer}"] if unknown else []
-        found += [f"missing {', '.join(missing)}"] if missing else []
-        raise CodecError(f"{where}: {'; '.join(found)}")
+        faults = [f"unknown {', '.join(unknown)}, {newer}"] if unknown else []
+        faults += [f"missing {', '.join(missing)}"] if missing else []
+        raise CodecError(f"{where}: {'; '.join(faults)}")
     return kind(
         **{name: _read(hints[name], item, f"{where}.{name}") for name, item in value.items()}
     )

@@ -190,7 +190,7 @@ def unsloth_faults(config: TrainConfig) -> Faults:
     for key, choices in (UNSLOTH_CHOICES | _UNSLOTH["built"]).items():
         value = getattr(config, key)
         if value not in choices:
-            names = " or ".join(str(one).lower() for one in choices)
+            names = " or ".join(str(choice).lower() for choice in choices)
             yield key, f'library "unsloth" needs {names}, not {str(value).lower()}'
     own = "none" if config.method == "full" else config.weights_dtype
     if config.autocast_dtype not in ("none", own):

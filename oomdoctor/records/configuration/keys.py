@@ -197,7 +197,7 @@ _SETS: Mapping[str, tuple[str, ...]] = {
 
 def _key(name: str, row: Mapping[str, Any]) -> Key:
     when = {
-        key: tuple(one for value in values for one in _SETS.get(value, (value,)))
+        key: tuple(choice for value in values for choice in _SETS.get(value, (value,)))
         for key, values in row.get("when", {}).items()
     }
     scripts = row.get("scripts", ())

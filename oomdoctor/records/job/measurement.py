@@ -170,8 +170,8 @@ class Measurement:
 
     def deciding_peak_bytes(self) -> int:
         """The peak that is compared with the budget; see `deciding_peak`."""
-        known = (self.peak_reserved_bytes, self.peak_allocated_bytes)
-        peak = deciding_peak(self.peak_device_bytes, *known)
+        of_allocator = (self.peak_reserved_bytes, self.peak_allocated_bytes)
+        peak = deciding_peak(self.peak_device_bytes, *of_allocator)
         assert peak is not None  # what was allocated is always known
         return peak
 

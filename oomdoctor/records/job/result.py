@@ -202,8 +202,8 @@ class PredictedPeak:
 
     def deciding_peak_bytes(self) -> int | None:
         """The peak that is compared with the budget, as for a measurement."""
-        known = (self.peak_reserved_bytes, self.peak_allocated_bytes)
-        return deciding_peak(self.peak_device_bytes, *known)
+        of_allocator = (self.peak_reserved_bytes, self.peak_allocated_bytes)
+        return deciding_peak(self.peak_device_bytes, *of_allocator)
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,5 +272,5 @@ class ProbeResult:
 
     def deciding_peak_bytes(self) -> int | None:
         """The peak that was compared with the budget; None without a measurement."""
-        known = (self.peak_reserved_bytes, self.peak_allocated_bytes)
-        return deciding_peak(self.peak_device_bytes, *known)
+        of_allocator = (self.peak_reserved_bytes, self.peak_allocated_bytes)
+        return deciding_peak(self.peak_device_bytes, *of_allocator)

@@ -102,12 +102,12 @@ def by_reason(
 
     Only if `all_of`, also what is off, and what means nothing in the configuration.
     """
-    found: dict[str, list[str]] = {}
+    by_cause: dict[str, list[str]] = {}
     for each in assumed:
         off = each.value in ("false", "none", "default")
         if all_of or (not off and KEYS[each.key].means(config)):
-            found.setdefault(each.reason, []).append(f"{each.key} {each.value}")
-    return [f"{', '.join(keys)} ({reason})" for reason, keys in found.items()]
+            by_cause.setdefault(each.reason, []).append(f"{each.key} {each.value}")
+    return [f"{', '.join(keys)} ({reason})" for reason, keys in by_cause.items()]
 
 
 NO_LENGTH = "no file says how long a row is; --seq-len does"
@@ -133,7 +133,7 @@ class UserTraining:
     @property
     def length_known(self) -> bool:
         """Whether a file or its program says the sequence length."""
-        return all(one.reason != NO_LENGTH for one in self.assumed)
+        return all(setting.reason != NO_LENGTH for setting in self.assumed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,8 +39,8 @@ class _Wording(Formatter):
     def format_field(self, value: Any, spec: str) -> str:
         names = value if isinstance(value, tuple | list) else None
         if "|" in spec:
-            one, several = spec.split("|")
-            return one if (value if names is None else len(names)) == 1 else several
+            singular, plural = spec.split("|")
+            return singular if (value if names is None else len(names)) == 1 else plural
         if names is None:
             return str(super().format_field(value, spec))
         return f"{len(names)} cards" if spec == "few" and len(names) > 3 else ", ".join(names)
@@ -53,13 +53,13 @@ def warning(code: str, wording: str = "text", /, **values: Any) -> Warn:
 
 def unusual_sizes(configs: Iterable[TrainConfig]) -> list[Warn]:
     """Numbers of the configurations that are valid, but probably a typing error."""
-    found, rungs = [], tuple(configs)
+    warns, rungs = [], tuple(configs)
     for key, size in SIZES.items():
         values = [getattr(config, key) for config in rungs]
         most = max((value for value in values if isinstance(value, int)), default=0)
         if most > size.questioned:
-            found.append(warning("unusual_size", words=size.words, largest=most, usual=size.usual))
-    return found
+            warns.append(warning("unusual_size", words=size.words, largest=most, usual=size.usual))
+    return warns
 
 
 def host_memory_short(needed_bytes: Mapping[str, int], has_bytes: int, *, here: bool) -> Warn:
@@ -74,7 +74,10 @@ def host_memory_short(needed_bytes: Mapping[str, int], has_bytes: int, *, here: 
 
 def other_processes(processes: Iterable[GpuProcess]) -> Warn:
     """Other processes use memory of the GPU."""
-    named = ((f"{one.name or 'unknown name'} (pid {one.pid})", one.used_bytes) for one in processes)
+    named = (
+        (f"{process.name or 'unknown name'} (pid {process.pid})", process.used_bytes)
+        for process in processes
+    )
     held = (f"{name} {'unknown size' if n is None else format_bytes(n)}" for name, n in named)
     return warning("other_processes", held="; ".join(held))
 
