@@ -90,7 +90,7 @@ def built(
 
 def _delete_old(cache: Path) -> None:
     """Delete builds but those used last, and the notes of builds that are gone."""
-    used = sorted(cache.glob("torch-*"), key=lambda one: one.stat().st_mtime)
+    used = sorted(cache.glob("torch-*"), key=lambda folder: folder.stat().st_mtime)
     for old in used[:-_MOST_BUILDS]:
         remove(old)
     for note in (cache / "keys").glob("*"):
@@ -225,10 +225,10 @@ def _library_versions(torch: Path, major: int) -> tuple[int, int, int]:
     text = "".join(path.read_text(encoding="utf-8", errors="replace") for path in files)
 
     def of(package: str, usual: int) -> int:
-        found = re.search(rf"nvidia-{package}[ (]*[=<]=(\d+)\.(\d+)\.(\d+)", text)
-        if found is None:
+        match = re.search(rf"nvidia-{package}[ (]*[=<]=(\d+)\.(\d+)\.(\d+)", text)
+        if match is None:
             return usual
-        first, second, third = map(int, found.groups())
+        first, second, third = map(int, match.groups())
         scale = 1000 if package.startswith("cudnn") and first < 9 else 10000
         return first * scale + second * 100 + third
 
@@ -252,14 +252,14 @@ def _key(interpreter: Interpreter, torch: Path, cache: Path, cpp: str | None) ->
         path.read_bytes() for path in sorted([*NATIVE.rglob("*.*"), *NATIVE.parent.glob("*.py")])
     ]
     ours.append(data_text("stand_ins.toml").encode())
-    installed = sorted(p.name for one in interpreter.packages for p in one.glob("*.dist-info"))
+    installed = sorted(p.name for root in interpreter.packages for p in root.glob("*.dist-info"))
     noted = cache / "keys" / _digest([*parts, *installed], ours)
     if (key := _noted(noted)) is not None:
         return key
     wanted = [
-        f"{one.file} {version} {' '.join(sorted(names))}"
-        for one in generate.libraries(torch, interpreter.packages)
-        for version, names in sorted(one.symbols.items(), key=str)
+        f"{lib.file} {version} {' '.join(sorted(names))}"
+        for lib in generate.libraries(torch, interpreter.packages)
+        for version, names in sorted(lib.symbols.items(), key=str)
     ]
     key = f"torch-{interpreter.torch_version}-{_digest([*parts, *wanted], ours)}"
     with contextlib.suppress(OSError):
@@ -271,7 +271,7 @@ def _key(interpreter: Interpreter, torch: Path, cache: Path, cpp: str | None) ->
 
 
 def _digest(parts: Iterable[str], ours: list[bytes]) -> str:
-    return hashlib.sha256(b"\0".join([*(one.encode() for one in parts), *ours])).hexdigest()[:12]
+    return hashlib.sha256(b"\0".join([*(part.encode() for part in parts), *ours])).hexdigest()[:12]
 
 
 def _run(compilers: Compilers, command: list[str]) -> str:

@@ -56,13 +56,13 @@ def split_count(text: str) -> tuple[int, str]:
     Raises:
         ValueError: the count is not between 1 and 64.
     """
-    found = re.fullmatch(r"\s*(\d+)\s*[x×*]\s*(.+)", text, re.IGNORECASE)
-    if found is None:
+    match = re.fullmatch(r"\s*(\d+)\s*[x×*]\s*(.+)", text, re.IGNORECASE)
+    if match is None:
         return 1, text.strip()
-    count = int(found[1])
+    count = int(match[1])
     if not 1 <= count <= MAX_DEVICES:
         raise ValueError(f"from 1 to {MAX_DEVICES} devices can be emulated, not {count}")
-    return count, found[2].strip()
+    return count, match[2].strip()
 
 
 def described(devices: Devices) -> str:
@@ -112,7 +112,7 @@ def limits(capability: tuple[int, int]) -> dict[str, int]:
     A capability that is not in the table has the limits of the nearest lower one. Raises
     ValueError below 6.0.
     """
-    lower = [known for known in _known() if known <= capability]
+    lower = [generation for generation in _known() if generation <= capability]
     if not lower:
         major, minor = capability
         raise ValueError(f"compute capability {major}.{minor} is below 6.0")

@@ -39,7 +39,7 @@ class _Image:
         raise ValueError(f"no segment holds address {address:#x}")
 
     def first(self, tag: int) -> int | None:
-        return next((value for found, value in self.dynamic if found == tag), None)
+        return next((value for entry, value in self.dynamic if entry == tag), None)
 
     def text(self, index: int) -> str:
         start = self.offset(self.first(_STRTAB) or 0) + index
@@ -116,14 +116,14 @@ def _versions(image: _Image) -> dict[int, tuple[str, str]]:
     table, count = image.first(_VERNEED), image.first(_VERNEEDNUM)
     if table is None or count is None:
         return {}
-    found: dict[int, tuple[str, str]] = {}
+    versions: dict[int, tuple[str, str]] = {}
     at = image.offset(table)
     for _ in range(count):
         _, entries, file, first, after = struct.unpack_from("<HHIII", image.data, at)
         entry = at + first
         for _ in range(entries):
             _, _, number, name, next_entry = struct.unpack_from("<IHHII", image.data, entry)
-            found[number] = (image.text(file), image.text(name))
+            versions[number] = (image.text(file), image.text(name))
             entry += next_entry
         at += after
-    return found
+    return versions

@@ -59,13 +59,13 @@ def entered(
     """
     if (reason := reason_against(python, compiler)) is not None:
         raise reason
-    found = find_compiler(compiler)
-    assert found is not None, "possible.reason_against has looked for it"
+    c_compiler = find_compiler(compiler)
+    assert c_compiler is not None, "possible.reason_against has looked for it"
     try:
-        libraries = build.built(ask(python), found, cache, on_build)
+        libraries = build.built(ask(python), c_compiler, cache, on_build)
     except OSError:  # the cache cannot be used: they serve this session alone
         cache = folder / "cache"
-        libraries = build.built(ask(python), found, cache, on_build)
+        libraries = build.built(ask(python), c_compiler, cache, on_build)
     (folder / "device").write_text(described(devices), encoding="utf-8")
     with (folder / "table").open("wb") as table:
         table.truncate(_SLOT.size * _SLOTS)

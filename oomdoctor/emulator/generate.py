@@ -61,7 +61,7 @@ class Library:
 
 def libraries(torch: Path, packages: Iterable[Path]) -> list[Library]:
     """The stand-ins that a torch and the packages beside it need."""
-    found: dict[str, Library] = {f: Library(n, f) for n, f in _ALWAYS.items()}
+    by_file: dict[str, Library] = {f: Library(n, f) for n, f in _ALWAYS.items()}
     unversioned: set[str] = set()
     looking_up: list[Path] = []
     for binary in _binaries(torch, packages):
@@ -72,20 +72,20 @@ def libraries(torch: Path, packages: Iterable[Path]) -> list[Library]:
         if not is_torch or 0 < binary.stat().st_size < _SMALL:
             looking_up.append(binary)
         for file in files:
-            found.setdefault(file[0], Library(file[1], file[0]))
+            by_file.setdefault(file[0], Library(file[1], file[0]))
         for symbol in elf.wanted(binary):
-            if symbol.library in found and symbol.version is not None:
-                found[symbol.library].symbols[symbol.version].add(symbol.name)
+            if symbol.library in by_file and symbol.version is not None:
+                by_file[symbol.library].symbols[symbol.version].add(symbol.name)
             elif symbol.version is None:
                 unversioned.add(symbol.name)
     # The library need not be one that the binary lists: Python may have loaded it before.
-    for library in found.values():
+    for library in by_file.values():
         if prefix := stand_ins()["prefixes"].get(library.name):
             library.symbols[None] |= {name for name in unversioned if re.match(prefix, name)}
-    driver, nvml = found[_ALWAYS["cuda"]], found[_ALWAYS["nvidia-ml"]]
+    driver, nvml = by_file[_ALWAYS["cuda"]], by_file[_ALWAYS["nvidia-ml"]]
     for name in _named(looking_up, packages):
         (nvml if name.startswith("nvml") else driver).symbols[None].add(name)
-    return sorted(found.values(), key=lambda library: library.file)
+    return sorted(by_file.values(), key=lambda library: library.file)
 
 
 def stubs(library: Library, own: set[str]) -> str:
@@ -131,8 +131,8 @@ def architectures(torch: Path) -> tuple[list[int], list[int]]:
     path = torch / "lib" / "libtorch_python.so"
     # What stands before the text varies: compilers share the ends of strings.
     pattern = re.compile(rb"(sm_\d+[a-z]?(?: (?:sm|compute)_\d+[a-z]?)*)\0")
-    found = _texts(path, pattern)
-    words = max(found, key=len, default="").split()
+    texts = _texts(path, pattern)
+    words = max(texts, key=len, default="").split()
     number = {word: int(re.sub(r"\D", "", word)) for word in words}
     kernels = [number[word] for word in words if word.startswith("sm_")]
     return kernels, [number[word] for word in words if word.startswith("compute_")]
@@ -157,13 +157,13 @@ def _binaries(torch: Path, packages: Iterable[Path]) -> Iterator[Path]:
 
 def _named(binaries: Iterable[Path], packages: Iterable[Path]) -> set[str]:
     """Functions of the driver and of NVML that are looked up by name at run time."""
-    found: set[str] = set()
+    names: set[str] = set()
     for path in binaries:
-        found |= set(_texts(path, _DRIVER_NAME))
+        names |= set(_texts(path, _DRIVER_NAME))
     for folder in packages:
         for source in folder.glob("triton/backends/nvidia/*.c"):
-            found |= set(re.findall(r"\b(cu[A-Z]\w+)\b", source.read_text(errors="replace")))
+            names |= set(re.findall(r"\b(cu[A-Z]\w+)\b", source.read_text(errors="replace")))
         if (folder / "pynvml.py").is_file():
             text = (folder / "pynvml.py").read_text(errors="replace")
-            found |= set(re.findall(r"\"(nvml[A-Z]\w+)\"", text))
-    return {name for name in found if not re.match("cuFile|cupti|cuRAND|cuBLAS", name)}
+            names |= set(re.findall(r"\"(nvml[A-Z]\w+)\"", text))
+    return {name for name in names if not re.match("cuFile|cupti|cuRAND|cuBLAS", name)}

@@ -24,7 +24,7 @@ SMALL_BUILD = (
 def find_compiler(named: str | None = None) -> str | None:
     """The C compiler to use: the one named (the variable CC), or the first on the PATH."""
     names = [named] if named else ["cc", "gcc", "clang"]
-    return next((found for name in names if (found := shutil.which(name.split()[0]))), None)
+    return next((program for name in names if (program := shutil.which(name.split()[0]))), None)
 
 
 def reason_against(python: Path, compiler: str | None = None) -> OomDoctorError | None:

@@ -28,7 +28,7 @@ def find_cpp_compiler(c_compiler: str) -> str | None:
     path = Path(c_compiler)
     beside = re.sub(r"gcc|cc$", "g++", re.sub("clang", "clang++", path.name))
     names = [str(path.with_name(beside)), "c++", "g++", "clang++"]
-    return next((found for name in names if (found := shutil.which(name))), None)
+    return next((program for name in names if (program := shutil.which(name))), None)
 
 
 def build(

@@ -177,20 +177,20 @@ def block_sizes(
 def _before(device: DeviceSnapshot, divisions: Sequence[int]) -> dict[int, int]:
     """The blocks before the first event, by address, with their rounded bytes."""
     made: set[int] = set()
-    found: dict[int, int] = {}
+    sizes: dict[int, int] = {}
     events = device.events
     for action, address, size in zip(events.action, events.address, events.size, strict=True):
         if action == ALLOC:
             made.add(address)
         elif action == FREE_COMPLETED and address not in made:
-            found.setdefault(address, round_size(size, divisions))
+            sizes.setdefault(address, round_size(size, divisions))
         elif action == FREE_COMPLETED:
             made.remove(address)
     for segment in device.segments:
         for block in segment.blocks:
             if block.requested and block.address not in made:
-                found.setdefault(block.address, block.size)
-    return found
+                sizes.setdefault(block.address, block.size)
+    return sizes
 
 
 class _Layout:

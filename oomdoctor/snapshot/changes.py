@@ -63,21 +63,21 @@ def changes_of(
         return (), runs.note
     capacity = runs.order.capacity_bytes
     assert capacity is not None
-    found: list[SnapshotChange] = []
+    changes: list[SnapshotChange] = []
     short = _short(runs, capacity)
     if not runs.settings.expandable_segments and runs.can():
         again = runs.run(capacity, expandable=True)
         if again.fits:
             setting = "expandable_segments:True"
-            found.append(SnapshotChange("setting", None, setting=setting))
-    found += [SnapshotChange("free", short)] if short is not None else []
-    found += _without_growth(history, runs, capacity, growth)
-    found += _without_a_line(history, runs, capacity, short or 0)
+            changes.append(SnapshotChange("setting", None, setting=setting))
+    changes += [SnapshotChange("free", short)] if short is not None else []
+    changes += _without_growth(history, runs, capacity, growth)
+    changes += _without_a_line(history, runs, capacity, short or 0)
     half = with_half(history, runs, capacity)
     if half is not None and half.fits:
-        found.append(SnapshotChange("micro_batch", None, confidence=half_confidence(history)))
-    found += _other_gpu(runs, capacity, rooms)
-    return tuple(found), None if runs.can() else _SOME
+        changes.append(SnapshotChange("micro_batch", None, confidence=half_confidence(history)))
+    changes += _other_gpu(runs, capacity, rooms)
+    return tuple(changes), None if runs.can() else _SOME
 
 
 def _short(runs: Runs, capacity: int) -> int | None:
@@ -97,7 +97,7 @@ def _short(runs: Runs, capacity: int) -> int | None:
 def _without_growth(
     history: History, runs: Runs, capacity: int, growth: Sequence[SnapshotGrowth]
 ) -> Iterator[SnapshotChange]:
-    lines = {held.where or held.library_where for one in growth for held in one.lines}
+    lines = {held.where or held.library_where for kind in growth for held in kind.lines}
     if not lines or not runs.can():
         return
     gone = [b for b in _held(history, runs) if _line(history, b) in lines]
@@ -167,7 +167,11 @@ def with_replays(
     fits = tuple(fit_of(history, runs, room) for room in asked)
     oom = answer.oom
     if oom is not None:
-        growth = [one for one in (answer.growth, *answer.more_growth) if one is not None]
+        growth = [
+            growth_line
+            for growth_line in (answer.growth, *answer.more_growth)
+            if growth_line is not None
+        ]
         changes, note = changes_of(history, runs, growth, others)
         oom = replace(oom, changes=changes, changes_note=note)
     return replace(answer, fits=fits, oom=oom)
@@ -214,12 +218,12 @@ def with_half(
     Of the two possible answers, the one that needs more. `divisor` takes another part than half.
     """
     sizes = half_sizes(history, runs.order, divisor)
-    found = []
+    tries = []
     for chosen in sizes or ():
         if not runs.can():
             return None
-        found.append(runs.run(capacity_bytes, sizes=chosen))
-    return found[0] if found and found[0].fits == found[-1].fits else None
+        tries.append(runs.run(capacity_bytes, sizes=chosen))
+    return tries[0] if tries and tries[0].fits == tries[-1].fits else None
 
 
 def half_sizes(

@@ -123,13 +123,15 @@ def _with_expandable(history: History) -> int | None:
 
 def retries_of(events: Events, lives: Lives) -> SnapshotRetries | None:
     """How often, what was given back, and how long that took; None if it never happened."""
-    found = [(one.event, one.after) for one in releases_of(events, lives) if one.is_retry]
-    if not found:
+    retries = [
+        (release.event, release.after) for release in releases_of(events, lives) if release.is_retry
+    ]
+    if not retries:
         return None
-    released = sum(events.size[at] for first, end in found for at in range(first, end))
-    timed = all(events.at_us[first] >= 0 for first, _ in found)
-    spent = sum(events.at_us[end] - events.at_us[first] for first, end in found) / 1e6
-    return SnapshotRetries(len(found), released, spent if timed else None)
+    released = sum(events.size[at] for first, end in retries for at in range(first, end))
+    timed = all(events.at_us[first] >= 0 for first, _ in retries)
+    spent = sum(events.at_us[end] - events.at_us[first] for first, end in retries) / 1e6
+    return SnapshotRetries(len(retries), released, spent if timed else None)
 
 
 class _Group(NamedTuple):
@@ -156,16 +158,16 @@ def composition(history: History, event: int, shown: int | None = SHOWN_BLOCKS) 
         groups[group].append((size, CONFIDENCES.index(confidence)))
     held = [
         HeldBlocks(
-            sum(size for size, _ in found),
-            len(found),
+            sum(size for size, _ in members),
+            len(members),
             group.category,
-            CONFIDENCES[max(doubt for _, doubt in found)],
+            CONFIDENCES[max(doubt for _, doubt in members)],
             group.where,
             group.library_where,
         )
-        for group, found in groups.items()
+        for group, members in groups.items()
     ]
-    held.sort(key=lambda one: -one.bytes)
+    held.sort(key=lambda line: -line.bytes)
     stack = events.stack[event] if event != BEFORE else NO_STACK
     at_us = events.at_us[event] if event != BEFORE else -1
     return SnapshotPeak(
@@ -176,7 +178,7 @@ def composition(history: History, event: int, shown: int | None = SHOWN_BLOCKS) 
         where=meanings.of(stack).where,
         categories=CategoryBytes(**{name: totals[name] for name in CategoryBytes.__slots__}),
         blocks=tuple(held[:shown]),
-        other_blocks_bytes=sum(one.bytes for one in held[len(held[:shown]) :]),
+        other_blocks_bytes=sum(line.bytes for line in held[len(held[:shown]) :]),
     )
 
 

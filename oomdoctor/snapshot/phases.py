@@ -115,11 +115,11 @@ def optimizer_steps(device: DeviceSnapshot, meanings: Meanings) -> list[tuple[in
 
 def _noted_steps(device: DeviceSnapshot) -> Iterator[tuple[int, int]]:
     begun = None
-    for one in device.annotations:
-        if not one.name.startswith(_STEP):
+    for note in device.annotations:
+        if not note.name.startswith(_STEP):
             continue
-        at = bisect_left(device.events.at_us, one.at_us)
-        if one.begins:
+        at = bisect_left(device.events.at_us, note.at_us)
+        if note.begins:
             begun = at
         elif begun is not None:
             yield begun, at
@@ -156,5 +156,5 @@ def told_by(frames: tuple[Place, ...]) -> tuple[ReadPhase, BlockCategory] | None
     if not frames or frames[-1].file != FILE:
         return None
     phase, _, category = frames[-1].function.partition(" ")
-    known: ReadPhase = next((name for name in PHASES if name == phase), "unknown")
-    return known, _CATEGORIES.get(category, "other")
+    read_phase: ReadPhase = next((name for name in PHASES if name == phase), "unknown")
+    return read_phase, _CATEGORIES.get(category, "other")

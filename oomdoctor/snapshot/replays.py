@@ -75,11 +75,11 @@ class Runs:
             self._needed[key] = needed
         if needed <= capacity_bytes:
             return ReplayedRun(True, needed, needed, 0, None)
-        found = self._replay(capacity_bytes, settings, changed)
-        failure, short = found.out_of_memory, None
+        replay = self._replay(capacity_bytes, settings, changed)
+        failure, short = replay.out_of_memory, None
         if failure is not None:
             short = failure.requested_bytes - (capacity_bytes - failure.reserved_bytes)
-        return ReplayedRun(found.fits, needed, found.peak_reserved_bytes, found.retries, short)
+        return ReplayedRun(replay.fits, needed, replay.peak_reserved_bytes, replay.retries, short)
 
     def needed(self, *, expandable: bool | None = None) -> int:
         """The reserved peak of the trace without a limit, in bytes."""
@@ -119,8 +119,8 @@ class Runs:
         capacity = peak if any(release.is_retry for release in releases) else None
 
         def agrees(settings: AllocatorSettings, within: float) -> bool:
-            found = self._replay(capacity, settings, self.order.sizes)
-            return found.fits and abs(found.peak_reserved_bytes - peak) <= within * peak
+            replay = self._replay(capacity, settings, self.order.sizes)
+            return replay.fits and abs(replay.peak_reserved_bytes - peak) <= within * peak
 
         return self._choose(lambda s: agrees(s, 0)) or self._choose(lambda s: agrees(s, _AGREES))
 

@@ -52,7 +52,7 @@ def timeline_of(
     stacks, drawn = _Stacks(), list(histories)
     share = max(1, len(drawn))
     devices = tuple(
-        _device(one, stacks, most_moments // share, most_blocks // share) for one in drawn
+        _device(history, stacks, most_moments // share, most_blocks // share) for history in drawn
     )
     if written_by is not None:
         devices = tuple(replace(device, at_us=array("q")) for device in devices)
@@ -77,7 +77,7 @@ def _device(
         )
         for at in events.failures()
     )
-    limits = [reserved[one.moment] + one.free_bytes for one in failures]
+    limits = [reserved[failure.moment] + failure.free_bytes for failure in failures]
     first_us = next((at for at in events.at_us if at >= 0), UNKNOWN)
     return TimelineDevice(
         index=history.device.index,
@@ -104,13 +104,13 @@ def _device(
 
 def _changes(events: Events, lives: Lives) -> array[int]:
     """The events after which the memory differs, or a request failed; first `BEFORE`."""
-    found = array("q", (BEFORE,))
+    moments = array("q", (BEFORE,))
     before = lives.began_allocated, lives.began_reserved
     for at, now in enumerate(zip(lives.allocated, lives.reserved, strict=True)):
         if now != before or events.action[at] == OOM:
-            found.append(at)
+            moments.append(at)
             before = now
-    return found
+    return moments
 
 
 def _thinned(changes: array[int], lives: Lives, most: int, wanted: list[int]) -> array[int]:
@@ -170,8 +170,8 @@ def _blocks(
         died=array("i", (lives[block][1] for block in chosen)),
         size=array("q", (held.size[block] for block in chosen)),
         stack=array("i", (stacks.index(history, held.stack[block]) for block in chosen)),
-        category=array("b", (CATEGORIES.index(one.category) for one in named)),
-        confidence=array("b", (CONFIDENCES.index(one.confidence) for one in named)),
+        category=array("b", (CATEGORIES.index(block.category) for block in named)),
+        confidence=array("b", (CONFIDENCES.index(block.confidence) for block in named)),
         before=array("b", (held.born[block] == BEFORE for block in chosen)),
     )
     rest = _rest(history, lives, set(seen).difference(chosen), len(kept))

@@ -72,7 +72,7 @@ class _Trace:
         settings = self._made.settings
         conf = "expandable_segments:True" if settings.expandable_segments else ""
         return {
-            "segments": [self._segment(one) for one in self._allocator.segments()],
+            "segments": [self._segment(segment) for segment in self._allocator.segments()],
             "device_traces": [self._events],
             "allocator_settings": {
                 "PYTORCH_CUDA_ALLOC_CONF": conf,
@@ -159,7 +159,8 @@ class _Trace:
     def _frames(self, frames: tuple[Place, ...]) -> list[dict[str, Any]]:
         if frames not in self._stacks:
             self._stacks[frames] = [
-                {"filename": one.file, "line": one.line, "name": one.function} for one in frames
+                {"filename": frame.file, "line": frame.line, "name": frame.function}
+                for frame in frames
             ]
         return self._stacks[frames]
 
@@ -193,7 +194,7 @@ class _Trace:
 
 def _ranges(segments: Sequence[Segment]) -> list[Range]:
     """What is reserved, by address."""
-    found: list[Range] = []
+    ranges: list[Range] = []
     for segment in segments:
         own: list[Range] = []
         for span in segment.spans:
@@ -201,8 +202,8 @@ def _ranges(segments: Sequence[Segment]) -> list[Range]:
                 own[-1] = own[-1][0], span.address + span.size
             else:
                 own.append((span.address, span.address + span.size))
-        found += own
-    return sorted(found)
+        ranges += own
+    return sorted(ranges)
 
 
 def _without(ranges: Sequence[Range], others: Sequence[Range]) -> Iterator[Range]:

@@ -117,7 +117,7 @@ def search_models(text: str) -> tuple[CatalogueModel, ...]:
 def nearest_models(name: str, count: int = 3) -> tuple[str, ...]:
     """Up to `count` ids that look like `name`, the most similar first."""
     ids = [name for model in models() for name in (model.id, *model.aliases)]
-    return _nearest(name, ((known, (known, known.rpartition("/")[2])) for known in ids), count)
+    return _nearest(name, ((model, (model, model.rpartition("/")[2])) for model in ids), count)
 
 
 @cache
@@ -188,9 +188,9 @@ def nearest_gpus(name: str, count: int = 3) -> tuple[str, ...]:
     """Up to `count` names of cards or machines that look like `name`, the most similar first."""
     words = frozenset(_words(name))
     parts = [g.name for g in gpus() if words and words <= frozenset(_words(g.name))]
-    known = [(gpu.name, (gpu.name, *gpu.aliases)) for gpu in gpus()]
-    known += [(machine.name, (machine.name,)) for machine in rented_machines().values()]
-    return tuple(dict.fromkeys((*parts, *_nearest(name, known, count))))[:count]
+    candidates = [(gpu.name, (gpu.name, *gpu.aliases)) for gpu in gpus()]
+    candidates += [(machine.name, (machine.name,)) for machine in rented_machines().values()]
+    return tuple(dict.fromkeys((*parts, *_nearest(name, candidates, count))))[:count]
 
 
 def _names(model: CatalogueModel) -> tuple[str, ...]:
@@ -198,12 +198,12 @@ def _names(model: CatalogueModel) -> tuple[str, ...]:
 
 
 def _nearest(
-    name: str, known: Iterable[tuple[str, tuple[str, ...]]], count: int
+    name: str, candidates: Iterable[tuple[str, tuple[str, ...]]], count: int
 ) -> tuple[str, ...]:
     wanted = name.strip().lower()
     tail = wanted.rpartition("/")[2]
     scores: dict[str, float] = {}
-    for shown, spellings in known:
+    for shown, spellings in candidates:
         pairs = [(wanted, s.lower()) for s in spellings] + [(tail, s.lower()) for s in spellings]
         score = max(SequenceMatcher(None, a, b).ratio() for a, b in pairs)
         if score >= _ALIKE:

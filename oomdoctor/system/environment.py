@@ -262,10 +262,14 @@ def _token() -> Setting:
             return Setting("HF_TOKEN", HIDDEN, origin)
     path = hf_token_file()
     try:
-        found = bool(path.read_text(encoding="utf-8").strip())
+        has_token = bool(path.read_text(encoding="utf-8").strip())
     except (OSError, UnicodeDecodeError):
-        found = False
-    return Setting("HF_TOKEN", HIDDEN, str(path)) if found else Setting("HF_TOKEN", None, "default")
+        has_token = False
+    return (
+        Setting("HF_TOKEN", HIDDEN, str(path))
+        if has_token
+        else Setting("HF_TOKEN", None, "default")
+    )
 
 
 def _offline() -> Setting:

@@ -61,13 +61,13 @@ def read_prices(path: Path) -> PriceFile:
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not UTF-8 text") from None
     is_json = path.suffix.lower() == ".json" or text.lstrip()[:1] in ("{", "[")
-    found = list(_json_rows(path, text) if is_json else _csv_rows(path, text))
-    labels = list(dict.fromkeys(label for _, _, label in found if label))
+    entries = list(_json_rows(path, text) if is_json else _csv_rows(path, text))
+    labels = list(dict.fromkeys(label for _, _, label in entries if label))
     if len(labels) > 1:
         raise ValueError(f"{path} mixes currencies ({', '.join(labels)}); use one")
-    if not found:
+    if not entries:
         raise ValueError(f"{path} has no prices; write one card a line, such as RTX 4090,0.44")
-    rows = tuple(NamedPrice(name, price) for name, price, _ in found)
+    rows = tuple(NamedPrice(name, price) for name, price, _ in entries)
     return PriceFile(labels[0] if labels else "", rows)
 
 

@@ -50,11 +50,11 @@ def exists(path: Path) -> bool:
 
 def latest_first(paths: Iterable[Path]) -> list[Path]:
     """The files that are still there, the one that was written last first."""
-    found: list[tuple[float, Path]] = []
+    dated: list[tuple[float, Path]] = []
     for path in paths:
         with suppress(OSError):
-            found.append((path.stat().st_mtime, path))
-    return [path for _, path in sorted(found, reverse=True)]
+            dated.append((path.stat().st_mtime, path))
+    return [path for _, path in sorted(dated, reverse=True)]
 
 
 def is_there(path: Path) -> bool:
@@ -137,11 +137,11 @@ def size_of(path: Path) -> tuple[int, str | None]:
     for folder, inner, files in [(str(path), [], [""]), *os.walk(path)]:
         for name in [*inner, *files]:
             with suppress(OSError):
-                found = os.lstat(os.path.join(folder, name) if name else folder)  # noqa: PTH118
-                if (found.st_dev, found.st_ino) not in seen:
-                    seen.add((found.st_dev, found.st_ino))
-                    total += found.st_blocks * 512
-                    if not stat.S_ISDIR(found.st_mode):
-                        latest = max(latest, found.st_mtime)
+                status = os.lstat(os.path.join(folder, name) if name else folder)  # noqa: PTH118
+                if (status.st_dev, status.st_ino) not in seen:
+                    seen.add((status.st_dev, status.st_ino))
+                    total += status.st_blocks * 512
+                    if not stat.S_ISDIR(status.st_mode):
+                        latest = max(latest, status.st_mtime)
     when = datetime.fromtimestamp(latest, UTC).isoformat(timespec="seconds") if latest else None
     return total, when

@@ -107,14 +107,14 @@ def bounded(value: Any) -> Any:
             return 1
         if depth > _DEEPEST:
             raise ValueError(TOO_DEEP)
-        known = sizes.setdefault(id(part), 0)
-        if known:
-            return known
+        counted = sizes.setdefault(id(part), 0)
+        if counted:
+            return counted
         if id(part) in inside:
             raise ValueError("an alias stands inside what it stands for")
         inside.add(id(part))
         parts = part.values() if isinstance(part, Mapping) else part
-        sizes[id(part)] = total = 1 + sum(size(one, depth + 1) for one in parts)
+        sizes[id(part)] = total = 1 + sum(size(child, depth + 1) for child in parts)
         inside.remove(id(part))
         if total > _MOST_VALUES:
             raise ValueError("its aliases stand for more values than a configuration has")

@@ -27,7 +27,7 @@ def toml_of(text: str) -> dict[str, Any]:
         ValueError: it is not TOML, or a key has too many parts.
         RecursionError: it is nested too deeply.
     """
-    bare = _STRINGS_AND_COMMENTS.sub(lambda found: "" if found[0].startswith("#") else "s", text)
+    bare = _STRINGS_AND_COMMENTS.sub(lambda match: "" if match[0].startswith("#") else "s", text)
     if any(run.count(".") >= MOST_PARTS for run in _NO_KEY.split(bare)):
         raise ValueError(f"a key has more than {MOST_PARTS} parts")
     return tomllib.loads(text)

@@ -51,17 +51,17 @@ def read_documents(texts: Sequence[str], *, here: bool = False) -> tuple[Documen
         OomDoctorError: a file is missing or cannot be read (exit 2).
     """
     documents = [document for text in texts for document in documents_of(text)]
-    known = {Path(one.path).resolve() for one in documents}
-    for one in tuple(documents):
+    read_paths = {Path(document.path).resolve() for document in documents}
+    for document in tuple(documents):
         for name, program in _NAMED:
             try:
-                path = _named_file(one, name)
+                path = _named_file(document, name)
             except OomDoctorError:
                 if not here:
                     raise
                 continue
-            if path is not None and path.resolve() not in known:
-                known.add(path.resolve())
+            if path is not None and path.resolve() not in read_paths:
+                read_paths.add(path.resolve())
                 documents.append(_file(path, program))
     return tuple(documents)
 
@@ -140,23 +140,23 @@ def _of_command(command: Command, name: str, folder: Path) -> list[Document]:
     )
     typed = Document(name, {**base, **options}, left_out=left)
     if command.file is None:
-        found = [_of_trl(typed, command.trainer)]
+        documents = [_of_trl(typed, command.trainer)]
     elif command.file.endswith(".py"):
         path = file(command.file)
-        found = [read_script(str(path), read_text(path, OPTION), None, typed)]
+        documents = [read_script(str(path), read_text(path, OPTION), None, typed)]
     else:
         main = _file(file(command.file), None)
         lines = {key: line for key, line in main.lines.items() if key not in options}
-        found = [replace(main, values={**main.values, **options}, lines=lines, left_out=left)]
+        documents = [replace(main, values={**main.values, **options}, lines=lines, left_out=left)]
     if "config_file" in command.launcher:
-        found.append(_file(file(command.launcher["config_file"]), "accelerate"))
+        documents.append(_file(file(command.launcher["config_file"]), "accelerate"))
     if command.processes is not None:
         engines = {"deepspeed": "DEEPSPEED", "fsdp": "FSDP", "fsdp_config": "FSDP"}
-        engine = [kind for key, kind in engines.items() if found[0].values.get(key)]
+        engine = [kind for key, kind in engines.items() if documents[0].values.get(key)]
         kind = (*engine, "MULTI_GPU" if command.processes > 1 else "NO")[0]
         settings = {"num_processes": command.processes, "distributed_type": kind}
-        found.append(Document(f"{name} (launcher)", settings, asked="accelerate"))
-    return found
+        documents.append(Document(f"{name} (launcher)", settings, asked="accelerate"))
+    return documents
 
 
 def _of_trl(options: Document, word: str) -> Document:
@@ -208,9 +208,11 @@ def _saved(path: Path) -> Document:
     values: dict[str, Any] = dict(read_saved_arguments(path))
     adapter = path.parent / _ADAPTER
     if adapter.is_file():
-        found, _ = read_with_text(adapter, OPTION)
+        adapter_config, _ = read_with_text(adapter, OPTION)
         values |= {
-            name: found[key] for key, name in _ADAPTER_NAMES.items() if found.get(key) is not None
+            name: adapter_config[key]
+            for key, name in _ADAPTER_NAMES.items()
+            if adapter_config.get(key) is not None
         }
         values["use_peft"] = True
     return Document(str(path), values, {}, "trl" if "max_length" in values else "trainer")
@@ -303,7 +305,9 @@ def read_saved_arguments(path: Path) -> dict[str, Any]:
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            (entry,) = [one for one in archive.infolist() if one.filename.endswith("/data.pkl")]
+            (entry,) = [
+                member for member in archive.infolist() if member.filename.endswith("/data.pkl")
+            ]
             if entry.file_size > _LIMIT:
                 raise ValueError("is too large")
             saved = _Reader(io.BytesIO(archive.read(entry))).load()
@@ -323,7 +327,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, _StandIn):  # an enum, which is made from its value
         return _plain(value.arguments[0]) if len(value.arguments) == 1 else None
     if isinstance(value, list | tuple | set):
-        return [one for one in map(_plain, value) if one is not None]
+        return [item for item in map(_plain, value) if item is not None]
     if isinstance(value, dict):
-        return {str(key): _plain(one) for key, one in value.items()} or None
+        return {str(key): _plain(item) for key, item in value.items()} or None
     return value if isinstance(value, str | int | float | bool) else None

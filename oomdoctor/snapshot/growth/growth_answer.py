@@ -58,24 +58,24 @@ def growth_of(history: History, capacity_bytes: int | None = None) -> tuple[Snap
 
     `capacity_bytes` is what torch can reserve on the device, None if it is not known.
     """
-    found: list[SnapshotGrowth] = []
+    growth: list[SnapshotGrowth] = []
     named: set[Meaning] = set()
     for moments in moments_of(history):
         blocks = history.blocks_born(moments.events[0], moments.events[-1])
         among = range(len(history.lives.blocks)) if moments.unit == "step" else blocks
         levels = levels_of(history, moments, among)
-        grown = [one for one in _grown(history, moments, levels) if one.meaning not in named]
+        grown = [line for line in _grown(history, moments, levels) if line.meaning not in named]
         for group in _groups(grown):
             answer = _answer(history, moments, group)
             if answer is not None and _counts(history, moments, answer, group):
-                named |= {one.meaning for one in group}
-                found.append(_with_end(history, moments, answer, capacity_bytes))
+                named |= {line.meaning for line in group}
+                growth.append(_with_end(history, moments, answer, capacity_bytes))
     failures = failures_of(history)
-    found += [failures] if failures else []
-    if not found:
+    growth += [failures] if failures else []
+    if not growth:
         fragments = _fragments(history)
-        found += [fragments] if fragments else []
-    return tuple(sorted(found, key=lambda one: -one.bytes_per_step))
+        growth += [fragments] if fragments else []
+    return tuple(sorted(growth, key=lambda kind: -kind.bytes_per_step))
 
 
 def _grown(history: History, moments: Moments, levels: Levels) -> Iterator[_Grown]:
@@ -97,29 +97,33 @@ def _grown(history: History, moments: Moments, levels: Levels) -> Iterator[_Grow
 def _groups(grown: list[_Grown]) -> list[list[_Grown]]:
     """Lines that grow at the same moments."""
     groups: list[list[_Grown]] = []
-    for one in sorted(grown, key=lambda one: -one.rise.total):
+    for line in sorted(grown, key=lambda line: -line.rise.total):
         for group in groups:
-            first, here = group[0].rise.at, one.rise.at
+            first, here = group[0].rise.at, line.rise.at
             if len(first & here) >= _ALIKE * len(first | here):
-                group.append(one)
+                group.append(line)
                 break
         else:
-            groups.append([one])
+            groups.append([line])
     return groups
 
 
 def _answer(history: History, moments: Moments, group: list[_Grown]) -> SnapshotGrowth | None:
-    total = sum(one.rise.total for one in group)
-    first = min(one.rise.first for one in group)
+    total = sum(member.rise.total for member in group)
+    first = min(member.rise.first for member in group)
     units = (len(moments.events) - moments.start - 1 - first) * moments.every
     if total < _LEAST_BYTES * units:
         return None
-    if all(phase_of(history, one.line) == "optimizer" for one in group):
+    if all(phase_of(history, member.line) == "optimizer" for member in group):
         return None  # parameters that are used later than others get their states later
-    kind = kind_of(history, moments, [(one.meaning, one.line, one.rise.total) for one in group])
-    made = [one for one in group if kind != "optimizer" or phase_of(history, one.line) != kind]
+    kind = kind_of(
+        history, moments, [(member.meaning, member.line, member.rise.total) for member in group]
+    )
+    made = [
+        member for member in group if kind != "optimizer" or phase_of(history, member.line) != kind
+    ]
     # Of a model, what was passed to it is left out: its line is another one.
-    passed = [one for one in made if one.meaning.depth] or made
+    passed = [member for member in made if member.meaning.depth] or made
     main = made[0].meaning
     return SnapshotGrowth(
         bytes_per_step=total // units,
@@ -129,21 +133,21 @@ def _answer(history: History, moments: Moments, group: list[_Grown]) -> Snapshot
         confidence=_confidence(group, kind == "unknown"),
         unit=moments.unit,
         since_step=(first + moments.start) * moments.every + 2 - moments.start,
-        total_bytes=sum(one.line.ends_with() for one in group),
-        called_from=calls(history, (stack for one in passed for stack in one.line.staying())),
-        lines=tuple(_held(history, one) for one in group[:_SHOWN]),
+        total_bytes=sum(member.line.ends_with() for member in group),
+        called_from=calls(history, (stack for member in passed for stack in member.line.staying())),
+        lines=tuple(_held(history, member) for member in group[:_SHOWN]),
     )
 
 
-def _held(history: History, one: _Grown) -> HeldBlocks:
-    category, confidence = history.categories.of(one.line.block)
+def _held(history: History, member: _Grown) -> HeldBlocks:
+    category, confidence = history.categories.of(member.line.block)
     return HeldBlocks(
-        bytes=one.line.ends_with(),
-        count=sum(one.line.blocks.values()),
+        bytes=member.line.ends_with(),
+        count=sum(member.line.blocks.values()),
         category=category,
         confidence=confidence,
-        where=one.meaning.where,
-        library_where=one.meaning.line,
+        where=member.meaning.where,
+        library_where=member.meaning.line,
     )
 
 
@@ -156,7 +160,7 @@ def _confidence(group: Sequence[_Grown], unknown: bool) -> Confidence:
 
 
 def _counts(
-    history: History, moments: Moments, found: SnapshotGrowth, group: Sequence[_Grown]
+    history: History, moments: Moments, growth: SnapshotGrowth, group: Sequence[_Grown]
 ) -> bool:
     """Whether growth within a part without steps matters: it is still there at the end of the
     trace, or memory ran out, or an evaluation made the peak."""
@@ -167,12 +171,12 @@ def _counts(
     end = next((after for _, after in history.steps if after > last), len(events))
     if any(events.action[at] == OOM for at in range(last, end)):
         return True
-    if found.kind == "kv_cache":
+    if growth.kind == "kv_cache":
         return False  # a longer text has more keys and values
     peak = max(allocated)
-    if found.total_bytes < _OF_THE_PEAK * peak:
+    if growth.total_bytes < _OF_THE_PEAK * peak:
         return False
-    stacks = {stack for one in group for stack in one.line.staying()}
+    stacks = {stack for member in group for stack in member.line.staying()}
     blocks = history.lives.blocks
     at_end = sum(
         history.tensor_bytes(block)
@@ -180,19 +184,19 @@ def _counts(
         if blocks.stack[block] in stacks and blocks.died[block] >= len(events)
     )
     made_peak = max(allocated[first:end]) == peak
-    return at_end >= found.total_bytes / 2 or (found.kind == "evaluation" and made_peak)
+    return at_end >= growth.total_bytes / 2 or (growth.kind == "evaluation" and made_peak)
 
 
 def _with_end(
-    history: History, moments: Moments, found: SnapshotGrowth, capacity_bytes: int | None
+    history: History, moments: Moments, growth: SnapshotGrowth, capacity_bytes: int | None
 ) -> SnapshotGrowth:
     """The growth with the step in which the device will be full."""
-    if capacity_bytes is None or not found.bytes_per_step:
-        return found
+    if capacity_bytes is None or not growth.bytes_per_step:
+        return growth
     first, last = moments.events[-2], moments.events[-1]
     room = capacity_bytes - max(history.lives.allocated[first:last])
     done = len(moments.events) * moments.every
-    return replace(found, full_at_step=done + max(0, -(-room // found.bytes_per_step)))
+    return replace(growth, full_at_step=done + max(0, -(-room // growth.bytes_per_step)))
 
 
 def _fragments(history: History) -> SnapshotGrowth | None:

@@ -30,7 +30,7 @@ def kind_of(
     if not history.meanings.has_frames:
         return "unknown"
     total = sum(size for *_, size in grown)
-    main, largest, _ = max(grown, key=lambda one: one[2])
+    main, largest, _ = max(grown, key=lambda member: member[2])
     phases = {meaning: phase_of(history, line) for meaning, line, _ in grown}
     if "optimizer" in phases.values():
         return "optimizer"
@@ -47,7 +47,7 @@ def kind_of(
     is_logits = history.categories.of(largest.block).category == "logits"
     # How many calls of `forward` are around the outermost blocks of a pass.
     meanings = map(history.meanings.of, set(history.lives.blocks.stack))
-    depths = (one.depth for one in meanings if one.phase == "forward" and one.depth)
+    depths = (meaning.depth for meaning in meanings if meaning.phase == "forward" and meaning.depth)
     is_output = is_logits or main.depth <= min(depths, default=1)
     return "outputs" if is_output else "activations"
 
@@ -59,14 +59,14 @@ def is_larger_input(
 
     Then the blocks that live for one pass only grow in the same proportion.
     """
-    first, last, found = moments.events[1], moments.events[-1], history.lives.blocks
+    first, last, all_blocks = moments.events[1], moments.events[-1], history.lives.blocks
     quarter = max(1, (len(moments.events) - 1) // 4)
     early, late = moments.events[quarter], moments.events[-1 - quarter]
     made: dict[int, list[int]] = {}
     for block in blocks:
-        born = found.born[block]
+        born = all_blocks.born[block]
         if first <= born < early or late <= born < last:
-            both = made.setdefault(found.stack[block], [0, 0])
+            both = made.setdefault(all_blocks.stack[block], [0, 0])
             both[born >= late] += history.tensor_bytes(block)
     series = levels.of(line)[0]
     begins, ends = sum(series[1 : quarter + 1]), sum(series[-quarter:])

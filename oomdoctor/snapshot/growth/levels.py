@@ -177,10 +177,10 @@ def _passes(history: History, first: int, after: int) -> list[int]:
         if events.action[event] == ALLOC:
             at[events.stack[event]].append(event)
     regular = [
-        (_irregularity(found), found[0], found)
-        for stack, found in at.items()
-        if len(found) >= _LEAST
-        and found[-1] - found[0] >= _COVERED * (after - first)
+        (_irregularity(at_events), at_events[0], at_events)
+        for stack, at_events in at.items()
+        if len(at_events) >= _LEAST
+        and at_events[-1] - at_events[0] >= _COVERED * (after - first)
         and (meaning := meanings.of(stack)).where is not None
         and not meaning.depth
         and meaning.phase not in _NO_LOOP
@@ -188,6 +188,6 @@ def _passes(history: History, first: int, after: int) -> list[int]:
     return min(regular)[2] if regular else []
 
 
-def _irregularity(found: list[int]) -> float:
-    gaps = [after - before for before, after in pairwise(found)]
+def _irregularity(events: list[int]) -> float:
+    gaps = [after - before for before, after in pairwise(events)]
     return round(pstdev(gaps) / fmean(gaps), 2)

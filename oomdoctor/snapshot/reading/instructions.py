@@ -160,14 +160,14 @@ _REFUSED = {
     **dict.fromkeys((*_STRINGS, *_SETS), "holds other types"),
 }
 INSTRUCTIONS: dict[int, Instruction] = {
-    ord(one.code): _RUN[one.name] if one.name in _RUN else _refusing(_REFUSED[one.name])
-    for one in pickletools.opcodes
-    if one.name in (*_RUN, *_REFUSED)
+    ord(opcode.code): _RUN[opcode.name] if opcode.name in _RUN else _refusing(_REFUSED[opcode.name])
+    for opcode in pickletools.opcodes
+    if opcode.name in (*_RUN, *_REFUSED)
 }
 _READERS: dict[int, Callable[[Any], Any]] = {
-    ord(one.code): one.arg.reader
-    for one in pickletools.opcodes
-    if one.name in _RUN and one.arg is not None
+    ord(opcode.code): opcode.arg.reader
+    for opcode in pickletools.opcodes
+    if opcode.name in _RUN and opcode.arg is not None
 }
 # Names of classes may have any letters, which pickletools does not read.
 _READERS[ord("c")] = lambda file: (file.readline()[:-1], file.readline()[:-1])

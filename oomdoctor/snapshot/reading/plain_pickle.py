@@ -93,12 +93,12 @@ def _run(machine: Machine, consumer: Traces, progress: Callable[[float], None]) 
             top = stack[-1] if stack else None
             if type(top) is list and not top and (run := _KNOWN_THINGS.match(data, at - 1)):
                 at = run.end()
-                known = lists.get(run[0])
-                if known is None:
+                parts = lists.get(run[0])
+                if parts is None:
                     containers -= consumer.extend(top, _things(run[0], memo), memo)
                     lists[run[0]] = tuple(top)
                 else:
-                    top += known
+                    top += parts
                 continue
             marks.append(len(stack))
             if at - told > _BETWEEN_PROGRESS:

@@ -95,8 +95,8 @@ def _snapshot(value: dict[Any, Any], stacks: Stacks) -> Snapshot:
     annotations: dict[int, list[Annotation]] = {}
     for entry in value.get("external_annotations") or ():
         name, begins = str(entry["name"]), entry.get("stage") == "START"
-        one = Annotation(name, begins, _number(entry, "time_us"))
-        annotations.setdefault(_number(entry, "device"), []).append(one)
+        note = Annotation(name, begins, _number(entry, "time_us"))
+        annotations.setdefault(_number(entry, "device"), []).append(note)
     used = {index for index, events in enumerate(traces) if len(events)} | segments.keys()
     told = value.get("allocator_settings")
     settings = told.items() if type(told) is dict else ()
@@ -104,7 +104,7 @@ def _snapshot(value: dict[Any, Any], stacks: Stacks) -> Snapshot:
         devices=tuple(
             DeviceSnapshot(
                 index,
-                tuple(sorted(segments.get(index, ()), key=lambda one: one.address)),
+                tuple(sorted(segments.get(index, ()), key=lambda segment: segment.address)),
                 traces[index] if index < len(traces) else Events(),
                 tuple(annotations.get(index, ())),
             )

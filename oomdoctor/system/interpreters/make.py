@@ -138,13 +138,13 @@ def _add_torch(python: Path, version: str, asked: tuple[str, ...], helper: Helpe
 def _check(python: Path, asked: tuple[str, ...], helper: Helper) -> None:
     """Check that the versions are there and can be imported together."""
     names = names_and_versions(asked)
-    found = _ask(python, helper, "versions", *names)
-    wrong = differing(asked, found)
+    installed = _ask(python, helper, "versions", *names)
+    wrong = differing(asked, installed)
     if wrong:
         name = wrong[0].split("==")[0]
         raise machine_error(
             "version_hidden",
-            f"the new environment has {name} {found[name]} instead of {wrong[0]}",
+            f"the new environment has {name} {installed[name]} instead of {wrong[0]}",
             "unset PYTHONPATH, which may put another version first",
         )
     _, lines = run([str(python), "-m", "pip", "check", "--disable-pip-version-check"], helper)

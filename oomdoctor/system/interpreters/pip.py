@@ -119,14 +119,16 @@ def pip_error(lines: list[str], asked: tuple[str, ...]) -> OomDoctorError:
             "and later needs no network",
         )
     if missing is not None:
-        known = re.findall(r"from versions: ([^)]*)\)", text)
-        versions = [v.strip() for v in known[-1].split(",")] if known else []
+        lists = re.findall(r"from versions: ([^)]*)\)", text)
+        versions = [v.strip() for v in lists[-1].split(",")] if lists else []
         name, _, version = missing[1].partition("==")
         near = _around(version, [v for v in versions if v and v != "none"])
-        found = f"versions that it finds: {', '.join(near)}"
+        choices = f"versions that it finds: {', '.join(near)}"
         here = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
         what = f"--with: pip finds no {missing[1]} for {here}"
-        return usage_error("unknown_version", what, found if near else f"pip index versions {name}")
+        return usage_error(
+            "unknown_version", what, choices if near else f"pip index versions {name}"
+        )
     if "ResolutionImpossible" in text:
         facts = [line for line in lines if re.match(r"\s{4}.* (depends on|requested)", line)]
         return usage_error(
@@ -154,11 +156,11 @@ def no_pip() -> OomDoctorError:
     )
 
 
-def _around(version: str, known: list[str]) -> list[str]:
+def _around(version: str, versions: list[str]) -> list[str]:
     """Up to six of the known versions, those closest to the one asked for."""
-    if not known:
+    if not versions:
         return []
     wanted = numbers(version)
-    place = sum(numbers(one) < wanted for one in known)
-    start = max(0, min(place - 3, len(known) - 6))
-    return known[start : start + 6]
+    place = sum(numbers(candidate) < wanted for candidate in versions)
+    start = max(0, min(place - 3, len(versions) - 6))
+    return versions[start : start + 6]

@@ -77,25 +77,25 @@ def is_ready(folder: Path) -> bool:
 
 def shared_folders() -> tuple[str, ...]:
     """The folders with the packages of this interpreter, which new environments share."""
-    known = {*site.getsitepackages(), site.getusersitepackages()}
+    packages = {*site.getsitepackages(), site.getusersitepackages()}
     return tuple(
         path
         for path in dict.fromkeys(sys.path)
-        if (path in known or Path(path).name in ("site-packages", "dist-packages"))
+        if (path in packages or Path(path).name in ("site-packages", "dist-packages"))
         and Path(path).is_dir()
     )
 
 
 def kept_environments() -> tuple[KeptEnvironment, ...]:
     """All complete environments, by name."""
-    found = []
+    environments = []
     with contextlib.suppress(OSError):
         for folder in sorted(environments_dir().glob("[!.]*")):
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
                 about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
                 versions = tuple(map(str, about["versions"]))
-                found.append(KeptEnvironment(str(folder), versions, size_of(folder)[0]))
-    return tuple(found)
+                environments.append(KeptEnvironment(str(folder), versions, size_of(folder)[0]))
+    return tuple(environments)
 
 
 def parse_versions(texts: Iterable[str]) -> tuple[str, ...]:
@@ -114,8 +114,8 @@ def parse_versions(texts: Iterable[str]) -> tuple[str, ...]:
             raise ValueError(f"{part!r} is not name==version, such as transformers==4.51.3")
         if name not in LIBRARIES:
             near = get_close_matches(name, LIBRARIES, 1)
-            known = f"did you mean {near[0]}?" if near else f"choose from {', '.join(LIBRARIES)}"
-            raise ValueError(f"{name!r} is no library that shapes a simulation; {known}")
+            hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(LIBRARIES)}"
+            raise ValueError(f"{name!r} is no library that shapes a simulation; {hint}")
         if _VERSION.fullmatch(version) is None:
             raise ValueError(f"{part!r} needs one exact version: write {name}==VERSION")
         if asked.get(name, version) != version:
@@ -131,7 +131,7 @@ def names_and_versions(asked: Iterable[str]) -> dict[str, str]:
     return dict(requirement.split("==", 1) for requirement in asked)
 
 
-def differing(asked: Iterable[str], found: Mapping[str, str | None]) -> tuple[str, ...]:
+def differing(asked: Iterable[str], installed: Mapping[str, str | None]) -> tuple[str, ...]:
     """The requirements that the found versions do not meet.
 
     A build such as 2.6.0+cpu meets 2.6.0. A version that may be edited meets nothing.
@@ -139,7 +139,7 @@ def differing(asked: Iterable[str], found: Mapping[str, str | None]) -> tuple[st
     return tuple(
         f"{name}=={version}"
         for name, version in names_and_versions(asked).items()
-        if not is_same(version, found.get(name))
+        if not is_same(version, installed.get(name))
     )
 
 
@@ -152,14 +152,14 @@ def untested(asked: Iterable[str], oldest: Mapping[str, str]) -> list[str]:
     ]
 
 
-def is_same(asked: str, found: str | None) -> bool:
+def is_same(asked: str, installed: str | None) -> bool:
     """Whether a found version is the one asked for; 4.51 and 4.51.0 are the same."""
-    if found is None:
+    if installed is None:
         return False
-    found = found.split()[0] if found.split() else ""
+    installed = installed.split()[0] if installed.split() else ""
     if "+" not in asked:
-        found = found.split("+")[0]
-    return _plain(asked) == _plain(found)
+        installed = installed.split("+")[0]
+    return _plain(asked) == _plain(installed)
 
 
 def _plain(version: str) -> str:

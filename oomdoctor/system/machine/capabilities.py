@@ -30,9 +30,11 @@ def installed_versions() -> dict[str, str | None]:
     return {"python": platform.python_version(), **versions(PACKAGES)}
 
 
-def capabilities(found: Mapping[str, str | None], gpus: tuple[Gpu, ...]) -> tuple[Capability, ...]:
+def capabilities(
+    installed: Mapping[str, str | None], gpus: tuple[Gpu, ...]
+) -> tuple[Capability, ...]:
     """One row per library and hardware feature: what it makes possible, or what is missing."""
-    rows = [_library(package, found.get(package), gpus) for package in PACKAGES]
+    rows = [_library(package, installed.get(package), gpus) for package in PACKAGES]
     rows += [_feature(name, least, adds, gpus) for name, (least, adds) in _KNOWN["cards"].items()]
     return tuple(rows)
 
@@ -43,8 +45,8 @@ def minimum_versions() -> dict[str, str]:
         declared = metadata.requires("oomdoctor") or []
     except metadata.PackageNotFoundError:  # run from a checkout that is not installed
         return {}
-    found = (re.match(r"([\w.-]+)\s*>=\s*([\d.]+)", line) for line in declared)
-    return {match[1]: match[2] for match in found if match}
+    matches = (re.match(r"([\w.-]+)\s*>=\s*([\d.]+)", line) for line in declared)
+    return {match[1]: match[2] for match in matches if match}
 
 
 def _library(package: str, version: str | None, gpus: tuple[Gpu, ...]) -> Capability:

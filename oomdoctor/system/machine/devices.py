@@ -171,12 +171,12 @@ def _visible(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
         if _is_index(entry) and not _cuda_order_is_known(gpus):
             raise _ambiguous(f"CUDA_VISIBLE_DEVICES={value}", gpus)
         numbered = _is_index(entry)
-        found = gpus[int(entry) :][:1] if numbered else _matching(entry, gpus)
-        if len(found) != 1:
+        matching = gpus[int(entry) :][:1] if numbered else _matching(entry, gpus)
+        if len(matching) != 1:
             break
-        if found[0] in chosen:
+        if matching[0] in chosen:
             return ()
-        chosen += found
+        chosen += matching
     return tuple(chosen)
 
 
@@ -205,13 +205,13 @@ def _matching(uuid: str, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
 def _by_uuid(uuid: str, gpus: tuple[Gpu, ...]) -> Gpu:
     if not gpus:
         raise _no_gpu(gpus)
-    found = _matching(uuid, gpus)
-    if len(found) != 1:
-        what = "no GPU has" if not found else f"{len(found)} GPUs have"
+    matching = _matching(uuid, gpus)
+    if len(matching) != 1:
+        what = "no GPU has" if not matching else f"{len(matching)} GPUs have"
         raise usage_error(
-            "unknown_device", f"{what} a UUID that starts with {uuid}", _choices(found or gpus)
+            "unknown_device", f"{what} a UUID that starts with {uuid}", _choices(matching or gpus)
         )
-    return found[0]
+    return matching[0]
 
 
 def _ambiguous(what: str, gpus: tuple[Gpu, ...]) -> OomDoctorError:

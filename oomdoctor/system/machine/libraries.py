@@ -39,8 +39,8 @@ def versions_here() -> dict[str, str]:
 
     A package that is installed from a folder where it may be edited has the version "editable".
     """
-    found = {"python": f"{platform.python_implementation()} {platform.python_version()}"}
-    found["machine"] = f"{platform.system()} {platform.machine()}"
+    installed = {"python": f"{platform.python_implementation()} {platform.python_version()}"}
+    installed["machine"] = f"{platform.system()} {platform.machine()}"
     for name in _SHAPING:
         try:
             package = metadata.distribution(name)
@@ -48,14 +48,14 @@ def versions_here() -> dict[str, str]:
             continue
         origin = package.read_text("direct_url.json") or ""
         editable = '"editable": true' in origin or '"dir_info"' in origin
-        found[name] = EDITABLE if editable else f"{package.version} {origin}".strip()
-    return found
+        installed[name] = EDITABLE if editable else f"{package.version} {origin}".strip()
+    return installed
 
 
 def versions_of(python: str, environment: Mapping[str, str]) -> dict[str, str] | None:
     """The versions in an interpreter; None if it does not say, or if a package may be edited."""
     if python == sys.executable:
-        found = versions_here()
+        installed = versions_here()
     else:
         try:
             done = subprocess.run(
@@ -66,21 +66,23 @@ def versions_of(python: str, environment: Mapping[str, str]) -> dict[str, str] |
                 check=True,
                 env=dict(environment),
             )
-            found = {str(name): str(version) for name, version in json.loads(done.stdout).items()}
+            installed = {
+                str(name): str(version) for name, version in json.loads(done.stdout).items()
+            }
         except (OSError, subprocess.SubprocessError, ValueError, AttributeError):
             return None
-    return None if EDITABLE in found.values() else found
+    return None if EDITABLE in installed.values() else installed
 
 
 def versions(names: Iterable[str]) -> dict[str, str | None]:
     """The version of each library; None if it is missing."""
-    found: dict[str, str | None] = {}
+    installed: dict[str, str | None] = {}
     for name in names:
         try:
-            found[name] = metadata.version(name)
+            installed[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            found[name] = None
-    return found
+            installed[name] = None
+    return installed
 
 
 def import_errors(names: list[str]) -> dict[str, str]:

@@ -49,7 +49,11 @@ def host_limits() -> tuple[HostLimit, ...]:
 
 def tightest(kind: Kind, limits: tuple[HostLimit, ...]) -> HostLimit | None:
     """The limit of a kind that leaves least."""
-    return min((one for one in limits if one.kind == kind), key=lambda one: one.left, default=None)
+    return min(
+        (limit for limit in limits if limit.kind == kind),
+        key=lambda limit: limit.left,
+        default=None,
+    )
 
 
 def _of_addresses() -> Iterator[HostLimit]:
@@ -87,15 +91,15 @@ def _of_tasks() -> Iterator[HostLimit]:
 
 def _tasks_of(user: int) -> int:
     """How many processes and threads the user has."""
-    found = 0
+    tasks = 0
     for process in PROC.iterdir():
         if process.name.isdigit():
             try:
                 if process.stat().st_uid == user:
-                    found += sum(1 for _ in (process / "task").iterdir())
+                    tasks += sum(1 for _ in (process / "task").iterdir())
             except OSError:  # it has ended
                 continue
-    return found
+    return tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,10 +214,10 @@ def _meminfo(field: str) -> int:
             f"cannot read the host memory from {PROC / 'meminfo'}: {error.strerror}",
             "run oomdoctor on Linux with /proc mounted",
         ) from None
-    found = re.search(rf"^{field}:\s*(\d+)", text, re.MULTILINE)
-    if found is None:
+    match = re.search(rf"^{field}:\s*(\d+)", text, re.MULTILINE)
+    if match is None:
         raise machine_error("no_memory_facts", f"{PROC / 'meminfo'} has no {field}")
-    return int(found[1]) * 1024
+    return int(match[1]) * 1024
 
 
 def oom_kills() -> int:

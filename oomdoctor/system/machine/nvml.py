@@ -44,12 +44,12 @@ def list_gpus() -> tuple[Gpu, ...]:
     with _opened() as (nvml, _):
         if nvml is None:
             return ()
-        found: list[Gpu] = []
+        gpus: list[Gpu] = []
         for index in range(_ask(nvml, "nvmlDeviceGetCount") or 0):
             handle = _ask(nvml, "nvmlDeviceGetHandleByIndex", index)
             if handle is not None:
-                found += _gpus_of(nvml, index, handle)
-        return tuple(found)
+                gpus += _gpus_of(nvml, index, handle)
+        return tuple(gpus)
 
 
 def driver_version() -> str | None:

@@ -34,8 +34,8 @@ def config_beside(path: Path) -> Path:
         return path / "config.json"
     adapter = path / "adapter_config.json"
     # Sorted by length first, so that checkpoint-1000 comes after checkpoint-500.
-    found = (file.parent.name for file in path.glob("*/config.json"))
-    inside = sorted(found, key=lambda name: (len(name), name))
+    names = (file.parent.name for file in path.glob("*/config.json"))
+    inside = sorted(names, key=lambda name: (len(name), name))
     raise missing_config(str(path), adapter if adapter.is_file() else None, tuple(inside))
 
 
@@ -81,7 +81,7 @@ def read_config(path: Path) -> dict[str, Any]:
         raise _broken(path, "is nested too deeply for a model's configuration") from None
     if not isinstance(config, dict):
         raise _broken(path, "is not a JSON object")
-    for part in (config, *(one for one in config.values() if isinstance(one, dict))):
+    for part in (config, *(value for value in config.values() if isinstance(value, dict))):
         for name in SIZE_NAMES["layers"]:
             layers = part.get(name)
             if isinstance(layers, int) and layers > _MOST_LAYERS:

@@ -63,9 +63,9 @@ def resolve_with_notes(ref: ModelRef) -> tuple[ModelSpec, tuple[str, ...]]:
             model_not_found, revision_not_found, bad_model_name, not_cached, not_in_catalogue,
             offline, hub_unreachable, cache_unwritable, no_huggingface_hub.
     """
-    found = _find(ref)
-    notes = list(found.notes)
-    config: dict[str, Any] = dict(found.config)
+    source = _find(ref)
+    notes = list(source.notes)
+    config: dict[str, Any] = dict(source.config)
     if ref.task == "causal-lm" and (foreign := other_input(config)):
         part = text_part(config)
         if part is not None:
@@ -89,17 +89,17 @@ def resolve_with_notes(ref: ModelRef) -> tuple[ModelSpec, tuple[str, ...]]:
             "config.json refers to custom code (auto_map), which does not run without "
             f"--trust-remote-code; without it, transformers must support {model_type}"
         )
-    counted = found.known is not None and found.known.auto_class == AUTO_CLASSES[task]
+    counted = source.known is not None and source.known.auto_class == AUTO_CLASSES[task]
     spec = ModelSpec(
-        id=found.id,
-        source=found.source,
+        id=source.id,
+        source=source.source,
         architecture=architecture_of(config),
         model_type=model_type,
         task=task,
         config=config,
-        parameters=found.known.parameters if found.known is not None and counted else None,
-        revision=found.revision,
-        path=found.path,
+        parameters=source.known.parameters if source.known is not None and counted else None,
+        revision=source.revision,
+        path=source.path,
         trust_remote_code=ref.trust_remote_code,
     )
     return spec, tuple(notes)
@@ -148,8 +148,8 @@ def _from_folder(ref: ModelRef) -> _Found:
 
 
 def _from_catalogue(ref: ModelRef, reason: str | None = None) -> _Found:
-    known = find_model(ref.name)
-    if known is None:
+    catalogued = find_model(ref.name)
+    if catalogued is None:
         raise model_error(
             "not_in_catalogue",
             f"{ref.name} is not in the built-in catalogue",
@@ -157,16 +157,16 @@ def _from_catalogue(ref: ModelRef, reason: str | None = None) -> _Found:
         )
     notes = [reason] if reason else []
     wanted = ref.name.strip().lower()
-    ids = (known.id, *known.aliases)
+    ids = (catalogued.id, *catalogued.aliases)
     name = next(i for i in ids if wanted in (i.lower(), i.lower().rpartition("/")[2]))
-    if name != known.id:
+    if name != catalogued.id:
         notes.append(
-            f"using the built-in facts of {known.id}, which has the same parameter shapes; context "
-            "length and RoPE may differ"
+            f"using the built-in facts of {catalogued.id}, which has the same parameter shapes; "
+            "context length and RoPE may differ"
         )
     if ref.revision:
         notes.append(f"--revision {ref.revision} is ignored for built-in facts")
-    return _Found(name, "catalogue", known.config, known=known, notes=tuple(notes))
+    return _Found(name, "catalogue", catalogued.config, known=catalogued, notes=tuple(notes))
 
 
 def _snapshot(ref: ModelRef, source: ModelSource, path: Path) -> _Found:

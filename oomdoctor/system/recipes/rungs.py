@@ -152,7 +152,7 @@ def _spread(values: Mapping[str, Any], gpus: int | None) -> dict[str, Any]:
 def _key_fault(key: str) -> str | None:
     if key == LABEL or key in config_keys():
         return None
-    others = {one.name: one.names for one in KEYS.values()}
+    others = {row.name: row.names for row in KEYS.values()}
     return f"is not a key{nearest(key, [*config_keys(), LABEL], others)}"
 
 
@@ -166,8 +166,8 @@ def _value_fault(key: str, value: Any) -> str | None:
         if value in RECIPE_NAMES:
             return None
         near = nearest_value(key, value, RECIPE_NAMES) if isinstance(value, str) else ""
-        known = near or f"; known: {', '.join(RECIPE_NAMES)}"
-        return f"{_shown(value)} is not an optimizer{known}"
+        choices = near or f"; known: {', '.join(RECIPE_NAMES)}"
+        return f"{_shown(value)} is not an optimizer{choices}"
     listed = isinstance(value, list) and all(isinstance(name, str) and name for name in value)
     if listed and key in ("modules_to_save", "lora_targets"):
         return None
@@ -188,7 +188,7 @@ def _value_fault(key: str, value: Any) -> str | None:
 
 def _accepts(hint: Any, value: Any) -> bool:
     if get_origin(hint) is Literal:
-        return any(type(value) is type(one) and value == one for one in get_args(hint))
+        return any(type(value) is type(choice) and value == choice for choice in get_args(hint))
     if get_args(hint):
         return any(_accepts(arg, value) for arg in get_args(hint))
     if hint is float:
@@ -247,7 +247,7 @@ def _shown(value: Any) -> str:
 
 def nearest(
     word: str,
-    known: Iterable[str],
+    choices: Iterable[str],
     others: Mapping[str, tuple[str, ...]] | None = None,
     alike: int = 1,
 ) -> str:
@@ -257,26 +257,26 @@ def nearest(
     first. `others` are other names of known words. Of words that are only spelled alike, at
     most `alike` are named.
     """
-    typed, names = word.strip().lower(), list(known)
+    typed, names = word.strip().lower(), list(choices)
     meant = [name for name, spelled in (others or {}).items() if typed in spelled]
     inside = [name for name in names if typed and typed in name.lower()]
     close = difflib.get_close_matches(typed, names, alike or 1, 0.6)
-    found = list(dict.fromkeys([*meant, *(inside or close)]))[:_MOST]
-    if not found:
+    similar = list(dict.fromkeys([*meant, *(inside or close)]))[:_MOST]
+    if not similar:
         return ""
-    *most, last = found
+    *most, last = similar
     return f" (did you mean {', '.join(most)} or {last}?)" if most else f" (did you mean {last}?)"
 
 
-def nearest_value(key: str, word: str, known: Iterable[str]) -> str:
+def nearest_value(key: str, word: str, choices: Iterable[str]) -> str:
     """The suggestion for a mistyped value of a key."""
     if key == "optimizer":
         row = None if any(word.lower() in name for name in RECIPE_NAMES) else optimizer_named(word)
-        return nearest(word, known, {row.name: (word.lower(),)} if row is not None else {}, _MOST)
+        return nearest(word, choices, {row.name: (word.lower(),)} if row is not None else {}, _MOST)
     others = dict(KEYS[key].values or {})
     if key.endswith("_dtype") and word.lower() in TRAINED_NAMES:
         others[TRAINED_NAMES[word.lower()]] = (word.lower(),)
     if key == "attention":
         spelled = {name: row.spellings for name, row in ATTENTIONS.items() if row.spellings}
         others = {**spelled, **{k: v + spelled.get(k, ()) for k, v in others.items()}}
-    return nearest(word, known, others)
+    return nearest(word, choices, others)

@@ -34,7 +34,7 @@ class Lines:
 
 def find_lines(text: str) -> Lines:
     """The line of every table header and every key; keys before the first header are in ""."""
-    found = Lines()
+    lines = Lines()
     table, index, counts = "", 0, dict[str, int]()
     for line, statement in _statements(text):
         header = _HEADER.match(statement)
@@ -45,15 +45,15 @@ def find_lines(text: str) -> Lines:
             table = names[0]
             index = counts.get(table, 0) if header[1] == "[[" else 0
             counts[table] = counts.get(table, 0) + 1
-            found.tables.setdefault((table, index), line)
+            lines.tables.setdefault((table, index), line)
         elif header:  # [rung.lora] belongs to the last [[rung]]
             table, index = names[0], max(0, counts.get(names[0], 0) - 1)
-            found.keys.setdefault((table, index, names[1]), line)
+            lines.keys.setdefault((table, index, names[1]), line)
         else:
-            found.keys.setdefault((table, index, names[0]), line)
+            lines.keys.setdefault((table, index, names[0]), line)
             if table == "" and len(names) == 2:  # defaults.method = "lora"
-                found.keys.setdefault((names[0], 0, names[1]), line)
-    return found
+                lines.keys.setdefault((names[0], 0, names[1]), line)
+    return lines
 
 
 def _names(text: str) -> list[str]:

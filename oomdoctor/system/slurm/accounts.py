@@ -53,10 +53,10 @@ def accounts(records: list[JobRecord]) -> tuple[Account, ...]:
         if not runs or not record.is_step:
             runs.append([])
         runs[-1].append(record)
-    found = [_account(run) for run in runs]
-    if live and live[-1].word in _WAITING and found[-1].head.word in _AGAIN:
-        found.append(_account(live[-1:]))
-    return tuple(found)
+    told = [_account(run) for run in runs]
+    if live and live[-1].word in _WAITING and told[-1].head.word in _AGAIN:
+        told.append(_account(live[-1:]))
+    return tuple(told)
 
 
 def deciding(told: tuple[Account, ...]) -> Account:

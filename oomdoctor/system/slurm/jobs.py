@@ -94,8 +94,8 @@ def _job(name: str, records: list[JobRecord]) -> LogSource:
     told = accounts(records)
     last, chosen = told[-1].head, deciding(told)
     sentence = summary(last)
-    known = last.alive or any(r.tells_the_end for r in (chosen.head, *chosen.steps))
-    if not readable and not known:
+    has_end = last.alive or any(r.tells_the_end for r in (chosen.head, *chosen.steps))
+    if not readable and not has_end:
         raise _unread(name, sentence, notes)
     before = earlier(told)
     notes = (sentence, *([before] if before else []), *notes)

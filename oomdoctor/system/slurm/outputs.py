@@ -46,11 +46,11 @@ class Folders:
     def bearing(self, folder: Path, job: str) -> list[Path]:
         """The logs in a folder whose names have this id."""
         if folder not in self._listed:
-            found: dict[str, list[Path]] = {}
+            by_job: dict[str, list[Path]] = {}
             for path in _logs(folder):
                 for name in _ID.findall(path.name):
-                    found.setdefault(name, []).append(path)
-            self._listed[folder] = found
+                    by_job.setdefault(name, []).append(path)
+            self._listed[folder] = by_job
         return self._listed[folder].get(job, [])
 
     def directives(self, script: Path) -> tuple[str, ...]:
@@ -90,20 +90,20 @@ def _patterns(job: Submission, folders: Folders) -> list[str]:
 
 
 def _given(words: Iterable[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     waiting: str | None = None
     for word in words:
         if waiting is not None:
-            found[waiting], waiting = word, None
+            options[waiting], waiting = word, None
             continue
         name, equals, value = word.partition("=")
         if name in _OPTIONS and equals:
-            found[_OPTIONS[name]] = value
+            options[_OPTIONS[name]] = value
         elif word in _OPTIONS:
             waiting = _OPTIONS[word]
         elif word[:2] in ("-o", "-e") and len(word) > 2 and not word.startswith("--"):
-            found[_OPTIONS[word[:2]]] = word[2:]
-    return found
+            options[_OPTIONS[word[:2]]] = word[2:]
+    return options
 
 
 def _expanded(pattern: str, job: Submission) -> str:

@@ -143,18 +143,18 @@ def from_scontrol(text: str) -> list[JobRecord]:
 
 def _record(teller: str, name: str, state: str, row: Mapping[str, str]) -> JobRecord:
     """A record with what both commands tell; some names differ between sacct and scontrol."""
-    known = {key: value for key, value in row.items() if value not in _NOTHING}
+    fields = {key: value for key, value in row.items() if value not in _NOTHING}
     return JobRecord(
         teller=teller,
         id=name,
         state=state,
-        user=known.get("User", known.get("UserId", "")).partition("(")[0] or None,
-        exit_code=known.get("ExitCode"),
-        nodes=known.get("NodeList"),
-        elapsed=known.get("Elapsed", known.get("RunTime")),
-        time_limit=known.get("Timelimit", known.get("TimeLimit")),
-        work_dir=known.get("WorkDir"),
-        outputs=tuple(dict.fromkeys(known[key] for key in OUTPUT_FIELDS if key in known)),
+        user=fields.get("User", fields.get("UserId", "")).partition("(")[0] or None,
+        exit_code=fields.get("ExitCode"),
+        nodes=fields.get("NodeList"),
+        elapsed=fields.get("Elapsed", fields.get("RunTime")),
+        time_limit=fields.get("Timelimit", fields.get("TimeLimit")),
+        work_dir=fields.get("WorkDir"),
+        outputs=tuple(dict.fromkeys(fields[key] for key in OUTPUT_FIELDS if key in fields)),
     )
 
 

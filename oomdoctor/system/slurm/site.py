@@ -50,8 +50,8 @@ def start_of(text: str, now: datetime) -> str:
 
     Days start at midnight, local time.
     """
-    found = day_or_age(text, now)
-    return text if found is None else found.isoformat(timespec="seconds")
+    start = day_or_age(text, now)
+    return text if start is None else start.isoformat(timespec="seconds")
 
 
 def dead_jobs(since: str, users: Sequence[str], *, everyone: bool) -> list[SiteJob]:
@@ -68,12 +68,12 @@ def dead_jobs(since: str, users: Sequence[str], *, everyone: bool) -> list[SiteJ
 def jobs_with(ids: Iterable[str]) -> list[SiteJob]:
     """What Slurm knows about these jobs; none if there is no Slurm or it does not answer."""
     wanted = sorted(set(ids))
-    found: list[SiteJob] = []
+    site_jobs: list[SiteJob] = []
     for first in range(0, len(wanted), _AT_ONCE):
         answer = _sacct(("--jobs", ",".join(wanted[first : first + _AT_ONCE])))
         if answer.fault is None:
-            found += _jobs(answer.text)
-    return found
+            site_jobs += _jobs(answer.text)
+    return site_jobs
 
 
 def _asked(arguments: tuple[str, ...], since: str) -> str:

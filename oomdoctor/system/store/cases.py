@@ -63,7 +63,7 @@ def open_case(name: str) -> tuple[Report, Path]:
             raise
     try:
         with zipfile.ZipFile(path) as archive:
-            member = next(one for one in archive.infolist() if _is_report(one.filename))
+            member = next(entry for entry in archive.infolist() if _is_report(entry.filename))
             if member.file_size > MOST_BYTES:
                 raise ValueError(f"{member.filename} is too large")
             return codec.loads(Report, archive.read(member).decode("utf-8")), path
@@ -74,8 +74,8 @@ def open_case(name: str) -> tuple[Report, Path]:
 
 def case_names() -> tuple[str, ...]:
     """The names of all cases in the folder of cases, latest first; reads none of them."""
-    found = sorted(folders(cases_dir()), reverse=True)
-    return tuple(path.name for path in found if exists(path / CASE))
+    latest_first = sorted(folders(cases_dir()), reverse=True)
+    return tuple(path.name for path in latest_first if exists(path / CASE))
 
 
 def pack(case: Path, file: Path) -> int:

@@ -131,13 +131,13 @@ def family(pid: int) -> frozenset[int]:
             children[parent].append(int(folder.name))
     if not Path("/proc", str(pid)).is_dir():
         return frozenset()
-    found, waiting = set(), [pid]
+    members, waiting = set(), [pid]
     while waiting:
-        one = waiting.pop()
-        if one not in found:
-            found.add(one)
-            waiting += children[one]
-    return frozenset(found)
+        process = waiting.pop()
+        if process not in members:
+            members.add(process)
+            waiting += children[process]
+    return frozenset(members)
 
 
 def _parent(folder: Path) -> int | None:
@@ -157,19 +157,19 @@ def _is_in_use(path: Path) -> bool:
 
 def _object(line: str) -> dict[str, Any]:
     try:
-        found = json.loads(line)
+        entry = json.loads(line)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return entry if isinstance(entry, dict) else {}
 
 
-def _header(found: dict[str, Any]) -> LiveHeader | None:
-    if found.get("schema") != LIVE_SCHEMA:
+def _header(entry: dict[str, Any]) -> LiveHeader | None:
+    if entry.get("schema") != LIVE_SCHEMA:
         return None
     with suppress(TypeError):
-        command = tuple(map(str, found.get("command") or ()))
-        gpus = tuple(LiveGpu(**gpu) for gpu in found.get("gpus") or ())
-        return _record(LiveHeader, found | {"command": command, "gpus": gpus})
+        command = tuple(map(str, entry.get("command") or ()))
+        gpus = tuple(LiveGpu(**gpu) for gpu in entry.get("gpus") or ())
+        return _record(LiveHeader, entry | {"command": command, "gpus": gpus})
     return None
 
 
@@ -182,5 +182,7 @@ def _rows(kind: type[T], needed: str, rows: list[dict[str, Any]]) -> Iterator[T]
 
 
 def _record(kind: type[T], row: dict[str, Any]) -> T:
-    known: Any = kind  # a dataclass
-    return kind(**{one.name: row[one.name] for one in fields(known) if one.name in row})
+    data_class: Any = kind  # a dataclass
+    return kind(
+        **{field.name: row[field.name] for field in fields(data_class) if field.name in row}
+    )

@@ -128,7 +128,7 @@ class RunFolder:
 
         Interrupted jobs and jobs with damaged files are left out and reported to `on_note`.
         """
-        found = []
+        tries = []
         for _, folder in _numbered(self.path):
             try:
                 job = read_record(ProbeJob, folder / JOB)
@@ -136,13 +136,13 @@ class RunFolder:
                 if job.mode != "measure":
                     continue
                 if exists(folder / ATTEMPT):
-                    found.append((job, read_record(Attempt, folder / ATTEMPT)))
+                    tries.append((job, read_record(Attempt, folder / ATTEMPT)))
                 elif on_note:
                     on_note(f"repeating {folder.name}: it was interrupted")
             except OomDoctorError as error:
                 if on_note:
                     on_note(f"repeating {folder.name}: {error.message}")
-        return tuple(found)
+        return tuple(tries)
 
 
 def save_attempt(folder: Path, attempt: Attempt) -> None:

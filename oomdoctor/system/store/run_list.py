@@ -44,14 +44,14 @@ def open_run(name: str | None = None, *, probes_only: bool = False) -> RunFolder
     """
     root = runs_dir()
     if name in (None, "", "latest"):
-        found = next(_latest_first(probes_only), None)
-        if found is None:
+        latest = next(_latest_first(probes_only), None)
+        if latest is None:
             raise usage_error(
                 "no_runs",
                 f"there are no {'probes' if probes_only else 'runs'} in {root} yet",
                 "make one: oomdoctor probe MODEL" + ", or oomdoctor plan MODEL" * (not probes_only),
             )
-        return RunFolder(found)
+        return RunFolder(latest)
     named = Path(str(name)).expanduser()
     for path in (root / named, named.absolute()):
         if exists(path / REQUEST):

@@ -84,11 +84,11 @@ def write(key: str, data: bytes, made_at: str) -> None:
 def source_key() -> str:
     """A hash of oomdoctor's version and of the code that shapes what is kept."""
     package = Path(oomdoctor.__file__).parent
-    found = hashlib.sha256(oomdoctor.__version__.encode())
+    digest = hashlib.sha256(oomdoctor.__version__.encode())
     for path in sorted(path for name in _SHAPING for path in (package / name).rglob("*.py")):
-        found.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes())
-    found.update((package / "data" / "gpus.json").read_bytes())
-    return found.hexdigest()
+        digest.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes())
+    digest.update((package / "data" / "gpus.json").read_bytes())
+    return digest.hexdigest()
 
 
 def _path(key: str) -> Path:
@@ -111,6 +111,6 @@ def _files(folder: Path) -> Iterator[tuple[Path, float, int]]:
     """Every file with when it was last used and its bytes; also what a killed writer left."""
     for path in folder.iterdir():
         with contextlib.suppress(OSError):  # another process may have removed it
-            found = path.stat()
+            status = path.stat()
             if path.suffix in (_SUFFIX, ".tmp"):
-                yield path, found.st_mtime, found.st_size
+                yield path, status.st_mtime, status.st_size

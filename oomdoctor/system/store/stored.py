@@ -35,9 +35,9 @@ _LONGEST = 80  # characters of a problem; `show` says all of it
 
 def stored_runs() -> Iterator[StoredRun]:
     """The folders of runs and cases, latest first; each is read when it is its turn."""
-    found = [(path, False) for path in folders(runs_dir())]
-    found += [(path, True) for path in folders(cases_dir()) if exists(path / CASE)]
-    for path, case in sorted(found, key=lambda one: started(one[0]), reverse=True):
+    places = [(path, False) for path in folders(runs_dir())]
+    places += [(path, True) for path in folders(cases_dir()) if exists(path / CASE)]
+    for path, case in sorted(places, key=lambda place: started(place[0]), reverse=True):
         if not path.name.startswith("."):  # what is being deleted
             yield _case(path) if case else _run(path)
 
@@ -91,7 +91,9 @@ def _case(path: Path) -> StoredRun:
     except OomDoctorError as error:
         outcome = _unreadable(path.name, error.message)
         return replace(row, started_at=_stamp(path.name), problem=error.message, outcome=outcome)
-    resource = next((one.resource for one in report.diagnoses if one.is_oom), None)
+    resource = next(
+        (diagnosis.resource for diagnosis in report.diagnoses if diagnosis.is_oom), None
+    )
     named = report.device.gpu_name if report.device is not None else None
     count = report.device.gpus if report.device is not None else 1
     return replace(
@@ -114,7 +116,7 @@ def _counts(report: Report | None) -> tuple[int, int]:
     if report is None:
         return 0, 0
     if report.results:
-        return sum(one.surely_fits for one in report.results), len(report.results)
+        return sum(result.surely_fits for result in report.results), len(report.results)
     if len(report.cards) == 1:
         return report.cards[0].fitting, report.cards[0].rungs
     return sum(card.fitting > 0 for card in report.cards), len(report.cards)
