@@ -46,9 +46,9 @@ def diff(options: DiffOptions) -> None:
 
     started = Started()
     chosen = chosen_format("diff", options.answer)
-    found = difference(options.before, options.after)
-    status, code = _ended(found)
-    report = started.report("diff", status, code, diff=found)
+    differences = difference(options.before, options.after)
+    status, code = _ended(differences)
+    report = started.report("diff", status, code, diff=differences)
     publish_report(report, chosen, options.answer.output_file, verbose=options.verbose)
     raise typer.Exit(code)
 

@@ -29,7 +29,7 @@ def env(json_: answer.ListJson = False) -> None:
 
     versions, gpus = installed_versions(), list_gpus()
     reason = why_not(sys.executable)
-    found = Environment(
+    described = Environment(
         gpus=gpus,
         driver_version=driver_version(),
         versions=versions,
@@ -46,4 +46,4 @@ def env(json_: answer.ListJson = False) -> None:
             without_values=without_values(sys.executable) if reason is None else None,
         ),
     )
-    output.publish(environment_page(found).text, "json" if json_ else "table")
+    output.publish(environment_page(described).text, "json" if json_ else "table")

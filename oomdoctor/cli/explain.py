@@ -64,16 +64,16 @@ def explain(options: ExplainOptions) -> None:
 
         seen = failed_requests(options.snapshot, quiet=options.quiet)
         given = replace(given, snapshots=seen)
-    found, warnings = _read_all(names, given, quiet=options.quiet)
+    diagnoses, warnings = _read_all(names, given, quiet=options.quiet)
     warnings += quoted("model", notes)
-    if options.snapshot is not None and not any(one.held for one in found):
+    if options.snapshot is not None and not any(diagnosis.held for diagnosis in diagnoses):
         wording = "text" if given.snapshots else "none_failed"
         warnings.append(warning("snapshot_unused", wording, name=options.snapshot))
-    code = exit_of(found)
+    code = exit_of(diagnoses)
     if options.exact:
-        place = _first_failure(found)
-        checked = _simulated(found[place], given, options)
-        found[place] = checked.diagnosis
+        place = _first_failure(diagnoses)
+        checked = _simulated(diagnoses[place], given, options)
+        diagnoses[place] = checked.diagnosis
         if checked.fault is not None:
             wording = "text" if checked.diagnosis.simulated_bytes is None else "partly"
             warnings.append(warning("not_exact", wording, reason=checked.fault))
@@ -81,8 +81,8 @@ def explain(options: ExplainOptions) -> None:
     if given.training is not None:
         from oomdoctor.commands.explain.applied import in_your_file
 
-        found = [in_your_file(one, given.training) for one in found]
-    applied = applied_to(found[_first_failure(found)], options, number)
+        diagnoses = [in_your_file(diagnosis, given.training) for diagnosis in diagnoses]
+    applied = applied_to(diagnoses[_first_failure(diagnoses)], options, number)
     if applied is not None and not applied.lines and code == ExitCode.OK:
         code = ExitCode.NO
     words: dict[ExitCode, Status] = {ExitCode.OK: "ok", ExitCode.NO: "no"}
@@ -90,9 +90,9 @@ def explain(options: ExplainOptions) -> None:
         "explain",
         words.get(code, "interrupted"),
         code,
-        next_commands=next_lines(found, given, options),
+        next_commands=next_lines(diagnoses, given, options),
         warnings=tuple(warnings),
-        diagnoses=tuple(found),
+        diagnoses=tuple(diagnoses),
         applied=applied,
     )
     if applied is not None and chosen == "table":
@@ -112,7 +112,7 @@ def _read_all(names: list[str], given: Given, *, quiet: bool) -> tuple[list[Diag
     from oomdoctor.commands.explain.explained import explained
     from oomdoctor.records.report.warnings import not_read, quoted
 
-    found: list[Diagnosis] = []
+    diagnoses: list[Diagnosis] = []
     warnings: list[Warn] = []
     refused: list[OomDoctorError] = []
     for name in names:
@@ -120,23 +120,27 @@ def _read_all(names: list[str], given: Given, *, quiet: bool) -> tuple[list[Diag
             for source in named(name, quiet=quiet):
                 notes: list[str] = []
                 lines = lines_of(source, notes, quiet=quiet)
-                found += explained(source.name, lines, given, source.end)
+                diagnoses += explained(source.name, lines, given, source.end)
                 warnings += quoted("slurm", source.notes)
                 warnings += quoted("log", notes)
         except OomDoctorError as error:
             refused.append(error)
-    if not found:
+    if not diagnoses:
         raise refused[0]
-    return found, [*warnings, *(not_read(e.code, e.message) for e in refused)]
+    return diagnoses, [*warnings, *(not_read(e.code, e.message) for e in refused)]
 
 
-def _first_failure(found: list[Diagnosis]) -> int:
+def _first_failure(diagnoses: list[Diagnosis]) -> int:
     """The place of the failure that is simulated and that the next commands are about."""
-    ended = (place for place, one in enumerate(found) if one.is_oom and not one.survived)
+    ended = (
+        place
+        for place, diagnosis in enumerate(diagnoses)
+        if diagnosis.is_oom and not diagnosis.survived
+    )
     return next(ended, 0)
 
 
-def _simulated(found: Diagnosis, given: Given, options: ExplainOptions) -> Checked:
+def _simulated(diagnoses: Diagnosis, given: Given, options: ExplainOptions) -> Checked:
     """The diagnosis with simulated sizes, or as it was and why they are not.
 
     The simulation is no run that `show` lists. Its folder stays only if the reason names a file in
@@ -147,18 +151,18 @@ def _simulated(found: Diagnosis, given: Given, options: ExplainOptions) -> Check
     from oomdoctor.commands.explain import exact
     from oomdoctor.system.store.run_folders import RunFolder
 
-    if (missing := exact.unknown(found)) is not None:
-        return exact.Checked(found, missing)
+    if (missing := exact.unknown(diagnoses)) is not None:
+        return exact.Checked(diagnoses, missing)
     python = interpreter(options)
-    model = model_of(found.model or "", given, options)
+    model = model_of(diagnoses.model or "", given, options)
     folder = RunFolder(Path(tempfile.mkdtemp(prefix="oomdoctor-explain-")))
-    work = partial(exact.check, found, model, python, folder, training=given.training)
-    checked = exact.Checked(found)
+    work = partial(exact.check, diagnoses, model, python, folder, training=given.training)
+    checked = exact.Checked(diagnoses)
     try:
         checked = carry_out(work, folder, quiet=options.quiet)
     except OomDoctorError as error:
         hint = f"; {error.hint}" if error.hint else ""
-        checked = exact.Checked(found, f"{error.message}{hint}")
+        checked = exact.Checked(diagnoses, f"{error.message}{hint}")
     finally:
         if str(folder.path) not in (checked.fault or ""):
             shutil.rmtree(folder.path, ignore_errors=True)

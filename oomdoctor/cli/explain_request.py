@@ -150,7 +150,7 @@ def model_of(name: str, given: Given, options: ExplainOptions) -> ModelRef:
 
 
 def applied_to(
-    found: Diagnosis, options: ExplainOptions, number: int | None
+    diagnosis: Diagnosis, options: ExplainOptions, number: int | None
 ) -> AppliedRemedy | None:
     """What --apply asks for: written, if that was asked too; None without --apply.
 
@@ -162,7 +162,7 @@ def applied_to(
     from oomdoctor.commands.explain.applied import apply_remedy, write
 
     try:
-        applied = apply_remedy(found, str(options.apply), number)
+        applied = apply_remedy(diagnosis, str(options.apply), number)
     except OomDoctorError as error:
         text, hint = error.message.replace("--from: ", "--apply: "), error.hint
         hint = None if hint is None else hint.replace("--from", "--apply")
@@ -211,14 +211,16 @@ def typed_options(options: ExplainOptions) -> list[str]:
     return [*words, "--exact"] if options.exact else words
 
 
-def next_lines(found: list[Diagnosis], given: Given, options: ExplainOptions) -> tuple[str, ...]:
+def next_lines(
+    diagnoses: list[Diagnosis], given: Given, options: ExplainOptions
+) -> tuple[str, ...]:
     """Up to two commands: more about the first failure, and which configuration fits."""
-    failed = [one for one in found if one.is_oom and not one.survived]
+    failed = [diagnosis for diagnosis in diagnoses if diagnosis.is_oom and not diagnosis.survived]
     if not failed:
         return ()
     first = failed[0]
     again = ["oomdoctor", "explain", first.source, *typed_options(options)]
-    if len({one.source for one in found}) > 1:
+    if len({diagnosis.source for diagnosis in diagnoses}) > 1:
         return (shlex.join(again),)
     lines = [] if first.source == STDIN else [shlex.join([*again, "--verbose"])]
     if first.resource == "gpu" and given.model is not None:

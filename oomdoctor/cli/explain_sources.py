@@ -67,8 +67,8 @@ def failed_requests(file: Path, *, quiet: bool) -> tuple[SnapshotEvidence, ...]:
     from oomdoctor.explain.evidence import evidence_of
     from oomdoctor.snapshot.device_answer import device_of
 
-    found = histories(read_file(file, quiet=quiet))
-    return evidence_of(str(file), [device_of(history) for history in found.values()])
+    by_gpu = histories(read_file(file, quiet=quiet))
+    return evidence_of(str(file), [device_of(history) for history in by_gpu.values()])
 
 
 def rooms_named(names: Iterable[str]) -> list[Room]:

@@ -26,10 +26,10 @@ def gpus(words: _Cards = None, json_: answer.ListJson = False) -> None:
     from oomdoctor.system import catalogue
 
     text = " ".join(words or ())
-    found = catalogue.search_gpus(text) if words else catalogue.gpus()
-    if not found:
+    cards = catalogue.search_gpus(text) if words else catalogue.gpus()
+    if not cards:
         raise _no_match("GPU", text, catalogue.nearest_gpus(text))
-    output.publish(gpu_list(found).text, "json" if json_ else "table")
+    output.publish(gpu_list(cards).text, "json" if json_ else "table")
 
 
 def models(words: _Models = None, json_: answer.ListJson = False) -> None:
@@ -47,10 +47,10 @@ def models(words: _Models = None, json_: answer.ListJson = False) -> None:
     from oomdoctor.system import catalogue
 
     text = " ".join(words or ())
-    found = catalogue.search_models(text) if words else catalogue.models()
-    if not found:
+    listed = catalogue.search_models(text) if words else catalogue.models()
+    if not listed:
         raise _no_match("model", text, catalogue.nearest_models(text))
-    output.publish(model_list(found).text, "json" if json_ else "table")
+    output.publish(model_list(listed).text, "json" if json_ else "table")
 
 
 def _no_match(kind: str, text: str, nearest: tuple[str, ...]) -> OomDoctorError:

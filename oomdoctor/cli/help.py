@@ -54,8 +54,8 @@ class Command(TyperCommand):
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """What follows the command in the usage line; versions of click differ in it."""
-        found = [p for p in self.get_params(ctx) if p.param_type_name == "argument"]
-        return ["[OPTIONS]", *(f"[{p.metavar}]" + "..." * (p.nargs == -1) for p in found)]
+        arguments = [p for p in self.get_params(ctx) if p.param_type_name == "argument"]
+        return ["[OPTIONS]", *(f"[{p.metavar}]" + "..." * (p.nargs == -1) for p in arguments)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments and the options, section by section."""

@@ -138,7 +138,7 @@ def _recipe(name: str, rungs: tuple[str, ...], sizes: Sizes, yours: UserTraining
                 f"two --rung options differ only in their micro-batch size ({rung.label})",
                 "leave out micro_batch_size to search for it, or start one run for each",
             )
-        labels = {known.label for other, known in ladder.items() if other != key}
+        labels = {listed.label for other, listed in ladder.items() if other != key}
         if rung.label in labels:  # the user gave two of them one label
             number = next(n for n in count(2) if f"{rung.label}-{n}" not in labels)
             rung = replace(rung, label=f"{rung.label}-{number}")

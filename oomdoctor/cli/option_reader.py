@@ -209,5 +209,5 @@ def chosen_format(command: str, answer: AnswerOptions | ListOptions) -> str:
 
 def _written_out(text: str) -> str:
     """What `2k` may mean; empty for other text."""
-    found = re.fullmatch(r"(\d{1,6})k", text, re.IGNORECASE)
-    return f"; write {int(found[1]) * 1024} or {int(found[1]) * 1000}" if found else ""
+    match = re.fullmatch(r"(\d{1,6})k", text, re.IGNORECASE)
+    return f"; write {int(match[1]) * 1024} or {int(match[1]) * 1000}" if match else ""

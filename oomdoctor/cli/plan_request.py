@@ -113,8 +113,8 @@ def _gpu_here() -> str | None:
         return None  # several GPUs that cannot be distinguished: the user has to name one
     if gpu is None:
         return None
-    known = find_gpu(gpu.name, gpu.total_bytes)
-    return known.name if known is not None else f"{gpu.total_bytes}B"
+    listed = find_gpu(gpu.name, gpu.total_bytes)
+    return listed.name if listed is not None else f"{gpu.total_bytes}B"
 
 
 def _card_order(reader: Reader, options: PlanOptions) -> CardOrder | None:
@@ -130,9 +130,9 @@ def _card_order(reader: Reader, options: PlanOptions) -> CardOrder | None:
 def _check_least(reader: Reader, plan: PlanRequest) -> None:
     """Check that some card has the memory of --min-vram."""
     if plan.min_memory_bytes is not None and (plan.all_gpus or len(plan.gpus) > 1):
-        known = cards_of(replace(plan, min_memory_bytes=None), 0.0)
-        if known and plan.min_memory_bytes > known[-1].memory_bytes:
-            most = f"{known[-1].name} has {format_bytes(known[-1].memory_bytes)}"
+        cards = cards_of(replace(plan, min_memory_bytes=None), 0.0)
+        if cards and plan.min_memory_bytes > cards[-1].memory_bytes:
+            most = f"{cards[-1].name} has {format_bytes(cards[-1].memory_bytes)}"
             reader.fault("--min-vram", f"is more than any card has: {most}")
 
 

@@ -166,8 +166,8 @@ def _resumed_training(
 ) -> TrainingRequest | None:
     """The stored rows and epochs, with those that were typed now."""
     before = stored.training
-    known = stored.lengths is not None or before is not None
-    now = training_request(reader, options.ladder, lengths=known)
+    has_lengths = stored.lengths is not None or before is not None
+    now = training_request(reader, options.ladder, lengths=has_lengths)
     if now is None and "epochs" in typed:
         reader.fault("--epochs", "this run knows no rows of your data; add --rows N")
     if now is None or not typed & {"rows", "epochs"}:

@@ -46,9 +46,9 @@ def runs(options: RunsOptions) -> None:
     if request.limits is not None:
         from oomdoctor.commands.runs_choosing import over_limit
 
-        found = tuple(matching)
-        over = over_limit(found, request.limits, datetime.now(UTC))
-        _prune(over, len(found) - len(over), options, format)
+        listed = tuple(matching)
+        over = over_limit(listed, request.limits, datetime.now(UTC))
+        _prune(over, len(listed) - len(over), options, format)
         return
     shown = tuple(islice(matching, request.most))
     note = ""
@@ -88,8 +88,8 @@ def _prune(over: Sequence[StoredRun], rest: int, options: RunsOptions, format: s
         "kept": rest + len(refused),
         "refused": [{"name": run.name, "reason": why} for run, why in refused],
     }
-    found = run_list("runs", gone, note, content)
-    output.publish(found.text, format, options.answer.output_file)
+    listing = run_list("runs", gone, note, content)
+    output.publish(listing.text, format, options.answer.output_file)
     for run, why in refused:
         output.say(f"warning: {run.name} is left alone: {why}")
     if refused:

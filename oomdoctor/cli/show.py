@@ -76,8 +76,8 @@ def show(options: ShowOptions) -> None:
     if options.list_:
         from oomdoctor.render.runs_page import listed_as_before, run_list
 
-        found = tuple(stored_runs())
-        listing = run_list("show --list", found, content=listed_as_before(found))
+        runs = tuple(stored_runs())
+        listing = run_list("show --list", runs, content=listed_as_before(runs))
         output.publish(listing.text, chosen)
         return
     report = _gathered(options.run) or _case(options) or stored_report(open_run(options.run))

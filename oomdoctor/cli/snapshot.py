@@ -65,21 +65,21 @@ def snapshot(options: SnapshotOptions) -> None:
 
         need_picture()
     snapshots = [read_file(file, quiet=options.quiet) for file in files]
-    *earlier, found = map(histories, snapshots)
+    *earlier, latest = map(histories, snapshots)
     devices = tuple(
-        with_replays(history, device_of(history), asked, all_rooms) for history in found.values()
+        with_replays(history, device_of(history), asked, all_rooms) for history in latest.values()
     )
     name = str(files[-1])
     settings = snapshots[-1].settings
     written_by = str(settings["written_by"]) if "written_by" in settings else None
-    source, drawn = files[-1].name, found.values()
+    source, drawn = files[-1].name, latest.values()
     html, png, quiet = options.html, options.png, options.quiet
     write_pictures(source, drawn, written_by, html=html, png=png, quiet=quiet)
     failed = tuple(map(diagnosis_of, evidence_of(name, devices)))
     differences = tuple(
-        difference_of(before.get(index), found[index])
+        difference_of(before.get(index), latest[index])
         for before in earlier
-        for index in sorted(found)
+        for index in sorted(latest)
     )
     report = started.report(
         "snapshot",

@@ -53,11 +53,11 @@ def parse_since(text: str, now: datetime) -> datetime:
     Raises:
         ValueError: the text is something else.
     """
-    if (found := day_or_age(text, now.astimezone())) is not None:
-        return found
+    if (moment := day_or_age(text, now.astimezone())) is not None:
+        return moment
     try:
-        found = datetime.fromisoformat(text.strip())
-        return found if found.tzinfo is not None else found.astimezone()
+        moment = datetime.fromisoformat(text.strip())
+        return moment if moment.tzinfo is not None else moment.astimezone()
     except (ValueError, OverflowError):
         raise ValueError(
             f"{text!r} is not a time; write today, yesterday, 12h, 3d or 2026-11-23"

@@ -70,12 +70,12 @@ def triage(options: TriageOptions) -> None:
             said = time.monotonic()
             output.say(f"read {done:,} of {len(items):,} jobs")
 
-    found = runs.triage(items, since=options.since, by=by, on_progress=progress)
-    code = runs.exit_of(found)
-    first = next((one for one in found.jobs if one.outcome == "oom"), None)
+    answered = runs.triage(items, since=options.since, by=by, on_progress=progress)
+    code = runs.exit_of(answered)
+    first = next((job for job in answered.jobs if job.outcome == "oom"), None)
     lines = () if first is None else (f"oomdoctor explain {first.job or first.source}",)
     status: Status = "ok" if code == ExitCode.OK else "no"
-    report = started.report("triage", status, code, triage=found, next_commands=lines)
+    report = started.report("triage", status, code, triage=answered, next_commands=lines)
     publish_report(report, chosen, options.answer.output_file, verbose=options.verbose)
     raise typer.Exit(code)
 
@@ -118,5 +118,5 @@ def _items(options: TriageOptions, reader: Reader) -> list[Item]:
         output.say(f"asking Slurm for the jobs that died since {options.since}")
     since = start_of(options.since, datetime.now())
     everyone = options.all_users or (options.by == "user" and not options.user)
-    found = dead_jobs(since, options.user or (), everyone=everyone)
-    return [Item(job.head.job, job.files, job) for job in found]
+    dead = dead_jobs(since, options.user or (), everyone=everyone)
+    return [Item(job.head.job, job.files, job) for job in dead]

@@ -71,7 +71,9 @@ Cells = Sequence[tuple[Column, Callable[[T], str]]]
 def table_of(records: Iterable[T], cells: Cells[T], *, spill: bool = True) -> Grid:
     """A row a record, from columns that each say what they show of one."""
     columns = tuple(column for column, _ in cells)
-    return Grid(columns, tuple(tuple(show(one) for _, show in cells) for one in records), spill)
+    return Grid(
+        columns, tuple(tuple(show(record) for _, show in cells) for record in records), spill
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,16 +41,16 @@ def headline(diff: DiffAnswer, plus_minus: str) -> tuple[str, str]:
     return f"{_subject(diff)}: {_consequence(diff)}.", f"{_most(diff, plus_minus)}."
 
 
-def changed(one: ValueChange) -> str:
+def changed(change: ValueChange) -> str:
     """`torch 2.12.1 -> 2.13.0`."""
-    return f"{one.name} {one.before or 'none'} -> {one.after or 'none'}"
+    return f"{change.name} {change.before or 'none'} -> {change.after or 'none'}"
 
 
 def by_importance(changes: tuple[ValueChange, ...]) -> list[ValueChange]:
     """What people upgrade goes first."""
     place = {name: number for number, name in enumerate(_FIRST)}
     place |= {name: len(place) + 1 for name in _LAST}
-    return sorted(changes, key=lambda one: place.get(one.name, len(_FIRST)))
+    return sorted(changes, key=lambda change: place.get(change.name, len(_FIRST)))
 
 
 def outcome(word: str) -> str:
@@ -66,34 +66,34 @@ def outcomes(rung: RungDiff) -> str:
     return " -> ".join(both) + (f", short by {format_bytes(short)}" if short else "")
 
 
-def amount(one: QuantityChange, value: float | None) -> str:
+def amount(change: QuantityChange, value: float | None) -> str:
     """A value of a quantity in its unit."""
-    if one.quantity.endswith("_bytes"):
+    if change.quantity.endswith("_bytes"):
         return format_bytes(None if value is None else int(value))
-    if one.quantity == "tokens_per_s":
+    if change.quantity == "tokens_per_s":
         return format_rate(value)
-    if one.quantity == "largest_value" and value is not None:
+    if change.quantity == "largest_value" and value is not None:
         return f"{int(value):,}"
     return format_count(None if value is None else int(value))
 
 
-def signed(one: QuantityChange) -> str:
+def signed(change: QuantityChange) -> str:
     """The difference with its sign, absolute and relative: `+1.20 GiB (+14.8%)`."""
-    if one.difference is None:
+    if change.difference is None:
         return ""
-    sign = "+" if one.difference > 0 else "-" if one.difference < 0 else ""
-    text = sign + amount(one, abs(one.difference))
-    return text if one.relative is None else f"{text} ({one.relative:+.1%})"
+    sign = "+" if change.difference > 0 else "-" if change.difference < 0 else ""
+    text = sign + amount(change, abs(change.difference))
+    return text if change.relative is None else f"{text} ({change.relative:+.1%})"
 
 
 def main_quantity(rung: RungDiff) -> QuantityChange | None:
     """The number that tells most about a rung: one with its verdict, memory before speed."""
     order = ("peak_device_bytes", "peak_reserved_bytes", "peak_allocated_bytes", "tokens_per_s")
     ranked = sorted(
-        (one for one in rung.quantities if one.difference is not None),
-        key=lambda one: (
-            one.verdict != rung.verdict,
-            order.index(one.quantity) if one.quantity in order else len(order),
+        (change for change in rung.quantities if change.difference is not None),
+        key=lambda change: (
+            change.verdict != rung.verdict,
+            order.index(change.quantity) if change.quantity in order else len(order),
         ),
     )
     return next(iter(ranked), None)
@@ -111,7 +111,7 @@ def _subject(diff: DiffAnswer) -> str:
         parts.append(f"{before.evidence} -> {after.evidence}")
     changes = [*by_importance(diff.environment), *diff.settings]
     room = max(0, 2 - len(parts))
-    parts += [changed(one) for one in changes[:room]]
+    parts += [changed(change) for change in changes[:room]]
     if len(changes) > room:
         parts.append(f"{len(changes) - room} more changes" if parts else "")
     return ", ".join(filter(None, parts)) or "Same environment and settings"
@@ -119,11 +119,11 @@ def _subject(diff: DiffAnswer) -> str:
 
 def _consequence(diff: DiffAnswer) -> str:
     rungs = diff.rungs
-    tried = [one for one in rungs if one.verdict != "different"]
-    fits = [(one, one.outcome_before == "fits", one.outcome_after == "fits") for one in tried]
-    lost = [one for one, before, after in fits if before and not after]
+    tried = [rung for rung in rungs if rung.verdict != "different"]
+    fits = [(rung, rung.outcome_before == "fits", rung.outcome_after == "fits") for rung in tried]
+    lost = [rung for rung, before, after in fits if before and not after]
     won = sum(after and not before for _, before, after in fits)
-    short = sum(one.outcome_after in ("oom", "host_oom") for one in lost)
+    short = sum(rung.outcome_after in ("oom", "host_oom") for rung in lost)
     counts = [
         (short, "no longer fit", ""),
         (len(lost) - short, "no longer run", ""),
@@ -138,7 +138,7 @@ def _consequence(diff: DiffAnswer) -> str:
         (_count(rungs, "largest", "better"), "allow", " a larger value"),
         (_count(rungs, "fewest", "worse"), "need", " more GPUs"),
         (_count(rungs, "fewest", "better"), "need", " fewer GPUs"),
-        (sum(one.lacks_package for one in rungs), "need", " a package that is not installed"),
+        (sum(rung.lacks_package for rung in rungs), "need", " a package that is not installed"),
     ]
     said = [(count, f"{verb}{'s' * (count == 1)}{rest}") for count, verb, rest in counts if count]
     if not rungs:
@@ -152,8 +152,8 @@ def _consequence(diff: DiffAnswer) -> str:
 
 def _count(rungs: tuple[RungDiff, ...], start: str, verdict: str) -> int:
     return sum(
-        any(q.quantity.startswith(start) and q.verdict == verdict for q in one.quantities)
-        for one in rungs
+        any(q.quantity.startswith(start) and q.verdict == verdict for q in rung.quantities)
+        for rung in rungs
     )
 
 
@@ -161,16 +161,16 @@ def _most(diff: DiffAnswer, plus_minus: str) -> str:
     if not diff.rungs:
         return "Nothing can be compared"
     rung = diff.rungs[0]
-    one = main_quantity(rung)
+    change = main_quantity(rung)
     text = [f"Most: {rung.label}"]
     if rung.outcome_before != rung.outcome_after:
         text.append(outcomes(rung))
-    if one is not None and one.difference:
-        at = f" at micro-batch {one.at_micro_batch}" if one.at_micro_batch else ""
-        more = "" if one.quantity in _COUNTS else f"{at}, {signed(one)}"
-        text.append(f"{QUANTITIES[one.quantity]} {_change(one)}{more}")
-        if more and one.verdict == "within":
-            text.append(f"within the uncertainty of {plus_minus}{uncertainty(one)}")
+    if change is not None and change.difference:
+        at = f" at micro-batch {change.at_micro_batch}" if change.at_micro_batch else ""
+        more = "" if change.quantity in _COUNTS else f"{at}, {signed(change)}"
+        text.append(f"{QUANTITIES[change.quantity]} {_change(change)}{more}")
+        if more and change.verdict == "within":
+            text.append(f"within the uncertainty of {plus_minus}{uncertainty(change)}")
     grown = _grown(rung)
     if rung.outcome_before != rung.outcome_after and rung.reason and not rung.missed_by_bytes:
         text.append(one_line(rung.reason))
@@ -181,24 +181,24 @@ def _most(diff: DiffAnswer, plus_minus: str) -> str:
     return f"{text[0]}: {'; '.join(text[1:])}"
 
 
-def _change(one: QuantityChange) -> str:
-    return f"{amount(one, one.before)} -> {amount(one, one.after)}"
+def _change(change: QuantityChange) -> str:
+    return f"{amount(change, change.before)} -> {amount(change, change.after)}"
 
 
 def _grown(rung: RungDiff) -> list[str]:
     """The categories at the peak with their signed change, the largest first."""
-    changes = {one.category: one.after_bytes - one.before_bytes for one in rung.categories}
+    changes = {part.category: part.after_bytes - part.before_bytes for part in rung.categories}
     ordered = sorted(changes.items(), key=lambda item: -abs(item[1]))
     return [f"{name} {'+' if size > 0 else ''}{format_bytes(size)}" for name, size in ordered]
 
 
-def uncertainty(one: QuantityChange) -> str:
+def uncertainty(change: QuantityChange) -> str:
     """The uncertainty of a difference; a percentage for speeds."""
-    if one.uncertainty is None:
+    if change.uncertainty is None:
         return ""
-    if one.quantity == "tokens_per_s" and one.before:
-        return format_percent(one.uncertainty / one.before, 1)
-    return amount(one, one.uncertainty)
+    if change.quantity == "tokens_per_s" and change.before:
+        return format_percent(change.uncertainty / change.before, 1)
+    return amount(change, change.uncertainty)
 
 
 _SHOWN = 20  # rungs without --verbose
@@ -221,7 +221,7 @@ def diff_sections(report: Report, look: Look) -> list[Section]:
         return []
     first, second = headline(diff, plus_minus)
     sections = [Section("", (Note(first, "strong"), Note(second, "normal"), _facts(diff)))]
-    shown = [one for one in diff.rungs if verbose or one.verdict not in _QUIET]
+    shown = [rung for rung in diff.rungs if verbose or rung.verdict not in _QUIET]
     if not verbose:
         shown = shown[:_SHOWN]
     blocks: list[Block] = []
@@ -241,15 +241,15 @@ def _facts(diff: DiffAnswer) -> Facts:
     pairs = [("Before", _side(diff.before)), ("After", _side(diff.after))]
     for name, changes in (("Environment", diff.environment), ("Settings", diff.settings)):
         if changes:
-            pairs.append((name, ", ".join(changed(one) for one in by_importance(changes))))
+            pairs.append((name, ", ".join(changed(change) for change in by_importance(changes))))
     pairs += [("Note" if number == 0 else "", note) for number, note in enumerate(diff.notes)]
     return Facts(tuple(pairs))
 
 
 def _side(side: DiffSide) -> str:
     device = f" on {card_name(side.device)}" if side.device else ""
-    found = f", {side.evidence}" if side.evidence else ""
-    return f"{side.name}: {side.command} of {side.model or DASH}{device}{found}"
+    evidence = f", {side.evidence}" if side.evidence else ""
+    return f"{side.name}: {side.command} of {side.model or DASH}{device}{evidence}"
 
 
 def _grid(rungs: list[RungDiff], diff: DiffAnswer, plus_minus: str) -> Grid:
@@ -268,13 +268,15 @@ def _grid(rungs: list[RungDiff], diff: DiffAnswer, plus_minus: str) -> Grid:
         Column(plus_minus, 6, right=True, detail=f"spread {plus_minus}{{}}"),
         Column("why", 7, detail="{}", wraps=True),
     )
-    return Grid(columns, tuple(_row(one) for one in rungs))
+    return Grid(columns, tuple(_row(rung) for rung in rungs))
 
 
 def _row(rung: RungDiff) -> tuple[str, ...]:
-    named = {one.quantity: one for one in rung.quantities}
+    named = {change.quantity: change for change in rung.quantities}
     peaks = [named[name] for name in _PEAKS if name in named]
-    peak = next((one for one in peaks if one.verdict == rung.verdict), next(iter(peaks), None))
+    peak = next(
+        (change for change in peaks if change.verdict == rung.verdict), next(iter(peaks), None)
+    )
     speed = named.get("tokens_per_s")
     size = named.get("max_micro_batch_size") or named.get("micro_batch_size")
     label = rung.label if rung.label == rung.label_after else f"{rung.label} / {rung.label_after}"
@@ -295,13 +297,13 @@ def _row(rung: RungDiff) -> tuple[str, ...]:
     )
 
 
-def _both(one: QuantityChange | None) -> str:
-    if one is None:
+def _both(change: QuantityChange | None) -> str:
+    if change is None:
         return ""
-    before, after = amount(one, one.before), amount(one, one.after)
+    before, after = amount(change, change.before), amount(change, change.after)
     if before == after:
         return before
-    at = f" at {one.at_micro_batch}" if one.at_micro_batch else ""
+    at = f" at {change.at_micro_batch}" if change.at_micro_batch else ""
     return f"{before} -> {after}{at}"
 
 
@@ -317,4 +319,6 @@ def _why(rung: RungDiff) -> str:
 def diff_rows(report: Report) -> Iterator[list[Any]]:
     """The header, then the rows; a rung without numbers has one row."""
     rungs = report.diff.rungs if report.diff is not None else ()
-    return record_rows(_CSV, ((rung, one) for rung in rungs for one in rung.quantities or (None,)))
+    return record_rows(
+        _CSV, ((rung, change) for rung in rungs for change in rung.quantities or (None,))
+    )

@@ -52,18 +52,18 @@ def environment_page(environment: Environment) -> Listing:
     able = listed(
         environment.capabilities,
         (
-            (Column("name"), lambda one: one.name),
-            (Column("version", 1, detail="version {}"), lambda one: one.version or DASH),
-            (Column("ready", tone=True), lambda one: _STATES[one.state]),
-            (Column("details", 2, wraps=True), lambda one: one.text),
+            (Column("name"), lambda row: row.name),
+            (Column("version", 1, detail="version {}"), lambda row: row.version or DASH),
+            (Column("ready", tone=True), lambda row: _STATES[row.state]),
+            (Column("details", 2, wraps=True), lambda row: row.text),
         ),
     )
     settings = listed(
         environment.settings,
         (
-            (Column("name"), lambda one: one.name),
-            (Column("value", 1), lambda one: one.value or DASH),
-            (Column("source", 2, detail="from {}"), lambda one: one.origin),
+            (Column("name"), lambda row: row.name),
+            (Column("value", 1), lambda row: row.value or DASH),
+            (Column("source", 2, detail="from {}"), lambda row: row.origin),
         ),
     )
     page = (
@@ -77,15 +77,18 @@ def environment_page(environment: Environment) -> Listing:
     return Listing("env", {"environment": environment}, page)
 
 
-def _emulation(found: Emulation | None) -> tuple[Section, ...]:
-    if found is None:
+def _emulation(emulation: Emulation | None) -> tuple[Section, ...]:
+    if emulation is None:
         return ()
     use = 'oomdoctor probe MODEL --emulate "RTX 4090"'
-    notes = [f"possible with {found.python}: {use}"]
-    if found.without_values is not None:
-        notes.append(f"values of small tensors are unknown: {found.without_values}")
-    if not found.possible:
-        notes = [found.reason or "not possible here", *([found.hint] if found.hint else [])]
+    notes = [f"possible with {emulation.python}: {use}"]
+    if emulation.without_values is not None:
+        notes.append(f"values of small tensors are unknown: {emulation.without_values}")
+    if not emulation.possible:
+        notes = [
+            emulation.reason or "not possible here",
+            *([emulation.hint] if emulation.hint else []),
+        ]
     return (Section("Emulated GPU", tuple(Note(text, "normal") for text in notes)),)
 
 
@@ -95,9 +98,9 @@ def _environments(kept: tuple[KeptEnvironment, ...]) -> tuple[Section, ...]:
     table = table_of(
         kept,
         (
-            (Column("versions"), lambda one: ", ".join(one.versions)),
-            (figures("size"), lambda one: format_bytes(one.size_bytes)),
-            (Column("folder", wraps=True), lambda one: one.path),
+            (Column("versions"), lambda row: ", ".join(row.versions)),
+            (figures("size"), lambda row: format_bytes(row.size_bytes)),
+            (Column("folder", wraps=True), lambda row: row.path),
         ),
     )
     return (Section("Environments of plan --with", (table,)),)
@@ -126,10 +129,10 @@ def _gpu_blocks(environment: Environment) -> list[Block]:
     held = table_of(
         [(gpu.index, process) for gpu in environment.gpus for process in gpu.processes],
         (
-            (figures("GPU"), lambda one: str(one[0])),
-            (figures("pid"), lambda one: str(one[1].pid)),
-            (Column("process"), lambda one: one[1].name or DASH),
-            (figures("memory"), lambda one: format_bytes(one[1].used_bytes)),
+            (figures("GPU"), lambda row: str(row[0])),
+            (figures("pid"), lambda row: str(row[1].pid)),
+            (Column("process"), lambda row: row[1].name or DASH),
+            (figures("memory"), lambda row: format_bytes(row[1].used_bytes)),
         ),
     )
     return [*blocks, gpus, *([held] if held.rows else [])]

@@ -59,8 +59,8 @@ def answer_sections(report: Report, look: Look, *, asks: bool = True) -> list[Se
     With `asks` the answer names the options of `explain` that would tell more.
     """
     groups: dict[str, list[Diagnosis]] = {}
-    for found in report.diagnoses:
-        groups.setdefault(found.source, []).append(found)
+    for diagnosis in report.diagnoses:
+        groups.setdefault(diagnosis.source, []).append(diagnosis)
     sections = [table_section(groups)] if len(groups) > 1 else []
     if len(groups) == 1 or look.verbose:
         for source, answers in groups.items():
@@ -69,9 +69,9 @@ def answer_sections(report: Report, look: Look, *, asks: bool = True) -> list[Se
 
 
 def _one_source(
-    source: str, found: list[Diagnosis], look: Look, *, titled: bool, asks: bool
+    source: str, diagnoses: list[Diagnosis], look: Look, *, titled: bool, asks: bool
 ) -> list[Section]:
-    first, verbose = found[0], look.verbose
+    first, verbose = diagnoses[0], look.verbose
     sections = [Section(source if titled else "", tuple(_head(first)))]
     card = card_blocks(first.numbers, drawn=look.drawn)
     sections += [Section("", tuple(card))] if card else []
@@ -79,10 +79,13 @@ def _one_source(
     sections += [Section("", (Facts(tuple(facts)),))] if facts else []
     sections += _all_evidence(first) if verbose else []
     sections += _remedies(first, verbose=verbose, asks=asks)
-    if len(found) > 1:
+    if len(diagnoses) > 1:
         pairs = tuple(
-            ("elsewhere" if one.line_number is None else f"line {one.line_number}", one.verdict)
-            for one in found[1:]
+            (
+                "elsewhere" if other.line_number is None else f"line {other.line_number}",
+                other.verdict,
+            )
+            for other in diagnoses[1:]
         )
         shown = pairs if verbose else pairs[:_ALSO_SHOWN]
         also: list[Block] = [Facts(shown)]
@@ -92,27 +95,27 @@ def _one_source(
     return sections
 
 
-def _head(found: Diagnosis) -> list[Block]:
+def _head(diagnosis: Diagnosis) -> list[Block]:
     """What ran out and where, and what to do first: one line to type, and what it gives."""
-    head: list[Block] = [Note(_sentence(found.verdict), "strong")]
-    if found.no_way:
-        head.append(Note(found.no_way, "normal"))
-    if found.remedies:
-        remedy = found.remedies[0]
-        gives = effect(found, remedy)
-        head += [Note(f"{_FIRST}: {remedy.change}", "strong"), *_typed(found, remedy, _NEAR)]
+    head: list[Block] = [Note(_sentence(diagnosis.verdict), "strong")]
+    if diagnosis.no_way:
+        head.append(Note(diagnosis.no_way, "normal"))
+    if diagnosis.remedies:
+        remedy = diagnosis.remedies[0]
+        gives = effect(diagnosis, remedy)
+        head += [Note(f"{_FIRST}: {remedy.change}", "strong"), *_typed(diagnosis, remedy, _NEAR)]
         head += [Note(_sentence(gives), "normal")] if gives else []
-    elif found.short_answer:
-        head.append(Note(f"{_FIRST}: {found.short_answer}", "normal"))
-    elif not found.is_oom and not found.verdict.startswith(f"{NOTHING_FOUND}: "):
+    elif diagnosis.short_answer:
+        head.append(Note(f"{_FIRST}: {diagnosis.short_answer}", "normal"))
+    elif not diagnosis.is_oom and not diagnosis.verdict.startswith(f"{NOTHING_FOUND}: "):
         head.append(Note(_NOTHING, "normal"))
     return head
 
 
-def _typed(found: Diagnosis, remedy: Remedy, depth: int) -> list[Block]:
+def _typed(diagnosis: Diagnosis, remedy: Remedy, depth: int) -> list[Block]:
     """The line to type; nothing if the remedy has none."""
-    lines = typed(found, remedy)
-    return [Code(tuple(lines.items()), depth, not is_certain(found, lines))] if lines else []
+    lines = typed(diagnosis, remedy)
+    return [Code(tuple(lines.items()), depth, not is_certain(diagnosis, lines))] if lines else []
 
 
 def _sentence(text: str) -> str:
@@ -125,48 +128,52 @@ def _named(cause: Cause, word: str = "") -> str:
     return f"{name} ({cause.confidence}{word}){why}"
 
 
-def _facts(found: Diagnosis, *, verbose: bool) -> list[tuple[str, str]]:
+def _facts(diagnosis: Diagnosis, *, verbose: bool) -> list[tuple[str, str]]:
     """The cause with its evidence, and what else is known; with `verbose` how it is known."""
     pairs = []
-    if found.causes:
-        pairs.append(("Cause", _named(found.causes[0], " confidence")))
+    if diagnosis.causes:
+        pairs.append(("Cause", _named(diagnosis.causes[0], " confidence")))
     if not verbose:
-        pairs += _evidence(found)
-    if found.where is not None:
-        line = "" if found.where.line is None else f":{found.where.line}"
-        code = f": {found.where.code}" if found.where.code else ""
-        pairs.append(("Your line", f"{found.where.file}{line} in {found.where.function}{code}"))
-    for number, tensor in enumerate(found.tensors[: _TENSORS if verbose else 1]):
+        pairs += _evidence(diagnosis)
+    if diagnosis.where is not None:
+        line = "" if diagnosis.where.line is None else f":{diagnosis.where.line}"
+        code = f": {diagnosis.where.code}" if diagnosis.where.code else ""
+        pairs.append(
+            ("Your line", f"{diagnosis.where.file}{line} in {diagnosis.where.function}{code}")
+        )
+    for number, tensor in enumerate(diagnosis.tensors[: _TENSORS if verbose else 1]):
         text = f"{tensor.arithmetic or tensor.name} ({tensor.likelihood} likelihood)"
         pairs.append(("or" if number else "Tensor", text))
     # A request of 2 or 20 MiB is a segment for small tensors, not a tensor; a note says so.
-    sized = found.numbers.requested_bytes not in (None, 2 * MIB, 20 * MIB)
-    if verbose and not found.tensors and found.assumed and sized:
+    sized = diagnosis.numbers.requested_bytes not in (None, 2 * MIB, 20 * MIB)
+    if verbose and not diagnosis.tensors and diagnosis.assumed and sized:
         pairs.append(("Tensor", "no tensor of this model has the requested size"))
-    if found.recovery is not None:
-        pairs.append(("Recovery", found.recovery))
-    if found.held is not None:
-        held = f"{held_text(found.held)} (by {PurePath(found.held_source or '').name})"
+    if diagnosis.recovery is not None:
+        pairs.append(("Recovery", diagnosis.recovery))
+    if diagnosis.held is not None:
+        held = f"{held_text(diagnosis.held)} (by {PurePath(diagnosis.held_source or '').name})"
         pairs.append(("Held", held))
-    pairs += [("Note", text) for text in found.oddities]
+    pairs += [("Note", text) for text in diagnosis.oddities]
     if verbose:
-        pairs += [("" if number else "Needs", text) for number, text in enumerate(found.needs)]
-    if found.simulated_bytes is not None:
-        pairs.append(("Simulated", f"the training peaks at {format_bytes(found.simulated_bytes)}"))
-    if found.assumed:
-        pairs.append(("Assumptions", "; ".join(found.assumed)))
+        pairs += [("" if number else "Needs", text) for number, text in enumerate(diagnosis.needs)]
+    if diagnosis.simulated_bytes is not None:
+        pairs.append(
+            ("Simulated", f"the training peaks at {format_bytes(diagnosis.simulated_bytes)}")
+        )
+    if diagnosis.assumed:
+        pairs.append(("Assumptions", "; ".join(diagnosis.assumed)))
     return pairs
 
 
-def _evidence(found: Diagnosis) -> list[tuple[str, str]]:
+def _evidence(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     """The lines that support the first cause, and the other causes if it is not certain."""
-    known = {*(tensor.arithmetic for tensor in found.tensors), *found.needs}  # already facts
-    lines = found.causes[0].evidence if found.causes else found.evidence
-    quoted = [_brief(line) for line in lines if line not in known and not _is_told(found, line)]
+    told = {*(tensor.arithmetic for tensor in diagnosis.tensors), *diagnosis.needs}  # already facts
+    lines = diagnosis.causes[0].evidence if diagnosis.causes else diagnosis.evidence
+    quoted = [_brief(line) for line in lines if line not in told and not _is_told(diagnosis, line)]
     shown = [line for line in quoted if line][:_QUOTED]
     pairs = [("" if number else "Evidence", line) for number, line in enumerate(shown)]
-    others = [_in_short(cause) for cause in found.causes[1:] if cause.confidence != "low"]
-    if others and found.causes[0].confidence != "high":
+    others = [_in_short(cause) for cause in diagnosis.causes[1:] if cause.confidence != "low"]
+    if others and diagnosis.causes[0].confidence != "high":
         pairs.append(("Less likely", ", ".join(others)))
     return pairs
 
@@ -175,11 +182,11 @@ def _in_short(cause: Cause) -> str:
     return f"{cause.cause.replace('_', ' ')} ({cause.confidence})"
 
 
-def _is_told(found: Diagnosis, line: str) -> bool:
+def _is_told(diagnosis: Diagnosis, line: str) -> bool:
     """Whether a line is the message again, whose numbers the verdict and the bar have."""
-    if found.numbers.requested_bytes is None:
+    if diagnosis.numbers.requested_bytes is None:
         return False
-    return line in found.message or found.message in line or "ried to allocate" in line
+    return line in diagnosis.message or diagnosis.message in line or "ried to allocate" in line
 
 
 def _brief(line: str) -> str:
@@ -191,14 +198,14 @@ def _brief(line: str) -> str:
     return "" if rest.startswith(_ANY_CALL) else f"{PurePath(file).name}:{number} in {rest}"
 
 
-def _all_evidence(found: Diagnosis) -> list[Section]:
+def _all_evidence(diagnosis: Diagnosis) -> list[Section]:
     blocks: list[Block] = []
-    for number, cause in enumerate(found.causes):
+    for number, cause in enumerate(diagnosis.causes):
         blocks += [Note(_named(cause), "normal")] if number else []  # the first is a fact
         if cause.evidence:
             blocks.append(Facts(tuple(("evidence", line) for line in cause.evidence)))
-    quoted = {line for cause in found.causes for line in cause.evidence}
-    others = tuple(("log", line) for line in found.evidence if line not in quoted)
+    quoted = {line for cause in diagnosis.causes for line in cause.evidence}
+    others = tuple(("log", line) for line in diagnosis.evidence if line not in quoted)
     if others:
         blocks.append(Facts(others))
     return [Section("Evidence and other causes", tuple(blocks))] if blocks else []
@@ -206,8 +213,8 @@ def _all_evidence(found: Diagnosis) -> list[Section]:
 
 def table_section(groups: Mapping[str, Sequence[Diagnosis]]) -> Section:
     """One row a log, by its first diagnosis: the failure that ended it."""
-    firsts = [found[0] for found in groups.values()]
-    failed = sum(one.is_oom and not one.survived for one in firsts)
+    firsts = [alike[0] for alike in groups.values()]
+    failed = sum(first.is_oom and not first.survived for first in firsts)
     count = f"{failed} of {counted(len(firsts), 'log')} ended with an out-of-memory error"
     columns = (
         Column("log"),
@@ -222,17 +229,17 @@ def table_section(groups: Mapping[str, Sequence[Diagnosis]]) -> Section:
     return Section("", (Note(count, "strong"), Grid(columns, tuple(map(_row, firsts)))))
 
 
-def _row(found: Diagnosis) -> tuple[str, ...]:
-    named = _in_short(found.causes[0]) if found.causes else None
+def _row(diagnosis: Diagnosis) -> tuple[str, ...]:
+    named = _in_short(diagnosis.causes[0]) if diagnosis.causes else None
     return (
-        found.source,
-        _outcome(found),
-        found.phase if found.is_oom and found.phase != "unknown" else "",
-        "" if found.rank is None else str(found.rank),
-        _size(found.numbers.requested_bytes),
-        _size(found.numbers.free_bytes),
-        named or (found.look_alike or "").replace("_", " "),
-        found.remedies[0].change if found.remedies else found.short_answer or "",
+        diagnosis.source,
+        _outcome(diagnosis),
+        diagnosis.phase if diagnosis.is_oom and diagnosis.phase != "unknown" else "",
+        "" if diagnosis.rank is None else str(diagnosis.rank),
+        _size(diagnosis.numbers.requested_bytes),
+        _size(diagnosis.numbers.free_bytes),
+        named or (diagnosis.look_alike or "").replace("_", " "),
+        diagnosis.remedies[0].change if diagnosis.remedies else diagnosis.short_answer or "",
     )
 
 
@@ -240,12 +247,12 @@ def _size(size: int | None) -> str:
     return "" if size is None else format_bytes(size)
 
 
-def _outcome(found: Diagnosis) -> str:
-    if not found.is_oom:
+def _outcome(diagnosis: Diagnosis) -> str:
+    if not diagnosis.is_oom:
         # What the scheduler says, if there is nothing else to say.
-        end = found.verdict.partition(f"{NOTHING_FOUND}: ")[2]
-        return "other error" if found.look_alike else end or "no memory failure"
-    return RESOURCE_WORDS[found.resource] + (", survived" if found.survived else "")
+        end = diagnosis.verdict.partition(f"{NOTHING_FOUND}: ")[2]
+        return "other error" if diagnosis.look_alike else end or "no memory failure"
+    return RESOURCE_WORDS[diagnosis.resource] + (", survived" if diagnosis.survived else "")
 
 
 def card_blocks(numbers: Numbers, *, drawn: bool = False) -> list[Block]:
@@ -302,36 +309,43 @@ def _parts(numbers: Numbers, own: int) -> str:
         (numbers.reserved_unallocated_bytes, "reserved but unallocated"),
         (numbers.private_pools_bytes, "in private pools"),
     ]
-    known = [f"{format_bytes(size)} {word}" for size, word in parts if size and size != own]
-    return f": {', '.join(known)}" if known else ""
+    told = [f"{format_bytes(size)} {word}" for size, word in parts if size and size != own]
+    return f": {', '.join(told)}" if told else ""
 
 
-def _remedies(found: Diagnosis, *, verbose: bool, asks: bool) -> list[Section]:
+def _remedies(diagnosis: Diagnosis, *, verbose: bool, asks: bool) -> list[Section]:
     """The remedies after the first one; with `verbose` all, with how their sizes are known.
 
     With `asks` the section also says which options of `explain` would tell more.
     """
-    shown = found.remedies if verbose else found.remedies[1:_SHOWN]
+    shown = diagnosis.remedies if verbose else diagnosis.remedies[1:_SHOWN]
     blocks: list[Block] = []
     for number, remedy in enumerate(shown, 1 if verbose else 2):
-        gives = effect(found, remedy)
+        gives = effect(diagnosis, remedy)
         pairs = [(f"{number}.", f"{remedy.change}: {gives}" if gives else remedy.change)]
         blocks.append(Facts((*pairs, ("", derivation(remedy))) if verbose else tuple(pairs)))
         if not verbose:
-            blocks += _typed(found, remedy, _DEEPER)
+            blocks += _typed(diagnosis, remedy, _DEEPER)
         elif remedy.lines:
             blocks.append(Code(tuple(remedy.lines.items()), _DEEPER))
-    blocks += [Note(text) for text in _asides(found, verbose=verbose, asks=asks)]
+    blocks += [Note(text) for text in _asides(diagnosis, verbose=verbose, asks=asks)]
     title = "Remedies" if verbose and shown else "Other remedies" if shown else ""
     return [Section(title, tuple(blocks))] if blocks else []
 
 
-def _asides(found: Diagnosis, *, verbose: bool, asks: bool) -> Iterator[str]:
-    if any(one.leaves_bytes is not None and one.enough is None for one in found.remedies):
+def _asides(diagnosis: Diagnosis, *, verbose: bool, asks: bool) -> Iterator[str]:
+    if any(
+        remedy.leaves_bytes is not None and remedy.enough is None for remedy in diagnosis.remedies
+    ):
         yield "Sizes leave out what grows with the batch: with it, the training needs more."
-    count = len(found.remedies) - _SHOWN
-    if not verbose and (count > 0 or any(len(one.lines) > 1 for one in found.remedies)):
+    count = len(diagnosis.remedies) - _SHOWN
+    if not verbose and (count > 0 or any(len(remedy.lines) > 1 for remedy in diagnosis.remedies)):
         more = f"{count} more {'remedy' if count == 1 else 'remedies'} and " if count > 0 else ""
         yield f"--verbose shows {more}the code for other programs."
-    if asks and not found.assumed and found.resource == "gpu" and found.phase in OF_A_STEP:
+    if (
+        asks
+        and not diagnosis.assumed
+        and diagnosis.resource == "gpu"
+        and diagnosis.phase in OF_A_STEP
+    ):
         yield "Add --model MODEL --seq-len N --micro-batch N for the sizes of this training."

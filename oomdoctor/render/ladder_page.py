@@ -42,7 +42,7 @@ class Entry:
 
 def report_sections(report: Report, look: Look) -> list[Section]:
     """The report as sections, in the order of text."""
-    entries = [one for one in ENTRIES if one.text and (look.verbose or not one.verbose)]
+    entries = [entry for entry in ENTRIES if entry.text and (look.verbose or not entry.verbose)]
     return [section for entry in entries for section in entry.make(report, look)]
 
 
@@ -72,9 +72,9 @@ def _next(report: Report, look: Look) -> list[Section]:
 def _files(report: Report, _: Look) -> list[Section]:
     """What was recorded, and what opens it."""
     pairs = tuple(
-        (one.kind, f"{one.label} at micro-batch {one.micro_batch_size}: {one.path}; {opened}")
-        for one in report.files
-        for opened in (_OPENED_BY[one.kind],)
+        (file.kind, f"{file.label} at micro-batch {file.micro_batch_size}: {file.path}; {opened}")
+        for file in report.files
+        for opened in (_OPENED_BY[file.kind],)
     )
     return [Section("Recorded", (Facts(pairs),))] if pairs else []
 
@@ -84,8 +84,8 @@ def _environment(report: Report, _: Look) -> list[Section]:
     if report.machine is None:
         return []
     machine = report.machine
-    known = {name: version for name, version in machine.versions.items() if version}
-    pairs = [*_devices(report, machine), *((name, version) for name, version in known.items())]
+    versions = {name: version for name, version in machine.versions.items() if version}
+    pairs = [*_devices(report, machine), *((name, version) for name, version in versions.items())]
     missing = sorted(name for name, version in machine.versions.items() if not version)
     if missing:
         pairs.append(("not installed", ", ".join(missing)))

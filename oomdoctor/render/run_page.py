@@ -110,7 +110,9 @@ def _head(report: Report) -> list[Block]:
         return [*parts, Facts(tuple(facts))] if facts else parts
     facts.insert(0, ("Steps", _stopped(report.ranks)))
     if worst.not_reached:
-        calls = ", ".join(f"{one.function}() in {one.file}:{one.line}" for one in worst.not_reached)
+        calls = ", ".join(
+            f"{call.function}() in {call.file}:{call.line}" for call in worst.not_reached
+        )
         facts.insert(1, ("Not run", f"{calls}; --steps all runs what comes after the stop"))
     if worst.oom is not None:
         facts += _ran_out(worst.oom, explained=bool(report.diagnoses))
@@ -200,7 +202,7 @@ def _is_sure(sizes: UnknownSizes | None) -> bool:
     """Whether the upper end is known, or a share was asked for."""
     if sizes is None or sizes.assumed not in _ENDS:
         return True
-    return sizes.upper_bytes is not None and all(one.bounded is not False for one in sizes.sizes)
+    return sizes.upper_bytes is not None and all(size.bounded is not False for size in sizes.sizes)
 
 
 def _device(device: RunDevice) -> str:
@@ -221,10 +223,10 @@ def _left(left_bytes: int, device: RunDevice) -> str:
     return f"{text}, less than the headroom of {format_percent(USUAL_HEADROOM)} that plan keeps"
 
 
-def _larger(found: LargerBatch) -> str:
+def _larger(batch: LargerBatch) -> str:
     return (
-        f"a micro-batch of {found.should_fit:,} instead of {found.micro_batch_size:,} should fit "
-        f"too: a row takes up to {format_bytes(found.bytes_per_row)}"
+        f"a micro-batch of {batch.should_fit:,} instead of {batch.micro_batch_size:,} should fit "
+        f"too: a row takes up to {format_bytes(batch.bytes_per_row)}"
     )
 
 
@@ -268,12 +270,14 @@ def place(where: Place) -> str:
     return f"{where.file}:{where.line} in {where.function}"
 
 
-def _sizes(found: UnknownSizes | None) -> list[Section]:
+def _sizes(unknown: UnknownSizes | None) -> list[Section]:
     """The lines whose memory depends on values that are not known, and what was tried."""
-    if found is None:
+    if unknown is None:
         return []
-    lines = [f"{_at(one)} ({one.operator}, {counted(one.count, 'time')})" for one in found.sizes]
-    return _first_lines("Sizes that depend on unknown values", lines, _tried(found))
+    lines = [
+        f"{_at(size)} ({size.operator}, {counted(size.count, 'time')})" for size in unknown.sizes
+    ]
+    return _first_lines("Sizes that depend on unknown values", lines, _tried(unknown))
 
 
 def _first_lines(title: str, lines: Sequence[str], aside: str) -> list[Section]:
@@ -285,24 +289,26 @@ def _at(size: UnknownSize) -> str:
     return f"{size.file}:{size.line}" if size.file else "the backward pass"
 
 
-def _tried(found: UnknownSizes) -> str:
-    if found.failed is not None and found.assumed == "max":
-        return f"This is with the most that they can select. With zeros it failed: {found.failed}."
-    if found.failed is not None and found.assumed == "0":
+def _tried(unknown: UnknownSizes) -> str:
+    if unknown.failed is not None and unknown.assumed == "max":
+        return (
+            f"This is with the most that they can select. With zeros it failed: {unknown.failed}."
+        )
+    if unknown.failed is not None and unknown.assumed == "0":
         return (
             "These values are taken for zero. A run with the most that they can select gave no "
-            f"answer: {found.failed}. --values half, or a number of rows, may work."
+            f"answer: {unknown.failed}. --values half, or a number of rows, may work."
         )
-    if found.upper_bytes is None:
-        taken = _TAKEN.get(found.assumed, found.assumed)
+    if unknown.upper_bytes is None:
+        taken = _TAKEN.get(unknown.assumed, unknown.assumed)
         return f"These values are taken for {taken}. With others it may need more."
-    open_ends = [_at(one) for one in found.sizes if one.bounded is False]
+    open_ends = [_at(size) for size in unknown.sizes if size.bounded is False]
     if open_ends:
         lines = ", ".join(open_ends)
         return f"No shape limits {lines}; say with --values NUMBER what to expect."
-    if found.lower_bytes == found.upper_bytes:
+    if unknown.lower_bytes == unknown.upper_bytes:
         return "The peak is the same with zeros and with the most that they can select."
-    low, high = format_bytes(found.lower_bytes), format_bytes(found.upper_bytes)
+    low, high = format_bytes(unknown.lower_bytes), format_bytes(unknown.upper_bytes)
     return (
         f"The peak is {low} to {high} reserved: from a run that takes them for zero to one with "
         "the most that they can select. --values half, or a number of rows, tells what is between."
@@ -313,8 +319,8 @@ def _unknown(ranks: tuple[RankMemory, ...]) -> list[Section]:
     """The lines that read values which no kernel computed."""
     counts: Counter[str] = Counter()
     for rank in ranks:
-        for one in rank.unknown_branches:
-            counts[f"{one.file}:{one.line}"] += one.count
+        for branch in rank.unknown_branches:
+            counts[f"{branch.file}:{branch.line}"] += branch.count
     if not counts:
         return []
     lines = [f"{place} ({counted(count, 'time')})" for place, count in counts.most_common()]
@@ -387,5 +393,5 @@ def step_grid(rank: RankMemory) -> Grid:
     }
     columns = tuple(map(blocks.figures, ("step", *sizes)))
     sized = attrgetter(*sizes.values())
-    rows = ((str(one.step), *map(format_bytes, sized(one))) for one in rank.steps_memory)
+    rows = ((str(step.step), *map(format_bytes, sized(step))) for step in rank.steps_memory)
     return Grid(columns, tuple(rows))

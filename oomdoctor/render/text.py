@@ -45,7 +45,7 @@ def escape(text: str) -> str:
 
 def readable(document: str) -> str:
     r"""A document with its control characters, except line breaks and tabs, written out."""
-    return _CONTROLS.sub(lambda found: _visible(found[0]), document)
+    return _CONTROLS.sub(lambda match: _visible(match[0]), document)
 
 
 def one_line(text: str) -> str:
@@ -95,7 +95,7 @@ def wrap_code(line: str, width: int, first: str, *, shell: bool = False) -> list
     if mark and code.strip():
         below = wrap(comment, width, f"{indent}# ", f"{indent}# ")
         return [*wrap_code(code, width, first, shell=shell), *below]
-    kept = _QUOTED.sub(lambda found: found[0].replace(" ", _NO_BREAK), line)
+    kept = _QUOTED.sub(lambda match: match[0].replace(" ", _NO_BREAK), line)
     arguments = _BETWEEN.sub(_NO_BREAK, kept)
     room, (call, opened, inside) = width - len(first) - 4, arguments.partition("(")
     if opened and _longest(arguments) > room >= _longest(inside):
@@ -158,5 +158,5 @@ def painted(text: str, color: str) -> str:
 def painted_outcome(line: str) -> str:
     """A line of progress with its outcome in color."""
     return _OUTCOME.sub(
-        lambda found: painted(found[0], tone(found[0].removeprefix("ran "))), line, 1
+        lambda match: painted(match[0], tone(match[0].removeprefix("ran "))), line, 1
     )

@@ -22,15 +22,15 @@ _REASONS = {"cancelled": "canceled"}
 
 def triage_sections(report: Report, look: Look) -> list[Section]:
     """The counts, the groups of --by, a line for each job, then warnings."""
-    found, verbose = report.triage, look.verbose
-    if found is None:
+    triage, verbose = report.triage, look.verbose
+    if triage is None:
         return []
-    sections = [Section("", (Note(_counts(found), "strong"),))]
-    if found.by is not None:
-        sections.append(Section("", (_groups(found.groups, found.by),)))
+    sections = [Section("", (Note(_counts(triage), "strong"),))]
+    if triage.by is not None:
+        sections.append(Section("", (_groups(triage.groups, triage.by),)))
         if not verbose:
             return sections
-    jobs = [one for one in found.jobs if verbose or one.outcome != "ended"]
+    jobs = [job for job in triage.jobs if verbose or job.outcome != "ended"]
     shown = jobs if verbose else jobs[:_SHOWN]
     blocks: list[Block] = [_lines(shown)] if shown else []
     if len(shown) < len(jobs):
@@ -38,15 +38,15 @@ def triage_sections(report: Report, look: Look) -> list[Section]:
     return [*sections, Section("", tuple(blocks))] if blocks else sections
 
 
-def _counts(found: Triage) -> str:
-    since = f" since {found.since}" if found.since else ""
-    text = f"{found.oom:,} of {counted(len(found.jobs), 'job')}{since} ran out of memory"
+def _counts(triage: Triage) -> str:
+    since = f" since {triage.since}" if triage.since else ""
+    text = f"{triage.oom:,} of {counted(len(triage.jobs), 'job')}{since} ran out of memory"
     rest = [
         f"{count:,} {words}"
         for count, words in (
-            (found.other, "ended for another reason"),
-            (found.unknown, "without a known reason"),
-            (found.ended, "completed or not ended"),
+            (triage.other, "ended for another reason"),
+            (triage.unknown, "without a known reason"),
+            (triage.ended, "completed or not ended"),
         )
         if count
     ]
@@ -58,13 +58,16 @@ def _groups(groups: tuple[TriageGroup, ...], by: str) -> Grid:
     return table_of(
         groups,
         (
-            (Column(by), lambda one: _REASONS.get(one.key, one.key)),
-            (figures("jobs"), lambda one: f"{one.jobs:,}"),
-            (figures("memory"), lambda one: f"{one.oom:,}"),
-            (figures("other", 3, "{} other"), lambda one: f"{one.other:,}"),
-            (figures("unknown", 4, "{} unknown"), lambda one: f"{one.unknown:,}"),
+            (Column(by), lambda group: _REASONS.get(group.key, group.key)),
+            (figures("jobs"), lambda group: f"{group.jobs:,}"),
+            (figures("memory"), lambda group: f"{group.oom:,}"),
+            (figures("other", 3, "{} other"), lambda group: f"{group.other:,}"),
+            (figures("unknown", 4, "{} unknown"), lambda group: f"{group.unknown:,}"),
             *([often] if by != "cause" else []),
-            (Column("first remedy", 2, detail="try: {}", wraps=True), lambda one: one.remedy or ""),
+            (
+                Column("first remedy", 2, detail="try: {}", wraps=True),
+                lambda group: group.remedy or "",
+            ),
         ),
     ).without_empty_columns()
 
@@ -75,29 +78,29 @@ def _most_often(group: TriageGroup) -> str:
 
 def _lines(jobs: list[TriagedJob]) -> Grid:
     cells: tuple[tuple[Column, Callable[[TriagedJob], str]], ...] = (
-        (Column("job"), lambda one: one.job or one.source),
-        (Column("user", 5), lambda one: one.user or ""),
+        (Column("job"), lambda job: job.job or job.source),
+        (Column("user", 5), lambda job: job.user or ""),
         (Column("outcome", 2, tone=True), _outcome),
-        (Column("cause"), lambda one: _REASONS.get(one.reason, one.reason)),
-        (Column("phase", 4, detail="in {}"), lambda one: one.phase or ""),
-        (Column("your line", 6), lambda one: one.where or ""),
-        (Column("remedy", 3), lambda one: one.remedy or one.why),
-        (Column("line to change", 1, wraps=True), lambda one: one.line or ""),
+        (Column("cause"), lambda job: _REASONS.get(job.reason, job.reason)),
+        (Column("phase", 4, detail="in {}"), lambda job: job.phase or ""),
+        (Column("your line", 6), lambda job: job.where or ""),
+        (Column("remedy", 3), lambda job: job.remedy or job.why),
+        (Column("line to change", 1, wraps=True), lambda job: job.line or ""),
     )
     return table_of(jobs, cells).without_empty_columns()
 
 
-def _outcome(one: TriagedJob) -> str:
-    words = {"oom": RESOURCE_WORDS[one.resource], "other": "other error", "ended": "no failure"}
-    return words.get(one.outcome, "unknown")
+def _outcome(job: TriagedJob) -> str:
+    words = {"oom": RESOURCE_WORDS[job.resource], "other": "other error", "ended": "no failure"}
+    return words.get(job.outcome, "unknown")
 
 
 def triage_rows(report: Report) -> Iterator[list[Any]]:
     """The header, then the rows. Headings are the keys in JSON."""
-    found = report.triage
-    grouped = found is not None and found.by is not None
+    triage = report.triage
+    grouped = triage is not None and triage.by is not None
     names = [field.name for field in fields(TriageGroup if grouped else TriagedJob)]
-    return record_rows(named(names), (found.groups if grouped else found.jobs) if found else ())
+    return record_rows(named(names), (triage.groups if grouped else triage.jobs) if triage else ())
 
 
 _GATHERED = (
@@ -118,7 +121,7 @@ _BEST = 3  # rungs of a job without --verbose
 def gathered_sections(report: Report, look: Look) -> list[Section]:
     """How many GPU types fit, and the best rungs of each."""
     jobs = report.gathered
-    fit = sum(any(one.surely_fits for one in job.results) for job in jobs)
+    fit = sum(any(result.surely_fits for result in job.results) for job in jobs)
     columns = (
         Column("GPU type"),
         Column("job", 6, detail="job {}"),
@@ -138,27 +141,29 @@ def gathered_sections(report: Report, look: Look) -> list[Section]:
 
 def gathered_rows(report: Report) -> Iterator[list[Any]]:
     """The header, then a row a result; a job without results has one row."""
-    results = ((job, one) for job in report.gathered for one in job.results or (None,))
+    results = ((job, result) for job in report.gathered for result in job.results or (None,))
     return record_rows(_GATHERED, results)
 
 
 def _gathered_rows(job: GatheredJob, *, verbose: bool) -> list[tuple[str, ...]]:
-    fits = [one for one in job.results if one.surely_fits]
+    fits = [result for result in job.results if result.surely_fits]
     shown = list(job.results) if verbose else (fits or list(job.results))[:_BEST]
-    rows = [_gathered_row(job, one, first=number == 0) for number, one in enumerate(shown)]
+    rows = [_gathered_row(job, result, first=number == 0) for number, result in enumerate(shown)]
     empty = (job.gpu_type, job.job, job.outcome, "", "", "", "", "", job.reason or "")
     return rows or [empty]
 
 
-def _gathered_row(job: GatheredJob, one: ProbeResult, *, first: bool) -> tuple[str, ...]:
+def _gathered_row(job: GatheredJob, result: ProbeResult, *, first: bool) -> tuple[str, ...]:
     return (
         job.gpu_type,
         job.job,
-        OUTCOME_WORDS[one.outcome],
-        one.label,
-        batch(one),
-        format_bytes(one.peak_reserved_bytes or one.peak_allocated_bytes),
+        OUTCOME_WORDS[result.outcome],
+        result.label,
+        batch(result),
+        format_bytes(result.peak_reserved_bytes or result.peak_allocated_bytes),
         format_bytes(job.usable_bytes),
-        format_rate(one.tokens_per_s),
-        (job.reason if first else None) or (one.reason if one.outcome != "fits" else None) or "",
+        format_rate(result.tokens_per_s),
+        (job.reason if first else None)
+        or (result.reason if result.outcome != "fits" else None)
+        or "",
     )

@@ -22,8 +22,8 @@ def watch_sections(report: Report, look: Look) -> list[Section]:
     sections = [_gpu(gpu, answer) for gpu in answer.gpus]
     many = len(answer.trainings) > 2 and not look.verbose
     shown = [max(answer.trainings, key=_share)] if many else answer.trainings
-    sections += [_training(one, signs=look.signs) for one in shown]
-    if not answer.gpus and not all(one.ended for one in answer.trainings):
+    sections += [_training(training, signs=look.signs) for training in shown]
+    if not answer.gpus and not all(training.ended for training in answer.trainings):
         sections.append(Section("", (Note(_NO_DRIVER),)))
     if many:
         left = len(answer.trainings) - 1
@@ -32,8 +32,10 @@ def watch_sections(report: Report, look: Look) -> list[Section]:
     return sections
 
 
-def _share(one: WatchedTraining) -> float:
-    return (one.peak_allocated_bytes or 0) / (one.capacity_bytes or one.total_bytes or 1)
+def _share(training: WatchedTraining) -> float:
+    return (training.peak_allocated_bytes or 0) / (
+        training.capacity_bytes or training.total_bytes or 1
+    )
 
 
 def _gpu(gpu: WatchedGpu, answer: WatchAnswer) -> Section:
@@ -52,11 +54,14 @@ def _gpu(gpu: WatchedGpu, answer: WatchAnswer) -> Section:
         table = table_of(
             gpu.processes,
             (
-                (figures("pid"), lambda one: str(one.pid)),
-                (Column("process"), lambda one: one.name or DASH),
-                (figures("memory"), lambda one: format_bytes(one.used_bytes)),
-                (figures("of GPU"), lambda one: share(one.used_bytes)),
-                (Column("", wraps=True), lambda one: "asked for" * (one.asked and not alone)),
+                (figures("pid"), lambda process: str(process.pid)),
+                (Column("process"), lambda process: process.name or DASH),
+                (figures("memory"), lambda process: format_bytes(process.used_bytes)),
+                (figures("of GPU"), lambda process: share(process.used_bytes)),
+                (
+                    Column("", wraps=True),
+                    lambda process: "asked for" * (process.asked and not alone),
+                ),
             ),
         )
         blocks.append(table)
@@ -73,36 +78,40 @@ def _device_trend(trend: MemoryTrend) -> str:
     return f"grows by {format_bytes(trend.per_s_bytes)} per second; " + _until(trend)
 
 
-def _training(one: WatchedTraining, *, signs: bool) -> Section:
-    rank = f", rank {one.rank} of {one.world}" if one.world > 1 and one.rank is not None else ""
-    device = f", its GPU {one.device}" if one.device else ""
-    head = f"Training {one.pid}{rank}{device}: {_state(one)}"
-    pairs = [("Command", " ".join(one.command))]
-    if one.step is not None:
-        of = f" of {one.total_steps:,}" if one.total_steps else ""
-        each = f", {format_seconds(one.step_s)} each" if one.step_s else ""
-        pairs.append(("Step", f"{one.step:,}{of}{each}"))
-        pairs.append(("Now", _sizes(one.allocated_bytes, one.reserved_bytes)))
-        pairs.append(("Peak", _peak(one)))
-        pairs.append(("Trend", _trend(one.trend, ended=one.ended)))
-        line = curve([point.peak_allocated_bytes for point in one.memory], signs=signs)
+def _training(training: WatchedTraining, *, signs: bool) -> Section:
+    rank = (
+        f", rank {training.rank} of {training.world}"
+        if training.world > 1 and training.rank is not None
+        else ""
+    )
+    device = f", its GPU {training.device}" if training.device else ""
+    head = f"Training {training.pid}{rank}{device}: {_state(training)}"
+    pairs = [("Command", " ".join(training.command))]
+    if training.step is not None:
+        of = f" of {training.total_steps:,}" if training.total_steps else ""
+        each = f", {format_seconds(training.step_s)} each" if training.step_s else ""
+        pairs.append(("Step", f"{training.step:,}{of}{each}"))
+        pairs.append(("Now", _sizes(training.allocated_bytes, training.reserved_bytes)))
+        pairs.append(("Peak", _peak(training)))
+        pairs.append(("Trend", _trend(training.trend, ended=training.ended)))
+        line = curve([point.peak_allocated_bytes for point in training.memory], signs=signs)
         pairs += [("Peaks", line)] if line else []
     pairs += [
         (_EVENTS[event.event], f"step {event.step:,}: {event.message}")
-        for event in one.events
+        for event in training.events
         if event.event in _EVENTS
     ]
     return Section(head, (Facts(tuple(pairs)),))
 
 
-def _state(one: WatchedTraining) -> str:
-    if one.ended:
+def _state(training: WatchedTraining) -> str:
+    if training.ended:
         return "has ended"
-    if one.step is None:
+    if training.step is None:
         return "runs, no step yet"
-    limit = max(_SILENT_S, _SILENT_STEPS * (one.step_s or 0.0))
-    if one.silent_s > limit:
-        return f"runs, but ended no step for {format_seconds(one.silent_s)}"
+    limit = max(_SILENT_S, _SILENT_STEPS * (training.step_s or 0.0))
+    if training.silent_s > limit:
+        return f"runs, but ended no step for {format_seconds(training.silent_s)}"
     return "runs"
 
 
@@ -110,11 +119,11 @@ def _sizes(allocated: int | None, reserved: int | None) -> str:
     return f"{format_bytes(allocated)} allocated, {format_bytes(reserved)} reserved"
 
 
-def _peak(one: WatchedTraining) -> str:
-    text = _sizes(one.peak_allocated_bytes, one.peak_reserved_bytes)
-    if one.capacity_bytes and one.peak_allocated_bytes is not None:
-        share = format_percent(one.peak_allocated_bytes / one.capacity_bytes)
-        text += f"; {share} of the {format_bytes(one.capacity_bytes)} that it can have"
+def _peak(training: WatchedTraining) -> str:
+    text = _sizes(training.peak_allocated_bytes, training.peak_reserved_bytes)
+    if training.capacity_bytes and training.peak_allocated_bytes is not None:
+        share = format_percent(training.peak_allocated_bytes / training.capacity_bytes)
+        text += f"; {share} of the {format_bytes(training.capacity_bytes)} that it can have"
     return text
 
 

@@ -22,11 +22,11 @@ def models(incomplete: str) -> list[str]:
     from oomdoctor.system.models.fetch import cached_ids
 
     ids = [name for model in catalogue.models() for name in (model.id, *model.aliases)]
-    known = list(dict.fromkeys([*cached_ids(), *ids]))
+    names = list(dict.fromkeys([*cached_ids(), *ids]))
     # The shell keeps only what starts with the typed text, so part of a name is offered as such.
-    tails = [] if "/" in incomplete else [name.rpartition("/")[2] for name in known]
-    found = _starting(incomplete, known) or _starting(incomplete, tails)
-    return found[:_MOST] + _paths(incomplete, None)
+    tails = [] if "/" in incomplete else [name.rpartition("/")[2] for name in names]
+    matching = _starting(incomplete, names) or _starting(incomplete, tails)
+    return matching[:_MOST] + _paths(incomplete, None)
 
 
 def gpus(incomplete: str) -> list[str]:
@@ -45,8 +45,8 @@ def runs(incomplete: str) -> list[str]:
     """The runs on disk, the latest first, and the cases."""
     from oomdoctor.system.store.cases import case_names
 
-    found = _runs(incomplete, probes_only=False)
-    return [*found, *_starting(incomplete, list(case_names()))][:_MOST]
+    names = _runs(incomplete, probes_only=False)
+    return [*names, *_starting(incomplete, list(case_names()))][:_MOST]
 
 
 def surveys(incomplete: str) -> list[str]:
@@ -71,10 +71,10 @@ def places(incomplete: str) -> list[str]:
 
 def one_of(words: Iterable[str]) -> Callable[[str], list[str]]:
     """What offers some fixed words."""
-    known = list(words)
+    choices = list(words)
 
     def offered(incomplete: str) -> list[str]:
-        return _starting(incomplete, known)
+        return _starting(incomplete, choices)
 
     return offered
 
@@ -104,10 +104,10 @@ def _paths(incomplete: str, suffix: str | None) -> list[str]:
     """Folders, and files with the suffix, that continue a path; hidden ones only if asked for."""
     head, slash, tail = incomplete.rpartition("/")
     try:
-        found = sorted(Path(head + slash or ".").expanduser().iterdir())
+        paths = sorted(Path(head + slash or ".").expanduser().iterdir())
     except (OSError, RuntimeError):
         return []
-    named = [path for path in found if path.name.startswith(tail)]
+    named = [path for path in paths if path.name.startswith(tail)]
     shown = [path for path in named if tail.startswith(".") or not path.name.startswith(".")]
     return [
         f"{head}{slash}{path.name}{'/' if path.is_dir() else ''}"

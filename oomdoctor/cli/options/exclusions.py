@@ -27,11 +27,11 @@ class Exclusion:
     says: str | None = None
     hint: str | None = None
 
-    def about(self, known: Mapping[str, Given]) -> tuple[str, ...]:
+    def about(self, given: Mapping[str, Given]) -> tuple[str, ...]:
         """The options that it is about."""
         if self.options != (_ALL,):
             return self.options
-        return tuple(name for name in known if name not in self.but)
+        return tuple(name for name in given if name not in self.but)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +66,15 @@ def table_of(kind: type) -> str:
 @cache
 def option_names(kind: type) -> dict[str, str]:
     """The first name of each option of a class, by field; of an argument, its word in the help."""
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for field, hint in declared_types(kind).items():
         if is_options(hint):
-            found |= option_names(hint)
+            names |= option_names(hint)
             continue
         (info,) = hint.__metadata__  # typer takes the first name as if it were a default
         word = info.default if isinstance(info.default, str) else info.metavar
-        found[field] = word.partition("/")[0]
-    return found
+        names[field] = word.partition("/")[0]
+    return names
 
 
 def given_options(options: Any, typed: Collection[str] = ()) -> dict[str, Given]:
@@ -104,13 +104,13 @@ def broken_rules(
     `filled` are the same options with what the user's files say; a rule is about what was typed.
     """
     own = given_options(options, typed)
-    known = own if filled is None else given_options(filled, typed)
+    given = own if filled is None else given_options(filled, typed)
     for rule in _rules(options):
-        if any(_is_given(term, known) for term in rule.unless):
+        if any(_is_given(term, given) for term in rule.unless):
             continue
         for term in rule.about(own):
             if _is_given(term, own):
-                yield from _break(rule, term, own, known)
+                yield from _break(rule, term, own, given)
 
 
 def _rules(options: object) -> Iterator[Exclusion]:
@@ -122,10 +122,10 @@ def _rules(options: object) -> Iterator[Exclusion]:
 
 
 def _break(
-    rule: Exclusion, term: str, own: Mapping[str, Given], known: Mapping[str, Given]
+    rule: Exclusion, term: str, own: Mapping[str, Given], given: Mapping[str, Given]
 ) -> Iterator[Broken]:
-    others = [_name(other) for other in rule.excludes if _is_given(other, known)]
-    if rule.needs and not any(_is_given(other, known) for other in rule.needs):
+    others = [_name(other) for other in rule.excludes if _is_given(other, given)]
+    if rule.needs and not any(_is_given(other, given) for other in rule.needs):
         missing = [_name(other) for other in rule.needs]
         usual, others = f"needs {' or '.join(missing)}", missing
     elif others:
@@ -136,16 +136,16 @@ def _break(
     words = {
         "value": _text(own[name].value),
         "others": " and ".join(others),
-        "values": " and ".join(_text(known[other].value) for other in others if other in known),
+        "values": " and ".join(_text(given[other].value) for other in others if other in given),
     }
     hint = None if rule.hint is None else rule.hint.format(**words)
     yield Broken(name, (rule.says or usual).format(**words), hint)
 
 
-def _is_given(term: str, known: Mapping[str, Given]) -> bool:
+def _is_given(term: str, given: Mapping[str, Given]) -> bool:
     """Whether a command line has an option, or an option with a value, as a rule names it."""
     name, _, wanted = term.partition(" ")
-    option = known.get(name)
+    option = given.get(name)
     if option is None:
         return bool((variable(name) or "").strip())  # no option of this verb, or a variable
     if not option.given or not wanted:

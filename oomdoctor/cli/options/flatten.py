@@ -28,9 +28,9 @@ def flatten(verb: Callable[..., None]) -> Callable[..., None]:
     def flat(**given: Any) -> None:
         verb(**{name: _collected(hints[name], name, given) for name in own})
 
-    found = [new for name in own for new in _parameters(name, hints[name], own[name].default)]
-    flat.__dict__["__signature__"] = inspect.Signature(sorted(found, key=_place))
-    flat.__annotations__ = {parameter.name: parameter.annotation for parameter in found}
+    parameters = [new for name in own for new in _parameters(name, hints[name], own[name].default)]
+    flat.__dict__["__signature__"] = inspect.Signature(sorted(parameters, key=_place))
+    flat.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return flat
 
 

@@ -79,12 +79,12 @@ class Started:
     def __init__(self) -> None:
         self._clock, self._at = time.monotonic(), datetime.now(UTC)
 
-    def report(self, command: str, status: Status, code: int, **found: Any) -> Report:
+    def report(self, command: str, status: Status, code: int, **fields: Any) -> Report:
         """The report of the command until now, with the fields that it `found`."""
         from oomdoctor.records.report.report import bare_report
 
         bare = bare_report(command, status, code, self._at, time.monotonic() - self._clock)
-        return replace(bare, **found)
+        return replace(bare, **fields)
 
 
 def rendered(report: Report, format: str, style: Style, *, verbose: bool) -> str:

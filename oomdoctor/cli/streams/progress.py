@@ -249,5 +249,5 @@ class Pace:
             return None
         mean, waiting = sum(self._took) / len(self._took), max(left - len(self._running), 0)
         spent = [now - began for began in list(self._running.values())]
-        rest = [max(mean - one, one * _OVERDUE) for one in spent]
+        rest = [max(mean - seconds, seconds * _OVERDUE) for seconds in spent]
         return max([(waiting * mean + sum(rest)) / self._side_by_side, *rest])

@@ -54,15 +54,15 @@ def cards_chart(report: Report) -> Chart | None:
 
 def row_of(card: CardPlan) -> Row:
     """A card with what fits on it."""
-    found = ((method, getattr(card.picks, method)) for method in METHODS)
+    picks = ((method, getattr(card.picks, method)) for method in METHODS)
     name = f"{card_name(card.name)}, {format_bytes(card.usable_bytes)} usable"
-    return Row(one_line(name), tuple((m, pick) for m, pick in found if pick and pick.fits))
+    return Row(one_line(name), tuple((m, pick) for m, pick in picks if pick and pick.fits))
 
 
 def _says(rows: Sequence[Row]) -> str:
     fastest = max(
         ((pick.tokens_per_s or 0.0, row, pick) for row in rows for _, pick in row.picks),
-        key=lambda one: one[0],
+        key=lambda pair: pair[0],
     )
     none = sum(not row.picks for row in rows)
     text = (

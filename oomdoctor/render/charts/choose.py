@@ -70,9 +70,9 @@ def chart_named(report: Report, name: str, rung: str | None = None) -> Chart:
             None,
             ExitCode.NO,
         )
-    found = kind.make(report, rung)
-    if found:
-        return found[0]
+    charts = kind.make(report, rung)
+    if charts:
+        return charts[0]
     there = [other.name for other in KINDS if other.make(report, None)]
     raise OomDoctorError(
         "no_chart",

@@ -64,7 +64,7 @@ def svg_part(chart: Chart, size: Size, number: int, styles: dict[str, str]) -> s
     name = f"chart{number}{size[0]}"
     text = _REFERENCE.sub(rf"\g<1>{name}-", text)
     text = _FILL.sub(r' style="fill: \1"', _NO_TURN.sub("", text))
-    text = _STYLE.sub(lambda found: f' class="{_class_of(found[1], styles)}"', text)
+    text = _STYLE.sub(lambda match: f' class="{_class_of(match[1], styles)}"', text)
     opening = (
         f'<svg class="chart {size}" viewBox="0 0 {WIDTHS[size]} {chart.height(size)}" role="img" '
         f"aria-label={quoteattr(f'{_title(chart)}. {chart.says}')} "
@@ -77,7 +77,7 @@ def svg(chart: Chart) -> str:
     """The chart as a file, in the colors of a light page."""
     text = _drawn_svg(chart, "wide", "light")
     told = f"<title>{escape(_title(chart))}</title><desc>{escape(chart.says)}</desc>"
-    return _SVG.sub(lambda found: found[0] + told, text, count=1)
+    return _SVG.sub(lambda match: match[0] + told, text, count=1)
 
 
 def png(chart: Chart) -> bytes:
@@ -98,7 +98,7 @@ def _drawn_svg(chart: Chart, size: Size, colors: Palette) -> str:
         face = "none" if colors == "roles" else ink("page")
         figure.savefig(target, format="svg", facecolor=face, metadata={"Date": None})
     text = with_short_paths(_METADATA.sub("", target.getvalue()))
-    return _NUMBER.sub(lambda found: f"{float(found[0]):.2f}".rstrip("0").rstrip("."), text)
+    return _NUMBER.sub(lambda match: f"{float(match[0]):.2f}".rstrip("0").rstrip("."), text)
 
 
 def _class_of(style: str, styles: dict[str, str]) -> str:
@@ -145,7 +145,7 @@ def _figure(chart: Chart, size: Size, colors: Palette) -> Iterator[Any]:
 
 def with_short_paths(text: str) -> str:
     """The SVG with each path of straight lines in as few commands as possible."""
-    return _DATA.sub(lambda found: _short(found[0]), text)
+    return _DATA.sub(lambda match: _short(match[0]), text)
 
 
 def _short(data: str) -> str:

@@ -55,9 +55,11 @@ def _points(result: ProbeResult) -> Iterator[Point]:
     name, method, guessed = one_line(result.label), result.config.method, is_estimate(result)
     spread, shown = result.tokens_per_s_spread, estimate(speed, result)
     yield Point(name, method, chosen, peak, speed, spread, shown, True, guessed)
-    for one in result.tries:
-        memory, rate, size = one.peak_bytes, one.tokens_per_s, one.micro_batch_size
-        surely_fits = one.outcome == "fits" and not one.borderline and not one.peak_is_lower_bound
+    for tried in result.tries:
+        memory, rate, size = tried.peak_bytes, tried.tokens_per_s, tried.micro_batch_size
+        surely_fits = (
+            tried.outcome == "fits" and not tried.borderline and not tried.peak_is_lower_bound
+        )
         if surely_fits and memory is not None and rate and size != chosen:
             shown = estimate(rate, result)
             yield Point(name, method, size, memory, rate, None, shown, False, guessed)
@@ -208,13 +210,13 @@ def _legend(
 ) -> None:
     there = {point.method for point in points}
     shown = [each for method, each in METHODS.items() if method in there]
-    found = [(look.handle(role, marker), word) for role, marker, word in shown]
+    entries = [(look.handle(role, marker), word) for role, marker, word in shown]
     if any(not point.chosen for point in points):
         other = look.handle("page", "o", markersize=5, markeredgecolor=ink("faint"))
-        found.append((other, "other micro-batch sizes"))
+        entries.append((other, "other micro-batch sizes"))
     if len(best) > 1:
-        found.append((look.handle("faint", "", linestyle=_DASHED, linewidth=1.5), "Pareto front"))
-    handles, words = zip(*found, strict=True)
+        entries.append((look.handle("faint", "", linestyle=_DASHED, linewidth=1.5), "Pareto front"))
+    handles, words = zip(*entries, strict=True)
     look.legend(figure, handles, words, 5 if size == "wide" else 2, height)
 
 

@@ -70,8 +70,10 @@ class Peak:
 
 def peaks_of(report: Report) -> list[Peak]:
     """The peaks that are known: of the rungs that fit, best first, and then of the others."""
-    known = [one for one in in_order(report) if one.outcome in ("fits", "oom", "host_oom")]
-    return [peak for result in known if (peak := _peak(result)) is not None]
+    with_peak = [
+        result for result in in_order(report) if result.outcome in ("fits", "oom", "host_oom")
+    ]
+    return [peak for result in with_peak if (peak := _peak(result)) is not None]
 
 
 def parts_in(peaks: Sequence[Peak]) -> list[Role]:
@@ -111,11 +113,11 @@ def peak_at(result: ProbeResult, size: int) -> int | None:
     """The peak of a rung at a micro-batch size that fits; None if it is not known exactly."""
     return next(
         (
-            one.peak_bytes
-            for one in result.tries
-            if one.micro_batch_size == size
-            and one.outcome == "fits"
-            and not one.peak_is_lower_bound
+            tried.peak_bytes
+            for tried in result.tries
+            if tried.micro_batch_size == size
+            and tried.outcome == "fits"
+            and not tried.peak_is_lower_bound
         ),
         None,
     )
@@ -128,13 +130,13 @@ def least_at_one(peaks: Sequence[Peak]) -> str | None:
     the higher peak.
     """
     fitting = {peak.label: peak.at_one for peak in peaks if peak.fits}
-    known = {label: size for label, size in fitting.items() if size is not None}
-    if len(known) < max(2, len(fitting)):
+    sizes = {label: size for label, size in fitting.items() if size is not None}
+    if len(sizes) < max(2, len(fitting)):
         return None
-    least = min(known, key=known.__getitem__)
+    least = min(sizes, key=sizes.__getitem__)
     return (
         f"At micro-batch size 1, {one_line(least)} needs the least memory, "
-        f"{format_bytes(known[least])}."
+        f"{format_bytes(sizes[least])}."
     )
 
 

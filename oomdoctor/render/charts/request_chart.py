@@ -16,12 +16,12 @@ from oomdoctor.units import format_bytes
 
 def request_chart(report: Report) -> Chart | None:
     """The chart, if a message has the size of its GPU and what was free; of GPUs of one size."""
-    found = [one for one in report.diagnoses if one.numbers.adds_up]
-    if not found:
+    whole = [diagnosis for diagnosis in report.diagnoses if diagnosis.numbers.adds_up]
+    if not whole:
         return None
-    size = found[0].numbers.capacity_bytes
-    alike = [one for one in found if one.numbers.capacity_bytes == size][:MOST]
-    bars, limit = [_bar(one) for one in alike], (size or 0, "on the GPU")
+    size = whole[0].numbers.capacity_bytes
+    alike = [diagnosis for diagnosis in whole if diagnosis.numbers.capacity_bytes == size][:MOST]
+    bars, limit = [_bar(diagnosis) for diagnosis in alike], (size or 0, "on the GPU")
     short = max((bar.total for bar in bars), default=0) - limit[0]
     held = f"What held the {format_bytes(size)} of the GPU when the request failed"
     return Chart(
@@ -41,8 +41,8 @@ def request_chart(report: Report) -> Chart | None:
     )
 
 
-def _bar(found: Diagnosis) -> Peak:
-    numbers = found.numbers
+def _bar(diagnosis: Diagnosis) -> Peak:
+    numbers = diagnosis.numbers
     others, used = numbers.other_processes_bytes, numbers.used_bytes
     tensors, cached = numbers.allocated_bytes or 0, numbers.reserved_unallocated_bytes or 0
     # Without a list of processes, the rest may be theirs.
@@ -54,6 +54,6 @@ def _bar(found: Diagnosis) -> Peak:
         "others": others or 0,
         "request": numbers.requested_bytes or 0,
     }
-    rank = "" if found.rank is None else f", rank {found.rank}"
-    label = PurePath(found.source).name + rank
-    return Peak(found.source, label, False, sum(parts.values()), tuple(parts.items()))
+    rank = "" if diagnosis.rank is None else f", rank {diagnosis.rank}"
+    label = PurePath(diagnosis.source).name + rank
+    return Peak(diagnosis.source, label, False, sum(parts.values()), tuple(parts.items()))

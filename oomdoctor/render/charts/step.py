@@ -107,14 +107,14 @@ def bands_of(report: Report, result: ProbeResult) -> Bands | None:
 def _edges(curve: MemoryCurve) -> tuple[float, ...]:
     """Where each moment begins on the axis: halfway to the one before it."""
     event = curve.event
-    between = [(one + other) / 2 for one, other in pairwise(event)]
+    between = [(left + right) / 2 for left, right in pairwise(event)]
     return (0.0, *between, float(max(curve.events, event[-1] + 1)))
 
 
 def _sizes(curve: MemoryCurve) -> dict[look.Role, tuple[int, ...]]:
     """Bytes by role; what is neither of the five is other."""
-    known = {role: curve.by_category.get(role) for role in _ROLES if role != OTHER}
-    sizes: dict[look.Role, tuple[int, ...]] = {role: own for role, own in known.items() if own}
+    by_role = {role: curve.by_category.get(role) for role in _ROLES if role != OTHER}
+    sizes: dict[look.Role, tuple[int, ...]] = {role: own for role, own in by_role.items() if own}
     rest = [
         total - sum(own[moment] for own in sizes.values())
         for moment, total in enumerate(curve.allocated_bytes)

@@ -74,7 +74,7 @@ def _chart(sweep: SweepAnswer, card: CardPlan, lines: list[SweepLine], *, folded
 
 
 def _grid(sweep: SweepAnswer, lines: Sequence[SweepLine]) -> Grid:
-    cells = ((Column(f"{one:,}", right=True), partial(_cell, one)) for one in sweep.values)
+    cells = ((Column(f"{value:,}", right=True), partial(_cell, value)) for value in sweep.values)
     return table_of(lines, ((Column("config"), lambda line: one_line(line.label)), *cells))
 
 
@@ -100,10 +100,10 @@ def _draw(
     shown = lines[: len(_ROLES)]
     head = 21 * -(-len(shown) // columns) + 30
     axes = look.axes_in(figure, size, height, left=64, right=30, head=head, foot=52)
-    known = [height_of(peak) or 0 for line in shown for peak in line.peaks]
+    heights = [height_of(peak) or 0 for line in shown for peak in line.peaks]
     axes.set_xscale("log", base=2)
     axes.set_xlim(sweep.values[0] * 0.95, sweep.values[-1] * 1.05)
-    axes.set_ylim(0, top_of(known, card.usable_bytes))
+    axes.set_ylim(0, top_of(heights, card.usable_bytes))
     handles = []
     for line, role, marker in zip(shown, _ROLES, _MARKERS, strict=False):
         points = [(peak.value, tall) for peak in line.peaks if (tall := height_of(peak))]

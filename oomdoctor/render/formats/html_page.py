@@ -98,7 +98,7 @@ def _part(part: Part, pictures: Sequence[dict[str, Any]]) -> dict[str, object]:
         "name": part.name,
         "title": part.title,
         "folded": part.folded,
-        "pictures": [one for one in pictures if one["chart"].name in part.charts],
+        "pictures": [picture for picture in pictures if picture["chart"].name in part.charts],
         "sections": [_section(section) for section in part.sections],
     }
 
@@ -159,9 +159,9 @@ def _grid(grid: Grid) -> dict[str, object]:
 def title_of(report: Report) -> str:
     """`meta-llama/Llama-3.1-8B on A100 80GB`; the command where there is no model."""
     if report.model is None:
-        logs = {found.source for found in report.diagnoses}
-        one = logs.pop() if len(logs) == 1 else ""
-        what = " ".join(report.command_line) or report.source or one
+        logs = {diagnosis.source for diagnosis in report.diagnoses}
+        source = logs.pop() if len(logs) == 1 else ""
+        what = " ".join(report.command_line) or report.source or source
         return one_line(what) or f"oomdoctor {report.command}"
     where = f" on {len(report.cards)} cards" if len(report.cards) > 1 else on_device(report)
     return one_line(f"{report.model.id}{where}")

@@ -26,4 +26,4 @@ def render(report: Report, style: Style) -> str:
 def to_json(record: object) -> str:
     """A record, or a list of them, as JSON: all keys present, null when unknown."""
     text = codec.dumps(record)
-    return _RAW_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _RAW_IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

@@ -87,8 +87,8 @@ def _of_method(
     remedies = remedies_of(report).get(method, [])
     near = ", ".join(r.label for r in rungs if r.borderline)
     if near:
-        helps = [one for one in remedies if one.change and not one.reason]
-        changed = [f"{one.label} {_change_text(one)}" for one in helps]
+        helps = [remedy for remedy in remedies if remedy.change and not remedy.reason]
+        changed = [f"{remedy.label} {_change_text(remedy)}" for remedy in helps]
         return "; ".join([f"none fits for certain; borderline: {near}", *changed]), False
     if remedies:
         return _remedy_text(remedies), False
@@ -123,7 +123,7 @@ def _best(report: Report, plus_minus: str) -> str:
         return ", ".join(filter(None, [sizes, about_speed(first, plus_minus)]))
     fitting = [result for result in report.results if result.surely_fits]
     if fitting:
-        return f"Fits: {'; '.join(f'{one.label}{_share(one, report)}' for one in fitting)}"
+        return f"Fits: {'; '.join(f'{result.label}{_share(result, report)}' for result in fitting)}"
     near = [result for result in report.results if result.borderline]
     if near:
         least = min(near, key=lambda result: result.deciding_peak_bytes() or 0)
@@ -172,32 +172,32 @@ def _across(report: Report) -> str:
 
 def _own_reach(report: Report, own: Sequence[SweepLine | SolveLine | FewestLine]) -> str:
     """How far the user's own rung goes on the cards, or with how few GPUs."""
-    found = [value for line in own if (value := _reach(line)) is not None]
-    where = "" if len(own) == 1 else f" on {len(found)} of {counted(len(own), 'card')}"
+    reached = [value for line in own if (value := _reach(line)) is not None]
+    where = "" if len(own) == 1 else f" on {len(reached)} of {counted(len(own), 'card')}"
     if report.fewest is not None:
-        best = f"on {counted(min(found, default=0), 'GPU')}{where}"
+        best = f"on {counted(min(reached, default=0), 'GPU')}{where}"
         none = f"on none of {report.fewest.low} to {report.fewest.high} GPUs"
     else:
         answer = report.sweep or report.solve
         word = SWEPT_WORDS[answer.key] if answer is not None else ""
-        best = f"up to {word} {max(found, default=0):,}{where}"
+        best = f"up to {word} {max(reached, default=0):,}{where}"
         values = f"none of {counted(len(report.sweep.values), 'value')} of " if report.sweep else ""
         none = f"at {values or 'no '}{word}"
-    if not found and all(line.reason for line in own):
+    if not reached and all(line.reason for line in own):
         return "Yours was not simulated"
-    return f"Yours fits {best if found else none}"
+    return f"Yours fits {best if reached else none}"
 
 
 def _best_reach(report: Report, lines: Sequence[SweepLine | SolveLine | FewestLine]) -> str:
     """The rung that goes furthest, or needs the fewest GPUs; empty if none fits."""
-    found = [(value, line) for line in lines if (value := _reach(line)) is not None]
-    if not found:
+    reached = [(value, line) for line in lines if (value := _reach(line)) is not None]
+    if not reached:
         return ""
     answer = report.sweep or report.solve
     if answer is None:
-        value, line = min(found, key=lambda pair: pair[0])
+        value, line = min(reached, key=lambda pair: pair[0])
         return f"Fewest GPUs: {value} x {card_name(line.card)} with {line.label}"
-    value, line = max(found, key=lambda pair: pair[0])
+    value, line = max(reached, key=lambda pair: pair[0])
     card = f" on {card_name(line.card)}" if len(report.cards) > 1 else ""
     return f"Largest {SWEPT_WORDS[answer.key]}: {value:,} with {line.label}{card}"
 
@@ -228,11 +228,11 @@ def _reach(line: SweepLine | SolveLine | FewestLine) -> int | None:
 
 def remedies_of(report: Report) -> dict[str, list[PlanRemedy]]:
     """What would make a method fit of which no rung does; only in a plan for one card."""
-    found: dict[str, list[PlanRemedy]] = {}
+    by_method: dict[str, list[PlanRemedy]] = {}
     for card in report.cards if len(report.cards) == 1 else ():
         for remedy in card.remedies:
-            found.setdefault(remedy.method, []).append(remedy)
-    return found
+            by_method.setdefault(remedy.method, []).append(remedy)
+    return by_method
 
 
 def _remedy_text(remedies: list[PlanRemedy]) -> str:

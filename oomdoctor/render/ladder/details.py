@@ -96,8 +96,10 @@ def _ranks(result: ProbeResult) -> str | None:
         return None
     if len(ranks) == 1:
         return f"rank {ranks[0].rank} ran, and stands for all {world}" if world > 1 else None
-    peaks = [one.peak_allocated_bytes for one in ranks]
-    each = ", ".join(f"rank {one.rank} {format_bytes(one.peak_allocated_bytes)}" for one in ranks)
+    peaks = [rank.peak_allocated_bytes for rank in ranks]
+    each = ", ".join(
+        f"rank {rank.rank} {format_bytes(rank.peak_allocated_bytes)}" for rank in ranks
+    )
     return f"allocated by {each}; spread {format_bytes(max(peaks) - min(peaks))}"
 
 
@@ -189,11 +191,11 @@ def _versions(versions: Mapping[str, str | None]) -> str:
 def try_table(result: ProbeResult) -> Grid:
     """Every micro-batch size that was tried."""
     cells: blocks.Cells[Try] = (
-        (blocks.figures("micro-batch"), lambda one: str(one.micro_batch_size)),
-        (Column("outcome", tone=True), lambda one: OUTCOME_WORDS[one.outcome]),
+        (blocks.figures("micro-batch"), lambda tried: str(tried.micro_batch_size)),
+        (Column("outcome", tone=True), lambda tried: OUTCOME_WORDS[tried.outcome]),
         (blocks.figures("peak", 1), _peak),
         (blocks.figures("tokens/s", 2, "{} tokens/s"), lambda o: estimate(o.tokens_per_s, result)),
-        (Column("reason", 3, wraps=True), lambda one: one.reason or ""),
+        (Column("reason", 3, wraps=True), lambda tried: tried.reason or ""),
     )
     return blocks.table_of(result.tries, cells)
 
@@ -207,7 +209,7 @@ def phase_table(measured: Measurement) -> Grid:
     rows = []
     for name, worst in measured.phases.items():
         steps = (measured.first_step.get(name), measured.steady.get(name))
-        later = (one.peak_allocated_bytes if one else None for one in steps)
+        later = (step.peak_allocated_bytes if step else None for step in steps)
         sizes = (worst.peak_allocated_bytes, worst.peak_reserved_bytes, *later)
         rows.append((name, *map(format_bytes, sizes)))
     columns = (

@@ -151,7 +151,7 @@ def _engines(report: Report) -> str:
     """Which rungs their engines ran; the others are simulated."""
     lines = report.fewest.lines if report.fewest is not None else ()
     shown = [
-        *(one.evidence for one in report.results if one.measurement is not None),
+        *(result.evidence for result in report.results if result.measurement is not None),
         *(line.evidence for line in lines if line.evidence is not None),
     ]
     sharded = report.machine is not None and report.machine.gpus > 1
@@ -189,19 +189,19 @@ def _from_cache(report: Report) -> str:
     """Since when the simulations are known, if an earlier run did some of them."""
     if report.simulations is None or not report.simulations.from_cache:
         return ""
-    known, total = report.simulations.from_cache, report.simulations.total
+    cached, total = report.simulations.from_cache, report.simulations.total
     since = (report.simulations.oldest_at or "")[:10]
-    some = "" if known == total else f"{known} of {total} simulations "
+    some = "" if cached == total else f"{cached} of {total} simulations "
     return f"; {some}from cache of {since} (--fresh simulates again)"
 
 
 def _calibrated(report: Report) -> str:
     """Which probes corrected the speeds, and on which cards if there are several."""
-    known = [(card, card.calibrated_by) for card in report.cards if card.calibrated_by]
-    if not known:
+    calibrated = [(card, card.calibrated_by) for card in report.cards if card.calibrated_by]
+    if not calibrated:
         return ""
     parts = []
-    for card, by in known:
+    for card, by in calibrated:
         run = f"run {by.run}" if by.run else "an earlier probe"
         when = f" of {by.date[:10]}" if by.date else ""
         cap = f", capped to {format_bytes(by.cap_bytes)}" if by.cap_bytes else ""
@@ -213,13 +213,13 @@ def _calibrated(report: Report) -> str:
 def _has_speeds(report: Report) -> bool:
     picks = [getattr(card.picks, name) for card in report.cards for name in METHODS]
     shown = [*report.results, *filter(None, picks)]
-    return any(one.tokens_per_s is not None for one in shown)
+    return any(result.tokens_per_s is not None for result in shown)
 
 
 def _model(model: ModelFacts) -> str:
     revision = f" at revision {model.revision}" if model.revision else ""
-    known = model.parameters is not None
-    size = f", {format_count(model.parameters)} parameters" if known else ""
+    has_count = model.parameters is not None
+    size = f", {format_count(model.parameters)} parameters" if has_count else ""
     experts = ", mixture of experts" if model.mixture_of_experts else ""
     return (
         f"{model.id}{revision}: {model.architecture}{size}{experts}, {model.task}; "

@@ -64,11 +64,11 @@ def _bins(lengths: LengthDistribution) -> Grid:
     """The histogram: how many rows have how many tokens."""
     rows = []
     low = 0
-    for found in lengths.histogram:
-        share = found.rows / lengths.rows
+    for group in lengths.histogram:
+        share = group.rows / lengths.rows
         percent = format_percent(share, 3 if 0 < share < 0.001 else 1)
-        rows.append((f"{low:,} to {found.up_to_tokens:,}", f"{found.rows:,}", percent))
-        low = found.up_to_tokens + 1
+        rows.append((f"{low:,} to {group.up_to_tokens:,}", f"{group.rows:,}", percent))
+        low = group.up_to_tokens + 1
     columns = (figures("tokens"), figures("rows"), figures("share"))
     return Grid(columns, tuple(rows))
 

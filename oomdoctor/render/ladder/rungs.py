@@ -60,17 +60,19 @@ def _lines(report: Report, rest: list[ProbeResult], _: Look) -> list[Section]:
     """
     planned, usable = is_plan(report), report.usable_bytes
     large = too_large(report)
-    missed = [one for one in rest if one.outcome in large or one.missed_by_bytes is not None]
-    others = [one for one in rest if one not in missed]
-    grid = Grid(_LINE, tuple((one.label, _why(one)) for one in others), head=False)
+    missed = [
+        result for result in rest if result.outcome in large or result.missed_by_bytes is not None
+    ]
+    others = [result for result in rest if result not in missed]
+    grid = Grid(_LINE, tuple((result.label, _why(result)) for result in others), head=False)
     not_run = _not_run(report, [grid] if others else [], others, verbose=False)
     if not missed:
         return not_run
-    lines = tuple((one.label, _misses(one, usable, planned=planned)) for one in missed)
+    lines = tuple((result.label, _misses(result, usable, planned=planned)) for result in missed)
     shown: list[Block] = [Grid(_LINE, lines, head=False)]
     if [section.blocks for section in not_run] == [(grid,)] and len(others) == 1:
-        (section,), (one,) = not_run, others
-        shown.append(Note(f"{section.title}: {one.label}, {_why(one)}", "normal"))
+        (section,), (result,) = not_run, others
+        shown.append(Note(f"{section.title}: {result.label}, {_why(result)}", "normal"))
         not_run = []
     return [Section(_too_large(report), tuple(shown), part=OTHERS), *not_run]
 
@@ -103,7 +105,9 @@ def _tables(report: Report, rest: list[ProbeResult], look: Look) -> list[Section
     sections += _not_run(
         report, [columns.table(columns.NOT_RUN, rows)[0]] if rows else [], others, verbose=True
     )
-    methods = tuple((one.name, one.text) for one in method_answers(report, look.plus_minus))
+    methods = tuple(
+        (answer.name, answer.text) for answer in method_answers(report, look.plus_minus)
+    )
     if (any(r.surely_fits for r in report.results) and len(methods) > 1) or remedies_of(report):
         sections.append(Section("Best of each method", (Facts(methods),)))
     return sections
@@ -204,7 +208,7 @@ def _tied(report: Report, results: list[ProbeResult]) -> str:
         return ""
     places = {key: number for number, key in enumerate(report.ranking, 1)}
     ranked = [result for result in in_order(report) if result.key in places]
-    spans = [[places[one.key] for one in group] for group in ties(ranked) if len(group) > 1]
+    spans = [[places[result.key] for result in group] for group in ties(ranked) if len(group) > 1]
     if not spans:
         return ""
     ranges = [f"{min(span)} {'and' if len(span) == 2 else 'to'} {max(span)}" for span in spans]
@@ -229,5 +233,5 @@ def _not_run(
 def _not_reached(report: Report) -> list[str]:
     if report.request is None or report.status == "error" or (report.cards and not report.results):
         return []
-    known = {result.label for result in report.results}
-    return [rung.label for rung in report.request.recipe.rungs if rung.label not in known]
+    reached = {result.label for result in report.results}
+    return [rung.label for rung in report.request.recipe.rungs if rung.label not in reached]

@@ -66,17 +66,18 @@ def _row(report: Report, result: ProbeResult, plus_minus: str) -> Block:
 def _read_as(training: UserTraining, *, verbose: bool) -> list[tuple[str, str]]:
     """The rung in short, so that a wrong reading is seen; if `verbose`, by which settings."""
     config = training.config
-    found = [("Read as", f"{label_of(config)}, sequence length {config.sequence_length:,}")]
+    pairs = [("Read as", f"{label_of(config)}, sequence length {config.sequence_length:,}")]
     if verbose:
         for file in training.files:
             said = [
-                f"{one.name} {one.value}" + (f" (line {one.line})" if one.line is not None else "")
-                for one in training.said
-                if one.file == file.path
+                f"{setting.name} {setting.value}"
+                + (f" (line {setting.line})" if setting.line is not None else "")
+                for setting in training.said
+                if setting.file == file.path
             ]
             if said:
-                found.append(("", f"from {PurePath(file.path).name}: {', '.join(said)}"))
-    return found
+                pairs.append(("", f"from {PurePath(file.path).name}: {', '.join(said)}"))
+    return pairs
 
 
 def _answer(report: Report) -> list[tuple[str, str]]:
@@ -89,16 +90,16 @@ def _answer(report: Report) -> list[tuple[str, str]]:
             return []
         nothing = ("Fits with", f"nothing that is known here: {yours.reason}")
         return [nothing if yours.aim == "fits" else ("Changes", yours.reason)]
-    found = []
+    pairs = []
     for number, change in enumerate(yours.changes):
         name = {"fits": "Fits with", "faster": "Faster with"}[yours.aim] if number == 0 else "or"
-        found.append((name, f"{change.change}: {_effect(change, result)}"))
+        pairs.append((name, f"{change.change}: {_effect(change, result)}"))
         lines = _lines(change.lines)
         if change.code:
             lines = "; ".join(filter(None, [lines, "the code below" if number == 0 else "code"]))
         if lines:
-            found.append(("", lines))
-    return found
+            pairs.append(("", lines))
+    return pairs
 
 
 def _code(report: Report, *, verbose: bool) -> list[Block]:
@@ -131,25 +132,25 @@ def _lines(lines: Sequence[ChangedLine]) -> str:
 
 def _taken(report: Report, training: UserTraining, *, verbose: bool) -> list[tuple[str, str]]:
     """What the rung leaves out, and what it takes from defaults."""
-    found: list[tuple[str, str]] = []
-    matter = [one for one in training.not_taken if one.matters]
-    others = [one for one in training.not_taken if not one.matters]
-    for number, one in enumerate(matter if verbose else matter[:_MOST_LISTED]):
-        found.append(("Not taken" if number == 0 else "", _left_out(one, training)))
+    pairs: list[tuple[str, str]] = []
+    matter = [setting for setting in training.not_taken if setting.matters]
+    others = [setting for setting in training.not_taken if not setting.matters]
+    for number, setting in enumerate(matter if verbose else matter[:_MOST_LISTED]):
+        pairs.append(("Not taken" if number == 0 else "", _left_out(setting, training)))
     if len(matter) > _MOST_LISTED and not verbose:
-        found.append(("", f"{len(matter) - _MOST_LISTED} more; --verbose lists them"))
+        pairs.append(("", f"{len(matter) - _MOST_LISTED} more; --verbose lists them"))
     if others:
         do = "does" if len(others) == 1 else "do"
         what = f"{counted(len(others), 'setting')} that {do} not change memory or speed"
-        names = f": {', '.join(one.name for one in others)}" if verbose else ""
-        found.append(("Not taken" if not matter else "", what + names))
+        names = f": {', '.join(setting.name for setting in others)}" if verbose else ""
+        pairs.append(("Not taken" if not matter else "", what + names))
     if training.assumed:
         texts = by_reason(training.assumed, training.config, all_of=verbose)
-        found += [("Assumed" if number == 0 else "", text) for number, text in enumerate(texts)]
+        pairs += [("Assumed" if number == 0 else "", text) for number, text in enumerate(texts)]
     for text in _padding(report, training.config):
-        known = any(name == "Assumed" for name, _ in found)
-        found.append(("" if known else "Assumed", text))
-    return found
+        named = any(name == "Assumed" for name, _ in pairs)
+        pairs.append(("" if named else "Assumed", text))
+    return pairs
 
 
 def _padding(report: Report, config: TrainConfig) -> tuple[str, ...]:
@@ -181,7 +182,7 @@ def _padding(report: Report, config: TrainConfig) -> tuple[str, ...]:
     return needs, f"add --rung {YOURS},padding=longest for a configuration with them"
 
 
-def _left_out(one: NotTaken, training: UserTraining) -> str:
-    file = f" in {PurePath(one.file).name}" if len(training.files) > 1 else ""
-    line = f" (line {one.line})" if one.line is not None else ""
-    return f"{one.name}: {one.value}{file}{line}: {one.reason}"
+def _left_out(setting: NotTaken, training: UserTraining) -> str:
+    file = f" in {PurePath(setting.file).name}" if len(training.files) > 1 else ""
+    line = f" (line {setting.line})" if setting.line is not None else ""
+    return f"{setting.name}: {setting.value}{file}{line}: {setting.reason}"

@@ -46,8 +46,8 @@ def own_time(pick: CardPick) -> str:
 
 def planned_methods(cards: Sequence[CardPlan]) -> list[str]:
     """The methods of which some card has a rung to show; all of them if none has."""
-    found = [name for name in METHODS if any(pick_of(card, name) for card in cards)]
-    return found or list(METHODS)
+    planned = [name for name in METHODS if any(pick_of(card, name) for card in cards)]
+    return planned or list(METHODS)
 
 
 class Cells:
@@ -60,7 +60,7 @@ class Cells:
         self.detail, self._currency = detail, currency
         fitting = {name: _fitting(cards, [name]) for name in METHODS}
         # By method, labels up to their first addition; the most frequent is the usual one.
-        heads = {name: [one.label.partition("+")[0] for one in fitting[name]] for name in METHODS}
+        heads = {name: [pick.label.partition("+")[0] for pick in fitting[name]] for name in METHODS}
         self.bases = {name: mode(each) for name, each in heads.items() if each}
         self._planned = planned_methods(cards)
 
@@ -122,8 +122,8 @@ class Cells:
 
 def _fits_with(card: CardPlan, method: str) -> str | None:
     """The change with which a method was simulated to fit a card; None if there is none."""
-    found = (one for one in card.remedies if one.method == method and one.basis == "simulated")
-    return next((one.change for one in found), None)
+    remedies = (one for one in card.remedies if one.method == method and one.basis == "simulated")
+    return next((remedy.change for remedy in remedies), None)
 
 
 def _fitting(cards: Sequence[CardPlan], methods: Iterable[str] = METHODS) -> list[CardPick]:
@@ -137,9 +137,9 @@ def _addition(label: str, base: str) -> str:
     head, plus, rest = label.partition("+")
     if head == base:
         return rest
-    words, known = head.split("-"), base.split("-")
-    while len(words) > 1 and known and words[0] == known[0]:
-        del words[0], known[0]
+    words, usual = head.split("-"), base.split("-")
+    while len(words) > 1 and usual and words[0] == usual[0]:
+        del words[0], usual[0]
     return "-".join(words) + plus + rest
 
 
@@ -203,7 +203,7 @@ def _names(cards: Sequence[CardPlan]) -> str:
 
 def _closest(cards: Sequence[CardPlan]) -> list[str]:
     """The card that misses by the least, if no lower bound hides what it really needs."""
-    found = [
+    misses = [
         (pick.missed_by_bytes, pick.label, card)
         for card in cards
         for name in METHODS
@@ -211,9 +211,9 @@ def _closest(cards: Sequence[CardPlan]) -> list[str]:
         and pick.missed_by_bytes is not None
         and not pick.by_formula
     ]
-    if not found:
+    if not misses:
         return []
-    missed, label, card = min(found, key=lambda one: one[0])
+    missed, label, card = min(misses, key=lambda miss: miss[0])
     return [f"Closest: {card_name(card.name)}, short by {format_bytes(missed)} for {label}."]
 
 
@@ -315,17 +315,17 @@ def _alike(first: CardPlan, card: CardPlan, tolerance: float) -> bool:
     return all(_same(pick_of(first, name), pick_of(card, name), tolerance) for name in METHODS)
 
 
-def _same(one: CardPick | None, other: CardPick | None, tolerance: float) -> bool:
-    if one is None or other is None:
-        return one is other
-    if not one.fits or not other.fits:
-        return (one.fits, one.borderline) == (other.fits, other.borderline)
-    if one.tokens_per_s is None or other.tokens_per_s is None:
-        return one.tokens_per_s == other.tokens_per_s and one.label == other.label
+def _same(pick: CardPick | None, other: CardPick | None, tolerance: float) -> bool:
+    if pick is None or other is None:
+        return pick is other
+    if not pick.fits or not other.fits:
+        return (pick.fits, pick.borderline) == (other.fits, other.borderline)
+    if pick.tokens_per_s is None or other.tokens_per_s is None:
+        return pick.tokens_per_s == other.tokens_per_s and pick.label == other.label
     if math.isinf(tolerance):
         return True
-    low, high = sorted((one.tokens_per_s, other.tokens_per_s))
-    return one.label == other.label and high <= low * (1 + tolerance)
+    low, high = sorted((pick.tokens_per_s, other.tokens_per_s))
+    return pick.label == other.label and high <= low * (1 + tolerance)
 
 
 def _note(groups: Sequence[Group], tolerance: float) -> str:

@@ -44,13 +44,15 @@ def fewest_sections(answer: FewestAnswer, cards: tuple[CardPlan, ...]) -> list[S
         one_batch = len({line.effective_batch_size for line in lines} - {None}) < 2
         rows = tuple(_fewest_row(line, one_batch=one_batch) for line in lines)
         sections.append(Section(title + _sizes(lines), (Grid(_FEWEST, rows),)))
-    found = [line for line in answer.lines if line.gpus is not None]
+    with_count = [line for line in answer.lines if line.gpus is not None]
     reasons = _reasons(line for line in answer.lines if line.gpus is None)
-    notes = ["With the next fewer GPUs, each is short by the size that is given."] if found else []
-    if len({line.effective_batch_size for line in found}) > 1:
+    notes = (
+        ["With the next fewer GPUs, each is short by the size that is given."] if with_count else []
+    )
+    if len({line.effective_batch_size for line in with_count}) > 1:
         notes.append("The effective batch size rises to the next multiple of the GPUs.")
-    simulated = [line.label for line in found if line.evidence == "predicted"]
-    if simulated and len(simulated) < len(found):
+    simulated = [line.label for line in with_count if line.evidence == "predicted"]
+    if simulated and len(simulated) < len(with_count):
         notes.append(f"Simulated: {', '.join(dict.fromkeys(simulated))}.")
     return sections + _below(reasons, notes)
 
@@ -63,14 +65,14 @@ def solve_sections(answer: SolveAnswer, cards: tuple[CardPlan, ...]) -> list[Sec
         title = f"Largest {SWEPT_WORDS[answer.key]}{_on(card)}"
         title += _sizes(lines) if answer.key != "micro_batch_size" else ""
         sections.append(Section(title, (Grid(_SOLVED, tuple(map(_solved_row, lines))),)))
-    found = [line for line in answer.lines if line.largest is not None]
+    with_value = [line for line in answer.lines if line.largest is not None]
     reasons = _reasons(
         line for line in answer.lines if line.largest is None and line.next_missed_by_bytes is None
     )
     notes = []
-    if found:
-        has_next = any(line.next_value is not None for line in found)
-        near = any(line.next_borderline for line in found)
+    if with_value:
+        has_next = any(line.next_value is not None for line in with_value)
+        near = any(line.next_borderline for line in with_value)
         after = ", and so was the next one up, which does not fit" * has_next
         notes.append(f"Each value that fits was simulated{after}{' or is borderline' * near}.")
     if answer.key == "micro_batch_size":
@@ -133,7 +135,9 @@ def _below(reasons: Sequence[str], notes: Sequence[str]) -> list[Section]:
 
 def _fewest_row(line: FewestLine, *, one_batch: bool) -> tuple[str, ...]:
     surely_none = line.gpus is None and line.fewer_missed_by_bytes is not None
-    exact = any(one.gpus == line.fewer and one.peak_device_bytes is not None for one in line.tries)
+    exact = any(
+        tried.gpus == line.fewer and tried.peak_device_bytes is not None for tried in line.tries
+    )
     return (
         line.label,
         "none" if surely_none else f"{line.gpus or DASH}",

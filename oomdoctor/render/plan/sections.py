@@ -180,12 +180,12 @@ def checked_sections(report: Report) -> list[Section]:
 
 def _checked_row(result: ProbeResult, usable: int | None) -> tuple[str, ...]:
     expected = result.predicted.deciding_peak_bytes() if result.predicted is not None else None
-    found = result.deciding_peak_bytes()
+    peak = result.deciding_peak_bytes()
     difference = DASH
-    if expected and found is not None:
-        difference = f"{(expected - found) / found:+.2%}"
+    if expected and peak is not None:
+        difference = f"{(expected - peak) / peak:+.2%}"
     verdict = ", ".join(filter(None, [OUTCOME_WORDS[result.outcome], _difference(result, usable)]))
-    sizes = map(format_bytes, (expected, found))
+    sizes = map(format_bytes, (expected, peak))
     return (result.label, batch(result), *sizes, difference, verdict)
 
 

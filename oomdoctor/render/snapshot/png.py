@@ -72,7 +72,7 @@ def columns_of(device: TimelineDevice, most: int) -> Columns:
 
 def areas(device: TimelineDevice, columns: Columns, least_bytes: float) -> list[Area]:
     """The bands, and the blocks of at least `least_bytes`, from the bottom to the top."""
-    found: list[Area] = []
+    drawn: list[Area] = []
     floor = [0] * len(columns.moments)
     for category in range(len(CATEGORIES)):
         lower = [f + r for f, r in zip(floor, _rest(device, columns, category), strict=True)]
@@ -88,10 +88,10 @@ def areas(device: TimelineDevice, columns: Columns, least_bytes: float) -> list[
             for column in range(first, after):
                 lower[column] += size
         if lower != floor:
-            found.append(Area(category, None, _outline(columns.edges, floor, lower)))
-            found += blocks
+            drawn.append(Area(category, None, _outline(columns.edges, floor, lower)))
+            drawn += blocks
         floor = lower
-    return found
+    return drawn
 
 
 def _rest(device: TimelineDevice, columns: Columns, category: int) -> list[int]:

@@ -157,7 +157,7 @@ def snapshot_sections(report: Report, look: Look) -> list[Section]:
     verbose = look.verbose
     ordered = sorted(
         report.devices,
-        key=lambda one: one.peak_allocated_bytes or one.allocated_bytes,
+        key=lambda held: held.peak_allocated_bytes or held.allocated_bytes,
         reverse=True,
     )
     sections = []
@@ -175,14 +175,14 @@ def snapshot_sections(report: Report, look: Look) -> list[Section]:
     return sections
 
 
-def _difference(found: SnapshotDifference, *, verbose: bool) -> list[Section]:
-    allocated, reserved = _change(found.allocated_bytes), _change(found.reserved_bytes)
-    verdict = f"GPU {found.index}: {allocated} allocated and {reserved} reserved at the end."
+def _difference(changed: SnapshotDifference, *, verbose: bool) -> list[Section]:
+    allocated, reserved = _change(changed.allocated_bytes), _change(changed.reserved_bytes)
+    verdict = f"GPU {changed.index}: {allocated} allocated and {reserved} reserved at the end."
     blocks: list[Block] = [Note(verdict, "strong")]
-    if found.blocks:
-        shown = found.blocks if verbose else found.blocks[:_SHOWN]
+    if changed.blocks:
+        shown = changed.blocks if verbose else changed.blocks[:_SHOWN]
         blocks.append(Grid(_COLUMNS, tuple(map(_row, shown))).without_empty_columns())
-        rest = sum(b.bytes for b in found.blocks[len(shown) :]) + found.other_blocks_bytes
+        rest = sum(b.bytes for b in changed.blocks[len(shown) :]) + changed.other_blocks_bytes
         blocks += [Note(f"Other lines: {_change(rest)}.")] if rest else []
     return [Section("", tuple(blocks))]
 
@@ -305,15 +305,18 @@ def _row(held: HeldBlocks) -> tuple[str, ...]:
 
 
 def _fragmentation(device: SnapshotDevice) -> Facts:
-    found = device.fragmentation
+    fragments = device.fragmentation
     facts = [
-        ("Free", f"{format_bytes(found.free_in_segments_bytes)} in total"),
-        ("Largest", f"{format_bytes(found.largest_free_bytes)} in one piece"),
-        ("Held open", f"{format_bytes(found.held_open_bytes)} in segments that are partly in use"),
+        ("Free", f"{format_bytes(fragments.free_in_segments_bytes)} in total"),
+        ("Largest", f"{format_bytes(fragments.largest_free_bytes)} in one piece"),
+        (
+            "Held open",
+            f"{format_bytes(fragments.held_open_bytes)} in segments that are partly in use",
+        ),
     ]
-    if found.with_expandable_segments_bytes is not None and device.peak_reserved_bytes:
-        less = device.peak_reserved_bytes - found.with_expandable_segments_bytes
-        with_them = format_bytes(found.with_expandable_segments_bytes)
+    if fragments.with_expandable_segments_bytes is not None and device.peak_reserved_bytes:
+        less = device.peak_reserved_bytes - fragments.with_expandable_segments_bytes
+        with_them = format_bytes(fragments.with_expandable_segments_bytes)
         facts.append(
             (
                 "Expandable",
@@ -354,4 +357,4 @@ def block_rows(report: Report) -> Iterator[list[Any]]:
     """The header, then the rows. Headings are the keys in JSON."""
     held_by = [(device.index, device.peak or device.at_end) for device in report.devices]
     lines = [(d.index, d) for d in report.differences] or held_by
-    return record_rows(_CSV, ((index, held) for index, one in lines for held in one.blocks))
+    return record_rows(_CSV, ((index, held) for index, line in lines for held in line.blocks))

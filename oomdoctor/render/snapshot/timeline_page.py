@@ -108,7 +108,8 @@ def _device(device: TimelineDevice, columns: _Columns) -> dict[str, object]:
         "peak": device.peak,
         "traced": device.traced,
         "failures": [
-            [one.moment, one.requested_bytes, one.free_bytes, one.stack] for one in device.failures
+            [failure.moment, failure.requested_bytes, failure.free_bytes, failure.stack]
+            for failure in device.failures
         ],
         "limit": device.limit_bytes,
         "truncated": device.truncated,
