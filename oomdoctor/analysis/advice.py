@@ -185,7 +185,7 @@ def _on_fewest(fitting: Sequence[ProbeResult], request: SurveyRequest) -> Survey
     gpus = min(result.config.world_size for result in fitting)
     there = [result for result in fitting if result.config.world_size == gpus]
     batch = there[0].config.effective_batch_size
-    rungs = tuple(Rung(one.label, one.config.with_micro_batch(AUTO)) for one in there)
+    rungs = tuple(Rung(result.label, result.config.with_micro_batch(AUTO)) for result in there)
     return replace(
         request,
         plan=replace(request.plan, fewest=None),

@@ -59,7 +59,7 @@ def _said(options: Options, without: Collection[str] = ()) -> list[str]:
     for name, value in options.items():
         if value and name not in without:
             values = [value] if isinstance(value, str | bool) else value
-            words += [word for one in values for word in (name, one) if isinstance(word, str)]
+            words += [word for item in values for word in (name, item) if isinstance(word, str)]
     return words
 
 

@@ -111,11 +111,11 @@ def percentile(counts: Counter[int], percent: int) -> int:
     Raises:
         ValueError: there are no rows.
     """
-    rank, known = -(-percent * counts.total() // 100), sorted(counts)
-    if not known:
+    rank, lengths = -(-percent * counts.total() // 100), sorted(counts)
+    if not lengths:
         raise ValueError("there are no rows")
-    seen = list(accumulate(counts[tokens] for tokens in known))
-    return known[bisect_left(seen, rank)]
+    seen = list(accumulate(counts[tokens] for tokens in lengths))
+    return lengths[bisect_left(seen, rank)]
 
 
 def histogram(buckets: Sequence[LengthBucket]) -> tuple[LengthBin, ...]:
@@ -131,11 +131,11 @@ def histogram(buckets: Sequence[LengthBucket]) -> tuple[LengthBin, ...]:
 
 def rows_above(counted: CountedRows, tokens: int) -> RowsAbove:
     """The rows longer than `tokens`, a multiple of 128 or at least the longest row."""
-    found = [bucket for bucket in counted.buckets if bucket.up_to_tokens > tokens]
+    above = [bucket for bucket in counted.buckets if bucket.up_to_tokens > tokens]
     if tokens >= counted.distribution.longest.tokens:
-        found = []
-    rows = sum(bucket.rows for bucket in found)
-    first = heapq.nsmallest(_TOLD_ROWS, (row for bucket in found for row in bucket.first_rows))
+        above = []
+    rows = sum(bucket.rows for bucket in above)
+    first = heapq.nsmallest(_TOLD_ROWS, (row for bucket in above for row in bucket.first_rows))
     return RowsAbove(rows, rows / counted.distribution.rows, tuple(first))
 
 

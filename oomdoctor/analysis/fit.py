@@ -51,15 +51,15 @@ class PeakErrors:
     def of_simulation(self, method: Method, metric: PeakMetric) -> float | None:
         """The share by which a predicted peak differs from that on the emulated GPU."""
         release = None if self.torch is None else ".".join(self.torch.split(".")[:2])
-        known = [r for r in self.records if (r.reference, r.metric) == ("emulated", metric)]
+        emulated = [r for r in self.records if (r.reference, r.metric) == ("emulated", metric)]
         kinds = (
             (method, self.compute_capability, release),
             *((method, None, release), (None, None, release), (method, None, None)),
         )
-        enough = [r for r in known if r.count >= _ENOUGH]
+        enough = [r for r in emulated if r.count >= _ENOUGH]
         best = (r for k in kinds for r in enough if (r.method, r.compute_capability, r.torch) == k)
-        found = next(best, None) or max(known, key=lambda r: r.p95, default=None)
-        return None if found is None else found.p95
+        record = next(best, None) or max(emulated, key=lambda r: r.p95, default=None)
+        return None if record is None else record.p95
 
     def of_emulation(self) -> float | None:
         """The share by which a peak on the emulated GPU differs from that on a real one."""
@@ -151,7 +151,7 @@ def smallest_card(
     `ranks`, NCCL's buffers take a part of each card. With `surely` the context is the largest that
     was observed, as it is for a prediction that is not borderline.
     """
-    for gpu in sorted(gpus, key=lambda one: (one.memory_bytes, device_total_bytes(one)[0])):
+    for gpu in sorted(gpus, key=lambda facts: (facts.memory_bytes, device_total_bytes(facts)[0])):
         too_old = least > ANY and capability_numbers(gpu.compute_capability) < least
         if gpu.vendor != vendor or shares_host_memory(gpu) or too_old:
             continue

@@ -35,7 +35,7 @@ def is_own(file: str, libraries: Collection[str] = (), script: str | None = None
         folder, _, name = path.rpartition("/")
         return "." in name or folder not in libraries
     return not _is_library(path) and not any(
-        path == one or path.startswith(f"{one.rstrip('/')}/") for one in libraries
+        path == library or path.startswith(f"{library.rstrip('/')}/") for library in libraries
     )
 
 

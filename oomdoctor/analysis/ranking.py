@@ -82,12 +82,12 @@ def ties(order: Sequence[ProbeResult]) -> list[list[ProbeResult]]:
     The fastest rung leads a group, and each whose interval overlaps the leader's belongs to it;
     the fastest of the others leads the next. Only estimates tie: a measured speed stands alone.
     """
-    left, groups = sorted(order, key=lambda one: _key(one, "throughput")), []
+    left, groups = sorted(order, key=lambda result: _key(result, "throughput")), []
     while left:
         leader = left[0]
-        group = [one for one in left if one is leader or _overlap(leader, one)]
-        groups.append([one for one in order if one in group])
-        left = [one for one in left if one not in group]
+        group = [result for result in left if result is leader or _overlap(leader, result)]
+        groups.append([result for result in order if result in group])
+        left = [result for result in left if result not in group]
     return groups
 
 
@@ -98,7 +98,8 @@ def _overlap(leader: ProbeResult, other: ProbeResult) -> bool:
     if leader.tokens_per_s is None or other.tokens_per_s is None:
         return False
     ours, theirs = (
-        (one.tokens_per_s or 0.0) * (one.tokens_per_s_spread or 0.0) for one in (leader, other)
+        (result.tokens_per_s or 0.0) * (result.tokens_per_s_spread or 0.0)
+        for result in (leader, other)
     )
     rates = _rates_of(leader)
     shared = rates is not None and rates == _rates_of(other)

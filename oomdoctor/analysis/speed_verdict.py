@@ -133,14 +133,14 @@ def speed_warnings(results: Iterable[ProbeResult], context: Context) -> list[War
         and measured.timing is not None
         and (share := _shares(measured.timing, measured, result.config, context))
     ]
-    found = []
+    warns = []
     if shares:
         highest, what = max(shares)
         most = format_percent(highest)
-        found.append(warning("time_not_believable", rungs=len(shares), share=most, what=what))
+        warns.append(warning("time_not_believable", rungs=len(shares), share=most, what=what))
     if loads := disturbing(fitting):
-        found.append(foreign_load(loads))
-    return found
+        warns.append(foreign_load(loads))
+    return warns
 
 
 def _rates(

@@ -86,7 +86,7 @@ def conclude(
         fastest_micro_batch_size=size if fitting else None,
         missed_by_bytes=missed,
         measurement=measured,
-        tries=tuple(_try(*one, context) for one in zip(samples, attempts, strict=True)),
+        tries=tuple(_try(*tried, context) for tried in zip(samples, attempts, strict=True)),
         predicted=None,
         oom=oom,
         failure=shown.failure if shown is not None else None if skip is not None else NOT_REACHED,
@@ -160,10 +160,10 @@ def _try(sample: Sample, attempt: Attempt, context: Context) -> Try:
 
 def _is_lower_bound(attempt: Attempt) -> bool:
     """Whether only the tensors were counted, because the step was simulated without a replay."""
-    found = attempt.measurement
-    if found is None or found.overhead_bytes is None:
+    measured = attempt.measurement
+    if measured is None or measured.overhead_bytes is None:
         return False
-    return found.peak_reserved_bytes is None
+    return measured.peak_reserved_bytes is None
 
 
 def _reason(attempt: Attempt) -> str | None:

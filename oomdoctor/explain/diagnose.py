@@ -46,21 +46,23 @@ def diagnose(
     shown = [i for i in incidents if not i.consequence] or list(incidents)
     if not shown:
         return (_nothing(source, facts),)
-    shown.sort(key=lambda one: (one.survived, one.look_alike is not None, one.line_number))
-    return tuple(_answer(source, one, facts, given) for one in shown)
+    shown.sort(key=lambda event: (event.survived, event.look_alike is not None, event.line_number))
+    return tuple(_answer(source, event, facts, given) for event in shown)
 
 
-def with_end(found: tuple[Diagnosis, ...], what: str, todo: str | None) -> tuple[Diagnosis, ...]:
+def with_end(
+    diagnoses: tuple[Diagnosis, ...], what: str, todo: str | None
+) -> tuple[Diagnosis, ...]:
     """The answers; if they say that nothing was found, also how the scheduler says it ended."""
-    first = found[0]
+    first = diagnoses[0]
     if first.is_oom or first.look_alike is not None:
-        return found
-    return (replace(first, verdict=f"{NOTHING_FOUND}: {what}", short_answer=todo), *found[1:])
+        return diagnoses
+    return (replace(first, verdict=f"{NOTHING_FOUND}: {what}", short_answer=todo), *diagnoses[1:])
 
 
 def exit_of(diagnoses: Sequence[Diagnosis]) -> ExitCode:
     """0 if memory ran out and that ended a run, otherwise 3."""
-    ended = any(found.is_oom and not found.survived for found in diagnoses)
+    ended = any(diagnosis.is_oom and not diagnosis.survived for diagnosis in diagnoses)
     return ExitCode.OK if ended else ExitCode.NO
 
 
@@ -115,7 +117,7 @@ def _answer(source: str, incident: Incident, facts: LogFacts, given: Given) -> D
         return replace(read, short_answer=answer.todo, verdict=told)
     facts = _with_program_of_file(incident, facts, given)
     case, assumed = _case(incident, facts, given, seen)
-    found, keys = causes(case)
+    ranked, keys = causes(case)
     helpful = choices(case) if case.beyond else []
     return replace(
         read,
@@ -123,7 +125,7 @@ def _answer(source: str, incident: Incident, facts: LogFacts, given: Given) -> D
         held_source=None if seen is None else seen.source,
         tensor=case.tensors[0] if case.tensors else None,
         tensors=case.tensors,
-        causes=found,
+        causes=ranked,
         remedies=remedies(case, keys, helpful),
         verdict=verdict(case),
         assumed=assumed,
@@ -234,8 +236,8 @@ def _with_needed_checkpointing(
     passed = incident.phase in _AFTER_FORWARD or (
         incident.phase == "forward" and re.search(_OUTPUT, near)
     )
-    known = "activation_checkpointing" in setup or not passed
-    if known or capacity is None or kept is None:
+    said = "activation_checkpointing" in setup or not passed
+    if said or capacity is None or kept is None:
         return training, assumed
     held = weights(sizes, training).size_bytes
     checkpointed = training.changed(activation_checkpointing="full")
@@ -254,7 +256,7 @@ def diagnosis_of(evidence: SnapshotEvidence) -> Diagnosis:
 
 
 def incident_of(
-    evidence: SnapshotEvidence, frames: tuple[Frame, ...] = (), **known: int | None
+    evidence: SnapshotEvidence, frames: tuple[Frame, ...] = (), **numbers: int | None
 ) -> Incident:
     """A request that a device could not meet, as if a log had told of it.
 
@@ -267,12 +269,12 @@ def incident_of(
         f"{format_bytes(oom.free_bytes)} free; {format_bytes(oom.allocated_bytes)} allocated, "
         f"{format_bytes(unallocated)} reserved but unallocated"
     )
-    step, rank = known.pop("step", None), known.pop("rank", None)
+    step, rank = numbers.pop("step", None), numbers.pop("rank", None)
     event = OomEvent(
         message=message,
         dialect="cuda_caching_allocator",
         reserved_unallocated_bytes=unallocated,
-        **{**shared(oom, OomEvent), "process_bytes": oom.reserved_bytes, **known},
+        **{**shared(oom, OomEvent), "process_bytes": oom.reserved_bytes, **numbers},
     )
     return Incident(
         event,

@@ -66,14 +66,14 @@ class SnapshotEvidence:
 
     def lines(self, category: BlockCategory | None = None) -> tuple[str, ...]:
         """The lines of code that held the most (of one category); without any, the categories."""
-        blocks = [one for one in self.oom.held.blocks if category in (None, one.category)]
-        found = tuple(
-            f"{format_bytes(one.bytes)} in {one.count:,} "
-            f"{'block' if one.count == 1 else 'blocks'}: {at}"
-            for one in blocks[:_SHOWN_LINES]
-            if (at := _at(one.where or one.library_where)) is not None
+        blocks = [block for block in self.oom.held.blocks if category in (None, block.category)]
+        texts = tuple(
+            f"{format_bytes(block.bytes)} in {block.count:,} "
+            f"{'block' if block.count == 1 else 'blocks'}: {at}"
+            for block in blocks[:_SHOWN_LINES]
+            if (at := _at(block.where or block.library_where)) is not None
         )
-        return found or (f"{self.source}: {held_text(self.held)}",)
+        return texts or (f"{self.source}: {held_text(self.held)}",)
 
 
 def held_text(held: CategoryBytes) -> str:
@@ -99,10 +99,14 @@ def matching(incident: Incident, candidates: Sequence[SnapshotEvidence]) -> Snap
         return None
     if event.requested_bytes is None:
         return candidates[0] if len(candidates) == 1 else None
-    near = [one for one in candidates if _same(one.oom.requested_bytes, event.requested_bytes)]
+    near = [
+        candidate
+        for candidate in candidates
+        if _same(candidate.oom.requested_bytes, event.requested_bytes)
+    ]
     if event.allocated_bytes is not None:  # equal ranks fail with equal requests
         wanted = event.allocated_bytes
-        near.sort(key=lambda one: abs(one.oom.allocated_bytes - wanted))
+        near.sort(key=lambda candidate: abs(candidate.oom.allocated_bytes - wanted))
     return near[0] if near else None
 
 

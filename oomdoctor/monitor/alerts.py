@@ -58,7 +58,7 @@ class Alerts:
 
     def look(self, step: int, time_s: float, reading: Reading) -> list[Alert]:
         """The alerts that a reading after a step gives reason for."""
-        found = [self._near_limit(step, reading)]
+        alerts = [self._near_limit(step, reading)]
         sizes: dict[AlertKind, int] = {
             "growth": reading.allocated_bytes,
             "larger_steps": reading.peak_allocated_bytes,
@@ -67,9 +67,9 @@ class Alerts:
         growths = {kind: self._trends[kind].add(step, size) for kind, size in sizes.items()}
         for kind, growth in growths.items():
             if growth is not None:  # what grows for the first reason makes the others grow too
-                found.append(self._growing(kind, growth, step, time_s, reading))
+                alerts.append(self._growing(kind, growth, step, time_s, reading))
                 break
-        return [alert for alert in found if alert is not None]
+        return [alert for alert in alerts if alert is not None]
 
     def _near_limit(self, step: int, reading: Reading) -> Alert | None:
         share = reading.peak_allocated_bytes / max(1, reading.capacity_bytes)

@@ -70,10 +70,10 @@ class MemoryCallback(_Callback):
             return
         if any(name.startswith(("eval_", "test_", "predict_")) for name in logs):
             return
-        found = self.memory.metrics()
-        logs.update(found)
+        metrics = self.memory.metrics()
+        logs.update(metrics)
         if state.log_history and state.log_history[-1].get("step") == state.global_step:
-            state.log_history[-1].update(found)
+            state.log_history[-1].update(metrics)
 
 
 class LightningMemoryCallback(_Callback):
@@ -102,9 +102,9 @@ class LightningMemoryCallback(_Callback):
         self._seen = trainer.global_step
         self.memory.step(trainer.global_step)
         if self._metrics and trainer.global_step % trainer.log_every_n_steps == 0:
-            found = self.memory.metrics()
-            if found:
-                module.log_dict(found, on_step=True, on_epoch=False)
+            metrics = self.memory.metrics()
+            if metrics:
+                module.log_dict(metrics, on_step=True, on_epoch=False)
 
     def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
         """The training was ended by an exception."""
@@ -140,6 +140,6 @@ def _become_first(callback: MemoryCallback) -> None:
     frame = sys._getframe(2)
     handler = frame.f_locals.get("self")
     callbacks = getattr(handler, "callbacks", None)
-    if isinstance(callbacks, list) and any(one is callback for one in callbacks):
+    if isinstance(callbacks, list) and any(other is callback for other in callbacks):
         callbacks.remove(callback)
         callbacks.insert(0, callback)

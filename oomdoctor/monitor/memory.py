@@ -111,7 +111,7 @@ class MemoryWatch:
             return {}
         fullest = max(self._readings, key=lambda r: r.peak_allocated_bytes / r.capacity_bytes)
         peak = self._peaks.get("allocated", 0)
-        found = {
+        values = {
             "oomdoctor/allocated_gib": fullest.allocated_bytes / GIB,
             "oomdoctor/reserved_gib": fullest.reserved_bytes / GIB,
             "oomdoctor/peak_allocated_gib": peak / GIB,
@@ -119,7 +119,7 @@ class MemoryWatch:
             "oomdoctor/used_share": peak / max(1, fullest.capacity_bytes),
         }
         self._peaks = {}
-        return {name: round(value, 4) for name, value in found.items()}
+        return {name: round(value, 4) for name, value in values.items()}
 
     def note(self, event: LiveEventKind, message: str = "") -> None:
         """Write an event to the live log."""
@@ -169,8 +169,8 @@ class MemoryWatch:
             self._reader = Reader()
             if self._wants_log is not False:
                 path = None if self._wants_log is True else Path(self._wants_log)
-                found = current_first(gpus())
-                self._log = LiveLog(found, path=path, total_steps=self._total_steps)
+                live_gpus = current_first(gpus())
+                self._log = LiveLog(live_gpus, path=path, total_steps=self._total_steps)
                 _tell_of_failures(weakref.ref(self))
                 if self._log.path is None:
                     _LOG.warning("oomdoctor: no live log is written: %s", self._log.why_not)
@@ -210,8 +210,8 @@ class MemoryWatch:
 
     def _write(self, reading: Reading) -> None:
         if self._log is not None:
-            known = shared(reading, LiveStep)
-            self._log.write(LiveStep(step=self._step, time_s=self._log.elapsed_s(), **known))
+            same = shared(reading, LiveStep)
+            self._log.write(LiveStep(step=self._step, time_s=self._log.elapsed_s(), **same))
 
     def _warn(self, reading: Reading) -> None:
         if self._warn_at is None:
@@ -244,10 +244,10 @@ def _tell_of_failures(watch: weakref.ref[MemoryWatch]) -> None:
     import torch
 
     def tell(device: int, requested: int, total: int, free: int) -> None:
-        one = watch()
-        if one is not None:
+        watching = watch()
+        if watching is not None:
             with suppress(Exception):  # we are inside of the allocator
-                one._on_out_of_memory(device, requested, free)
+                watching._on_out_of_memory(device, requested, free)
 
     torch._C._cuda_attach_out_of_memory_observer(tell)
 

@@ -67,8 +67,8 @@ def pinned_bytes() -> int | None:
     if read is None:
         return None
     stats = read()
-    found = stats.get("active_bytes.current", stats.get("allocated_bytes.current"))
-    return None if found is None else int(found)
+    size = stats.get("active_bytes.current", stats.get("allocated_bytes.current"))
+    return None if size is None else int(size)
 
 
 def keeper() -> Keeper | None:
@@ -78,21 +78,21 @@ def keeper() -> Keeper | None:
         containers = _containers_of(held)
         if not containers:
             return None
-        count, largest = max(containers, key=lambda one: one[0])
+        count, largest = max(containers, key=lambda counted: counted[0])
         if 2 * count < len(held):  # batches, each with some of the tensors: who keeps these?
             held = [container for _, container in containers]
             continue
-        found = _variable(largest) or _attribute_of_an_object(largest)
-        if found is not None:
-            return found
+        kept_by = _variable(largest) or _attribute_of_an_object(largest)
+        if kept_by is not None:
+            return kept_by
         held = [largest]
     return None
 
 
-def _message(growth: Growth, found: Keeper | None) -> str:
+def _message(growth: Growth, kept_by: Keeper | None) -> str:
     kept = "Something keeps pinned tensors, such as batches of a DataLoader with pin_memory=True."
-    if found is not None:
-        kept = f"`{found.name}` keeps pinned tensors: {found.file}:{found.line}."
+    if kept_by is not None:
+        kept = f"`{kept_by.name}` keeps pinned tensors: {kept_by.file}:{kept_by.line}."
     return (
         f"pinned host memory grows by {format_bytes(round(growth.bytes_per_step))} per step since "
         f"step {growth.since:,}. {kept} Let go of them once they are on the GPU."
@@ -102,21 +102,25 @@ def _message(growth: Growth, found: Keeper | None) -> str:
 def _pinned_tensors() -> list[Any]:
     import torch
 
-    found: list[Any] = []
-    for one in gc.get_objects():
-        if isinstance(one, torch.Tensor) and one.device.type == "cpu" and one.is_pinned():
-            found.append(one)
-            if len(found) >= _MOST_TENSORS:
+    tensors: list[Any] = []
+    for tracked in gc.get_objects():
+        if (
+            isinstance(tracked, torch.Tensor)
+            and tracked.device.type == "cpu"
+            and tracked.is_pinned()
+        ):
+            tensors.append(tracked)
+            if len(tensors) >= _MOST_TENSORS:
                 break
-    return found
+    return tensors
 
 
 def _containers_of(held: list[Any]) -> list[tuple[int, Any]]:
     """The containers that hold some of these objects, with the number of these."""
     counts: Counter[int] = Counter()
     containers: dict[int, Any] = {}
-    for one in held:
-        for other in gc.get_referrers(one):
+    for tensor in held:
+        for other in gc.get_referrers(tensor):
             if isinstance(other, _CONTAINERS) and other is not held:
                 counts[id(other)] += 1
                 containers[id(other)] = other
@@ -138,12 +142,19 @@ def _attribute_of_an_object(container: Any) -> Keeper | None:
     """The attribute of an object that no running function names."""
     direct = gc.get_referrers(container)
     # The attributes of an object may lie in a dictionary, which then is what refers to them.
-    indirect = [one for found in direct if type(found) is dict for one in gc.get_referrers(found)]
+    indirect = [
+        referrer
+        for holder in direct
+        if type(holder) is dict
+        for referrer in gc.get_referrers(holder)
+    ]
     for owner in (*direct, *indirect):
         name = None if isinstance(owner, _CONTAINERS) else _attribute(owner, container)
         if name is None:
             continue
-        codes = [one.__code__ for one in vars(type(owner)).values() if isfunction(one)]
+        codes = [
+            function.__code__ for function in vars(type(owner)).values() if isfunction(function)
+        ]
         if codes:
             shown = f"{type(owner).__name__}.{name}"
             return _filled(shown, codes, codes[0].co_firstlineno)
@@ -160,7 +171,7 @@ def _attribute(owner: Any, container: Any) -> str | None:
 
 def _frames() -> list[FrameType]:
     """The frames of all threads, innermost first, without our own; modules are the outermost."""
-    found = []
+    frames = []
     here = threading.get_ident()
     for thread, innermost in sys._current_frames().items():
         # Our own frame is not named: it would refer to itself, and keep what the others refer to.
@@ -168,22 +179,22 @@ def _frames() -> list[FrameType]:
         del innermost
         while frame is not None:
             if _OWN not in frame.f_code.co_filename:
-                found.append(frame)
+                frames.append(frame)
             frame = frame.f_back
-    return found
+    return frames
 
 
 def _filled(name: str, codes: Sequence[CodeType], now: int) -> Keeper:
     """The first line that fills the variable; the line that runs now if none shows."""
     file = codes[0].co_filename
-    known = [line for code in codes for *_, line in code.co_lines() if line is not None]
-    lines = range(min(known, default=1), max(known, default=1) + 1)
+    numbers = [line for code in codes for *_, line in code.co_lines() if line is not None]
+    lines = range(min(numbers, default=1), max(numbers, default=1) + 1)
     filling = re.compile(
         rf"\b{re.escape(name.rpartition('.')[2])}\b\s*"
         r"(?:\.(?:append|extend|add|insert|appendleft)\(|\[[^\]]*\]\s*=[^=]|\+=)"
     )
-    found = next((at for at in lines if filling.search(linecache.getline(file, at))), now)
-    return Keeper(name, file, found)
+    filled_at = next((at for at in lines if filling.search(linecache.getline(file, at))), now)
+    return Keeper(name, file, filled_at)
 
 
 def is_copied(frame: FrameType) -> bool:
@@ -200,6 +211,6 @@ def drop_copies(frame: FrameType, values: Any) -> None:
 def variables(frame: FrameType) -> dict[str, Any]:
     """The variables of a frame by name."""
     values = frame.f_locals
-    found = dict(values)
+    own = dict(values)
     drop_copies(frame, values)
-    return found
+    return own

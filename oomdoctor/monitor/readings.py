@@ -67,14 +67,14 @@ class Reader:
         """The devices on which this process has memory; the next step begins now."""
         import torch
 
-        found = []
+        now = []
         for device in range(torch.cuda.device_count()):
             stats = _stats(device)
             if not stats or not stats["reserved_bytes"]["all"]["peak"]:
                 continue
-            found.append(self._reading(device, stats))
+            now.append(self._reading(device, stats))
             _begin_step(device, stats)
-        return found
+        return now
 
     def _reading(self, device: int, stats: Stats) -> Reading:
         allocated, reserved = (int(stats[name]["all"]["current"]) for name in _SERIES)
@@ -136,22 +136,22 @@ def device_facts(device: int) -> dict[str, Any]:
     """What the device is. `uuid` is spelled as the driver does; None before torch 2.4."""
     import torch
 
-    found = torch.cuda.get_device_properties(device)
-    uuid = getattr(found, "uuid", None)
+    properties = torch.cuda.get_device_properties(device)
+    uuid = getattr(properties, "uuid", None)
     return {
-        "name": found.name,
+        "name": properties.name,
         "uuid": None if uuid is None else f"GPU-{uuid}",
-        "total_bytes": int(found.total_memory),
-        "capability": f"{found.major}.{found.minor}",
+        "total_bytes": int(properties.total_memory),
+        "capability": f"{properties.major}.{properties.minor}",
     }
 
 
-def current_first(found: tuple[LiveGpu, ...]) -> tuple[LiveGpu, ...]:
+def current_first(live_gpus: tuple[LiveGpu, ...]) -> tuple[LiveGpu, ...]:
     """The devices, the current one first."""
     import torch
 
     here = torch.cuda.current_device()
-    return tuple(sorted(found, key=lambda gpu: gpu.index != here))
+    return tuple(sorted(live_gpus, key=lambda gpu: gpu.index != here))
 
 
 def _stats(device: int) -> Stats:
@@ -159,10 +159,10 @@ def _stats(device: int) -> Stats:
 
     read = _raw.get("_cuda_memoryStats", torch._C._cuda_memoryStats)
     try:
-        found: Stats = read(device)
+        stats: Stats = read(device)
     except RuntimeError:  # nothing was allocated on this device yet
         return {}
-    return found
+    return stats
 
 
 def _begin_step(device: int, stats: Stats) -> None:
@@ -210,11 +210,11 @@ def _resetting(function: Callable[..., Any]) -> Callable[..., Any]:
 def _reading(function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
     def read(device: int, *args: Any) -> Any:
-        found = function(device, *args)
+        stats = function(device, *args)
         for (name, pool), peak in _scripts.get(device, {}).items():
-            values = found.get(name, {}).get(pool)
+            values = stats.get(name, {}).get(pool)
             if isinstance(values, dict) and "peak" in values:
                 values["peak"] = max(values["peak"], peak)
-        return found
+        return stats
 
     return read

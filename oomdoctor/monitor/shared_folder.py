@@ -14,8 +14,8 @@ ASKED = "watch.json"
 
 def asked(folder: Path) -> dict[str, Any]:
     """What the parent asks for: `steps` is "steady", "all" or a number of optimizer steps."""
-    found: dict[str, Any] = json.loads((folder / ASKED).read_text(encoding="utf-8"))
-    return found
+    document: dict[str, Any] = json.loads((folder / ASKED).read_text(encoding="utf-8"))
+    return document
 
 
 def replace_file(path: Path, text: str) -> None:

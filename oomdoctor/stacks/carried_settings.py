@@ -19,55 +19,56 @@ OPTIONS = frozenset({"learning_rate", "epochs", "output_dir"})
 def beside_of(values: Mapping[str, object], program: FormatName, objective: str) -> Named:
     """The settings of a file by their keys, each with its name there and its value."""
     told = dict(flat(values))
-    found: Named = {}
-    for one in BESIDE:
-        name = BY_NAME[program].name_of(one)
-        value = None if name is None else one.value(told.get(name))
-        if name is not None and value is not None and one.objective in (None, objective):
-            found[one.key] = (name, value)
-    return _warmed_up(found, told)
+    named: Named = {}
+    for setting in BESIDE:
+        name = BY_NAME[program].name_of(setting)
+        value = None if name is None else setting.value(told.get(name))
+        if name is not None and value is not None and setting.objective in (None, objective):
+            named[setting.key] = (name, value)
+    return _warmed_up(named, told)
 
 
-def _warmed_up(found: Named, told: Mapping[str, object]) -> Named:
+def _warmed_up(named: Named, told: Mapping[str, object]) -> Named:
     """With the warm-up as a number of steps or as a share of them, whichever its name."""
-    share = found.get("warmup_ratio")
+    share = named.get("warmup_ratio")
     older = told.get("warmup_ratio")  # of transformers 4
     if isinstance(older, int | float) and (share is None or share[0] != "warmup_ratio"):
-        found["warmup_ratio"] = ("warmup_ratio", older)
-    name, steps = found.get("warmup_steps", ("", 0))
+        named["warmup_ratio"] = ("warmup_ratio", older)
+    name, steps = named.get("warmup_steps", ("", 0))
     if isinstance(steps, float) and 0 < steps < 1:
-        del found["warmup_steps"]
-        found["warmup_ratio"] = (name, steps)
-    elif "warmup_ratio" in found and found["warmup_ratio"][0] == "warmup_steps":
-        del found["warmup_ratio"]
-    return found
+        del named["warmup_steps"]
+        named["warmup_ratio"] = (name, steps)
+    elif "warmup_ratio" in named and named["warmup_ratio"][0] == "warmup_steps":
+        del named["warmup_ratio"]
+    return named
 
 
 def carried(rung: StackRung, target: FormatName) -> dict[str, Scalar]:
     """What a target can say of the settings that the rung brings along, by its own names."""
-    found: dict[str, Scalar] = {}
-    for one in BESIDE:
-        name, value = BY_NAME[target].name_of(one), rung.beside.get(one.key)
-        if name is None or value is None or (target == "pytorch" and one.key not in OPTIONS):
+    named: dict[str, Scalar] = {}
+    for setting in BESIDE:
+        name, value = BY_NAME[target].name_of(setting), rung.beside.get(setting.key)
+        if name is None or value is None or (target == "pytorch" and setting.key not in OPTIONS):
             continue
-        whole = one.key == "epochs" and BY_NAME[target].whole_epochs
+        whole = setting.key == "epochs" and BY_NAME[target].whole_epochs
         if not whole or value == int(float(value)):
-            found[name] = value
-    return found
+            named[name] = value
+    return named
 
 
 def not_carried(rung: StackRung, target: FormatName) -> frozenset[str]:
     """The keys that a target cannot say."""
     held = carried(rung, target)
-    names = {one.key: BY_NAME[target].name_of(one) for one in BESIDE}
+    names = {setting.key: BY_NAME[target].name_of(setting) for setting in BESIDE}
     return frozenset(key for key in rung.beside if names[key] not in held)
 
 
 def with_carried(settings: Mapping[str, object], rung: StackRung, target: FormatName) -> Settings:
     """The settings of a file, where those of the user replace the examples."""
-    found: Settings = {
-        key: dict(one) if isinstance(one, dict) else one for key, one in settings.items()
+    named: Settings = {
+        key: dict(setting) if isinstance(setting, dict) else setting
+        for key, setting in settings.items()
     }
     for name, value in carried(rung, target).items():
-        put(found, name, value)
-    return found
+        put(named, name, value)
+    return named

@@ -19,18 +19,18 @@ def engine_settings(config: TrainConfig, gradient_bytes: int) -> dict[str, objec
     """
     if config.sharding == "none":
         return {}
-    found: dict[str, object] = {}
+    settings: dict[str, object] = {}
     if config.sync_each_batch:
-        found["accelerator_config"] = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
+        settings["accelerator_config"] = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
     if config.sharding == "ddp" and config.bucket_elements:
-        found["ddp_bucket_cap_mb"] = max(1, config.bucket_elements * gradient_bytes // _MIB)
+        settings["ddp_bucket_cap_mb"] = max(1, config.bucket_elements * gradient_bytes // _MIB)
     if is_fsdp(config):
-        found |= {"fsdp": fsdp_word(config), "fsdp_config": fsdp_settings(config)}
+        settings |= {"fsdp": fsdp_word(config), "fsdp_config": fsdp_settings(config)}
         if config.offload == "parameters":
-            found["ddp_backend"] = "cuda:nccl,cpu:gloo"  # gradients are clipped on the host
+            settings["ddp_backend"] = "cuda:nccl,cpu:gloo"  # gradients are clipped on the host
     if is_zero(config):
-        found["deepspeed"] = zero_settings(config)
-    return found
+        settings["deepspeed"] = zero_settings(config)
+    return settings
 
 
 def fsdp_word(config: TrainConfig) -> str:

@@ -157,8 +157,8 @@ def only(key: str, value: object) -> PartialConfig:
 
 def picked(values: Mapping[str, object], keys: Iterable[str]) -> PartialConfig:
     """The values of these keys that are known, in the order of the keys."""
-    found = {key: values[key] for key in keys if values.get(key) is not None}
-    return cast("PartialConfig", found)
+    chosen = {key: values[key] for key in keys if values.get(key) is not None}
+    return cast("PartialConfig", chosen)
 
 
 def without(values: _T, keys: Iterable[str]) -> _T:

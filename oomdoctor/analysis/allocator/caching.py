@@ -60,16 +60,16 @@ class CachingAllocator:
 
     def _pools_of(self, stream: int) -> tuple[Pool, Pool]:
         """The small and the large pool of a stream; 0 is the default stream."""
-        found = self._pools.get(stream)
-        if found is None:
+        pools = self._pools.get(stream)
+        if pools is None:
             settings = self.settings
             rule, page = settings.equal_blocks, settings.large_segment_bytes
             keep = MIN_BLOCK - 1 if settings.expandable_segments else SMALL_LIMIT
-            found = self._pools[stream] = (
+            pools = self._pools[stream] = (
                 Pool(small=True, keep=MIN_BLOCK - 1, page=SMALL_SEGMENT, rule=rule),
                 Pool(small=False, keep=keep, page=page, rule=rule),
             )
-        return found
+        return pools
 
     @property
     def capacity_bytes(self) -> int | None:
@@ -93,15 +93,15 @@ class CachingAllocator:
         rounded = round_size(size, self._divisions) if self._divisions else (size + 511) & -512
         small, large = self._pools_of(stream) if stream else (self._small, self._large)
         pool = small if rounded <= SMALL_LIMIT else large
-        found = self._cached(pool, rounded)
-        if found is None:
-            found = self._obtain(pool, rounded, size)
-        if found.size - rounded > pool.keep and rounded < self._split_below:
-            rest = found.cut(rounded)
-            rest.swap_numbers(found)  # the rest is the old object, what is allocated a new one
+        piece = self._cached(pool, rounded)
+        if piece is None:
+            piece = self._obtain(pool, rounded, size)
+        if piece.size - rounded > pool.keep and rounded < self._split_below:
+            rest = piece.cut(rounded)
+            rest.swap_numbers(piece)  # the rest is the old object, what is allocated a new one
             pool.add(rest)
-        self._live[block] = found
-        allocated = self.allocated_bytes = self.allocated_bytes + found.size
+        self._live[block] = piece
+        allocated = self.allocated_bytes = self.allocated_bytes + piece.size
         if allocated > self.peak_allocated_bytes:
             self.peak_allocated_bytes = allocated
 
@@ -162,10 +162,10 @@ class CachingAllocator:
             return None
         if self.settings.expandable_segments:
             at = preferred(pool, at)
-        found = pool.blocks[at]
-        if size < self._max_split <= found.size:
+        smallest = pool.blocks[at]
+        if size < self._max_split <= smallest.size:
             return None  # reserved for large requests
-        if size >= self._max_split and found.size >= size + self._max_excess:
+        if size >= self._max_split and smallest.size >= size + self._max_excess:
             return None  # too much would be wasted
         return pool.taken(at)
 

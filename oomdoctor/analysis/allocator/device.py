@@ -52,7 +52,7 @@ class AddressSpace:
 
     def place(self, size: int) -> int:
         """The address of a new segment."""
-        numbers = [found[-1] for hole, found in self._open.items() if hole >= size]
+        numbers = [numbers_of[-1] for hole, numbers_of in self._open.items() if hole >= size]
         chunk = self._chunks[max(numbers)] if numbers else self._new_chunk(size)
         self._close(chunk)
         at = next(i for i, (first, end) in enumerate(chunk.holes) if end - first >= size)
@@ -91,9 +91,9 @@ class AddressSpace:
     def _close(self, chunk: Chunk) -> None:
         hole = chunk.largest_hole
         if hole:
-            found = self._open[hole]
-            del found[bisect_left(found, chunk.number)]
-            if not found:
+            alike = self._open[hole]
+            del alike[bisect_left(alike, chunk.number)]
+            if not alike:
                 del self._open[hole]
 
     def _reopen(self, chunk: Chunk) -> None:

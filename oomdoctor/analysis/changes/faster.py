@@ -18,12 +18,12 @@ def to_run(config: TrainConfig) -> tuple[ChangeSet, ...]:
     """What may run where the rung does not, because a package is missing here."""
     loss = _of(config, "the usual loss", loss="default")
     attention = _of(config, "SDPA attention", attention="sdpa")
-    found = [loss] if config.loss != "default" else []
-    found += [attention] if config.attention not in ("sdpa", "eager") else []
+    sets = [loss] if config.loss != "default" else []
+    sets += [attention] if config.attention not in ("sdpa", "eager") else []
     both = replace(config, loss="default", attention="sdpa")
-    if len(found) == 2:
-        found.append(ChangeSet((*loss.changes, *attention.changes), (0, 0), both))
-    return _possible(found, config)
+    if len(sets) == 2:
+        sets.append(ChangeSet((*loss.changes, *attention.changes), (0, 0), both))
+    return _possible(sets, config)
 
 
 def to_speed_up(config: TrainConfig) -> tuple[ChangeSet, ...]:
@@ -69,10 +69,10 @@ def _of(config: TrainConfig, words: str, **settings: Any) -> ChangeSet:
     return ChangeSet((change,), (0,), replace(config, **settings))
 
 
-def _possible(found: Iterable[ChangeSet], config: TrainConfig) -> tuple[ChangeSet, ...]:
+def _possible(sets: Iterable[ChangeSet], config: TrainConfig) -> tuple[ChangeSet, ...]:
     """Those that change something and do not contradict themselves, each once."""
     kept: dict[str, ChangeSet] = {}
-    for one in found:
-        if one.config != config and not config_faults(one.config):
-            kept.setdefault(one.config.key(), one)
+    for changes in sets:
+        if changes.config != config and not config_faults(changes.config):
+            kept.setdefault(changes.config.key(), changes)
     return tuple(kept.values())

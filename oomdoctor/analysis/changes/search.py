@@ -102,10 +102,10 @@ def why_nothing_fits(answer: Answer, usable_bytes: int) -> str:
     if not answer.complete:
         return "the search was interrupted"
     if answer.nearest is not None:
-        one, verdict = answer.nearest
+        nearest, verdict = answer.nearest
         needs = verdict.needs_bytes or 0
         short = format_bytes(needs - usable_bytes)
-        return f"{one.words} needs the least, {format_bytes(needs)}, short by {short}"
+        return f"{nearest.words} needs the least, {format_bytes(needs)}, short by {short}"
     if answer.least_bytes is not None:
         short = format_bytes(answer.least_bytes - usable_bytes)
         needed = format_bytes(answer.least_bytes)
@@ -147,10 +147,10 @@ class Search:
 
     def answer(self) -> Answer:
         """Search tier by tier."""
-        found: list[Judged] = []
+        fitting: list[Judged] = []
         for tier in self.tiers:
-            found = self._of_tier(Lattice(self.base, tier, self.offers, self.adapt))
-            if found or self._stopped:
+            fitting = self._of_tier(Lattice(self.base, tier, self.offers, self.adapt))
+            if fitting or self._stopped:
                 break
             if tier == Tier.SAME and tier != self.tiers[-1]:
                 # If not even these fit, they rule out most sets of all tiers at once.
@@ -159,12 +159,12 @@ class Search:
         judged = tuple(pair for pair in self._judged.values() if pair[0].changes)
         sized = [pair for pair in judged if pair[1].needs_bytes is not None]
         nearest = min(sized, key=lambda pair: pair[1].needs_bytes or 0, default=None)
-        if not found:
+        if not fitting:
             near = (pair for pair in judged if pair[1].outcome == "borderline")
             usable = self.judge.usable_bytes
-            found = [pair for pair in near if (pair[1].needs_bytes or 0) <= usable][:1]
+            fitting = [pair for pair in near if (pair[1].needs_bytes or 0) <= usable][:1]
         return Answer(
-            tuple(found), judged, nearest, self._unsupported, self._least, not self._stopped
+            tuple(fitting), judged, nearest, self._unsupported, self._least, not self._stopped
         )
 
     def _of_tier(self, lattice: Lattice) -> list[Judged]:
@@ -176,20 +176,22 @@ class Search:
 
     def _alone(self, lattice: Lattice) -> list[Judged]:
         """Single changes that fit, the cheapest first, until as many are known as wanted."""
-        found: list[Judged] = []
+        fitting: list[Judged] = []
         waiting = list(filter(None, map(self._open, lattice.singles())))
-        while waiting and len(found) < self.wanted and not self._stopped:
+        while waiting and len(fitting) < self.wanted and not self._stopped:
             now, waiting = waiting[:_AT_ONCE], waiting[_AT_ONCE:]
-            self._ask([one for steps in now for one in steps])
+            self._ask([changes for steps in now for changes in steps])
             for steps in now:
-                found += [self._judged[one.config] for one in filter(self._fits, steps)][:1]
-        return found[: self.wanted]
+                fitting += [self._judged[changes.config] for changes in filter(self._fits, steps)][
+                    :1
+                ]
+        return fitting[: self.wanted]
 
     def _any(self, lattice: Lattice) -> ChangeSet | None:
         """A set of the tier that fits: everything together, otherwise any that is not ruled out."""
         now = self._fronts(lattice)
         everything = lattice.without(frozenset(self._unsupported)).all(self._ruled_out)
-        waiting = (one for found in everything for one in self._open([found]))
+        waiting = (changes for found in everything for changes in self._open([found]))
         while True:
             fitting = next(filter(self._fits, now), None)
             now = [] if fitting or self._stopped else list(islice(waiting, _AT_ONCE))
@@ -207,48 +209,51 @@ class Search:
                 return fronts
         return []
 
-    def _cheapest(self, lattice: Lattice, found: ChangeSet) -> Judged:
+    def _cheapest(self, lattice: Lattice, chosen: ChangeSet) -> Judged:
         """The set without what it does not need: the dearest changes are dropped first.
 
         A change is as dear as the cheapest one that it can be replaced with.
         """
-        for change in sorted(found.changes, key=lattice.cheapest_place, reverse=True):
-            tries = lattice.milder(found, change.group)
-            alike = all(_recorded(one.config) == _recorded(found.config) for one in tries)
-            for batch in [tries] if alike else [[one] for one in tries]:
+        for change in sorted(chosen.changes, key=lattice.cheapest_place, reverse=True):
+            tries = lattice.milder(chosen, change.group)
+            alike = all(_recorded(milder.config) == _recorded(chosen.config) for milder in tries)
+            for batch in [tries] if alike else [[milder] for milder in tries]:
                 self._ask(self._open(batch))
                 if (fitting := next(filter(self._fits, batch), None)) is not None:
-                    found = fitting
+                    chosen = fitting
                     break
-        return self._judged[found.config]
+        return self._judged[chosen.config]
 
     def _open(self, sets: Sequence[ChangeSet]) -> list[ChangeSet]:
         """Those that were not judged and are not ruled out."""
         return [
-            one
-            for one in sets
-            if one.config not in self._judged
-            and not one.keys & self._unsupported.keys()
-            and not self._ruled_out(one)
+            changes
+            for changes in sets
+            if changes.config not in self._judged
+            and not changes.keys & self._unsupported.keys()
+            and not self._ruled_out(changes)
         ]
 
-    def _fits(self, found: ChangeSet) -> bool:
-        judged = self._judged.get(found.config)
+    def _fits(self, changes: ChangeSet) -> bool:
+        judged = self._judged.get(changes.config)
         return judged is not None and judged[1].outcome == "fits"
 
     def _ask(self, sets: Sequence[ChangeSet]) -> None:
         """Judge sets. If one is not supported, find the change that is to blame."""
-        asked = list({one.config: one for one in sets}.values())
+        asked = list({changes.config: changes for changes in sets}.values())
         if not asked or self._stopped:
             return
-        for one, verdict in zip(asked, self.judge.judge(asked), strict=True):
+        for changes, verdict in zip(asked, self.judge.judge(asked), strict=True):
             if verdict is None:
                 self._stopped = True
             else:
-                self._judged[one.config] = one, verdict
-        for one in asked:
-            if one.config in self._judged and self._judged[one.config][1].outcome == "unsupported":
-                self._blame(one)
+                self._judged[changes.config] = changes, verdict
+        for changes in asked:
+            if (
+                changes.config in self._judged
+                and self._judged[changes.config][1].outcome == "unsupported"
+            ):
+                self._blame(changes)
 
     def _blame(self, refused: ChangeSet) -> None:
         """Learn which change of a set that is not supported is the reason, if one alone is."""
@@ -256,65 +261,65 @@ class Search:
             (change,) = refused.changes
             self._unsupported[change.key] = self._judged[refused.config][1].reason or ""
             return
-        known = {
+        innocent = {
             change.key
-            for one, verdict in self._judged.values()
+            for judged, verdict in self._judged.values()
             if verdict.outcome != "unsupported"
-            for change in one.changes
+            for change in judged.changes
         }
         for change in refused.changes:
-            if change.key in known or change.key in self._unsupported:
+            if change.key in innocent or change.key in self._unsupported:
                 continue
             lattice = Lattice(self.base, change.tier, self.offers, self.adapt)
             alone = [steps[-1] for steps in lattice.singles() if steps[-1].changes == (change,)]
-            self._ask([one for one in alone if one.config not in self._judged])
+            self._ask([changes for changes in alone if changes.config not in self._judged])
 
-    def _ruled_out(self, found: ChangeSet) -> bool:
+    def _ruled_out(self, changes: ChangeSet) -> bool:
         """Whether a set certainly needs more than there is."""
         usable = self.judge.usable_bytes
-        least = self.judge.least_bytes(found.config)
+        least = self.judge.least_bytes(changes.config)
         if least > usable:
             self._least = least if self._least is None else min(least, self._least)
             return True
         for other, verdict in self._judged.values():
-            same = found.config.allocator == other.config.allocator
+            same = changes.config.allocator == other.config.allocator
             near = verdict.outcome == "borderline" and same
-            if near and self.judge.needs_more(found.config, other.config):
+            if near and self.judge.needs_more(changes.config, other.config):
                 return True  # it is borderline at best
             if verdict.outcome != "short":
                 continue
-            alike = replace(found.config, allocator=other.config.allocator)
+            alike = replace(changes.config, allocator=other.config.allocator)
             if (verdict.tensors_bytes or 0) > usable and self.judge.needs_more(alike, other.config):
                 return True
-            if at_least(found, other, verdict) > usable:
+            if at_least(changes, other, verdict) > usable:
                 return True
         return False
 
 
-def at_least(found: ChangeSet, other: ChangeSet, verdict: Verdict) -> int:
+def at_least(changes: ChangeSet, other: ChangeSet, verdict: Verdict) -> int:
     """What a set needs at least, if another one with some of its changes needs what was judged.
 
     Nothing but the parts that the other changes free can be smaller; temporaries, and what the
     allocator holds beyond tensors, may be gone. 0 if the other one has more changes.
     """
     parts = verdict.parts
-    if parts is None or not other.keys <= found.keys:
+    if parts is None or not other.keys <= changes.keys:
         return 0
     left: dict[str, int] = {name: getattr(parts, f"{name}_bytes") for name in _PARTS}
     grows = 1.0
-    for change in found.changes:
+    for change in changes.changes:
         if change.group == "batch" and change.tier == Tier.SAME:
-            now, before = found.config.micro_batch_size, other.config.micro_batch_size
-            known = isinstance(now, int) and isinstance(before, int)
-            grows *= min(1.0, int(now) / int(before)) if known else 0.0
+            now, before = changes.config.micro_batch_size, other.config.micro_batch_size
+            are_sizes = isinstance(now, int) and isinstance(before, int)
+            grows *= min(1.0, int(now) / int(before)) if are_sizes else 0.0
         elif change.group == "length":
-            shorter = found.config.sequence_length / other.config.sequence_length
+            shorter = changes.config.sequence_length / other.config.sequence_length
             grows *= min(1.0, shorter * shorter)
         elif change.key not in other.keys:
             left |= dict.fromkeys(change.frees, 0)
             if "logits" in change.frees and not parts.logits_bytes:
                 left["activations"] = 0  # some engines count logits there
-    if found.config.accumulation_steps() == 1 and other.config.accumulation_steps() > 1:
+    if changes.config.accumulation_steps() == 1 and other.config.accumulation_steps() > 1:
         left["gradients"] = 0  # none are held while it computes activations
     left |= {name: int(left[name] * grows) for name in ("activations", "logits")}
     return sum(left.values()) + verdict.overhead_bytes

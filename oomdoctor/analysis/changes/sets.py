@@ -84,8 +84,8 @@ class Lattice:
         for change in self._rows:
             if change.tier == self.tier:
                 steps = [{change.group: (change, n)} for n in range(_count(change, self.base))]
-                if found := list(filter(None, map(self.made, steps))):
-                    yield found
+                if single := list(filter(None, map(self.made, steps))):
+                    yield single
 
     def methods(self) -> Iterator[dict[str, Option]]:
         """The methods of the tier: as it is, and each other one."""
@@ -100,12 +100,12 @@ class Lattice:
     def groups(self, method: Chosen) -> dict[str, list[Option]]:
         """What each group can be changed to with a method, the mildest first."""
         start = self._applied(method) or self.base
-        found: dict[str, list[Option]] = {}
+        by_group: dict[str, list[Option]] = {}
         for row in self._rows:
             options = [(row, number) for number in range(_count(row, start))]
             if options and row.group != "method":
-                found.setdefault(row.group, []).extend(options)
-        return found
+                by_group.setdefault(row.group, []).extend(options)
+        return by_group
 
     def fronts(self) -> Iterator[ChangeSet]:
         """For each method, everything that helps, as far as it goes."""
@@ -120,7 +120,7 @@ class Lattice:
                 yield made
 
     def all(
-        self, is_too_large: Callable[[ChangeSet], bool] = lambda found: False
+        self, is_too_large: Callable[[ChangeSet], bool] = lambda changes: False
     ) -> Iterator[ChangeSet]:
         """Every set of the tier, each change as far as it goes, the strongest sets first.
 
@@ -164,9 +164,9 @@ class Lattice:
         alike = [row for row in self._rows if row.group == change.group and _count(row, self.base)]
         return min(TABLE.index(row) for row in (*alike, change))
 
-    def milder(self, found: ChangeSet, group: str) -> list[ChangeSet]:
+    def milder(self, changes: ChangeSet, group: str) -> list[ChangeSet]:
         """The set without its change of a group, then with milder ones, if it stays in the tier."""
-        options = zip(found.changes, found.steps, strict=True)
+        options = zip(changes.changes, changes.steps, strict=True)
         chosen = {change.group: (change, step) for change, step in options}
         method = {name: option for name, option in chosen.items() if name == "method"}
         now = chosen.pop(group)
@@ -190,7 +190,7 @@ class Lattice:
         """The configuration with the changes, the method first; None if it contradicts itself."""
         config = self.base
         rows = sorted(
-            chosen.values(), key=lambda one: (one[0].group != "method", TABLE.index(one[0]))
+            chosen.values(), key=lambda pair: (pair[0].group != "method", TABLE.index(pair[0]))
         )
         for change, number in rows:
             steps = list(change.steps(config))

@@ -44,17 +44,17 @@ def compared(before: Report, after: Report, names: tuple[str, str], sides: Sides
     left, right = rows_of(before), rows_of(after)
     pairs, only_before, only_after = matched(left, right)
     rungs = sorted((judged(*pair, sides) for pair in pairs), key=importance)
-    one, other = _side(before, names[0], left), _side(after, names[1], right)
+    first, second = _side(before, names[0], left), _side(after, names[1], right)
     return DiffAnswer(
-        before=one,
-        after=other,
-        verdict=most_important(one.verdict for one in rungs),
+        before=first,
+        after=second,
+        verdict=most_important(rung.verdict for rung in rungs),
         environment=tuple(changes("environment", _environment(before), _environment(after))),
         settings=tuple(changes("setting", _asked(before), _asked(after))),
         rungs=tuple(rungs),
         only_before=tuple(row.label for row in only_before),
         only_after=tuple(row.label for row in only_after),
-        notes=tuple(_notes(one, other)),
+        notes=tuple(_notes(first, second)),
     )
 
 
@@ -74,7 +74,7 @@ def _side(report: Report, name: str, rows: Sequence[Row]) -> DiffSide:
 
 def _notes(before: DiffSide, after: DiffSide) -> list[str]:
     pairs = (("models", before.model, after.model), ("devices", before.device, after.device))
-    notes = [f"the {what} differ: {one} and {other}" for what, one, other in pairs if one != other]
+    notes = [f"the {what} differ: {old} and {new}" for what, old, new in pairs if old != new]
     if before.evidence != after.evidence:
         notes.append(f"before is {before.evidence}, after is {after.evidence}")
     return notes
@@ -95,7 +95,9 @@ def matched(
         mine, theirs = Counter(map(kind, left)), Counter(map(kind, right))
         for row in list(left):
             same = kind(row)
-            other = next((one for one in right if same and kind(one) == same), None)
+            other = next(
+                (candidate for candidate in right if same and kind(candidate) == same), None
+            )
             # A sweep has a rung at several sizes, so another size is another row.
             alone = kind is _settings or mine[same] == theirs[same] == 1
             if other is not None and alone:
@@ -147,33 +149,33 @@ def _model_of(report: Report) -> str | None:
 
 
 def _environment(report: Report) -> dict[str, str | None]:
-    found: dict[str, str | None] = {}
+    versions: dict[str, str | None] = {}
     machine = report.machine
     if machine is not None:
-        found |= machine.versions
-        found["driver"] = machine.driver_version
-        found["cpu"] = machine.cpu_name if machine.device == "cpu" else None
+        versions |= machine.versions
+        versions["driver"] = machine.driver_version
+        versions["cpu"] = machine.cpu_name if machine.device == "cpu" else None
     if report.torch_version is not None:
-        found["torch"] = report.torch_version
-    found["oomdoctor"] = report.tool.version
-    return found
+        versions["torch"] = report.torch_version
+    versions["oomdoctor"] = report.tool.version
+    return versions
 
 
 def _asked(report: Report) -> dict[str, str | None]:
-    found: dict[str, str | None] = {}
+    asked: dict[str, str | None] = {}
     request = report.request
     if request is not None:
-        found["recipe"] = request.recipe.name
+        asked["recipe"] = request.recipe.name
         for field in fields(SurveyRequest):
             if field.name not in _LEFT_OUT:
-                found[_NAMES.get(field.name, field.name)] = _word(field.name, request)
+                asked[_NAMES.get(field.name, field.name)] = _word(field.name, request)
         if request.plan is not None and request.plan.interconnect != "auto":
-            found["interconnect"] = request.plan.interconnect
+            asked["interconnect"] = request.plan.interconnect
     if report.budget is not None:
-        found["usable memory"] = format_bytes(report.budget.usable_bytes)
+        asked["usable memory"] = format_bytes(report.budget.usable_bytes)
     for name, value in report.settings.items():
-        found[name] = str(value)
-    return found
+        asked[name] = str(value)
+    return asked
 
 
 def _word(name: str, request: SurveyRequest) -> str | None:

@@ -63,12 +63,12 @@ def peak_uncertainty(before: Row, after: Row, name: str, sides: Sides) -> float 
             # An emulated peak is what the error of the simulation is taken from.
             share = errors.share if "measured" in kinds else errors.of_simulation
             shares.append(share(row.method, metric))
-    known = [share for share in shares if share is not None]
-    if len(known) < len(shares):
+    shares_told = [share for share in shares if share is not None]
+    if len(shares_told) < len(shares):
         return None
     real = "measured" in kinds and name == "peak_device_bytes"
     context = sides.context_bytes if real else 0
-    return max(known) * larger + context
+    return max(shares_told) * larger + context
 
 
 def speed_uncertainty(before: Row, after: Row) -> float | None:
@@ -115,14 +115,14 @@ def judged(before: Row, after: Row, sides: Sides) -> RungDiff:
     )
 
 
-def importance(one: RungDiff) -> tuple[float, ...]:
+def importance(rung: RungDiff) -> tuple[float, ...]:
     """Sorts rungs: what no longer fits, what fits now, then by how much a number changed."""
-    fits = (one.outcome_before == "fits", one.outcome_after == "fits")
+    fits = (rung.outcome_before == "fits", rung.outcome_after == "fits")
     first = {(True, False): 0, (False, True): 1}.get(fits, 2)
-    order = _BY_IMPORTANCE.index(one.verdict)
-    counted = [q for q in one.quantities if q.verdict == one.verdict] or one.quantities
+    order = _BY_IMPORTANCE.index(rung.verdict)
+    counted = [q for q in rung.quantities if q.verdict == rung.verdict] or rung.quantities
     most = max((abs(q.relative) for q in counted if q.relative is not None), default=0.0)
-    return (first if one.verdict != "different" else 2, order, -most)
+    return (first if rung.verdict != "different" else 2, order, -most)
 
 
 def _verdict(before: Row, after: Row, quantities: tuple[QuantityChange, ...]) -> DiffVerdict:
@@ -134,14 +134,16 @@ def _verdict(before: Row, after: Row, quantities: tuple[QuantityChange, ...]) ->
             return "worse"
         return "better" if after.outcome == "fits" else "different"
     # A number that only one side has, such as the speed beside an emulated GPU, decides nothing.
-    return most_important(one.verdict for one in quantities if one.difference is not None)
+    return most_important(
+        quantity.verdict for quantity in quantities if quantity.difference is not None
+    )
 
 
 def _quantities(before: Row, after: Row, sides: Sides) -> Iterator[QuantityChange]:
     yield from _peaks(before, after, sides)
-    found = (before.largest_value, after.largest_value)
-    if None not in found:
-        yield _change("largest_value", *found, 0.0)
+    largest = (before.largest_value, after.largest_value)
+    if None not in largest:
+        yield _change("largest_value", *largest, 0.0)
     gpus = (before.fewest_gpus, after.fewest_gpus)
     if None not in gpus:
         yield _change("fewest_gpus", *gpus, 0.0)
@@ -202,9 +204,9 @@ def changes(
 ) -> Iterator[ValueChange]:
     """What two sides say differently of a part."""
     for name in dict.fromkeys([*before, *after]):
-        one, other = before.get(name), after.get(name)
-        if one != other:
-            yield ValueChange(part, name, _word(one), _word(other))
+        old, new = before.get(name), after.get(name)
+        if old != new:
+            yield ValueChange(part, name, _word(old), _word(new))
 
 
 def _categories(before: Row, after: Row) -> Iterator[CategoryChange]:

@@ -107,7 +107,7 @@ def rungs_of(report: Report, lines: Sequence[L]) -> Iterator[tuple[L, TrainConfi
     ladders = {card: list(ladder_for(rungs, capabilities.get(card))) for card in named}
     for line in lines:
         ladder = ladders[line.card]
-        rung = next((one for one in ladder if one.label == line.label), None)
+        rung = next((other for other in ladder if other.label == line.label), None)
         if rung is not None:
             ladder.remove(rung)
         yield line, rung.config if rung is not None else None
@@ -185,9 +185,11 @@ def _of_result(result: ProbeResult) -> Row:
         missed_by_bytes=result.missed_by_bytes,
         reason=result.reason or (result.failure.message if result.failure else None),
         tries={
-            one.micro_batch_size: one.peak_bytes
-            for one in result.tries
-            if one.outcome == "fits" and one.peak_bytes is not None and not one.peak_is_lower_bound
+            tried.micro_batch_size: tried.peak_bytes
+            for tried in result.tries
+            if tried.outcome == "fits"
+            and tried.peak_bytes is not None
+            and not tried.peak_is_lower_bound
         },
         categories={} if result.breakdown is None else result.breakdown.sizes(),
     )

@@ -38,13 +38,13 @@ def spans(windows: Sequence[Window], events: int) -> list[tuple[int, int, str, s
 
 def stretches(windows: Sequence[Window], events: int, moments: int = MOMENTS) -> list[Stretch]:
     """The events in about so many parts, each in one window; windows without any are left out."""
-    found: list[Stretch] = []
+    parts: list[Stretch] = []
     for first, end, step, phase in spans(windows, events):
         length = end - first
         count = min(length, max(_LEAST, round(moments * length / max(1, events))))
         edges = [first + length * place // count for place in range(count + 1)] if count else []
-        found += [Stretch(begins, stops, step, phase) for begins, stops in pairwise(edges)]
-    return found
+        parts += [Stretch(begins, stops, step, phase) for begins, stops in pairwise(edges)]
+    return parts
 
 
 def memory_curve(
@@ -87,7 +87,7 @@ def memory_curve(
 
 def phases_of(moments: Iterable[tuple[str, str]]) -> tuple[CurvePhase, ...]:
     """Where each phase begins, of moments by step and phase; micro-steps follow each other."""
-    whole = (next(group) for _, group in groupby(enumerate(moments), key=lambda one: one[1]))
+    whole = (next(group) for _, group in groupby(enumerate(moments), key=lambda moment: moment[1]))
     return tuple(CurvePhase(*phase, moment) for moment, phase in whole)
 
 
@@ -127,7 +127,7 @@ def _between(
     low: int, high: int, at: Sequence[int], series: Sequence[Sequence[int]], most: float
 ) -> set[int]:
     """The moments between two that a line from one to the other misses by more than `most`."""
-    found: set[int] = set()
+    places: set[int] = set()
     open_ = [(low, high)]
     while open_:
         first, last = open_.pop()
@@ -141,6 +141,6 @@ def _between(
             if off > worst:
                 worst, place = off, moment
         if place is not None:
-            found.add(place)
+            places.add(place)
             open_ += [(first, place), (place, last)]
-    return found
+    return places

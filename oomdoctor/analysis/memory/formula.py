@@ -67,15 +67,15 @@ def _remarks(
     config: TrainConfig, counts: ParameterCounts, measured: Measurement, peak: PhasePeak
 ) -> list[str]:
     """Where the rule and the formula are wrong for this rung."""
-    found = []
+    remarks = []
     trainable = measured.trainable_parameters
     if trainable < counts.total:
-        found.append(
+        remarks.append(
             f"the rule counts gradients and states for all parameters; only "
             f"{format_count(trainable)} of {format_count(measured.parameters)} are trained"
         )
     elif config.weights_dtype != "float32":
-        found.append(
+        remarks.append(
             f"the rule assumes float32; here weights, gradients and states are in "
             f"{config.weights_dtype}"
         )
@@ -83,12 +83,12 @@ def _remarks(
     unseen = sum(grown.values())
     largest = max(grown, key=grown.__getitem__)
     if unseen:
-        found.append(
+        remarks.append(
             f"{format_bytes(unseen)} grows with the batch or is temporary, and is invisible to "
             f"per-parameter formulas; most of it is {largest} ({format_bytes(grown[largest])})"
         )
     when = "the first step" if peak.step == "first" else "a later step"
-    found.append(
+    remarks.append(
         f"the peak is a single moment, in {peak.phase} of {when}; only what is alive then counts"
     )
-    return found
+    return remarks

@@ -117,11 +117,11 @@ def _states(config: TrainConfig, counts: ParameterCounts, trained: int) -> dict[
     each = trained_bytes_of(config)
     width = state_width(config.optimizer, each) or 0
     shard = -(-trained // shards_of(config))
-    found = {"optimizer states": shard * width}
+    states = {"optimizer states": shard * width}
     if config.offload == "parameters":
-        found["weights"] = weights_bytes(config, counts) // shards_of(config)
-        found["gradients"] = shard * each
-    return found
+        states["weights"] = weights_bytes(config, counts) // shards_of(config)
+        states["gradients"] = shard * each
+    return states
 
 
 def _of_zero(config: TrainConfig, counts: ParameterCounts, trained: int) -> dict[str, int]:
@@ -132,7 +132,7 @@ def _of_zero(config: TrainConfig, counts: ParameterCounts, trained: int) -> dict
     short = dtype_bytes(compute_dtype(config))
     shard = -(-trained // config.world_size)
     width = state_width(config.optimizer, FLOAT32_BYTES) or 0
-    found = {
+    states = {
         "fp32 weights": _pinned(shard * FLOAT32_BYTES),
         "fp32 gradients": _pinned(shard * FLOAT32_BYTES),
         "optimizer states": shard * width,
@@ -141,12 +141,12 @@ def _of_zero(config: TrainConfig, counts: ParameterCounts, trained: int) -> dict
     }
     if config.sharding == "zero3":
         # Its master weights and fp32 gradients: only the gradients are pinned.
-        found["fp32 weights"] = shard * FLOAT32_BYTES
+        states["fp32 weights"] = shard * FLOAT32_BYTES
         if config.offload == "parameters":
-            found["weights"] = _pinned(-(-counts.total // config.world_size) * short)
+            states["weights"] = _pinned(-(-counts.total // config.world_size) * short)
     elif config.micro_batch_size == AUTO or config.accumulation_steps() > 1:
-        found["accumulated gradients"] = shard * short
-    return found
+        states["accumulated gradients"] = shard * short
+    return states
 
 
 def _pinned(size: int) -> int:

@@ -71,7 +71,7 @@ class Trend:
         if self._left > 0:
             self._left -= 1
             return None
-        found: Growth | None = None
+        growth: Growth | None = None
         block, level = _Block(step, size, size, self._greatest), 0
         self._greatest = max(self._greatest, size)
         while True:
@@ -81,9 +81,9 @@ class Trend:
             blocks = self._levels[level]
             blocks.append(block)
             self._counts[level] += 1
-            found = self._look(level) or found
+            growth = self._look(level) or growth
             if self._counts[level] % 2:
-                return found
+                return growth
             block = _joined(blocks[-2], blocks[-1])
             level += 1
 
@@ -97,8 +97,8 @@ class Trend:
         windows = (*_SHORT_WINDOWS, _BLOCKS) if level == 0 else (_BLOCKS,)
         for size in reversed(windows):
             full = len(blocks) >= size and count % (size // _PARTS) == 0
-            if full and (found := _growth(list(blocks)[-size:])):
-                return found
+            if full and (growth := _growth(list(blocks)[-size:])):
+                return growth
         return None
 
 

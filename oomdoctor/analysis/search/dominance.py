@@ -174,7 +174,7 @@ def _precision_at_least(more: TrainConfig, less: TrainConfig, setting: Setting) 
         return False  # TRL's head makes other copies
     if not wider or setting.counts is None or vocabulary is None:
         return False
-    scores = any(ATTENTIONS[one.attention].stores_scores is True for one in (more, less))
+    scores = any(ATTENTIONS[config.attention].stores_scores is True for config in (more, less))
     if scores or masks_pairs(more) or masks_pairs(less) or not _fast_attention(computed, setting):
         return False
     gained = weights_bytes(more, setting.counts) - weights_bytes(less, setting.counts)

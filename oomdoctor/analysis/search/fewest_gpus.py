@@ -33,14 +33,14 @@ class FewestGpus:
     @property
     def fewest(self) -> int | None:
         """The smallest number that was found to fit."""
-        return min((n for n, one in self.tries.items() if one.fits), default=None)
+        return min((n for n, tried in self.tries.items() if tried.fits), default=None)
 
     def next_try(self) -> int | None:
         """The next number to try; None once the search is over."""
         if len(self.tries) >= _MOST_TRIES:
             return None
         high = self.fewest
-        low = max((n for n, one in self.tries.items() if not one.fits), default=0)
+        low = max((n for n, tried in self.tries.items() if not tried.fits), default=0)
         left = [n for n in self.numbers if low < n and (high is None or n < high)]
         left = [n for n in left if self.bound(n) <= self.usable_bytes]
         if not left or (not self.split and self.tries):
@@ -60,9 +60,9 @@ class FewestGpus:
     def _met(self) -> int | None:
         """The number from which on the peak is within the usable memory; None if there is none."""
         points = sorted(
-            (n, one.peak_device_bytes)
-            for n, one in self.tries.items()
-            if one.peak_device_bytes is not None
+            (n, tried.peak_device_bytes)
+            for n, tried in self.tries.items()
+            if tried.peak_device_bytes is not None
         )
         if not points:
             return None

@@ -46,7 +46,7 @@ def out_of_reach(prediction: RungPrediction, usable_bytes: int) -> int | None:
 
 def _at_least(expected: Mapping[int, float], size: int) -> float:
     """The expected peak of a size; if it was not predicted, the highest of the smaller ones."""
-    smaller = (peak for known, peak in expected.items() if known < size)
+    smaller = (peak for micro, peak in expected.items() if micro < size)
     return expected[size] if size in expected else max(smaller, default=0)
 
 

@@ -100,7 +100,9 @@ class Standing:
         """A skip if a rung that surely needs no more ran out at the same or a smaller size."""
         smallest = rung.config.with_micro_batch(fixed_size(rung.config, self.context) or 1)
         tried = (
-            (one, attempt) for one in self.rungs for attempt in attempts_of(one, self.attempts)
+            (earlier, attempt)
+            for earlier in self.rungs
+            for attempt in attempts_of(earlier, self.attempts)
         )
         for other, attempt in tried:
             if attempt.outcome != "oom":
@@ -154,11 +156,11 @@ def _predicted_to_miss(rung: Rung, context: Context) -> SkipRung | None:
 
 def attempts_of(rung: Rung, attempts: Mapping[str, tuple[Attempt, ...]]) -> tuple[Attempt, ...]:
     """The attempts at a rung: of all sizes, or of the size that it fixes."""
-    found = attempts.get(rung.config.rung_key(), ())
+    of_rung = attempts.get(rung.config.rung_key(), ())
     size = rung.config.micro_batch_size
     if size == AUTO:
-        return found
-    return tuple(attempt for attempt in found if attempt.config.micro_batch_size == size)
+        return of_rung
+    return tuple(attempt for attempt in of_rung if attempt.config.micro_batch_size == size)
 
 
 def fixed_size(config: TrainConfig, context: Context) -> int | None:

@@ -118,8 +118,10 @@ class LargestValue:
             self._bracket = Bracket(value, peak, self._end, None)
         elif bracket.low < value < bracket.high:
             narrowed = bracket.narrowed(value, tried.fits, peak)
-            known = bracket.high < self._end  # otherwise it was no guess between two known ends
-            self._bracket = narrowed if known else replace(narrowed, poor=0)
+            is_measured = (
+                bracket.high < self._end
+            )  # otherwise it was no guess between two known ends
+            self._bracket = narrowed if is_measured else replace(narrowed, poor=0)
 
     def next_try(self) -> int | None:
         """The next value to try; None once the answer is known."""
@@ -137,8 +139,8 @@ class LargestValue:
             bracket = replace(bracket, high_bytes=expected)
         if self._close_misses:
             return self._lower(bracket)
-        found = next_value(bracket, self.usable_bytes, self.values, self._met(bracket))
-        return found if found is not None else self._without_accumulation()
+        value = next_value(bracket, self.usable_bytes, self.values, self._met(bracket))
+        return value if value is not None else self._without_accumulation()
 
     def _lower(self, bracket: Bracket) -> int | None:
         """Below a close miss: one value down, then two more, then four more."""

@@ -89,10 +89,12 @@ def chosen(samples: Sequence[Sample]) -> Sample | None:
         largest = max(fitting, key=_size, default=None)
         near = [sample for sample in samples if sample.outcome == "fits"]
         return largest or min(near or samples, key=_size, default=None)
-    best = max(timed, key=lambda one: (one.tokens_per_s or 0.0, one.micro_batch_size))
+    best = max(timed, key=lambda sample: (sample.tokens_per_s or 0.0, sample.micro_batch_size))
     if not best.is_estimate:
         return best
-    return min((one for one in timed if is_worth(one.tokens_per_s, best.tokens_per_s)), key=_size)
+    return min(
+        (sample for sample in timed if is_worth(sample.tokens_per_s, best.tokens_per_s)), key=_size
+    )
 
 
 def is_worth(rate: float | None, best: float | None) -> bool:
@@ -180,10 +182,10 @@ def _not_ruled_out(
 
 def _line(fits: Mapping[int, Sample]) -> tuple[int, int, float] | None:
     """The last fitting size, its peak, and the bytes for each further sequence."""
-    known = [(n, peak) for n in sorted(fits) if (peak := fits[n].peak_bytes) is not None]
-    if len(known) < 2:
+    points = [(n, peak) for n in sorted(fits) if (peak := fits[n].peak_bytes) is not None]
+    if len(points) < 2:
         return None
-    (small, low), (large, high) = known[-2:]
+    (small, low), (large, high) = points[-2:]
     return large, high, max(0.0, (high - low) / (large - small))
 
 

@@ -24,18 +24,18 @@ def ladder_for(rungs: Sequence[Rung], capability: str | None) -> tuple[Rung, ...
         return tuple(rungs)
     fixed = {rung.config.rung_key(): rung for rung in rungs if not rung.follows_card}
     labels = {rung.label for rung in fixed.values()}
-    found: dict[str, Rung] = {}
+    ladder: dict[str, Rung] = {}
     for rung in rungs:
         own = in_float16(rung)
         key = own.config.rung_key()
-        if rung.follows_card and (key in found or key in fixed):
+        if rung.follows_card and (key in ladder or key in fixed):
             continue
         if rung.follows_card and own.label in labels:
             number = next(n for n in count(2) if f"{own.label}-{n}" not in labels)
             own = replace(own, label=f"{own.label}-{number}")
         labels.add(own.label)
-        found[key] = own
-    return tuple(found.values())
+        ladder[key] = own
+    return tuple(ladder.values())
 
 
 def in_float16(rung: Rung) -> Rung:

@@ -77,9 +77,14 @@ class RowSum(NamedTuple):
 def held_threads(card: Card) -> tuple[int, int]:
     """(multiprocessors, threads of each) of the cards with a compute capability."""
     rows = data_of("multiprocessors.toml").items()
-    known = {capability_numbers(name): row for name, row in rows if len(row) > _WITHOUT_COUNT}
-    near = min(known, key=lambda one: abs(10 * one[0] + one[1] - 10 * card[0] - card[1]))
-    threads, *_, multiprocessors = known[near]
+    by_capability = {
+        capability_numbers(name): row for name, row in rows if len(row) > _WITHOUT_COUNT
+    }
+    near = min(
+        by_capability,
+        key=lambda capability: abs(10 * capability[0] + capability[1] - 10 * card[0] - card[1]),
+    )
+    threads, *_, multiprocessors = by_capability[near]
     return multiprocessors, threads
 
 

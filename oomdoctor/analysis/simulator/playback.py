@@ -100,10 +100,10 @@ class RecordedRung:
             for kind in ((True, False) if self._differs else (True,))
         ]
         return all(
-            len(one.blocks) == len(other.blocks)
-            and same_structure(in_canonical_order(one), in_canonical_order(other))
-            and grows_evenly(one, other, high - low)
-            for one, other in tapes
+            len(first.blocks) == len(second.blocks)
+            and same_structure(in_canonical_order(first), in_canonical_order(second))
+            and grows_evenly(first, second, high - low)
+            for first, second in tapes
         )
 
     @property

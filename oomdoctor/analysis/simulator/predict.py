@@ -48,7 +48,7 @@ class Knowledge:
 def predictions(
     config: TrainConfig,
     request: SimulationRequest,
-    known: Pack,
+    pack: Pack,
     record: Record,
     knowledge: Knowledge,
 ) -> tuple[Prediction, ...]:
@@ -67,10 +67,10 @@ def predictions(
         left.setdefault(card_of(target), []).append(target)
     if not left:
         left[card_of(None)] = []
-    facts, pool, store = known.facts, list(known.recordings), Store(known.computed, {})
+    facts, pool, store = pack.facts, list(pack.recordings), Store(pack.computed, {})
     for recorded in pool:
         store.number(recorded)
-    found: list[Prediction] = []
+    predicted: list[Prediction] = []
     recordings: list[Recordings] = []
 
     def kept(size: int, card: Card) -> Recorded:
@@ -93,10 +93,10 @@ def predictions(
         sizes = _Predictor(config, request, at, targets, knowledge).run()
         # A later recording may have shown that some cards are not alike after all.
         if all(map(of_card.hold_for, cards)):
-            found.append(Prediction(sizes, facts.simulated_layers, facts.layers, facts.notes))
+            predicted.append(Prediction(sizes, facts.simulated_layers, facts.layers, facts.notes))
             for card in cards:
                 del left[card]
-    return tuple(found)
+    return tuple(predicted)
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class _Predictor:
         out_of_reach = self.limit is not None and self.at.least_bytes > self.limit
         if out_of_reach and not self.request.every_size:
             return self._with_curve([self._predict(self.sizes[0], plays=True)])
-        found: list[PredictedSize] = []
+        predicted_sizes: list[PredictedSize] = []
         waiting, best = {target.name for target in self.targets}, dict[str, float]()
         for size in reversed(self._possible()):
             rates = {target.name: self._rate(target, size) for target in self.targets}
@@ -141,23 +141,23 @@ class _Predictor:
                     waiting.discard(device.target)
                     rate = max(rates[device.target], best.get(device.target, 0.0))
                     best[device.target] = rate
-            found.append(predicted)
-        found.reverse()
-        return self._with_curve(found)
+            predicted_sizes.append(predicted)
+        predicted_sizes.reverse()
+        return self._with_curve(predicted_sizes)
 
-    def _with_curve(self, found: Sequence[PredictedSize]) -> tuple[PredictedSize, ...]:
+    def _with_curve(self, predicted_sizes: Sequence[PredictedSize]) -> tuple[PredictedSize, ...]:
         """The predictions; the one that a report shows has its curve."""
         if not self.request.curve:
-            return tuple(found)
-        samples = [self._sample(one) for one in found]
+            return tuple(predicted_sizes)
+        samples = [self._sample(size) for size in predicted_sizes]
         best = chosen(samples)
-        shown = found[samples.index(best)] if best is not None else found[0]
+        shown = predicted_sizes[samples.index(best)] if best is not None else predicted_sizes[0]
         curve = self.at.curve(shown.micro_batch_size)
         peak = shown.measurement.peak_allocated_bytes
         if curve is None or curve.allocated_bytes[curve.peak] != peak:
-            return tuple(found)  # only tensors were counted
+            return tuple(predicted_sizes)  # only tensors were counted
         drawn = replace(shown, measurement=replace(shown.measurement, curve=curve))
-        return tuple(drawn if one is shown else one for one in found)
+        return tuple(drawn if size is shown else size for size in predicted_sizes)
 
     def _possible(self) -> list[int]:
         """The sizes to predict: the smallest two if even the second is too large everywhere."""

@@ -160,9 +160,9 @@ class Store:
 
     def get(self, key: str, kind: type[T], compute: Callable[[], T]) -> T:
         """What is under a key, computed if it is not there."""
-        found: object = self.computed.get(key)
-        if isinstance(found, kind):
-            return found
+        value: object = self.computed.get(key)
+        if isinstance(value, kind):
+            return value
         made = compute()
         self.computed[key] = cast("bool | Floors | Played | Held | MemoryCurve", made)
         return made

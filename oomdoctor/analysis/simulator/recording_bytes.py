@@ -61,12 +61,12 @@ class _Kept(Recorded):
     def __init__(self, sections: tuple[bytes, ...]) -> None:
         head, self._tape, self._costs = sections
         self.sections = sections
-        found = _read(head, read_head)
-        self.size = found["size"]
-        self.alike = found["alike"]
-        self.attention_operators = found["attention_operators"]
-        self.managed_bytes = found["managed_bytes"]
-        self._windows: list[tuple[int, str, str]] = found["windows"]
+        values = _read(head, read_head)
+        self.size = values["size"]
+        self.alike = values["alike"]
+        self.attention_operators = values["attention_operators"]
+        self.managed_bytes = values["managed_bytes"]
+        self._windows: list[tuple[int, str, str]] = values["windows"]
 
     @property
     def windows(self) -> list[tuple[int, str, str]]:
@@ -163,8 +163,8 @@ def _sections(data: bytes) -> list[bytes]:
 
 def _computed(document: Any) -> Computed:
     """What was computed, with what every such record has and its types do not say."""
-    found = from_json(Computed, document)
-    for key, value in found.items():
+    computed = from_json(Computed, document)
+    for key, value in computed.items():
         if isinstance(value, Floors) and set(value.parts) != set(CATEGORIES):
             raise ValueError(f"{key}: not the bytes of each category")
         if isinstance(value, Played) and any(
@@ -173,7 +173,7 @@ def _computed(document: Any) -> Computed:
             for memory in phases.values()
         ):
             raise ValueError(f"{key}: a replay without the reserved bytes of a phase")
-    return found
+    return computed
 
 
 def _read(section: bytes, read: Callable[[Any], T]) -> T:

@@ -119,8 +119,8 @@ def _tape_of(columns: dict[str, Any], windows: list[Mark]) -> Tape:
         blocks[int(number)].segments = checked(int, segments)
     for number, row_sum in sums.items():
         results, terms, vector, item, partial, semaphores = _whole(row_sum)
-        found = RowSum(results, terms, vector, item, partial, bool(semaphores))
-        blocks[int(number)].row_sum = found
+        summed = RowSum(results, terms, vector, item, partial, bool(semaphores))
+        blocks[int(number)].row_sum = summed
     for number, stream in streams.items():
         blocks[int(number)].stream = checked(int, stream)
     events = _whole(columns["events"], signed=True)
@@ -129,7 +129,7 @@ def _tape_of(columns: dict[str, Any], windows: list[Mark]) -> Tape:
     of_events = _named(columns["regions"], units)
     if len(of_events) != len(events):
         raise ValueError("events without a unit")
-    carried = {checked(int, found): checked(int, left) for found, left in columns["carried"]}
+    carried = {checked(int, start): checked(int, left) for start, left in columns["carried"]}
     if not all(0 <= number < len(blocks) for pair in carried.items() for number in pair):
         raise ValueError("a block that does not exist is carried over")
     return Tape(blocks, events, of_events, windows, carried)
@@ -189,9 +189,9 @@ def _whole(column: Any, *, signed: bool = False) -> list[int]:
 
 def _named(column: Any, table: Sequence[T]) -> list[T]:
     """What a column of positions in a table stands for."""
-    if (found := _whole(column)) and max(found) >= len(table):
+    if (places := _whole(column)) and max(places) >= len(table):
         raise ValueError("a position outside its table")
-    return list(map(table.__getitem__, found))
+    return list(map(table.__getitem__, places))
 
 
 def _region(value: Any) -> Region | None:

@@ -44,7 +44,7 @@ class Recordings:
         self,
         facts: RungFacts,
         card: Card,
-        known: Iterable[Recorded],
+        recordings: Iterable[Recorded],
         record: Record,
         store: Store,
         *,
@@ -55,7 +55,7 @@ class Recordings:
         self.by_size: dict[int, Recorded] = {}
         self.alike: set[Card] | None = None
         self._store, self._has_lines = store, has_lines
-        for recorded in known:
+        for recorded in recordings:
             if card in recorded.alike and recorded.size not in self.by_size:
                 self._take(recorded, is_regular=True)
 
@@ -116,30 +116,30 @@ class Recordings:
             return size, size
         if not self._has_lines:
             return None
-        known = sorted(self.by_size)
-        lows = [low for low in reversed(known) if low < size]
-        highs = [high for high in known if high > size]
+        recorded = sorted(self.by_size)
+        lows = [low for low in reversed(recorded) if low < size]
+        highs = [high for high in recorded if high > size]
         return next(((low, high) for low in lows for high in highs if self._grow(low, high)), None)
 
     def _grow(self, low: int, high: int) -> bool:
         """Whether all sizes between two recorded ones lie on the line through them."""
-        one, other = self.by_size[low], self.by_size[high]
+        first, second = self.by_size[low], self.by_size[high]
 
         def check() -> bool:
             return (
-                grow_evenly(one.costs + one.adding, other.costs + other.adding, high - low)
-                and one.managed_bytes == other.managed_bytes
-                and one.attention_operators == other.attention_operators
+                grow_evenly(first.costs + first.adding, second.costs + second.adding, high - low)
+                and first.managed_bytes == second.managed_bytes
+                and first.attention_operators == second.attention_operators
                 and self.rung.is_line(low, high)
             )
 
-        key = f"line {self._store.number(one)} {self._store.number(other)}"
+        key = f"line {self._store.number(first)} {self._store.number(second)}"
         return self._store.get(key, bool, check)
 
     def _take(self, made: Recorded, *, is_regular: bool = False) -> None:
         self.rung.add(made.size, made.tape, made.taken, made.accumulated, is_regular=is_regular)
         self.by_size[made.size] = made
         if {1, LOW} <= self.by_size.keys():
-            one, two = (len(self.by_size[size].tape.blocks) for size in (1, LOW))
-            self._has_lines = self._has_lines and two <= _MANY * one
+            first, second = (len(self.by_size[size].tape.blocks) for size in (1, LOW))
+            self._has_lines = self._has_lines and second <= _MANY * first
         self.alike = set(made.alike) if self.alike is None else self.alike & made.alike

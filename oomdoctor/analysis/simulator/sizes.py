@@ -73,7 +73,7 @@ class Sizes:
 
     def _key(self, what: str, size: int) -> str:
         line, by_size = self._recordings.line(size), self._recordings.by_size
-        low, high = (self._store.number(by_size[known]) for known in line)
+        low, high = (self._store.number(by_size[end]) for end in line)
         accumulates = size < self._config.rank_batch_size()
         workspace = max(self._resized.values(), default=0)
         words = [what, low, high, size, int(accumulates), self._held(size)]
@@ -119,10 +119,10 @@ class Sizes:
 
     def measurement(self, size: int, replayed: Played | None) -> Measurement:
         """The record that a measurement would give, on a device without a limit."""
-        found, facts = self.floors(size), self._recordings.facts
-        steps = (found if replayed is None else replayed).steps
+        least, facts = self.floors(size), self._recordings.facts
+        steps = (least if replayed is None else replayed).steps
         phases = worst_of(item for phases in steps.values() for item in phases.items())
-        peak = max(replayed.peak_allocated_bytes if replayed is not None else 0, found.floor)
+        peak = max(replayed.peak_allocated_bytes if replayed is not None else 0, least.floor)
         recorded = self._recordings.by_size[self._recordings.line(size)[0]]
         return Measurement(
             peak_allocated_bytes=peak,
@@ -134,7 +134,7 @@ class Sizes:
             phases=phases,
             first_step=dict(steps.get("first", {})),
             steady=dict(steps.get("steady", {})),
-            breakdown=breakdown(found.parts, peak),
+            breakdown=breakdown(least.parts, peak),
             allocation_retries=replayed.retries if replayed is not None else None,
             managed_bytes=recorded.managed_bytes,
             timing=None,
@@ -195,14 +195,14 @@ class Sizes:
 
         The first micro-step has no gradients to add to, but counts like the others.
         """
-        found = self._recordings.by_size[recorded]
+        recording = self._recordings.by_size[recorded]
         accumulates = size < self._config.rank_batch_size()
-        return found.costs + found.adding if accumulates else found.costs
+        return recording.costs + recording.adding if accumulates else recording.costs
 
 
 def phase_peaks(layout: Layout) -> tuple[PhasePeak, ...]:
     """The peak of each phase by category, with its largest allocations."""
-    found = []
+    phases = []
     for (step, phase), peak in layout.outline.peaks(layout.sizes).items():
         totals = dict.fromkeys(CATEGORIES, 0)
         grouped: dict[tuple[int, str, str, str], int] = {}
@@ -216,18 +216,18 @@ def phase_peaks(layout: Layout) -> tuple[PhasePeak, ...]:
             grouped[kind] = grouped.get(kind, 0) + count
         largest = sorted(grouped.items(), key=lambda item: -item[0][0] * item[1])[:_LARGEST]
         allocations = tuple(Allocation(size, count, *of) for (size, *of), count in largest)
-        found.append(PhasePeak(step, phase, peak.size, totals, allocations))
-    return tuple(found)
+        phases.append(PhasePeak(step, phase, peak.size, totals, allocations))
+    return tuple(phases)
 
 
 def floors(layout: Layout) -> Floors:
     """The lower bounds of the peaks, and what the highest of them consists of."""
-    found = layout.outline.peaks(rounded_sizes(layout.sizes))
-    highest = max(found.values(), key=lambda peak: peak.size)
+    peaks = layout.outline.peaks(rounded_sizes(layout.sizes))
+    highest = max(peaks.values(), key=lambda peak: peak.size)
     parts = dict.fromkeys(CATEGORIES, 0)
     for block, count in layout.outline.alive(highest).items():
         parts[layout.blocks[block].category] += count * layout.sizes[block]
-    steps = _by_step((window, PhaseMemory(peak.size)) for window, peak in found.items())
+    steps = _by_step((window, PhaseMemory(peak.size)) for window, peak in peaks.items())
     return Floors(highest.size, steps, parts)
 
 
@@ -247,10 +247,10 @@ def played(layout: Layout, settings: AllocatorSettings) -> Played:
 
 
 def _by_step(peaks: Iterable[tuple[Window, PhaseMemory]]) -> OfSteps:
-    found: dict[str, dict[str, PhaseMemory]] = {}
+    by_step: dict[str, dict[str, PhaseMemory]] = {}
     for (step, phase), memory in worst_of(peaks).items():
-        found.setdefault(step, {})[phase] = memory
-    return found
+        by_step.setdefault(step, {})[phase] = memory
+    return by_step
 
 
 def held(layout: Layout, settings: AllocatorSettings, limit: int) -> Held:

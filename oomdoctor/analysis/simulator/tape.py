@@ -107,21 +107,21 @@ def in_canonical_order(tape: Tape) -> Tape:
     return Tape(tape.blocks, events, regions, tape.windows, tape.carried)
 
 
-def same_structure(one: Tape, other: Tape) -> bool:
+def same_structure(first: Tape, second: Tape) -> bool:
     """Whether two tapes differ only in the sizes of their blocks."""
     return (
-        one.events == other.events
-        and one.regions == other.regions
-        and one.windows == other.windows
-        and one.carried == other.carried
+        first.events == second.events
+        and first.regions == second.regions
+        and first.windows == second.windows
+        and first.carried == second.carried
         and all(
             a.operator == b.operator and a.category == b.category and a.stream == b.stream
-            for a, b in zip(one.blocks, other.blocks, strict=True)
+            for a, b in zip(first.blocks, second.blocks, strict=True)
         )
     )
 
 
-def grows_evenly(one: Tape, other: Tape, distance: int) -> bool:
+def grows_evenly(first: Tape, second: Tape, distance: int) -> bool:
     """Whether tapes of the same structure grow by a whole number of bytes a row.
 
     Their micro-batches are `distance` rows apart.
@@ -130,7 +130,7 @@ def grows_evenly(one: Tape, other: Tape, distance: int) -> bool:
         a.segments == b.segments
         and (a.row_sum or ())[2:] == (b.row_sum or ())[2:]
         and not any((after - at) % distance for at, after in zip(_grown(a), _grown(b), strict=True))
-        for a, b in zip(one.blocks, other.blocks, strict=True)
+        for a, b in zip(first.blocks, second.blocks, strict=True)
     )
 
 
@@ -156,13 +156,13 @@ class Between(NamedTuple):
         return first + (second - first) // (self.high - self.low) * (self.size - self.low)
 
 
-def sizes_between(one: Tape, other: Tape, place: Between, card: Card) -> list[int]:
+def sizes_between(first: Tape, second: Tape, place: Between, card: Card) -> list[int]:
     """The bytes of each block at a micro-batch size, from two tapes that grow evenly.
 
     The `card` decides the scratch of row sums.
     """
     sizes = []
-    for a, b in zip(one.blocks, other.blocks, strict=True):
+    for a, b in zip(first.blocks, second.blocks, strict=True):
         if a.row_sum is not None and b.row_sum is not None:
             results, terms = map(place.at, a.row_sum[:2], b.row_sum[:2])
             row_sum = a.row_sum._replace(results=results, terms=terms)

@@ -109,14 +109,14 @@ def costs_between(
         return OpCost(a.name, a.kind, a.dtype, flops, moved, a.unpacked_bytes)
 
     # Many operators are the same objects; so are those between them.
-    known: dict[tuple[int, int], OpCost] = {}
-    found = []
+    between_pairs: dict[tuple[int, int], OpCost] = {}
+    costs = []
     for (region, window, a), (_, _, b) in zip(first, second, strict=True):
         pair = (id(a), id(b))
-        if pair not in known:
-            known[pair] = between(a, b)
-        found.append(Cost(region, window, known[pair]))
-    return found
+        if pair not in between_pairs:
+            between_pairs[pair] = between(a, b)
+        costs.append(Cost(region, window, between_pairs[pair]))
+    return costs
 
 
 def _steady(costs: list[Cost], counts: Mapping[Region | None, int]) -> list[Cost]:

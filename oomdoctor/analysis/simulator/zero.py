@@ -55,10 +55,10 @@ def alone_config(config: TrainConfig) -> TrainConfig:
 def parameters_of(facts: RungFacts) -> tuple[Parameter, ...]:
     """The parameters of a rung at full depth, in the order of its modules."""
     return tuple(
-        one
+        parameter
         for group in facts.groups
-        for one in [*map(Parameter, group.elements, group.trained)] * group.times
-        if one.elements
+        for parameter in [*map(Parameter, group.elements, group.trained)] * group.times
+        if parameter.elements
     )
 
 
@@ -143,12 +143,12 @@ class ZeroSizes:
 
     def details(self, size: int) -> tuple[PhasePeak, ...]:
         """The peak of each phase by category; its single allocations are not known."""
-        found = []
+        phases = []
         for phase, parts in self._peaks_at(size).phases.items():
             step = "load" if phase == "load" else "first"
             totals = dict.fromkeys(CATEGORIES, 0) | parts
-            found.append(PhasePeak(step, phase, size_of(parts), totals, ()))
-        return tuple(found)
+            phases.append(PhasePeak(step, phase, size_of(parts), totals, ()))
+        return tuple(phases)
 
     def timing(self, target: Target, size: int) -> Timing | None:
         """The times on a card; None if they cannot be estimated."""

@@ -77,7 +77,7 @@ def communication(
     last = [t for t in transfers if t.when in ("micro_step", "last_micro_step")]
     exposed = [exposed_seconds(group, links, micro_step_s) for group in (usual, last)]
     whole = [_seconds(group, links) for group in (usual, last)]
-    mean, mean_whole = (((steps - 1) * one + end) / steps for one, end in (exposed, whole))
+    mean, mean_whole = (((steps - 1) * step_s + end) / steps for step_s, end in (exposed, whole))
     update = _seconds((t for t in transfers if t.when == "optimizer_step"), links)
     trained = counts.total if trainable is None else trainable
     return Communication(
@@ -118,19 +118,19 @@ def with_communication(
     """
     if config.sharding == "none":
         return timing
-    found = communication(config, counts, trainable, gpu, timing.micro_step_s, interconnect)
-    if found is None:
+    spent = communication(config, counts, trainable, gpu, timing.micro_step_s, interconnect)
+    if spent is None:
         return None
     on_host = config.offload in ("optimizer", "parameters")
     update = 0.0 if on_host else timing.optimizer_step_s
     if updates_all:
         update /= shards_of(config)
-    micro, waits, late = timing.micro_step_s, found.micro_step_exposed_s, found.update_exposed_s
+    micro, waits, late = timing.micro_step_s, spent.micro_step_exposed_s, spent.update_exposed_s
     return replace(
         timing,
         micro_step_s=micro + waits,
         micro_step_spread=_spread(
-            micro, timing.micro_step_spread, waits, found.micro_step_hidden_s
+            micro, timing.micro_step_spread, waits, spent.micro_step_hidden_s
         ),
         optimizer_step_s=update + late,
         optimizer_step_spread=_spread(update, timing.optimizer_step_spread, late, 0.0),
@@ -158,6 +158,6 @@ def _seconds(transfers: Iterable[Transfer], links: Links) -> float:
 
 def _longest(transfers: Iterable[Transfer], links: Links) -> float:
     """Seconds of transfers that use the host's link and those of the GPUs at the same time."""
-    found = list(transfers)
-    to_host = _seconds((t for t in found if t.reach == "host"), links)
-    return max(to_host, _seconds((t for t in found if t.reach != "host"), links))
+    all_transfers = list(transfers)
+    to_host = _seconds((t for t in all_transfers if t.reach == "host"), links)
+    return max(to_host, _seconds((t for t in all_transfers if t.reach != "host"), links))

@@ -42,8 +42,8 @@ class PeakShares:
 
     def believable(self) -> bool:
         """Whether a card can do that."""
-        known = [share for share in (self.compute, self.bandwidth) if share is not None]
-        return all(share <= MOST_OF_PEAK for share in known)
+        shares = [share for share in (self.compute, self.bandwidth) if share is not None]
+        return all(share <= MOST_OF_PEAK for share in shares)
 
     def highest(self) -> tuple[float, str]:
         """The higher share, and of what it is; (0, "") if both are unknown."""
@@ -96,12 +96,12 @@ def _highest_peak(config: TrainConfig, gpu: GpuFacts) -> float | None:
     on, and int8 products may run at twice the rate.
     """
     rates = peaks_by_dtype(gpu) | {"float32": gpu.tf32_flops or gpu.fp32_flops}
-    known = [rate for rate in (rates[compute_dtype(config)], gpu.fp32_flops) if rate]
-    if not known or rates[compute_dtype(config)] is None:
+    positive = [rate for rate in (rates[compute_dtype(config)], gpu.fp32_flops) if rate]
+    if not positive or rates[compute_dtype(config)] is None:
         return None
     efficiency = efficiency_of(gpu)
     excess = max(1.0, efficiency.tensor) if efficiency is not None else 1.0
-    return max(known) * excess * (2 if config.quantization == "int8" else 1)
+    return max(positive) * excess * (2 if config.quantization == "int8" else 1)
 
 
 def _least_bytes(config: TrainConfig, model: CountedModel) -> float | None:

@@ -48,11 +48,11 @@ def estimate(
     spent: dict[Bound, float] = {"compute": 0.0, "bandwidth": 0.0, "launch": 0.0}
     rates: dict[tuple[str, str], float | None] = {}
     # Many operators of a model are the same objects.
-    known: dict[int, tuple[OpCost, Bound, float, float]] = {}
+    times: dict[int, tuple[OpCost, Bound, float, float]] = {}
     operators = 0
     for cost, count in costs:
         operators += count
-        if id(cost) not in known:
+        if id(cost) not in times:
             rate = copied if cost.kind == "copy" else bandwidth * _share(cost)
             moving = cost.bytes_moved / rate * factors.bandwidth
             computing = 0.0
@@ -66,8 +66,8 @@ def estimate(
                 computing = cost.flops / reached * factors.compute
             bound: Bound = "compute" if computing > moving else "bandwidth"
             unpacking = cost.unpacked_bytes / (bandwidth * UNPACKING) * factors.bandwidth
-            known[id(cost)] = (cost, bound, max(computing, moving), unpacking)
-        _, bound, working, unpacking = known[id(cost)]
+            times[id(cost)] = (cost, bound, max(computing, moving), unpacking)
+        _, bound, working, unpacking = times[id(cost)]
         spent[bound] += working * count
         spent["bandwidth"] += unpacking * count
     spent["launch"] = operators * RAMP_S * factors.launch

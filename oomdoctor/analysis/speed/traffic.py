@@ -57,12 +57,12 @@ def traffic_of(
         return (Transfer("all-reduce of gradients", size, _reduction(config), "backward"),)
     gathered, reduced = gathered_bytes(config, counts, trained), trained * reduced_bytes(config)
     if is_fsdp(config) or config.sharding == "zero3":
-        found = _fsdp(config, gathered, reduced)
+        transfers = _fsdp(config, gathered, reduced)
     else:
-        found = _zero12(config, trained, reduced)
+        transfers = _zero12(config, trained, reduced)
     if config.offload == "none":
-        return found
-    return (*found, *_to_host(config, gathered, reduced, trained))
+        return transfers
+    return (*transfers, *_to_host(config, gathered, reduced, trained))
 
 
 def gathered_bytes(config: TrainConfig, counts: ParameterCounts, trained: int) -> int:
@@ -98,14 +98,14 @@ def _fsdp(config: TrainConfig, gathered: int, reduced: int) -> tuple[Transfer, .
     reach: Reach = "within" if hybrid else "ring"
     share, when = _share(ranks), _reduction(config)
     weights = _passes(config) * share * gathered
-    found = (
+    transfers = (
         Transfer("all-gather of weights", weights, "micro_step", "micro_step", reach),
         Transfer("reduce-scatter of gradients", share * reduced, when, "micro_step", reach),
     )
     if not hybrid:
-        return found
+        return transfers
     size = 2 * _share(config.world_size // ranks) * reduced / ranks
-    return (*found, Transfer("all-reduce between nodes", size, when, "micro_step", "between"))
+    return (*transfers, Transfer("all-reduce between nodes", size, when, "micro_step", "between"))
 
 
 def _zero12(config: TrainConfig, trained: int, reduced: int) -> tuple[Transfer, ...]:
@@ -124,22 +124,22 @@ def _to_host(
     config: TrainConfig, gathered: int, reduced: int, trained: int
 ) -> tuple[Transfer, ...]:
     """Copies between a GPU and its host, each of this rank's shard."""
-    shards, found = shards_of(config), []
+    shards, transfers = shards_of(config), []
     if config.offload == "parameters":
         # Each gather starts with the shard in host memory.
         size = _passes(config) * gathered / shards
-        found.append(Transfer("weights to the GPU", size, "micro_step", "micro_step", "host"))
+        transfers.append(Transfer("weights to the GPU", size, "micro_step", "micro_step", "host"))
     if config.offload in ("optimizer", "parameters"):
         # What is not reduced with each micro-batch is copied once.
         keeps = is_zero(config) and config.sharding != "zero1"
         when: When = "micro_step" if keeps else "last_micro_step"
         size = reduced / shards
-        found.append(Transfer("gradients to the host", size, when, "micro_step", "host"))
+        transfers.append(Transfer("gradients to the host", size, when, "micro_step", "host"))
     if config.offload == "optimizer":
         size = trained * dtype_bytes(compute_dtype(config)) / shards
         updated = Transfer("updated weights to the GPU", size, "optimizer_step", "nothing", "host")
-        found.append(updated)
-    return tuple(found)
+        transfers.append(updated)
+    return tuple(transfers)
 
 
 def _passes(config: TrainConfig) -> int:

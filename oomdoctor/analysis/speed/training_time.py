@@ -36,12 +36,12 @@ def training_data(
     rows = asked.rows if asked is not None else None
     if counted is None:
         return None if rows is None else TrainingData(rows, epochs)
-    found = counted.distribution
+    counts = counted.distribution
     packed = lengths.packed_tokens if lengths is not None else None
     return TrainingData(
-        rows=found.rows if rows is None else rows,
+        rows=counts.rows if rows is None else rows,
         epochs=epochs,
-        tokens_per_row=found.tokens / found.rows,
+        tokens_per_row=counts.tokens / counts.rows,
         lengths=tuple(LengthBin(b.up_to_tokens, b.rows) for b in counted.buckets),
         packed_tokens=packed,
     )
@@ -88,11 +88,11 @@ def padded_length(lengths: Iterable[LengthBin], mean: float, micro: int, longest
     Lengths are known up to the next multiple of 128. The mean is known exactly and corrects them,
     so a micro-batch of one row has no padding.
     """
-    known = sorted(lengths, key=lambda bucket: bucket.up_to_tokens)
-    total = sum(bucket.rows for bucket in known)
-    rounding = sum(bucket.up_to_tokens * bucket.rows for bucket in known) / total - mean
+    bins = sorted(lengths, key=lambda bucket: bucket.up_to_tokens)
+    total = sum(bucket.rows for bucket in bins)
+    rounding = sum(bucket.up_to_tokens * bucket.rows for bucket in bins) / total - mean
     expected, seen, below = 0.0, 0, 0.0
-    for bucket in known:
+    for bucket in bins:
         seen += bucket.rows
         share = (seen / total) ** micro  # the chance that no row is longer
         expected += min(bucket.up_to_tokens, longest + rounding) * (share - below)

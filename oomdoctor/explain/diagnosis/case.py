@@ -102,7 +102,9 @@ class Case:
             return held
         # With tensor parallelism, the other workers may have a context on this GPU too.
         contexts = [
-            one.used_bytes for one in self.incident.listed_processes if one.used_bytes < GIB
+            process.used_bytes
+            for process in self.incident.listed_processes
+            if process.used_bytes < GIB
         ]
         return max(0, held - sum(contexts))
 
@@ -120,12 +122,12 @@ class Case:
         those of an engine load the whole model. Other users' processes may be listed as well, so
         those of a training have to be neighbors.
         """
-        large = [one for one in self.incident.listed_processes if one.used_bytes >= GIB]
+        large = [process for process in self.incident.listed_processes if process.used_bytes >= GIB]
         launched = "launcher" in self.facts.mentions
         elsewhere = (self.incident.rank or 0) > 0 and "GPU 0 has" in self.message and len(large) > 2
         if len(large) < 2 or not (launched or elsewhere):
             return False
-        pids = [one.pid for one in large]
+        pids = [process.pid for process in large]
         return self.program.kind == "engine" or max(pids) - min(pids) < _NEIGHBORS * len(pids)
 
     @property
@@ -240,8 +242,8 @@ class Case:
         """Whether the model predicts words of a vocabulary, as far as the text shows it."""
         if self.shows(_RE["not_language"]):
             return False
-        known = self.sizes is not None or self.program.text
-        return known or self.shows(_RE["language"]) or bool(self.logged(_RE["language"].pattern))
+        is_text = self.sizes is not None or self.program.text
+        return is_text or self.shows(_RE["language"]) or bool(self.logged(_RE["language"].pattern))
 
     @property
     def refused_though_free(self) -> bool:
@@ -335,8 +337,8 @@ class Case:
 
     def seen(self, pattern: str | re.Pattern[str]) -> tuple[str, ...]:
         """The frames that match, innermost first, quoted; at most three."""
-        found = [quote(f) for f in reversed(self.frames) if re.search(pattern, quote(f))]
-        return tuple(found[:3])
+        quoted = [quote(f) for f in reversed(self.frames) if re.search(pattern, quote(f))]
+        return tuple(quoted[:3])
 
     def logged(self, pattern: str) -> tuple[str, ...]:
         """The quoted lines of the incident and of the log's evidence that match; at most three."""
@@ -347,10 +349,10 @@ class Case:
             for line in lines
         ]
         lines = dict.fromkeys((*self.incident.lines, *told))
-        found = [line for line in lines if re.search(pattern, line, re.IGNORECASE)]
-        if not found and re.search(pattern, self.message, re.IGNORECASE):
-            found = [self.message]  # its lines were wrapped in the middle of the words
-        return tuple(found[:3])
+        matching = [line for line in lines if re.search(pattern, line, re.IGNORECASE)]
+        if not matching and re.search(pattern, self.message, re.IGNORECASE):
+            matching = [self.message]  # its lines were wrapped in the middle of the words
+        return tuple(matching[:3])
 
     def innermost(self, pattern: str, count: int = 4) -> tuple[str, ...]:
         """The matching frames among the last `count`."""

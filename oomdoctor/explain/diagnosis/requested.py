@@ -94,19 +94,19 @@ def matches(incident: Incident, sizes: Sizes | None, setup: PartialConfig) -> tu
     texts = [f"{f.file} {f.function} {f.code or ''}" for f in incident.frames[-6:]]
     code = (incident.where.code or "") if incident.where is not None else ""
     asked = _Request(requested, dialect, incident.phase, " ".join((*texts, code)))
-    found: list[tuple[int, Tensor]] = []
+    ranked: list[tuple[int, Tensor]] = []
     if sizes is not None:
-        found += _of_model(asked, sizes, setup)
+        ranked += _of_model(asked, sizes, setup)
     elif setup.get("micro_batch_size") and setup.get("sequence_length"):
-        found += _of_vocabulary(asked, setup)
+        ranked += _of_vocabulary(asked, setup)
     everywhere = " ".join(f.file for f in incident.frames)
     for size, name, hint in BUCKETS:
         if asked.fits(size) and re.search(hint, everywhere):
             tensor = Tensor(size, (), name, None, "medium", f"{size:,} bytes: {name}")
-            found.append((1, tensor))
-    found.sort(key=lambda pair: (CONFIDENCES.index(pair[1].likelihood), pair[0]))
+            ranked.append((1, tensor))
+    ranked.sort(key=lambda pair: (CONFIDENCES.index(pair[1].likelihood), pair[0]))
     unique: dict[tuple[str, tuple[int, ...], str | None], Tensor] = {}
-    for _, tensor in found:
+    for _, tensor in ranked:
         unique.setdefault((tensor.name, tensor.shape, tensor.dtype), tensor)
     return tuple(unique.values())[:6]
 
@@ -186,8 +186,8 @@ def _shapes(
     hits = 0
     for batch in batches:
         for length in lengths:
-            known = {**letters, "B": batch, "S": length}
-            shape = tuple(known[name] or 1 for name in names)
+            sizes_of = {**letters, "B": batch, "S": length}
+            shape = tuple(sizes_of[name] or 1 for name in names)
             if asked.fits(prod(shape) * width):
                 yield shape, True
                 hits += 1
@@ -206,10 +206,10 @@ def _shapes(
         # Collators pad to multiples of 8 or 64, so we prefer the length with the most factors of 2
         # among those that print the same figure.
         printed = format_bytes(asked.size)
-        best = [one for one in fitting if format_bytes(batch * one * each) == printed]
+        best = [size for size in fitting if format_bytes(batch * size * each) == printed]
         length = max(best or fitting, key=lambda length: (length & -length, -abs(length - near)))
-        known = {**letters, "B": batch, "S": length}
-        yield tuple(known[name] or 1 for name in names), True
+        sizes_of = {**letters, "B": batch, "S": length}
+        yield tuple(sizes_of[name] or 1 for name in names), True
 
 
 def _tensor(

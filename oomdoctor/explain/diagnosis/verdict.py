@@ -48,21 +48,21 @@ def verdict(case: Case) -> str:
 
 def oddities(case: Case) -> tuple[str, ...]:
     """Sentences about figures that do not add up or do not mean what they seem to say."""
-    event, found = case.incident.event, []
+    event, odd = case.incident.event, []
     if UNDERFLOW in case.message:
-        found.append(
+        odd.append(
             "the process's own use is printed as 17179869184 GiB, a negative number shown as "
             "unsigned (common on WSL and Windows); ignore it"
         )
     unlimited = event.allowed_bytes is None
     if unlimited and (case.free or 0) > (case.requested or 0) > 0:
-        found.append(
+        odd.append(
             f"{format_bytes(case.free)} was free, yet {format_bytes(case.requested)} was refused: "
             "a limit, a private pool, another process that just exited, or the driver"
         )
     spills = case.dialect in OF_PYTORCH and bool(case.capacity)
     if spills and (case.reserved or 0) > (case.capacity or 0):
-        found.append(
+        odd.append(
             f"more is reserved ({format_bytes(case.reserved)}) than the GPU has: the driver uses "
             "host memory too (Windows and WSL do this)"
         )
@@ -70,18 +70,18 @@ def oddities(case: Case) -> tuple[str, ...]:
     if None not in (total, free, own):
         rest = (total or 0) - (free or 0) - (own or 0)
         if rest < -16 * MIB:
-            found.append(
+            odd.append(
                 f"free memory and own use add up to {format_bytes(-rest)} more than the GPU has: "
                 "the figures were taken at different moments"
             )
-    found += _unlike_the_model(case)
+    odd += _unlike_the_model(case)
     if is_pool_segment(case.requested, case.dialect):
         largest = "1 MiB" if case.requested == 2 * MIB else "10 MiB"
-        found.append(
+        odd.append(
             f"the allocator requests {format_bytes(case.requested)} for any tensor up to "
             f"{largest}: the GPU was full, and any tensor could have been the next one"
         )
-    return tuple(found)
+    return tuple(odd)
 
 
 def _unlike_the_model(case: Case) -> list[str]:

@@ -53,25 +53,29 @@ def moments(sizes: Sizes, training: Training) -> tuple[Moment, ...]:
     learned = gradients(sizes, training)
     # Gradients of earlier micro-batches wait for the optimizer step.
     waiting = learned if training.accumulation_steps > 1 else None
-    found = []
+    timeline = []
     kept, output = activations(sizes, training), logits(sizes, training)
     copies = weight_copies(sizes, training)
     if kept is not None and output is not None:
         start = "as the backward pass starts"
-        found.append(_moment("at the end of the forward pass", "forward", *base, waiting, kept))
-        found.append(_moment(start, "loss backward", *base, waiting, kept, output, copies))
+        timeline.append(_moment("at the end of the forward pass", "forward", *base, waiting, kept))
+        timeline.append(_moment(start, "loss backward", *base, waiting, kept, output, copies))
         again = recomputed(sizes, training)
         if again is not None:
             # The first gradient is that of the output head.
             count = sizes.vocabulary * sizes.embedding
             head = gradients_of(count, training) if training.config.method == "full" else None
-            found.append(_moment("in the backward pass", "backward", *base, waiting or head, again))
+            timeline.append(
+                _moment("in the backward pass", "backward", *base, waiting or head, again)
+            )
         layer = first_layer(sizes, training)
         late = learned if waiting else _without_embedding(learned, sizes, training)
-        found.append(_moment("at the end of the backward pass", "backward", *base, late, layer))
+        timeline.append(_moment("at the end of the backward pass", "backward", *base, late, layer))
     step = temporaries(sizes, training)
-    found.append(_moment("in the optimizer step", "backward clip optimizer", *base, learned, step))
-    return tuple(found)
+    timeline.append(
+        _moment("in the optimizer step", "backward clip optimizer", *base, learned, step)
+    )
+    return tuple(timeline)
 
 
 def standing(sizes: Sizes, training: Training) -> tuple[Term, ...]:
@@ -91,8 +95,8 @@ def at_phase(sizes: Sizes, training: Training, phase: str) -> Moment:
         return replace(serving(sizes, training), when="while the model is loaded", phases=(phase,))
     if phase in ("eval", "generate", "save"):
         return _moment("outside the training step", phase, *standing(sizes, training))
-    found = moments(sizes, training)
-    fitting = [moment for moment in found if phase in moment.phases] or found
+    timeline = moments(sizes, training)
+    fitting = [moment for moment in timeline if phase in moment.phases] or timeline
     return max(fitting, key=lambda moment: moment.size_bytes)
 
 
@@ -102,8 +106,8 @@ def serving(sizes: Sizes, training: Training) -> Moment:
 
 
 def _moment(when: str, phases: str, *parts: Term | None) -> Moment:
-    known = tuple(part for part in parts if part is not None and part.size_bytes)
-    return Moment(when, tuple(phases.split()), known)
+    sized = tuple(part for part in parts if part is not None and part.size_bytes)
+    return Moment(when, tuple(phases.split()), sized)
 
 
 def _without_embedding(learned: Term, sizes: Sizes, training: Training) -> Term:

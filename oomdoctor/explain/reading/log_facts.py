@@ -76,7 +76,7 @@ class FactReader:
     def facts(self, line_count: int) -> LogFacts:
         """Everything learned from the lines."""
         told = self._set_up
-        late = [found for at, text in self._late if (found := _sample(at, text)) is not None]
+        late = [sample for at, text in self._late if (sample := _sample(at, text)) is not None]
         world = told.settings.get("world_size", told.settings.get("num_processes"))
         return LogFacts(
             settings=dict(told.settings),

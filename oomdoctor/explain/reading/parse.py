@@ -66,10 +66,10 @@ def flatten(text: str) -> str:
 
 def read_message(flat: str, phase: str = "unknown", within: int | None = None) -> Message | None:
     """The first message that opens within the first `within` characters of a flattened text."""
-    found = _first(flat, 0, len(flat) if within is None else within, flat[:within])
-    if found is None:
+    opened = _first(flat, 0, len(flat) if within is None else within, flat[:within])
+    if opened is None:
         return None
-    dialect, opening = found
+    dialect, opening = opened
     end = min(opening.start() + _REACH, len(flat))
     following = _first(flat, opening.end(), end)
     if following is not None:
@@ -142,8 +142,8 @@ def _shape(text: str) -> tuple[tuple[int, ...], str | None]:
 
 
 def _listed(message: str) -> tuple[ListedProcess, ...]:
-    found = ((int(m[1]), size_bytes(m[2])) for m in _LISTED.finditer(message))
-    return tuple(ListedProcess(pid, size) for pid, size in found if size is not None)
+    listed = ((int(m[1]), size_bytes(m[2])) for m in _LISTED.finditer(message))
+    return tuple(ListedProcess(pid, size) for pid, size in listed if size is not None)
 
 
 def _other_processes(

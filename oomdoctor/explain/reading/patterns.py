@@ -20,4 +20,4 @@ def patterns(part: str) -> Mapping[str, re.Pattern[str]]:
 
 def _whole(row: str | list[str], fragments: Mapping[str, str | list[str]]) -> str:
     text = row if isinstance(row, str) else "".join(row)
-    return re.sub(r"\(\?&(\w+)\)", lambda found: _whole(fragments[found[1]], fragments), text)
+    return re.sub(r"\(\?&(\w+)\)", lambda match: _whole(fragments[match[1]], fragments), text)

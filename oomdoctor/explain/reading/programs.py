@@ -66,8 +66,12 @@ def programs() -> tuple[Program, ...]:
 @cache
 def libraries() -> tuple[str, ...]:
     """The libraries with a trainer, or plain torch: the names that lines of a training have."""
-    own = (one for one in programs() if one.kind == "training" and one.library == one.name)
-    return tuple(dict.fromkeys(one.name for one in own))
+    own = (
+        program
+        for program in programs()
+        if program.kind == "training" and program.library == program.name
+    )
+    return tuple(dict.fromkeys(program.name for program in own))
 
 
 @cache
@@ -87,23 +91,33 @@ def program_of(incident: Incident, mentions: Mapping[str, tuple[str, ...]]) -> P
 
     A message that only some programs print rules out those of another kind.
     """
-    named = [one for one in programs() if incident.event.dialect in one.dialects]
+    named = [program for program in programs() if incident.event.dialect in program.dialects]
     shown = [_shown(frame) for frame in incident.frames]
     marks: tuple[Callable[[Program], bool], ...] = (
-        lambda one: one.frames is not None and any(map(one.frames.search, shown)),
-        lambda one: one.lines is not None and any(map(one.lines.search, incident.lines)),
-        lambda one: one.name in mentions,
+        lambda program: program.frames is not None and any(map(program.frames.search, shown)),
+        lambda program: (
+            program.lines is not None and any(map(program.lines.search, incident.lines))
+        ),
+        lambda program: program.name in mentions,
     )
-    found = (one for mark in marks for one in programs() if mark(one))
-    rl = (one for one in programs() if one.kind == "rl" and one.name in mentions)
-    seen = next(found, None)
+    marked = (program for mark in marks for program in programs() if mark(program))
+    rl = (program for program in programs() if program.kind == "rl" and program.name in mentions)
+    seen = next(marked, None)
     if seen is None or seen.kind in ("engine", "training"):
         seen = next(rl, seen)
     if seen is not None and seen.kind == "engine":
-        starting = (one for one in programs() if one.starts and any(map(one.starts.search, shown)))
+        starting = (
+            program
+            for program in programs()
+            if program.starts and any(map(program.starts.search, shown))
+        )
         seen = next(starting, seen)
     if seen is not None:
-        around_it = (one for one in programs() if seen.name in one.runs and one.name in mentions)
+        around_it = (
+            program
+            for program in programs()
+            if seen.name in program.runs and program.name in mentions
+        )
         seen = next(around_it, seen)
     # Several engines print one dialect; the first row that has it is the one it is named after.
     if named and (seen is None or seen.kind not in ("rl", named[0].kind)):
@@ -113,7 +127,7 @@ def program_of(incident: Incident, mentions: Mapping[str, tuple[str, ...]]) -> P
 
 def program_of_file(name: FormatName) -> Program | None:
     """The program that reads files of this format; None for those of a launcher."""
-    return next((one for one in programs() if one.format == name), None)
+    return next((program for program in programs() if program.format == name), None)
 
 
 class MentionReader:
@@ -145,7 +159,7 @@ def _program(row: Mapping[str, Any]) -> Program:
 
 @cache
 def _patterns() -> Mapping[str, re.Pattern[str]]:
-    named = {one.name: one.lines for one in programs() if one.lines is not None}
+    named = {program.name: program.lines for program in programs() if program.lines is not None}
     return {**named, **around()}
 
 

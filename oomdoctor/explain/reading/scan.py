@@ -142,9 +142,9 @@ class _Scanner:
                 return
         if self._others < _MOST_OTHERS and (MAY_FAIL.search(text) or "illed" in text):
             self._others += 1
-            found = find_look_alike(self._window.around(index, split.tag, before=0, after=4))
-            if found is not None:
-                self._keep_look_alike(index, split, found, report)
+            alike = find_look_alike(self._window.around(index, split.tag, before=0, after=4))
+            if alike is not None:
+                self._keep_look_alike(index, split, alike, report)
 
     def _keep(self, index: int, split: Split, read: Read, report: Report) -> bool:
         """Keep what a message says; False if its traceback shows that it means something else."""
@@ -160,8 +160,8 @@ class _Scanner:
                 self._quoted = self._not_memory(index, self._quote(index), QUOTED)
             return True
         if self._over(index, message, report):
-            found = Found(SHUTDOWN.name, None, self._quote(index), True, False)
-            self._keep_look_alike(index, split, found, report)
+            shutdown = Found(SHUTDOWN.name, None, self._quote(index), True, False)
+            self._keep_look_alike(index, split, shutdown, report)
         else:
             self._keep_memory(told, split, message, report, frames)
             self._note_retry(told)
@@ -274,13 +274,13 @@ class _Scanner:
         if not wanted:
             return event
         lines = self._window.around(index, tag, *_BESIDE).split("\n")
-        found: dict[str, Any] = {}
+        figures: dict[str, Any] = {}
         for name, pattern in wanted.items():
             matches = (figure(pattern).search(line.strip()) for line in lines)
             match = next((match for match in matches if match is not None), None)
             if match is not None:
-                found[name] = size_bytes(printed_size(match), dialect.binary_units)
-        return replace(event, **found)
+                figures[name] = size_bytes(printed_size(match), dialect.binary_units)
+        return replace(event, **figures)
 
     def _note_retry(self, told: list[int]) -> None:
         """Look for words beside a message that say that the program goes on."""
@@ -305,23 +305,23 @@ class _Scanner:
             told = number_in(split.tag, self._window.tags())
         return self._facts.spawned_before(line.number) if told is None else told
 
-    def _keep_look_alike(self, index: int, split: Split, found: Found, report: Report) -> None:
+    def _keep_look_alike(self, index: int, split: Split, alike: Found, report: Report) -> None:
         frames = self._window.traceback(index, split.tag)
-        if not (frames or found.strong or self._window.end < _SHORT_LOG):
+        if not (frames or alike.strong or self._window.end < _SHORT_LOG):
             return
         phase, where = phase_of(frames)
         if phase == "unknown":
             phase = moment_of((), self._window.around(index, split.tag))
         incident = replace(
-            self._not_memory(index, found.message, found.name, phase),
+            self._not_memory(index, alike.message, alike.name, phase),
             frames=frames,
             where=where,
             rank=self._rank(split, self._window.line(index)),
             step=report.step,
-            exception=found.exception,
-            consequence=found.consequence,
+            exception=alike.exception,
+            consequence=alike.consequence,
         )
-        fold(self._found, Finding(incident, [report], strong=found.strong))
+        fold(self._found, Finding(incident, [report], strong=alike.strong))
 
     def _went_on(self, finding: Finding, report: Report) -> str | None:
         """The line that shows that the run went on: steps, its end, a saved model or a retry."""

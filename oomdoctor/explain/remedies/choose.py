@@ -26,7 +26,9 @@ _ALSO_LOAD = ("transformers", "pytorch")  # libraries that do not only train
 _ENGINES = {"zero": "deepspeed", "fsdp": "accelerate"}  # whose lines say a sharding
 
 
-def remedies(case: Case, keys: Mapping[str, Called], found: Sequence[Choice]) -> tuple[Remedy, ...]:
+def remedies(
+    case: Case, keys: Mapping[str, Called], choices: Sequence[Choice]
+) -> tuple[Remedy, ...]:
     """The rows with these keys that can help, in the order in which to try them.
 
     `keys` come in the order of their causes.
@@ -36,7 +38,7 @@ def remedies(case: Case, keys: Mapping[str, Called], found: Sequence[Choice]) ->
     ranked: list[tuple[tuple[float, ...], Remedy]] = []
     if case.beyond:
         # What is computed is compared as a whole; what is not computed comes after what is enough.
-        computed = closing(case, found, values)
+        computed = closing(case, choices, values)
         ranked += [
             ((close, 1, *place, 0), replace(remedy, lines=dict(spoken(case, remedy.lines))))
             for (close, *place), remedy in computed
@@ -78,7 +80,7 @@ def remedies(case: Case, keys: Mapping[str, Called], found: Sequence[Choice]) ->
 def spoken(case: Case, lines: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """The lines that are written for the program, its own first, and for what runs around it."""
     program, seen = case.program, case.around
-    others = frozenset(key for one in programs() for key in one.speaks) - frozenset(libraries())
+    others = frozenset(key for row in programs() for key in row.speaks) - frozenset(libraries())
     loads = case.phase in ("load", "generate") and case.resource == "gpu"
     without_trainer = "inference" in case.kinds or loads
     speaks = _speaks(case)

@@ -37,17 +37,17 @@ _CALL = re.compile(r"(\w+)\((.*)\)")
 Ranked = tuple[tuple[int, float, float], Remedy]
 
 
-def closing(case: Case, found: Sequence[Choice], values: Mapping[str, str]) -> list[Ranked]:
+def closing(case: Case, choices: Sequence[Choice], values: Mapping[str, str]) -> list[Ranked]:
     """The computed remedies, each with its place: what closes the gap first.
 
     `found` are the changes of the training that help.
     """
-    return [*(_remedy(case, choice, values) for choice in found), *_hardware(case, values)]
+    return [*(_remedy(case, choice, values) for choice in choices), *_hardware(case, values)]
 
 
-def no_way(case: Case, found: Sequence[Choice]) -> str | None:
+def no_way(case: Case, choices: Sequence[Choice]) -> str | None:
     """A sentence if no change of the training makes it fit; None if one does, or if it fits."""
-    if not case.beyond or any(fits(case, choice.leaves_bytes) for choice in found):
+    if not case.beyond or any(fits(case, choice.leaves_bytes) for choice in choices):
         return None
     best = smallest(case)
     if best is None:
@@ -101,7 +101,7 @@ def _remedy(case: Case, choice: Choice, values: Mapping[str, str]) -> Ranked:
 def _hardware(case: Case, values: Mapping[str, str]) -> list[Ranked]:
     """More GPUs of this size, and the smallest card that holds the training as it is."""
     assert case.total is not None  # it is beyond the card
-    found: list[Ranked] = []
+    ranked: list[Ranked] = []
     config = case.trained.config
     shardable = case.trains and config.method != "qlora" and config.world_size == 1
     for count in _CARDS if shardable else ():
@@ -125,7 +125,7 @@ def _hardware(case: Case, values: Mapping[str, str]) -> list[Ranked]:
             None if case.at_least else True,
             key="shard",
         )
-        found.append(((0, _HARDWARE, 0), remedy))
+        ranked.append(((0, _HARDWARE, 0), remedy))
         break
     row = TABLE["bigger_card"]
     lines = {name: fill(line, values) for name, line in row.lines.items()}
@@ -141,7 +141,7 @@ def _hardware(case: Case, values: Mapping[str, str]) -> list[Ranked]:
     remedy = Remedy(
         row.change, None, "arithmetic", lines, text, None, case.total, enough, key=row.key
     )
-    return [*found, ((card is None, _HARDWARE, 1), remedy)]
+    return [*ranked, ((card is None, _HARDWARE, 1), remedy)]
 
 
 def holds_it(name: str, total_bytes: int) -> str:
@@ -197,7 +197,7 @@ def _lines(rows: Sequence[Mapping[str, str]]) -> dict[str, str]:
         return dict(rows[0])
     named = {name for row in rows for name in row}
     lines = {}
-    for library in (one for one in libraries() if one in named):
+    for library in (library_ for library_ in libraries() if library_ in named):
         wanted = (library, *_INSTEAD)
         chosen = (next((row[name] for name in wanted if name in row), "") for row in rows)
         lines[library] = "\n".join(_joined(filter(None, chosen)))
@@ -213,17 +213,17 @@ def _lines(rows: Sequence[Mapping[str, str]]) -> dict[str, str]:
 
 def _joined(lines: Iterable[str]) -> list[str]:
     """The lines, with calls of the same class made one call where that stays short."""
-    found: list[str] = []
+    joined: list[str] = []
     for line in lines:
         new = _CALL.fullmatch(line)
-        for place, old in enumerate(found):
+        for place, old in enumerate(joined):
             had = _CALL.fullmatch(old)
             if new is None or had is None or new[1] != had[1] or "..." in line + old:
                 continue
             both = f"{new[1]}({had[2]}, {new[2]})"
             if len(both) <= _WIDEST:
-                found[place] = both
+                joined[place] = both
                 break
         else:
-            found.append(line)
-    return found
+            joined.append(line)
+    return joined

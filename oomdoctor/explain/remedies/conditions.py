@@ -66,9 +66,9 @@ def _can_liger(case: Case) -> bool:
         return False
     if case.incident.recomputing and not case.beyond:  # layers are recomputed after the loss
         return False
-    known = case.sizes.model_type if case.sizes else (case.setup.get("model") or "").lower()
-    if known:
-        return any(name in known for name in LIGER_FAMILIES)
+    model = case.sizes.model_type if case.sizes else (case.setup.get("model") or "").lower()
+    if model:
+        return any(name in model for name in LIGER_FAMILIES)
     return True
 
 
@@ -142,8 +142,8 @@ def _several_cards(case: Case) -> bool:
 
 def _hugging_face(case: Case) -> bool:
     """Whether the model comes from transformers, where adapters take one line."""
-    known = case.sizes is not None or case.setup.get("model") is not None or not case.frames
-    return known or case.shows(r"/(?:transformers|trl|peft)/")
+    is_named = case.sizes is not None or case.setup.get("model") is not None or not case.frames
+    return is_named or case.shows(r"/(?:transformers|trl|peft)/")
 
 
 def _trainable_by_lora(case: Case) -> bool:
@@ -160,9 +160,9 @@ def _quantisable(case: Case) -> bool:
 def _wide_weights(case: Case) -> bool:
     if case.program.half:
         return False
-    known = case.setup.get("weights_dtype")
-    if known is not None:
-        return known == "float32"
+    dtype = case.setup.get("weights_dtype")
+    if dtype is not None:
+        return dtype == "float32"
     return case.phase in ("load", "init") and _unquantized(case)
 
 

@@ -85,8 +85,8 @@ def _seen(case: Case, changes: Mapping[str, Any], *, halves: bool) -> Effect | N
     """What a memory snapshot says that the changes free; None without one."""
     if case.snapshot is None:
         return None
-    found = saving(case.snapshot.held, changes, case.batch)
-    return halved(case.snapshot.held) if found is None and halves else found
+    saved = saving(case.snapshot.held, changes, case.batch)
+    return halved(case.snapshot.held) if saved is None and halves else saved
 
 
 def parts_text(case: Case, before: Moment, after: Moment) -> str:

@@ -58,7 +58,7 @@ class ClosedForm:
 
     def judge(self, sets: Sequence[ChangeSet]) -> list[Verdict]:
         """Compute what each set needs."""
-        return [self._verdict(one.config) for one in sets]
+        return [self._verdict(changes.config) for changes in sets]
 
     def least_bytes(self, config: TrainConfig) -> int:
         """What a configuration needs, the context included."""
@@ -139,9 +139,9 @@ def _alone(form: ClosedForm) -> list[Choice]:
     case, kept = form.case, dict[str, Choice]()
     for lattice in _lattices(case):
         for steps in lattice.singles():
-            made = [_choice(form, one) for one in steps]
-            enough = [one for one in made if fits(case, one.leaves_bytes)]
-            surely = [one for one in enough if not tight(case, one.leaves_bytes)]
+            made = [_choice(form, step) for step in steps]
+            enough = [choice for choice in made if fits(case, choice.leaves_bytes)]
+            surely = [choice for choice in enough if not tight(case, choice.leaves_bytes)]
             best = (surely or enough or made[-1:])[0]
             (key,) = best.keys
             before = kept.get(key)
@@ -157,12 +157,12 @@ def _together(form: ClosedForm) -> list[Choice]:
 
     A set is left out if it only adds changes to one that fits without them.
     """
-    found: list[Choice] = []
+    minimal: list[Choice] = []
     for tiers in _KINDS:
         best = _cheapest(form, tiers)
-        if best is not None and not any(set(one.keys) <= set(best.keys) for one in found):
-            found.append(best)
-    return [choice for choice in found if len(choice.keys) > 1]
+        if best is not None and not any(set(choice.keys) <= set(best.keys) for choice in minimal):
+            minimal.append(best)
+    return [choice for choice in minimal if len(choice.keys) > 1]
 
 
 def _cheapest(form: ClosedForm, tiers: Sequence[Tier]) -> Choice | None:
@@ -178,7 +178,9 @@ def _cheapest(form: ClosedForm, tiers: Sequence[Tier]) -> Choice | None:
                 adapt=lambda config: completed(case, config),
                 tiers=tiers,
             ).answer()
-            fitting = [one for one, verdict in answer.fitting if verdict.outcome == "fits"]
+            fitting = [
+                candidate for candidate, verdict in answer.fitting if verdict.outcome == "fits"
+            ]
             if fitting:
                 return _choice(form, fitting[0])
             if not any(fits(case, verdict.needs_bytes or 0) for _, verdict in answer.judged):
@@ -186,25 +188,25 @@ def _cheapest(form: ClosedForm, tiers: Sequence[Tier]) -> Choice | None:
     return None
 
 
-def _needed(form: ClosedForm, lattice: Lattice, found: ChangeSet) -> Choice:
+def _needed(form: ClosedForm, lattice: Lattice, chosen: ChangeSet) -> Choice:
     """The set without the changes that free nothing, the dearest first."""
-    for change in reversed(found.changes):
-        less = lattice.milder(found, change.group)[:1]
+    for change in reversed(chosen.changes):
+        less = lattice.milder(chosen, change.group)[:1]
         gone = less and change not in less[0].changes
-        if gone and form.least_bytes(less[0].config) <= form.least_bytes(found.config):
-            found = less[0]
-    return _choice(form, found)
+        if gone and form.least_bytes(less[0].config) <= form.least_bytes(chosen.config):
+            chosen = less[0]
+    return _choice(form, chosen)
 
 
-def _choice(form: ClosedForm, found: ChangeSet) -> Choice:
+def _choice(form: ClosedForm, chosen: ChangeSet) -> Choice:
     case = form.case
-    keys = tuple(_key(case, change) for change in found.changes)
+    keys = tuple(_key(case, change) for change in chosen.changes)
     words = tuple(
-        "4-bit weights" if key == "quantized_load" else change.text(found.config)
-        for key, change in zip(keys, found.changes, strict=True)
+        "4-bit weights" if key == "quantized_load" else change.text(chosen.config)
+        for key, change in zip(keys, chosen.changes, strict=True)
     )
-    training = replace(case.trained, config=found.config)
-    return Choice(keys, words, training, form.least_bytes(found.config), found.tier)
+    training = replace(case.trained, config=chosen.config)
+    return Choice(keys, words, training, form.least_bytes(chosen.config), chosen.tier)
 
 
 def _key(case: Case, change: Change) -> str:
@@ -228,11 +230,11 @@ def _lattices(case: Case) -> Iterator[Lattice]:
         )
 
 
-def of_simulation(found: ChangeSet) -> Choice:
+def of_simulation(chosen: ChangeSet) -> Choice:
     """A set that a simulation found for a training that is known as a rung."""
-    keys = tuple(_row_key(change.key) for change in found.changes)
-    words = tuple(change.text(found.config) for change in found.changes)
-    return Choice(keys, words, Training(found.config), 0, found.tier)
+    keys = tuple(_row_key(change.key) for change in chosen.changes)
+    words = tuple(change.text(chosen.config) for change in chosen.changes)
+    return Choice(keys, words, Training(chosen.config), 0, chosen.tier)
 
 
 def offered(case: Case, change: Change) -> bool:

@@ -70,7 +70,7 @@ def device_values(
     nvidia = device is _DEVICES["cuda"]
     hidden = "fuser finds processes that nvidia-smi does not list, such as an old notebook"
     since = "this torch has no expandable segments; 2.1 and later do, and they help more"
-    largest = max(listed, key=lambda one: one.used_bytes).pid if listed else "PID"
+    largest = max(listed, key=lambda process: process.used_bytes).pid if listed else "PID"
     # torch 2.9 and later name one variable for all devices
     newer = any("PYTORCH_ALLOC_CONF" in text for text in (message, *lines))
     return {
@@ -93,7 +93,9 @@ def half_values(case: Case) -> dict[str, str]:
     """
     named = gpu_variants(case.facts.gpu_name) if case.facts.gpu_name else ()
     capabilities = [card.compute_capability for card in named]
-    older = bool(named) and all(one and capability_numbers(one) < MODERN for one in capabilities)
+    older = bool(named) and all(
+        number and capability_numbers(number) < MODERN for number in capabilities
+    )
     return {
         "half": "fp16" if older else "bf16",
         "half_mixed": "16-mixed" if older else "bf16-mixed",

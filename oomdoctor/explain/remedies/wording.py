@@ -29,20 +29,20 @@ def with_peaks(remedy: Remedy, before: int, after: int, *, enough: bool) -> Reme
     )
 
 
-def effect(found: Diagnosis, remedy: Remedy) -> str:
+def effect(diagnosis: Diagnosis, remedy: Remedy) -> str:
     """What the remedy gives and what it costs, without the arithmetic; empty if nothing is known.
 
     A number is said only if it was computed or measured for this failure.
     """
     told = None if remedy.confirmed is None else _CONFIRMED[remedy.confirmed]
-    return "; ".join(filter(None, (*_size(found, remedy), told, remedy.note)))
+    return "; ".join(filter(None, (*_size(diagnosis, remedy), told, remedy.note)))
 
 
-def _size(found: Diagnosis, remedy: Remedy) -> Iterator[str | None]:
+def _size(diagnosis: Diagnosis, remedy: Remedy) -> Iterator[str | None]:
     if remedy.frees_bytes is None:
         yield remedy.arithmetic  # a rule in words
         return
-    size, capacity = format_bytes(remedy.frees_bytes), found.numbers.capacity_bytes
+    size, capacity = format_bytes(remedy.frees_bytes), diagnosis.numbers.capacity_bytes
     if remedy.leaves_bytes is not None and remedy.enough is not False:
         card = f" of {format_bytes(capacity)}" if capacity else ""
         bound = "at most " if remedy.confirmed == "replay" else ""
@@ -51,7 +51,7 @@ def _size(found: Diagnosis, remedy: Remedy) -> Iterator[str | None]:
     # More than the card has cannot be freed: the training would need that much less.
     beyond = capacity is not None and remedy.frees_bytes > capacity
     yield f"needs {size} less" if beyond else f"frees {size}"
-    missing = found.short_bytes or missing_bytes(found)
+    missing = diagnosis.short_bytes or missing_bytes(diagnosis)
     if missing and remedy.frees_bytes < missing:
         yield "not enough alone"
 
@@ -63,28 +63,28 @@ def derivation(remedy: Remedy) -> str:
     return basis if said else f"{basis}: {remedy.arithmetic}"
 
 
-def missing_bytes(found: Diagnosis) -> int | None:
+def missing_bytes(diagnosis: Diagnosis) -> int | None:
     """How much of the request was not free."""
-    numbers = found.numbers
+    numbers = diagnosis.numbers
     if numbers.requested_bytes is None or numbers.free_bytes is None:
         return None
     return max(0, numbers.requested_bytes - numbers.free_bytes) or None
 
 
-def typed(found: Diagnosis, remedy: Remedy) -> dict[str, str]:
+def typed(diagnosis: Diagnosis, remedy: Remedy) -> dict[str, str]:
     """The line to type by the name of its program, whose own lines are the first ones.
 
     A log that names no program may be one of transformers or of plain PyTorch: then both.
     """
-    lines, program, first = remedy.lines, found.framework, next(iter(remedy.lines), "")
+    lines, program, first = remedy.lines, diagnosis.framework, next(iter(remedy.lines), "")
     names = [program] if program in lines and first in libraries() else [first]
     if program is None and first in libraries():
         names = [name for name in ("transformers", "pytorch") if name in lines] or names
     return {name: lines[name] for name in names if name and name in lines}
 
 
-def is_certain(found: Diagnosis, lines: Mapping[str, str]) -> bool:
+def is_certain(diagnosis: Diagnosis, lines: Mapping[str, str]) -> bool:
     """Whether the lines need no name beside them: one line that is not for another library."""
     return len(lines) == 1 and all(
-        name == found.framework or name not in libraries() for name in lines
+        name == diagnosis.framework or name not in libraries() for name in lines
     )

@@ -31,12 +31,12 @@ def told(settings: Mapping[str, object], program: FormatName | None) -> PartialC
     partial = partial_of(settings, program)
     values = partial.values
     method = _method(values)
-    found: dict[str, object] = {key: values.get(key) for key in _AS_READ}
-    found |= {key: _count(values.get(key) or partial.beside.get(key)) or None for key in _SIZES}
+    keys: dict[str, object] = {key: values.get(key) for key in _AS_READ}
+    keys |= {key: _count(values.get(key) or partial.beside.get(key)) or None for key in _SIZES}
     targets, quantization = values.get("lora_targets"), values.get("quantization")
     # An optimizer that no rung has: not knowing its states is better than assuming AdamW's.
     unknown = str(partial.not_taken.get("optimizer") or "").strip().rpartition(".")[2].lower()
-    found |= {
+    keys |= {
         "model": _named(values.get("model")),
         "method": method.get("method"),
         "quantization": method.get("quantization")
@@ -47,9 +47,9 @@ def told(settings: Mapping[str, object], program: FormatName | None) -> PartialC
         "packing": _packing(values),
         "workers": _count(partial.beside.get("workers")),
     }
-    found |= _precision(partial, method, program)
-    found |= _engine(partial)
-    return picked(found, found)
+    keys |= _precision(partial, method, program)
+    keys |= _engine(partial)
+    return picked(keys, keys)
 
 
 def _quantized(model: object) -> str | None:
@@ -68,10 +68,10 @@ def _method(values: PartialConfig) -> RungKeys:
         given.setdefault("method", given["method_of_first"])
     if not said:
         given["use_peft"] = True
-    found = method_of(given)
-    if given.get("method") == "qlora" and found["method"] == "lora":
-        found["method"] = "qlora"  # the other line, which says how, may not be shown
-    return found
+    method = method_of(given)
+    if given.get("method") == "qlora" and method["method"] == "lora":
+        method["method"] = "qlora"  # the other line, which says how, may not be shown
+    return method
 
 
 def _precision(partial: Partial, method: RungKeys, program: FormatName | None) -> dict[str, object]:
@@ -131,8 +131,8 @@ def _checkpointing(values: PartialConfig) -> str | None:
 def _packing(values: PartialConfig) -> str | None:
     if "packing" in values:
         return values["packing"]
-    found = values.get("trl_packing")
-    return None if found is None else "packed" if found else "none"
+    packing = values.get("trl_packing")
+    return None if packing is None else "packed" if packing else "none"
 
 
 def _count(value: object) -> int | None:
@@ -153,5 +153,5 @@ def roles_of(value: str | Iterable[str] | None) -> tuple[str, ...] | None:
     if isinstance(value, str):
         return {"all-linear": ROLES, "attention": ROLES[:4]}.get(value)
     names = value or ()
-    found = {role for name in names for role in ROLES_OF.get(str(name).rpartition(".")[2], ())}
-    return tuple(role for role in ROLES if role in found) or None
+    roles = {role for name in names for role in ROLES_OF.get(str(name).rpartition(".")[2], ())}
+    return tuple(role for role in ROLES if role in roles) or None

@@ -56,31 +56,31 @@ def diagnosis_of(error: BaseException) -> Diagnosis:
 def diagnosed(error: BaseException, more: str = "") -> Any:
     """The exception to raise instead; `more` is added to its message."""
     try:
-        found: Diagnosis | None = diagnosis_of(error)
+        diagnosis: Diagnosis | None = diagnosis_of(error)
     except Exception:  # noqa: BLE001 - the original error matters more than our words about it
-        found = None
-    parts = [str(error), text_of(found) if found is not None else "", more]
-    return diagnosed_type()("\n\n".join(filter(None, parts)), found)
+        diagnosis = None
+    parts = [str(error), text_of(diagnosis) if diagnosis is not None else "", more]
+    return diagnosed_type()("\n\n".join(filter(None, parts)), diagnosis)
 
 
-def text_of(found: Diagnosis) -> str:
+def text_of(diagnosis: Diagnosis) -> str:
     """A diagnosis in a few lines: what happened, what to do first, the cause, other remedies."""
-    lines = [f"oomdoctor: {found.verdict}."]
-    for number, remedy in enumerate(found.remedies[:_REMEDIES], 1):
-        gives = effect(found, remedy)
+    lines = [f"oomdoctor: {diagnosis.verdict}."]
+    for number, remedy in enumerate(diagnosis.remedies[:_REMEDIES], 1):
+        gives = effect(diagnosis, remedy)
         head = "Do this first: " if number == 1 else f"  {number}. "
         lines.append(f"{head}{remedy.change}" + (f": {gives}" if gives else ""))
-        for line in typed(found, remedy).values():
+        for line in typed(diagnosis, remedy).values():
             lines += [f"       {part}" for part in line.splitlines()]
         if number == 1:
-            lines += [*_cause(found), *(["Other remedies:"] if found.remedies[1:] else [])]
-    return "\n".join(lines if found.remedies else [*lines, *_cause(found)])
+            lines += [*_cause(diagnosis), *(["Other remedies:"] if diagnosis.remedies[1:] else [])]
+    return "\n".join(lines if diagnosis.remedies else [*lines, *_cause(diagnosis)])
 
 
-def _cause(found: Diagnosis) -> list[str]:
-    if not found.causes:
+def _cause(diagnosis: Diagnosis) -> list[str]:
+    if not diagnosis.causes:
         return []
-    first = found.causes[0]
+    first = diagnosis.causes[0]
     what = first.cause.replace("_", " ") + (f", {first.detail}" if first.detail else "")
     why = f": {first.why}" if first.why else ""
     return [f"Cause: {what} ({first.confidence} confidence){why}"]
@@ -103,9 +103,9 @@ def is_out_of_memory(error: BaseException) -> bool:
 def bound_names(frame: FrameType) -> dict[str, int]:
     """The local names of a running frame, with the identity of what each one is bound to."""
     values = frame.f_locals
-    found = {name: id(value) for name, value in values.items()}
+    numbers = {name: id(value) for name, value in values.items()}
     drop_copies(frame, values)
-    return found
+    return numbers
 
 
 def release(error: BaseException, frame: FrameType | None, before: dict[str, int]) -> None:
@@ -117,13 +117,13 @@ def release(error: BaseException, frame: FrameType | None, before: dict[str, int
     seen: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting:
-        one = waiting.pop()
-        if one is None or id(one) in seen:
+        cause = waiting.pop()
+        if cause is None or id(cause) in seen:
             continue
-        seen.add(id(one))
-        waiting += [one.__context__, one.__cause__]
-        traceback.clear_frames(one.__traceback__)
-        one.__traceback__ = None
+        seen.add(id(cause))
+        waiting += [cause.__context__, cause.__cause__]
+        traceback.clear_frames(cause.__traceback__)
+        cause.__traceback__ = None
     if frame is not None:
         _unbind(frame, before)
     gc.collect()

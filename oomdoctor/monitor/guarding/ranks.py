@@ -118,10 +118,10 @@ class Replicated:
 
     def agree(self, failed: bool) -> list[int]:
         """The ranks whose block failed."""
-        found = self._agree(failed)
-        if not found:
+        failed_ranks = self._agree(failed)
+        if not failed_ranks:
             self._usual = self._entered
-        return found
+        return failed_ranks
 
     def _forward_of_zeros(self) -> Any:
         """A forward pass of the wrapper, which sends buffers, without that of the module."""
@@ -138,11 +138,11 @@ class Replicated:
     def _zeros(self) -> Any:
         """A sum of zeros that depends on the parameters without a gradient; None without any."""
         left = [p for i, p in enumerate(self._parameters) if i not in self._ready]
-        found: Any = None
+        total: Any = None
         for parameter in left:
             zero = parameter.sum() * 0
-            found = zero if found is None else found + zero.to(found.device, found.dtype)
-        return found
+            total = zero if total is None else total + zero.to(total.device, total.dtype)
+        return total
 
     def _on_enter(self, *_: Any) -> None:
         self._entered += 1

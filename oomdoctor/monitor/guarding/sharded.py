@@ -90,10 +90,10 @@ class Sharded:
 
     def agree(self, failed: bool) -> list[int]:
         """The ranks whose block failed."""
-        found = self._agree(failed)
-        if not found:
+        failed_ranks = self._agree(failed)
+        if not failed_ranks:
             self._usual = list(self._ended)
-        return found
+        return failed_ranks
 
     def _forward(self, root: Any) -> None:
         """Gather what the other ranks gather in the rest of their forward pass, and let it go.
@@ -148,7 +148,7 @@ class Sharded:
         return [move for move in moves if move[0].endswith("_backward")]
 
 
-def _listen(one: Sharded) -> bool:
+def _listen(listener: Sharded) -> bool:
     """Let the groups of torch say which moves they make; False if torch has no such groups."""
     try:
         from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
@@ -163,7 +163,7 @@ def _listen(one: Sharded) -> bool:
         for name in _MOVES:
             setattr(FSDPParamGroup, name, _told(name, getattr(FSDPParamGroup, name)))
         setattr(FSDPState, _FINAL, _told_final(getattr(FSDPState, _FINAL)))
-    _listeners.append(one)
+    _listeners.append(listener)
     return True
 
 
@@ -171,11 +171,11 @@ def _told(name: str, method: Any) -> Any:
     @wraps(method)
     def telling(self: Any, *args: Any, **kwargs: Any) -> Any:
         move = (name, self)
-        for one in _listeners:
-            one.note(move, ended=False)
+        for listener in _listeners:
+            listener.note(move, ended=False)
         result = method(self, *args, **kwargs)
-        for one in _listeners:
-            one.note(move, ended=True)
+        for listener in _listeners:
+            listener.note(move, ended=True)
         return result
 
     return telling
@@ -184,13 +184,13 @@ def _told(name: str, method: Any) -> Any:
 def _told_final(method: Any) -> Any:
     @wraps(method)
     def telling(self: Any) -> Any:
-        for one in _listeners:
-            one.is_final = True
+        for listener in _listeners:
+            listener.is_final = True
         try:
             return method(self)
         finally:
-            for one in _listeners:
-                one.is_final = False
+            for listener in _listeners:
+                listener.is_final = False
 
     return telling
 
@@ -199,11 +199,11 @@ def _fill(group: Any) -> None:
     """Give the parameters of a group gradients of zero, where they have none."""
     import torch
 
-    for one in group.fsdp_params:
-        parameter = getattr(one, "_unsharded_param", None)
-        if parameter is None or not one.sharded_param.requires_grad:
+    for shard in group.fsdp_params:
+        parameter = getattr(shard, "_unsharded_param", None)
+        if parameter is None or not shard.sharded_param.requires_grad:
             continue
-        if one.unsharded_accumulated_grad is None and parameter.grad is None:
+        if shard.unsharded_accumulated_grad is None and parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
 
 
@@ -223,11 +223,11 @@ def _keys(moves: list[Move]) -> list[tuple[str, int]]:
 
 
 def _groups(states: list[Any]) -> list[Any]:
-    found: list[Any] = []
+    all_groups: list[Any] = []
     for state in states:
         groups = getattr(state, "_fsdp_param_groups", None)
-        found += groups if groups is not None else filter(None, [state._fsdp_param_group])
-    return found
+        all_groups += groups if groups is not None else filter(None, [state._fsdp_param_group])
+    return all_groups
 
 
 def _state(module: Any) -> Any:

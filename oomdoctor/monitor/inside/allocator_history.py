@@ -64,7 +64,7 @@ class Curve:
             self.points.append(point)
             if len(self.points) >= _MOST_POINTS:
                 pairs = zip(self.points[::2], self.points[1::2], strict=True)
-                self.points = [max(pair, key=lambda one: one[2]) for pair in pairs]
+                self.points = [max(pair, key=lambda moment: moment[2]) for pair in pairs]
                 self.stride *= 2
         elif allocated > self.points[-1][2]:
             self.points[-1] = point
@@ -104,10 +104,10 @@ class History:
         """
         if len(entries) >= MOST_ENTRIES:
             self.is_whole = False
-        found = None if wanted is None or self.request else _request_for(entries, wanted)
+        request_at = None if wanted is None or self.request else _request_for(entries, wanted)
         for number, entry in enumerate(entries):
             action, size = entry["action"], entry["size"]
-            if number == found:
+            if number == request_at:
                 made = entries[number - 1]["size"]
                 self.request = Request(
                     *(segment_size(round_size(size)), self.allocated, self.reserved - made),
@@ -162,9 +162,9 @@ def _request_for(entries: list[dict[str, Any]], wanted: dict[str, int]) -> int |
     """The place of the request that made torch take a segment; None if it is not among these."""
     made = [
         number
-        for number, one in enumerate(entries[:-1])
-        if one["action"] in ("segment_alloc", "segment_map")
-        and 0 <= wanted["address"] - one["addr"] < one["size"]
+        for number, entry in enumerate(entries[:-1])
+        if entry["action"] in ("segment_alloc", "segment_map")
+        and 0 <= wanted["address"] - entry["addr"] < entry["size"]
         and entries[number + 1]["action"] == "alloc"
     ]
     times = {number: abs(entries[number]["time_us"] - wanted["at_us"]) for number in made}
@@ -228,7 +228,7 @@ def read_all(
             entries, _read_before[device] = entries[_read_before.get(device, 0) :], len(entries)
         else:
             entries = entries[after.get(device, 0) :]
-        if device not in histories and any(one["action"] != "snapshot" for one in entries):
+        if device not in histories and any(entry["action"] != "snapshot" for entry in entries):
             histories[device] = History(device)
         if device in histories:
             of_device = wanted is not None and wanted["device"] == device

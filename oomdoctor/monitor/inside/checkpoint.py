@@ -115,25 +115,25 @@ def _facts() -> dict[str, Any]:
 
     The rows of the `masked` models begin and end with a token.
     """
-    found: dict[str, Any] = data_of("stand_in.json")
-    return found
+    facts: dict[str, Any] = data_of("stand_in.json")
+    return facts
 
 
 def _special_tokens(config: Mapping[str, Any], size: int) -> dict[str, int]:
     """The tokens that a config numbers; where two have one number, the first of them."""
     wanted = {"<s>": "bos_token_id", "</s>": "eos_token_id", "<pad>": "pad_token_id"}
-    found: dict[str, int] = {}
+    tokens: dict[str, int] = {}
     for word, key in wanted.items():
         number = config.get(key)
         number = number[0] if isinstance(number, list) and number else number
-        if isinstance(number, int) and 0 <= number < size and number not in found.values():
-            found[word] = number
+        if isinstance(number, int) and 0 <= number < size and number not in tokens.values():
+            tokens[word] = number
     first = ("<s>",) if config.get("model_type") in _facts()["masked"] else ()
     for word in (*first, "</s>", "<unk>", "<mask>"):
-        if word not in found:
-            free = (n for n in range(size) if n not in found.values())
-            found[word] = next(free)
-    return found
+        if word not in tokens:
+            free = (n for n in range(size) if n not in tokens.values())
+            tokens[word] = next(free)
+    return tokens
 
 
 def _added(word: str, number: int) -> dict[str, Any]:

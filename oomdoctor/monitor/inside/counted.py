@@ -104,9 +104,9 @@ def _used() -> dict[int, dict[str, Any]]:
     """
     import torch
 
-    found = {}
+    by_device = {}
     for device in range(torch.cuda.device_count()):
         stats = torch.cuda.memory_stats_as_nested_dict(device)
         if stats and stats["reserved_bytes"]["all"]["allocated"]:
-            found[device] = stats
-    return found
+            by_device[device] = stats
+    return by_device

@@ -82,9 +82,9 @@ def frames_here(thread: int | None = None) -> list[dict[str, Any]]:
 def _told(frames: traceback.StackSummary) -> list[dict[str, Any]]:
     """The innermost frames that are not those with which we watch."""
     return [
-        {"filename": one.filename, "line": one.lineno, "name": one.name}
-        for one in reversed(frames)
-        if not is_ours(one.filename)
+        {"filename": frame.filename, "line": frame.lineno, "name": frame.name}
+        for frame in reversed(frames)
+        if not is_ours(frame.filename)
     ][:_MOST_FRAMES]
 
 

@@ -83,9 +83,9 @@ class DeviceMemory:
         """The steps so far of each device."""
         return list(self._steps.values())
 
-    def _keep_step(self, device: int, one: StepPeaks) -> None:
+    def _keep_step(self, device: int, peaks: StepPeaks) -> None:
         steps = self._steps.setdefault(device, [])
-        steps.append(one)
+        steps.append(peaks)
         if len(steps) > _MOST_STEPS:
             del steps[_MOST_STEPS // 2]
 
@@ -123,7 +123,7 @@ class Live:
         from oomdoctor.monitor.log import LiveLog
 
         if self._log is None:
-            self._log = LiveLog(tuple(live_gpu(*one) for one in sorted(devices.items())))
+            self._log = LiveLog(tuple(live_gpu(*item) for item in sorted(devices.items())))
             if self._log.path is not None:
                 self._inode = self._log.path.stat().st_ino
         for device, step in steps.items():

@@ -48,10 +48,12 @@ def _still_waits(turns: dict[int, list[int]], step: int) -> bool:
     `turns` are the first two turns of each by its identity, as the steps before them. An optimizer
     with one turn is given as long for the next. One without a turn for long has none.
     """
-    ends = {id(one): _end_of_wait(turns.get(id(one), [])) for one in _made}
-    done = {id(w) for one in _made if not ends[id(one)] for w in _weights(one)}
-    waiting = (one for one in _made if step < ends[id(one)])
-    return any(id(w) not in done for one in waiting for w in _weights(one) if w.requires_grad)
+    ends = {id(optimizer): _end_of_wait(turns.get(id(optimizer), [])) for optimizer in _made}
+    done = {id(w) for optimizer in _made if not ends[id(optimizer)] for w in _weights(optimizer)}
+    waiting = (optimizer for optimizer in _made if step < ends[id(optimizer)])
+    return any(
+        id(w) not in done for optimizer in waiting for w in _weights(optimizer) if w.requires_grad
+    )
 
 
 def _end_of_wait(turns: list[int]) -> int:
@@ -150,12 +152,14 @@ class Passes:
 def _leaf_of(outputs: Any) -> Any:
     """Weights that a backward pass of these tensors reaches; None if none is found."""
     with suppress(Exception):
-        todo = [node for one in outputs if (node := getattr(one, "grad_fn", None)) is not None]
+        todo = [
+            node for tensor in outputs if (node := getattr(tensor, "grad_fn", None)) is not None
+        ]
         for _ in range(_MOST_NODES):
             node = todo.pop()
             if hasattr(node, "variable"):
                 return node.variable
-            todo += [one for one, _ in node.next_functions if one is not None]
+            todo += [before for before, _ in node.next_functions if before is not None]
     return None
 
 
@@ -177,12 +181,14 @@ def makes_an_optimizer(file: str) -> bool:
     names = {"torch": "torch"}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            for one in node.names:
-                names[one.asname or one.name.partition(".")[0]] = (
-                    one.name if one.asname else one.name.partition(".")[0]
+            for alias in node.names:
+                names[alias.asname or alias.name.partition(".")[0]] = (
+                    alias.name if alias.asname else alias.name.partition(".")[0]
                 )
         elif isinstance(node, ast.ImportFrom) and node.module:
-            names |= {one.asname or one.name: f"{node.module}.{one.name}" for one in node.names}
+            names |= {
+                alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names
+            }
     calls = (_whole_name(n.func, names) for n in ast.walk(tree) if isinstance(n, ast.Call))
     return any(name.startswith(f"{_OPTIM}.") and "lr_scheduler" not in name for name in calls)
 

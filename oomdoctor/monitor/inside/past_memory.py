@@ -64,10 +64,10 @@ def first() -> dict[str, int] | None:
     `at_us` is when (since 1970), `address` where it lies, `free_bytes` what was free.
     """
     device = emulated_device()
-    found = _First()
-    if device is None or not device.emu_past_first(ctypes.byref(found)):
+    request = _First()
+    if device is None or not device.emu_past_first(ctypes.byref(request)):
         return None
-    return {name: int(getattr(found, name)) for name in _NAMES}
+    return {name: int(getattr(request, name)) for name in _NAMES}
 
 
 def _answer(asked: int, told: int) -> None:
@@ -90,7 +90,7 @@ def _sees(thread: int) -> bool:
     frames = sys._current_frames()
     try:
         waiting = dict.fromkeys((thread, threading.main_thread().ident or 0))
-        return any(handles(frames.get(one)) for one in waiting)
+        return any(handles(frames.get(waiter)) for waiter in waiting)
     finally:
         frames.clear()
         if collects:
@@ -141,38 +141,38 @@ def _catches(expression: ast.expr | None) -> bool:
         return any(map(_catches, expression.elts))
     if expression is None:
         return True
-    known = getattr(builtins, ast.unparse(expression), None)
-    return known is None or (isinstance(known, type) and issubclass(RuntimeError, known))
+    error = getattr(builtins, ast.unparse(expression), None)
+    return error is None or (isinstance(error, type) and issubclass(RuntimeError, error))
 
 
 def _outcome(body: _Block) -> str:
     """How a handler ends for this error: it "leaves" with an error, or it goes on, "handled" or
     "falls" behind its last line."""
-    for one in body:
+    for statement in body:
         ends = "falls"
-        if isinstance(one, ast.Raise) or _is_exit(one):
+        if isinstance(statement, ast.Raise) or _is_exit(statement):
             ends = "leaves"
-        elif isinstance(one, (ast.Return, ast.Continue, ast.Break)):
+        elif isinstance(statement, (ast.Return, ast.Continue, ast.Break)):
             ends = "handled"
-        elif isinstance(one, ast.If):
-            ends = _of_branches(one)
-        elif isinstance(one, (ast.With, ast.Try)):
-            ends = _outcome(one.body)
+        elif isinstance(statement, ast.If):
+            ends = _of_branches(statement)
+        elif isinstance(statement, (ast.With, ast.Try)):
+            ends = _outcome(statement.body)
         if ends != "falls":
             return ends
     return "falls"
 
 
-def _of_branches(one: ast.If) -> str:
-    test = ast.unparse(one.test)
+def _of_branches(branch: ast.If) -> str:
+    test = ast.unparse(branch.test)
     if _MEMORY.search(test):
         is_not = re.search(r"\bnot\b", test)
-        return _outcome(one.orelse if is_not else one.body)
-    ends = {_outcome(one.body), _outcome(one.orelse)}
+        return _outcome(branch.orelse if is_not else branch.body)
+    ends = {_outcome(branch.body), _outcome(branch.orelse)}
     return ends.pop() if len(ends) == 1 else "falls" if "falls" in ends else "handled"
 
 
-def _is_exit(one: ast.stmt) -> bool:
-    if not isinstance(one, ast.Expr) or not isinstance(one.value, ast.Call):
+def _is_exit(statement: ast.stmt) -> bool:
+    if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
         return False
-    return ast.unparse(one.value.func).rpartition(".")[2] in _ENDS
+    return ast.unparse(statement.value.func).rpartition(".")[2] in _ENDS

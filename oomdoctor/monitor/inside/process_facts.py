@@ -42,7 +42,7 @@ def versions() -> dict[str, str | None]:
     """The versions of the libraries that decide how much memory a training needs."""
     from oomdoctor.system.machine import libraries
 
-    return {name: found for name, found in libraries.versions(_LIBRARIES).items() if found}
+    return {name: version for name, version in libraries.versions(_LIBRARIES).items() if version}
 
 
 def library_folders() -> list[str]:
@@ -55,30 +55,30 @@ def _installed() -> tuple[str, ...]:
     """The folders of packages, and packages that were installed into other folders of sys.path."""
     import site
 
-    found = [sysconfig.get_path(name) for name in _KINDS]
+    folders = [sysconfig.get_path(name) for name in _KINDS]
     with suppress(AttributeError):
-        found += [*site.getsitepackages(), site.getusersitepackages()]
+        folders += [*site.getsitepackages(), site.getusersitepackages()]
     script = script_file() or ""
     for entry in sys.path:
-        if entry in found or script.startswith(f"{entry}{os.sep}__main__"):
+        if entry in folders or script.startswith(f"{entry}{os.sep}__main__"):
             continue
         if Path(entry).is_file():  # such as a zip file
-            found.append(entry)
+            folders.append(entry)
         with suppress(Exception):
-            found += [str(Path(entry, name)) for name in _installed_in(entry)]
-    return tuple(found)
+            folders += [str(Path(entry, name)) for name in _installed_in(entry)]
+    return tuple(folders)
 
 
 def _installed_in(folder: str) -> Iterator[str]:
     """The names of the packages and modules that pip installed into a folder with --target."""
     from importlib.metadata import distributions
 
-    for one in distributions(path=[folder]):
-        if one.read_text("RECORD") is None:
+    for package in distributions(path=[folder]):
+        if package.read_text("RECORD") is None:
             continue  # a checkout that is installed in place has its facts beside its own code
-        tops = (one.read_text("top_level.txt") or "").split()
-        tops = tops or [file.parts[0] for file in one.files or () if len(file.parts) > 1]
-        tops += [file.name for file in one.files or () if len(file.parts) == 1]
+        tops = (package.read_text("top_level.txt") or "").split()
+        tops = tops or [file.parts[0] for file in package.files or () if len(file.parts) > 1]
+        tops += [file.name for file in package.files or () if len(file.parts) == 1]
         yield from sorted({top for top in tops if top not in ("..", "bin", "__pycache__")})
 
 
@@ -186,5 +186,5 @@ def _places() -> tuple[tuple[str, int] | None, tuple[str, int]]:
 def unknown_reads() -> list[dict[str, str | int | bool]]:
     """The reads of unknown values, the most frequent first."""
     names = ("file", "line", "inner_file", "inner_line", "operator", "read", "open")
-    found = sorted(_counts.items(), key=lambda item: -item[1])
-    return [{**dict(zip(names, read, strict=True)), "count": count} for read, count in found]
+    most_first = sorted(_counts.items(), key=lambda item: -item[1])
+    return [{**dict(zip(names, read, strict=True)), "count": count} for read, count in most_first]

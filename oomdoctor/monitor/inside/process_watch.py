@@ -181,10 +181,10 @@ class Watch:
     def _read(self, *, ended: bool = False) -> None:
         """Read the memory; `ended` says that a step has just ended."""
         self._read_at = time.monotonic()
-        known, picture = self._memory.past, self._picture()  # before the trace is cleared
+        past, picture = self._memory.past, self._picture()  # before the trace is cleared
         self._memory.read(self._step)
         if self._memory.past is not None:
-            if known is None:
+            if past is None:
                 self._memory.past["step"] = self._step + (not ended)
             if picture is not None:
                 self._memory.past["snapshot"] = picture

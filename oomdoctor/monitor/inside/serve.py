@@ -49,9 +49,9 @@ def serve() -> None:
 def serve_in(module: str, folder: Path) -> None:
     """Serve models from `folder` in the classes of an imported module of transformers."""
     for name in CLASSES[module]:
-        found = getattr(sys.modules[module], name, None)
-        if found is not None and "from_pretrained" in vars(found):
-            _wrap(found, folder)
+        served = getattr(sys.modules[module], name, None)
+        if served is not None and "from_pretrained" in vars(served):
+            _wrap(served, folder)
 
 
 def _wrap(owner: Any, folder: Path) -> None:

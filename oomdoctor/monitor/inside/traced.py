@@ -63,51 +63,51 @@ class TracedMemory(DeviceMemory):
 
     def read(self, step: int) -> None:
         """Read the trace, and note where the training was at a new peak."""
-        before = {device: one.peak.at_us for device, one in self._histories.items()}
+        before = {device: history.peak.at_us for device, history in self._histories.items()}
         first = past_memory.first() if self._goes_past else None
         read_all(self._histories, step, first)
         if first is not None and self.past is None:
             self.past = self._request(first)
-        for device, one in self._histories.items():
-            if one.peak.at_us != before.get(device):
+        for device, history in self._histories.items():
+            if history.peak.at_us != before.get(device):
                 self._places[device] = {
-                    **self._position.at(one.peak.at_us),
+                    **self._position.at(history.peak.at_us),
                     "step": step,
-                    "frames": one.peak.frames[:_MOST_FRAMES],
+                    "frames": history.peak.frames[:_MOST_FRAMES],
                 }
             self._ask_outside(device)
 
     def _request(self, first: dict[str, int]) -> dict[str, Any]:
         """What the record says of a request that was granted past the limit, but for its step."""
-        one = self._histories.get(first["device"])
-        found = None if one is None else one.request
-        if found is None:  # its entry is lost: what the device knows
-            found = Request(first["size"], 0, 0, first["at_us"], [])
+        history = self._histories.get(first["device"])
+        request = None if history is None else history.request
+        if request is None:  # its entry is lost: what the device knows
+            request = Request(first["size"], 0, 0, first["at_us"], [])
         return {
             "device": first["device"],
             "at": first["at_us"] / 1e6,
-            "requested_bytes": found.requested_bytes,
+            "requested_bytes": request.requested_bytes,
             "total_bytes": first["total_bytes"],
             "free_bytes": first["free_bytes"],
-            "allocated_bytes": found.allocated_bytes,
-            "reserved_bytes": found.reserved_bytes,
-            "frames": found.frames[:_MOST_FRAMES],
-            **self._position.at(found.at_us),
+            "allocated_bytes": request.allocated_bytes,
+            "reserved_bytes": request.reserved_bytes,
+            "frames": request.frames[:_MOST_FRAMES],
+            **self._position.at(request.at_us),
             "snapshot": None,
         }
 
     def end_step(self, step: int) -> None:
         """Keep what the step needed and what it left."""
-        for device, one in self._histories.items():
+        for device, history in self._histories.items():
             at_end = StepPeaks(
                 step=step,
-                peak_allocated_bytes=one.step_allocated,
-                peak_reserved_bytes=one.step_reserved,
-                allocated_bytes=one.allocated,
-                reserved_bytes=one.reserved,
+                peak_allocated_bytes=history.step_allocated,
+                peak_reserved_bytes=history.step_reserved,
+                allocated_bytes=history.allocated,
+                reserved_bytes=history.reserved,
             )
             self._keep_step(device, at_end)
-            one.begin_step()
+            history.begin_step()
 
     def forget(self) -> None:
         """Forget the places of this step."""
@@ -128,31 +128,31 @@ class TracedMemory(DeviceMemory):
 
     def devices(self) -> list[dict[str, Any]]:
         """The devices with a trace; the events since the last call are written to a file."""
-        return [self._device(one) for one in self._histories.values()]
+        return [self._device(history) for history in self._histories.values()]
 
-    def _device(self, one: History) -> dict[str, Any]:
-        self._write_events(one)
+    def _device(self, history: History) -> dict[str, Any]:
+        self._write_events(history)
         return self._record_of(
-            one.device,
-            device_facts(one.device),
-            peak=self._places.get(one.device),
-            curve=one.curve.points,
-            events_are_whole=one.is_whole,
+            history.device,
+            device_facts(history.device),
+            peak=self._places.get(history.device),
+            curve=history.curve.points,
+            events_are_whole=history.is_whole,
         )
 
-    def _write_events(self, one: History) -> None:
+    def _write_events(self, history: History) -> None:
         """Append what is new: three numbers an event (block, size or minus its size, stream)."""
-        path = self._folder / f"events-{self._pid}-{one.device}.bin"
-        at = self._written.get(one.device, 0)
-        if at == len(one.blocks):
+        path = self._folder / f"events-{self._pid}-{history.device}.bin"
+        at = self._written.get(history.device, 0)
+        if at == len(history.blocks):
             return
-        flat = array("q", bytes(24 * (len(one.blocks) - at)))
-        columns = (one.blocks, one.sizes, one.streams)
+        flat = array("q", bytes(24 * (len(history.blocks) - at)))
+        columns = (history.blocks, history.sizes, history.streams)
         for place, column in enumerate(columns):
             flat[place::3] = column[at:]
         with path.open("ab") as file:
             flat.tofile(file)
-        self._written[one.device] = len(one.blocks)
+        self._written[history.device] = len(history.blocks)
 
 
 class Position:

@@ -97,6 +97,6 @@ def trust_embeddings() -> None:
     def fix_untrained_tokens(*_: Any, **__: Any) -> None:
         return
 
-    found: Any = sys.modules[_UNSLOTH]
-    if hasattr(found, "fix_untrained_tokens"):
-        found.fix_untrained_tokens = fix_untrained_tokens
+    unsloth: Any = sys.modules[_UNSLOTH]
+    if hasattr(unsloth, "fix_untrained_tokens"):
+        unsloth.fix_untrained_tokens = fix_untrained_tokens

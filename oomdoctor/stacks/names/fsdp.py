@@ -35,15 +35,15 @@ def fsdp_words(value: object) -> PartialConfig:
     words = [str(word).strip().lower() for word in words]
     if not words or words in (["false"], ["none"]):
         return {}
-    found: PartialConfig = {"fsdp": True}
+    said: PartialConfig = {"fsdp": True}
     for word in words:
         if word in STRATEGIES:
-            found |= strategy(word)
+            said |= strategy(word)
         elif word == "offload":
-            found["fsdp_offload"] = True
+            said["fsdp_offload"] = True
         elif word not in ("auto_wrap", "true"):
             raise NotTakenError(f"oomdoctor has no FSDP option {word}")
-    return found
+    return said
 
 
 def version(value: object) -> PartialConfig:

@@ -109,8 +109,8 @@ def each_word(rows: Mapping[str, Any]) -> dict[str, Any]:
 
 def exports_data(program: str) -> dict[str, Any]:
     """What a program's exported files have beside the settings of a rung: the caller's own copy."""
-    found: dict[str, Any] = data_of("stacks/exports.json")[program]
-    return found
+    data: dict[str, Any] = data_of("stacks/exports.json")[program]
+    return data
 
 
 def listed(text: str) -> frozenset[str]:
@@ -120,8 +120,8 @@ def listed(text: str) -> frozenset[str]:
 
 def written(table: Table, config: TrainConfig) -> dict[str, object]:
     """The settings of a rung by their dotted paths."""
-    found = {row.name: row.write(config) for row in table.rows if row.write is not None}
-    return {name: value for name, value in found.items() if value is not LEFT_OUT}
+    values = {row.name: row.write(config) for row in table.rows if row.write is not None}
+    return {name: value for name, value in values.items() if value is not LEFT_OUT}
 
 
 def nested(settings: Mapping[str, object]) -> Settings:
@@ -170,7 +170,7 @@ def flat(
     for key, value in values.items():
         name = f"{head}{key}"
         if isinstance(value, Mapping) and value:
-            inner = {str(one): item for one, item in value.items()} if deepest else {}
+            inner = {str(inner_key): item for inner_key, item in value.items()} if deepest else {}
             yield from flat(inner, f"{name}.", deepest - 1)
         else:
             yield name, value

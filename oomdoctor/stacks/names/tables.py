@@ -29,9 +29,9 @@ from oomdoctor.stacks.partial_config import PartialConfig
 Functions = Mapping[str, Any]
 """What rows name: readers, writers, what holds for a rung, and several rows."""
 _SHARED: Functions = {
-    name: found
+    name: attribute
     for module in (rung, values, techniques, fsdp)
-    for name, found in vars(module).items()
+    for name, attribute in vars(module).items()
 } | {"low_rank": low_rank, "fsdp_word": fsdp_word}
 _NOTHING_SAID: dict[str, Any] = {"neutral": "", "reasons": {}, "defaults": {}, "source": ""}
 _KINDS: Mapping[str, Callable[[str], Read]] = {
@@ -97,7 +97,10 @@ def _reader(said: Mapping[str, Any], functions: Functions) -> tuple[Read, list[s
         return values.among(said["words"], said.get("null"), read), keys
     assert read is not None, said
     also: PartialConfig = said.get("also", {})
-    return lambda value: {**also, **found} if (found := read(value)) else found, keys
+    return (
+        lambda value: {**also, **read_values} if (read_values := read(value)) else read_values,
+        keys,
+    )
 
 
 def _writer(said: Mapping[str, Any], functions: Functions) -> Write | None:
@@ -120,8 +123,8 @@ def _write(said: Mapping[str, Any], functions: Functions) -> Write | None:
     if "is" in said:
         return _holds(said["is"], functions)
     if "writer" in said:
-        found: Write = functions[said["writer"]]
-        return found
+        function: Write = functions[said["writer"]]
+        return function
     return (lambda _: said.get("write", True)) if {"write", "only"} & said.keys() else None
 
 
@@ -134,7 +137,7 @@ def _in_words(value: Any, words: Mapping[str, object] | None) -> object:
 def _holds(said: str | Mapping[str, Any], functions: Functions) -> Callable[[TrainConfig], bool]:
     """Whether a rung is one of which a function is true, or that has values: one, or of a list."""
     if isinstance(said, str):
-        found: Callable[[TrainConfig], bool] = functions[said]
-        return found
+        function: Callable[[TrainConfig], bool] = functions[said]
+        return function
     asked = {key: value if isinstance(value, list) else [value] for key, value in said.items()}
     return lambda config: all(getattr(config, key) in value for key, value in asked.items())

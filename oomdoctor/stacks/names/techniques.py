@@ -20,10 +20,10 @@ def attention(value: object) -> PartialConfig:
     if value is None or values.is_auto(value):
         return {}
     word = str(value).strip().lower()
-    found = ATTENTION_NAMES.get(word) or _KERNELS.get(word)
-    if found is None:
+    kernel = ATTENTION_NAMES.get(word) or _KERNELS.get(word)
+    if kernel is None:
         raise NotTakenError(f"oomdoctor has no attention {value}; sdpa is taken")
-    return {"attention": found}
+    return {"attention": kernel}
 
 
 def computes(config: TrainConfig, precision: str) -> bool:
@@ -66,10 +66,10 @@ def beta_of(config: TrainConfig) -> object:
 
 def rank_of(value: object) -> PartialConfig:
     """The rank in `optim_args`, which is text such as `rank=64, update_proj_gap=200`."""
-    found = re.search(r"\brank\s*[=:]\s*(\d+)", str(value or ""))
-    if found is None:
+    match = re.search(r"\brank\s*[=:]\s*(\d+)", str(value or ""))
+    if match is None:
         raise NotTakenError("the optimizer has its usual arguments")
-    return {"optimizer_rank": int(found[1])}
+    return {"optimizer_rank": int(match[1])}
 
 
 def rank_words(config: TrainConfig) -> str:

@@ -52,7 +52,7 @@ def names_in(value: object) -> list[str]:
     if isinstance(value, str):
         return [part.strip() for part in value.split(",") if part.strip()]
     if isinstance(value, list | tuple):
-        return [str(one) for one in value]
+        return [str(item) for item in value]
     if value:
         raise ValueError(f"must be a list of names, not {value!r}")
     return []
@@ -135,18 +135,18 @@ def among(setting: str, null: PartialConfig | None = None, otherwise: Read | Non
     Another word says what `otherwise` reads, or nothing. A text instead of a meaning, or `refused`
     for all other words, is the reason why a rung has no such setting.
     """
-    known: dict[str, PartialConfig | str] = words_of(setting)
+    meanings: dict[str, PartialConfig | str] = words_of(setting)
     reason: str | None = settings_data()["refused"].get(setting)
 
     def read(value: object) -> PartialConfig:
         if value is None and null is not None:
             return null
-        found = known.get(str(value).strip().lower(), reason)
-        if isinstance(found, str):
-            raise NotTakenError(found.format(value))
-        if found is None:
+        meaning = meanings.get(str(value).strip().lower(), reason)
+        if isinstance(meaning, str):
+            raise NotTakenError(meaning.format(value))
+        if meaning is None:
             return {} if otherwise is None else otherwise(value)
-        return found
+        return meaning
 
     return read
 
@@ -156,17 +156,17 @@ def steps(config: TrainConfig) -> object:
     return config.accumulation_steps()
 
 
-def words(name: str, key: str, known: Mapping[str, str], *aliases: str) -> Row:
+def words(name: str, key: str, meanings: Mapping[str, str], *aliases: str) -> Row:
     """A row that says a key in other words: word of the program -> value of the key.
 
     The first word of a value is the one that is written.
     """
-    spoken: dict[str, object] = {known[text]: text for text in [*known][::-1]}
+    spoken: dict[str, object] = {meanings[text]: text for text in [*meanings][::-1]}
 
     def read(value: object) -> PartialConfig:
         for text in (value, _word(value)):
-            if isinstance(text, str) and text in known:
-                return only(key, known[text])
+            if isinstance(text, str) and text in meanings:
+                return only(key, meanings[text])
         raise NotTakenError(f"oomdoctor has no {key.replace('_', ' ')} {value!r}")
 
     def write(config: TrainConfig) -> object:
@@ -184,37 +184,37 @@ def only_if(row: Row, holds: Callable[[TrainConfig], bool]) -> Row:
 
 def optimizer(value: object) -> str:
     """The name of an optimizer as rungs have it, from transformers' name or another spelling."""
-    found = optimizer_named(_word(getattr(value, "value", value)).rpartition(".")[2])
-    if found is None:
+    row = optimizer_named(_word(getattr(value, "value", value)).rpartition(".")[2])
+    if row is None:
         raise NotTakenError(f"oomdoctor has no optimizer {value}")
-    return found.name
+    return row.name
 
 
 def optimizer_among(setting: str) -> Read:
     """Reads an optimizer by a program's own words, or by another name of it."""
-    known = words_of(setting)
-    return lambda value: {"optimizer": known.get(word := _word(value)) or optimizer(word)}
+    meanings = words_of(setting)
+    return lambda value: {"optimizer": meanings.get(word := _word(value)) or optimizer(word)}
 
 
 def targets(value: object) -> PartialConfig:
     """The modules that get adapters: a word, a list, or names with commas between."""
-    found = names_in(value)
-    if not found:
+    modules = names_in(value)
+    if not modules:
         return {}
-    if len(found) == 1 and found[0].lower() in ("all-linear", "all"):
+    if len(modules) == 1 and modules[0].lower() in ("all-linear", "all"):
         return {"lora_targets": "all-linear"}
-    if any(re.search(r"[\\*^$()|]", one) for one in found):
-        return _pattern(found)
-    return {"lora_targets": tuple(found)}
+    if any(re.search(r"[\\*^$()|]", module) for module in modules):
+        return _pattern(modules)
+    return {"lora_targets": tuple(modules)}
 
 
-def _pattern(found: list[str]) -> PartialConfig:
+def _pattern(patterns: list[str]) -> PartialConfig:
     """The names that patterns stand for, in all layers."""
-    parts = [part for one in found if (part := names_of(one)) is not None]
-    if len(parts) < len(found):
+    parts = [part for pattern in patterns if (part := names_of(pattern)) is not None]
+    if len(parts) < len(patterns):
         raise NotTakenError("oomdoctor cannot use this pattern as target modules")
     read: PartialConfig = {"lora_targets": tuple(dict.fromkeys(chain.from_iterable(parts)))}
-    return read | {"vision": "frozen"} if all(map(of_language, found)) else read
+    return read | {"vision": "frozen"} if all(map(of_language, patterns)) else read
 
 
 def target_words(config: TrainConfig) -> str | list[str]:
@@ -236,10 +236,10 @@ def names_of(pattern: str) -> tuple[str, ...] | None:
         tails = list(dict.fromkeys(_tails([""], _parser.parse(pattern))))
     except (re.error, OverflowError, RecursionError, ValueError):
         return None
-    found = [tail.rpartition(".")[2] for tail in tails]
-    if not found or any(re.fullmatch(r"[^\W_]\w*", one) is None for one in found):
+    ends = [tail.rpartition(".")[2] for tail in tails]
+    if not ends or any(re.fullmatch(r"[^\W_]\w*", name) is None for name in ends):
         return None
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(ends))
 
 
 def of_language(pattern: str) -> bool:
@@ -269,7 +269,7 @@ def _parts(operator: str, argument: Any) -> list[str] | None:
     if operator in ("SUBPATTERN", "ATOMIC_GROUP"):
         return _tails([""], argument[-1] if operator == "SUBPATTERN" else argument)
     if operator == "BRANCH":
-        return [one for branch in argument[1] for one in _tails([""], branch)]
+        return [tail for branch in argument[1] for tail in _tails([""], branch)]
     if operator == "IN" and all(str(kind) == "LITERAL" for kind, _ in argument):
         return [chr(code) for _, code in argument]
     if operator == "MAX_REPEAT" and argument[:2] == (0, 1):  # (...)?

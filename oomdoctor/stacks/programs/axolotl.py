@@ -36,8 +36,8 @@ def _optimizer_word(config: TrainConfig) -> str:
 
 def _fsdp_list(value: object) -> PartialConfig:
     """The list that FSDP 1 was asked for with."""
-    found: PartialConfig = {"fsdp": True} if value else {}
-    return found | {"fsdp_offload": True} if "offload" in names_in(value) else found
+    words: PartialConfig = {"fsdp": True} if value else {}
+    return words | {"fsdp_offload": True} if "offload" in names_in(value) else words
 
 
 def _autocasts(config: TrainConfig) -> bool:
@@ -74,7 +74,7 @@ def _complete(rung: StackRung, settings: Settings) -> Settings:
 
 
 def _precision(
-    given: PartialConfig, found: RungKeys, said: Collection[str], weights: str, mixed: str
+    given: PartialConfig, rung: RungKeys, said: Collection[str], weights: str, mixed: str
 ) -> tuple[str, str]:
     """Weights are loaded in the dtype of the computation (`resolve_dtype`)."""
     if given.get("mixed_float16") and "mixed_bfloat16" not in said:
@@ -86,10 +86,10 @@ def _precision(
     return ("float32" if weights == "auto" else weights), "none"
 
 
-def _adapters(given: PartialConfig, found: RungKeys) -> str | None:
+def _adapters(given: PartialConfig, rung: RungKeys) -> str | None:
     """`ensure_dtype` casts them where FSDP shards pairs and generations."""
-    sharded = str(found.get("sharding", "")).startswith(("fsdp", "hybrid"))
-    return OF_WEIGHTS if sharded and found.get("objective") in ("dpo", "grpo") else None
+    sharded = str(rung.get("sharding", "")).startswith(("fsdp", "hybrid"))
+    return OF_WEIGHTS if sharded and rung.get("objective") in ("dpo", "grpo") else None
 
 
 PROGRAM = Program(

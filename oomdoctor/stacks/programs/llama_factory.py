@@ -31,8 +31,8 @@ def _bits(value: object) -> PartialConfig:
 
 
 def _targets(config: TrainConfig) -> str:
-    found = target_words(config)
-    return "all" if found == "all-linear" else found if isinstance(found, str) else ",".join(found)
+    words = target_words(config)
+    return "all" if words == "all-linear" else words if isinstance(words, str) else ",".join(words)
 
 
 def _saved(config: TrainConfig) -> str:
@@ -100,29 +100,29 @@ def _of_projection(given: PartialConfig) -> None:
     given["optimizer_rank"] = given.get("projected_rank", 16)
 
 
-def _decide(given: PartialConfig, found: RungKeys) -> RungKeys:
+def _decide(given: PartialConfig, rung: RungKeys) -> RungKeys:
     """The scale of adapters is twice their rank."""
-    return {} if "lora_alpha" in found else {"lora_alpha": 2 * found.get("lora_rank", 8)}
+    return {} if "lora_alpha" in rung else {"lora_alpha": 2 * rung.get("lora_rank", 8)}
 
 
 def _precision(
-    given: PartialConfig, found: RungKeys, said: Collection[str], weights: str, mixed: str
+    given: PartialConfig, rung: RungKeys, said: Collection[str], weights: str, mixed: str
 ) -> tuple[str, str]:
     """Weights are loaded in 16 bits; those that are trained become fp32, unless pure."""
     if given.get("pure_bf16"):
         return "bfloat16", "none"
-    if "method" not in found:
+    if "method" not in rung:
         return weights, mixed
-    if found["method"] == "full" and mixed != "none" and found.get("sharding") != "zero3":
+    if rung["method"] == "full" and mixed != "none" and rung.get("sharding") != "zero3":
         return "float32", mixed
     return (mixed if mixed != "none" else weights), mixed
 
 
-def _adapters(given: PartialConfig, found: RungKeys) -> str | None:
+def _adapters(given: PartialConfig, rung: RungKeys) -> str | None:
     """Its trainers cast nothing, so those for pairs differ from TRL's."""
     pure = given.get("pure_bf16") or given.get("first_version")
-    pure = pure or (found.get("sharding") == "zero3" and found["method"] != "qlora")
-    return None if pure and found.get("modules_to_save") else "float32"
+    pure = pure or (rung.get("sharding") == "zero3" and rung["method"] != "qlora")
+    return None if pure and rung.get("modules_to_save") else "float32"
 
 
 PROGRAM = Program(

@@ -35,9 +35,9 @@ def builder_of(config: TrainConfig, model: str) -> str | None:
 
     A builder is an architecture, so that of an Instruct model also builds its base model.
     """
-    known = published_data()["torchtune models"].items()
-    alike = (word for same in (str.lower, _architecture) for word, one in known
-             if same(one) == same(model))  # fmt: skip
+    builders = published_data()["torchtune models"].items()
+    alike = (word for same in (str.lower, _architecture) for word, builder in builders
+             if same(builder) == same(model))  # fmt: skip
     room, _, name = next(alike, "").partition(".")
     prefix = "" if config.method == "full" else f"{config.method}_"
     return f"{_HEAD}{room}.{prefix}{name}" if room else None
@@ -49,10 +49,10 @@ def _architecture(model: str) -> str:
 
 
 def _builder(value: object) -> PartialConfig:
-    found = _BUILDER.fullmatch(str(value))
-    if found is None:
+    match = _BUILDER.fullmatch(str(value))
+    if match is None:
         raise NotTakenError("oomdoctor does not know this builder; name MODEL on the command line")
-    room, prefix, name = found.groups(default="")
+    room, prefix, name = match.groups(default="")
     method = prefix.rstrip("_") or "full"
     settings: PartialConfig = {"method": method, "bits_4": method == "qlora"}
     model = published_data()["torchtune models"].get(f"{room}.{name}")
@@ -67,15 +67,15 @@ def lora_targets(modules: tuple[str, ...], *, mlp: bool) -> str | tuple[str, ...
     """The modules of torchtune under their names in transformers."""
     if mlp and set(modules) == set(_ATTENTION):
         return "all-linear"
-    names = tuple("o_proj" if one == "output_proj" else one for one in modules)
+    names = tuple("o_proj" if module == "output_proj" else module for module in modules)
     return (*names, *(_MLP if mlp else ()))
 
 
 def _modules(config: TrainConfig) -> list[str]:
     if isinstance(config.lora_targets, str):
         return list(_ATTENTION)
-    names = ["output_proj" if one == "o_proj" else one for one in config.lora_targets]
-    return [one for one in names if one in _ATTENTION]
+    names = ["output_proj" if module == "o_proj" else module for module in config.lora_targets]
+    return [module for module in names if module in _ATTENTION]
 
 
 def _on_mlp(config: TrainConfig) -> bool:
@@ -83,8 +83,8 @@ def _on_mlp(config: TrainConfig) -> bool:
 
 
 def _optimizer(value: object) -> PartialConfig:
-    found = _OPTIMIZERS.get(str(value))
-    return {"optimizer": found or optimizer(str(value).rpartition(".")[2])}
+    named = _OPTIMIZERS.get(str(value))
+    return {"optimizer": named or optimizer(str(value).rpartition(".")[2])}
 
 
 def _component(config: TrainConfig) -> object:
@@ -152,6 +152,6 @@ PROGRAM = Program(
     **facts("torchtune"),
     names=TORCHTUNE,
     prepare=_prepare,
-    adapters=lambda given, found: OF_WEIGHTS,
+    adapters=lambda given, rung: OF_WEIGHTS,
     complete=_complete,
 )

@@ -27,8 +27,8 @@ def _pads_to(value: object) -> PartialConfig:
 
 def _multiple(config: TrainConfig) -> object:
     """1 is the length of the longest row."""
-    known = {"longest": 1, "max_length": config.sequence_length}
-    return known.get(config.padding, LEFT_OUT)
+    multiples = {"longest": 1, "max_length": config.sequence_length}
+    return multiples.get(config.padding, LEFT_OUT)
 
 
 def _prompt(config: TrainConfig) -> object:
@@ -51,10 +51,10 @@ SFT_CONFIG = ARGUMENTS | table("trl_sft", globals())
 TRL = SFT_CONFIG | OBJECTIVES | MODEL_CONFIG
 
 
-def _adapters(given: PartialConfig, found: RungKeys) -> str | None:
+def _adapters(given: PartialConfig, rung: RungKeys) -> str | None:
     """It casts those of a quantized model; with float16, the gradient scaler stops at the cast."""
-    scaled = found.get("autocast_dtype") == "float16"
-    return "bfloat16" if found["method"] == "qlora" and not scaled else None
+    scaled = rung.get("autocast_dtype") == "float16"
+    return "bfloat16" if rung["method"] == "qlora" and not scaled else None
 
 
 _CHUNKED_SINCE = (1, 16)  # `SFTTrainer` calls `add_fused_lm_head` for all losses
@@ -70,8 +70,8 @@ def in_chunks(document: Document, settings: Mapping[str, object]) -> str | None:
     of_trainers = document.path.endswith(".py") or document.calls
     if of_trainers and _TRAINER not in document.calls:
         return None
-    found = re.match(r"trl (\d+)\.(\d+)", library or "")
-    if found is None or (int(found[1]), int(found[2])) < _CHUNKED_SINCE:
+    match = re.match(r"trl (\d+)\.(\d+)", library or "")
+    if match is None or (int(match[1]), int(match[2])) < _CHUNKED_SINCE:
         return None
     plain = settings.get("objective", "default") == "default" and "loss" not in settings
     sharded_by_zero = str(settings.get("sharding", "")).startswith("zero")

@@ -17,11 +17,11 @@ def _prepare(given: PartialConfig, said: Collection[str]) -> None:
     given["library"] = "unsloth"
 
 
-def _decide(given: PartialConfig, found: RungKeys) -> RungKeys:
+def _decide(given: PartialConfig, rung: RungKeys) -> RungKeys:
     """It makes a micro-batch of all completions of a prompt, if it is not several of them."""
-    count = found.get("num_generations", 8)
-    size = found.get("micro_batch_size", 1) * given.get("accumulation_steps", 1)
-    split = found.get("objective") == "grpo" and size % count
+    count = rung.get("num_generations", 8)
+    size = rung.get("micro_batch_size", 1) * given.get("accumulation_steps", 1)
+    split = rung.get("objective") == "grpo" and size % count
     return {"micro_batch_size": count} if split else {}
 
 

@@ -58,7 +58,7 @@ def _take(taken: Taken, name: str, value: object) -> None:
         _leave(taken, name, value, line, reason, matters)
         return
     try:
-        found = row.read(value)
+        read = row.read(value)
     except NotTakenError as error:
         _leave(taken, name, value, line, str(error), error.matters)
         return
@@ -66,25 +66,25 @@ def _take(taken: Taken, name: str, value: object) -> None:
         place = document.path if line is None else f"{document.path}:{line}"
         raise bad_config(place, f"{name} {error}", "fix this line") from None
     # A list, such as axolotl's plugins, holds more than what a rung would write there.
-    if not found and row.write is not None and not isinstance(value, list) and not is_auto(value):
+    if not read and row.write is not None and not isinstance(value, list) and not is_auto(value):
         taken.undecided.append(Said("", name, shown(value), document.path, line))
-    taken.values |= found
-    for key in found:
+    taken.values |= read
+    for key in read:
         taken.said[key] = Said(key, name, shown(value), document.path, line)
 
 
 def _effective(table: Table, effective: Mapping[str, object]) -> PartialConfig:
     """The keys of the values that the program's own parser arrives at."""
-    found: PartialConfig = {}
+    values: PartialConfig = {}
     for name, value in flat(effective):
         row = table.row(name)
         if row is None or value is None:
             continue
         try:
-            found |= row.read(value)
+            values |= row.read(value)
         except ValueError:
             continue  # such as a value that a rung cannot express: the file's own line says so
-    return found
+    return values
 
 
 def _leave(

@@ -37,14 +37,16 @@ class Command:
         """On how many GPUs the launcher starts it, if it says so."""
         counts = [self.launcher[name] for name in _COUNTS if name in self.launcher]
         nodes = self.launcher.get(_NODES, 1)
-        known = [one for one in (*counts, nodes) if isinstance(one, int) and 0 < one < 10**6]
-        return known[0] * known[1] if len(known) == 2 else None
+        counted = [
+            count for count in (*counts, nodes) if isinstance(count, int) and 0 < count < 10**6
+        ]
+        return counted[0] * counted[1] if len(counted) == 2 else None
 
 
 def command_in(text: str) -> Command | None:
     """The command of one line, or the last one of a shell script; None if there is none."""
     variables: dict[str, str] = {}
-    found: Command | None = None
+    last: Command | None = None
     for line in re.sub(r"\\\r?\n", " ", text).splitlines():
         try:
             words = shlex.split(Template(line).safe_substitute(variables), comments=True)
@@ -55,8 +57,8 @@ def command_in(text: str) -> Command | None:
             if not (equals and name.isidentifier()):
                 break
             variables[name] = value
-        found = command_of(words) or found
-    return found
+        last = command_of(words) or last
+    return last
 
 
 def command_of(words: Sequence[str]) -> Command | None:
@@ -75,19 +77,19 @@ def command_of(words: Sequence[str]) -> Command | None:
 
 def options_of(words: Sequence[str]) -> dict[str, object]:
     """The options by their names with underscores; one without a value is a switch."""
-    found: dict[str, object] = {}
+    options: dict[str, object] = {}
     name = ""
     for word in words:
         if word.startswith("--"):
             name, equals, value = word[2:].partition("=")
             name = name.replace("-", "_")
-            found[name] = _value(value) if equals else True
-        elif name and found[name] is True:
-            found[name] = _value(word)
+            options[name] = _value(value) if equals else True
+        elif name and options[name] is True:
+            options[name] = _value(word)
         elif name:
-            before = found[name]
-            found[name] = [*(before if isinstance(before, list) else [before]), _value(word)]
-    return found
+            before = options[name]
+            options[name] = [*(before if isinstance(before, list) else [before]), _value(word)]
+    return options
 
 
 def _value(word: str) -> object:

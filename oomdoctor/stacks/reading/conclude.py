@@ -31,32 +31,32 @@ def conclude(values: PartialConfig, program: Program, said: Collection[str]) -> 
     given = values.copy()
     if program.prepare is not None:
         program.prepare(given, said)
-    found: RungKeys = picked(given, _AS_SAID)
-    found |= method_of(given)
-    found |= _engine(given, program)
-    found |= _precision(given, found, program, said)
-    found |= _checkpointing(given)
-    found |= _packing(given)
-    _of_objective(given, found, said)
-    found |= _padding(given, found)
-    if not str(found.get("sharding", "")).startswith(("fsdp", "hybrid")):
-        found.pop("fsdp_version", None)
+    rung: RungKeys = picked(given, _AS_SAID)
+    rung |= method_of(given)
+    rung |= _engine(given, program)
+    rung |= _precision(given, rung, program, said)
+    rung |= _checkpointing(given)
+    rung |= _packing(given)
+    _of_objective(given, rung, said)
+    rung |= _padding(given, rung)
+    if not str(rung.get("sharding", "")).startswith(("fsdp", "hybrid")):
+        rung.pop("fsdp_version", None)
     if given.get("fp8_on"):
-        found["fp8"] = given.get("fp8_backend", "torchao")
-    if found.get("sharding") == "ddp" and "bucket_mib" in given:
-        wide = found.get("weights_dtype") == "float32"
-        found["bucket_elements"] = (given["bucket_mib"] << 20) // (4 if wide else 2)
+        rung["fp8"] = given.get("fp8_backend", "torchao")
+    if rung.get("sharding") == "ddp" and "bucket_mib" in given:
+        wide = rung.get("weights_dtype") == "float32"
+        rung["bucket_elements"] = (given["bucket_mib"] << 20) // (4 if wide else 2)
     if given.get("activation_offloading"):
         if program.offloads_checkpoints and given.get("checkpointing"):
-            found["activation_checkpointing"] = "offload"
+            rung["activation_checkpointing"] = "offload"
         else:
-            found["offload"] = "activations"
+            rung["offload"] = "activations"
     if program.decide is not None:
-        found |= program.decide(given, found)
-    if found["method"] == "full":
-        found = without(found, _OF_ADAPTERS)
-    found |= _adapter_dtype(given, found, program, said)
-    return found | _batch(given, found, said)
+        rung |= program.decide(given, rung)
+    if rung["method"] == "full":
+        rung = without(rung, _OF_ADAPTERS)
+    rung |= _adapter_dtype(given, rung, program, said)
+    return rung | _batch(given, rung, said)
 
 
 def method_of(given: PartialConfig) -> RungKeys:
@@ -72,16 +72,16 @@ def _engine(given: PartialConfig, program: Program) -> RungKeys:
     """How the training is spread over GPUs; a stage of ZeRO comes before FSDP."""
     several = given.get("world_size", 1) > 1
     stage = given.get("zero_stage", 0)
-    found: RungKeys = {"sharding": "ddp"} if several else {}
+    rung: RungKeys = {"sharding": "ddp"} if several else {}
     moved = None
     if stage and given.get("distributed", "deepspeed") == "deepspeed":
-        found["sharding"] = f"zero{stage}"
+        rung["sharding"] = f"zero{stage}"
         moved = "optimizer" if given.get("zero_offload_optimizer") else None
         moved = "parameters" if given.get("zero_offload_parameters") and stage == 3 else moved
     elif given.get("fsdp") or (program.shards_alone and several):
-        found["sharding"] = fsdp_sharding(given)
+        rung["sharding"] = fsdp_sharding(given)
         moved = "parameters" if given.get("fsdp_offload") else None
-    return found if moved is None else found | {"offload": moved}
+    return rung if moved is None else rung | {"offload": moved}
 
 
 def fsdp_sharding(given: PartialConfig) -> str:
@@ -92,17 +92,17 @@ def fsdp_sharding(given: PartialConfig) -> str:
 
 
 def _precision(
-    given: PartialConfig, found: RungKeys, program: Program, said: Collection[str]
+    given: PartialConfig, rung: RungKeys, program: Program, said: Collection[str]
 ) -> RungKeys:
-    weights, mixed = dtypes_of(given, found, program, said)
-    if str(found.get("sharding", "")).startswith("zero") and mixed != "none":
+    weights, mixed = dtypes_of(given, rung, program, said)
+    if str(rung.get("sharding", "")).startswith("zero") and mixed != "none":
         # DeepSpeed makes the weights 16-bit itself, and keeps fp32 ones in its optimizer.
         return {"weights_dtype": mixed, "autocast_dtype": "none"}
     return {"weights_dtype": weights, "autocast_dtype": mixed}
 
 
 def dtypes_of(
-    given: PartialConfig, found: RungKeys, program: Program | None, said: Collection[str]
+    given: PartialConfig, rung: RungKeys, program: Program | None, said: Collection[str]
 ) -> tuple[str, str]:
     """The dtypes of the weights and of autocast, by the rule of a program if it has one."""
     mixed = "bfloat16" if given.get("mixed_bfloat16") else "none"
@@ -111,28 +111,28 @@ def dtypes_of(
     if program is not None and not program.autocasts:
         mixed = "none"
     rule = None if program is None else program.precision
-    return (weights, mixed) if rule is None else rule(given, found, said, weights, mixed)
+    return (weights, mixed) if rule is None else rule(given, rung, said, weights, mixed)
 
 
-def _of_objective(given: PartialConfig, found: RungKeys, said: Collection[str]) -> None:
+def _of_objective(given: PartialConfig, rung: RungKeys, said: Collection[str]) -> None:
     """TRL's trainers for pairs and generations: rows have no other packing, pads or loss."""
-    if given.get("beta") is not None and "objective" not in found:
-        found["objective"] = "dpo"
-    if found.get("objective") == "grpo" and (given.get("beta") or 0) > 0:
-        found["reference"] = "kl"
-    prompt, completion = given.get("prompt_length"), found.get("completion_length")
+    if given.get("beta") is not None and "objective" not in rung:
+        rung["objective"] = "dpo"
+    if rung.get("objective") == "grpo" and (given.get("beta") or 0) > 0:
+        rung["reference"] = "kl"
+    prompt, completion = given.get("prompt_length"), rung.get("completion_length")
     by_script = "sequence_length" in said  # GRPO's settings have none
-    if found.get("objective") == "grpo" and completion and not by_script:
+    if rung.get("objective") == "grpo" and completion and not by_script:
         # Without a limit, a prompt may be as long as the completions.
-        found["sequence_length"] = (prompt or completion) + completion
-    if found.get("objective") == "grpo" and given.get("use_vllm"):
+        rung["sequence_length"] = (prompt or completion) + completion
+    if rung.get("objective") == "grpo" and given.get("use_vllm"):
         beside = given.get("vllm_mode", "colocate") == "colocate"
         if beside and not given.get("vllm_sleeps"):
-            found["vllm_gpu_memory_utilization"] = given.get("vllm_share", _VLLM_SHARE)
-    if found.get("objective", "default") == "default":
-        found.pop("reference", None)
-        found.pop("completion_length", None)
-        found.pop("num_generations", None)
+            rung["vllm_gpu_memory_utilization"] = given.get("vllm_share", _VLLM_SHARE)
+    if rung.get("objective", "default") == "default":
+        rung.pop("reference", None)
+        rung.pop("completion_length", None)
+        rung.pop("num_generations", None)
 
 
 def _packing(given: PartialConfig) -> RungKeys:
@@ -142,15 +142,15 @@ def _packing(given: PartialConfig) -> RungKeys:
     return {"packing": "padding_free"} if given.get("trl_padding_free") else {}
 
 
-def _padding(given: PartialConfig, found: RungKeys) -> RungKeys:
+def _padding(given: PartialConfig, rung: RungKeys) -> RungKeys:
     """Rows that a file pads, where that needs memory: FlashAttention takes the padding out."""
     multiple = given.get("pads_to")
-    attention = ATTENTIONS.get(found.get("attention", "sdpa"))
-    if not multiple or "packing" in found or found.get("objective") == "grpo":
+    attention = ATTENTIONS.get(rung.get("attention", "sdpa"))
+    if not multiple or "packing" in rung or rung.get("objective") == "grpo":
         return {}
-    if attention is None or attention.reads_borders or found.get("library") == "unsloth":
+    if attention is None or attention.reads_borders or rung.get("library") == "unsloth":
         return {}
-    return {"padding": "max_length" if multiple >= found.get("sequence_length", 0) else "longest"}
+    return {"padding": "max_length" if multiple >= rung.get("sequence_length", 0) else "longest"}
 
 
 def _checkpointing(given: PartialConfig) -> RungKeys:
@@ -164,33 +164,33 @@ def _checkpointing(given: PartialConfig) -> RungKeys:
     return {"activation_checkpointing": "full"}
 
 
-def _batch(given: PartialConfig, found: RungKeys, said: Collection[str]) -> RungKeys:
+def _batch(given: PartialConfig, rung: RungKeys, said: Collection[str]) -> RungKeys:
     """The effective batch: what is said, or micro-batch x accumulation x GPUs."""
-    world = found.get("world_size", 1)
+    world = rung.get("world_size", 1)
     if "effective_batch_size" in given:
         return {"effective_batch_size": given["effective_batch_size"]}
-    if "micro_batch_size" not in found:
+    if "micro_batch_size" not in rung:
         return {"effective_batch_size": -(-_USUAL_BATCH // world) * world}
     # --micro-batch changes how a batch is split, not its size.
-    micro = given.get("batch_of_micro", found["micro_batch_size"])
+    micro = given.get("batch_of_micro", rung["micro_batch_size"])
     if "batch_of_step" in given and "accumulation_steps" not in said:
         return {"effective_batch_size": max(1, given["batch_of_step"] // micro) * micro * world}
     return {"effective_batch_size": micro * given.get("accumulation_steps", 1) * world}
 
 
 def _adapter_dtype(
-    given: PartialConfig, found: RungKeys, program: Program, said: Collection[str]
+    given: PartialConfig, rung: RungKeys, program: Program, said: Collection[str]
 ) -> RungKeys:
     """The `adapter_dtype` of a rung with adapters, if the program has not the usual one."""
-    if found["method"] == "full" or found.get("sharding") in ("zero1", "zero2"):
+    if rung["method"] == "full" or rung.get("sharding") in ("zero1", "zero2"):
         return {}
     if "adapter_dtype" in said:
         return {"adapter_dtype": given["adapter_dtype"]}
-    if found.get("library") == "unsloth":
+    if rung.get("library") == "unsloth":
         return {}  # it leaves out TRL's cast
-    own = None if program.adapters is None else program.adapters(given, found)
+    own = None if program.adapters is None else program.adapters(given, rung)
     if own is not None:
         return {"adapter_dtype": own}
-    if given.get("autocast_adapters") is False and found["method"] != "qlora":
+    if given.get("autocast_adapters") is False and rung["method"] != "qlora":
         return {"adapter_dtype": OF_WEIGHTS}  # peft has no such option for quantized weights
     return {}

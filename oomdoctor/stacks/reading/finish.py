@@ -79,20 +79,20 @@ def finished(
     if "micro_batch_size" in given and "micro_batch_size" in draft.values:
         values["batch_of_micro"] = draft.values["micro_batch_size"]
     filled = without(draft.defaults, values)
-    known = filled | values
-    settings = conclude(known, draft.main.program, draft.values)
+    partial = filled | values
+    settings = conclude(partial, draft.main.program, draft.values)
     assumed = _assumed(draft, settings, filled)
     settings |= _of_model(settings, asked, assumed)
     if settings.get("adapter_dtype") == OF_WEIGHTS:
         settings["adapter_dtype"] = settings["weights_dtype"]
-    settings |= _frozen(known, asked)
+    settings |= _frozen(partial, asked)
     settings = _without_images(settings, values, asked, assumed)
     library = in_chunks(draft.main.document, settings)
     if library is not None and "vision_config" not in asked():
         settings["loss"] = "chunked"
         assumed["loss"] = f"SFTTrainer computes the loss in chunks in {library}"
     if on_gpus:
-        _check_gpus(draft, settings, known)
+        _check_gpus(draft, settings, partial)
     if "sequence_length" not in settings:
         settings["sequence_length"] = _LENGTH
         assumed["sequence_length"] = NO_LENGTH
@@ -103,21 +103,21 @@ def finished(
     if config.adapter_dtype != "default" and "adapter_dtype" not in draft.values:
         reason = draft.main.program.why_adapters
         assumed |= {} if reason is None else {"adapter_dtype": reason}
-    behind = {key: [one] for key, one in draft.said.items() if key in KEYS} | {
+    behind = {key: [line] for key, line in draft.said.items() if key in KEYS} | {
         key: [draft.said[name] for name in names if name in draft.said]
         for key, names in _BEHIND_ALL.items()
     }
     config, left = within(config, behind, draft.main.document.path)
     _check(draft, config)
     replaced = _replaced(draft.said, given)
-    read = [(one.document, one.program.name) for one in draft.taken]
+    read = [(taken.document, taken.program.name) for taken in draft.taken]
     return UserTraining(
-        files=tuple(TrainingFile(one.path, name, one.parser) for one, name in read),
+        files=tuple(TrainingFile(document.path, name, document.parser) for document, name in read),
         model=draft.model,
         revision=draft.values.get("revision"),
         task=None,
         config=config,
-        said=(*(one for key, one in draft.said.items() if key not in replaced), *draft.also),
+        said=(*(line for key, line in draft.said.items() if key not in replaced), *draft.also),
         not_taken=(*draft.not_taken, *left, *replaced.values()),
         assumed=tuple(
             Assumed(key, shown(getattr(config, key)), reason)
@@ -156,45 +156,45 @@ _PLAIN = {"activation_checkpointing": "none", "autocast_dtype": "none", "method"
 
 def _assumed(draft: Draft, settings: RungKeys, filled: PartialConfig) -> dict[str, str]:
     """The keys that come from defaults, with their source."""
-    found: dict[str, str] = {}
+    sources_of: dict[str, str] = {}
     for key, value in settings.items():
         behind = _BEHIND.get(key, (key,))
         if any(name in draft.values for name in behind) or _PLAIN.get(key) == value:
             continue
         sources = [draft.sources[name] for name in behind if name in filled]
         if sources and key != "effective_batch_size":
-            found[key] = sources[0]
-    return found
+            sources_of[key] = sources[0]
+    return sources_of
 
 
 def _of_model(settings: RungKeys, asked: ModelConfig, assumed: dict[str, str]) -> RungKeys:
     """What the model decides: the dtype of its weights, and peft's modules for it."""
-    found: RungKeys = {}
+    rung: RungKeys = {}
     open_dtype = settings.get("weights_dtype") == "auto"
     open_targets = settings["method"] != "full" and "lora_targets" not in settings
     model_config = asked() if open_dtype or open_targets else {}
     if open_dtype:
         word = str(model_config.get("dtype") or model_config.get("torch_dtype") or "")
         own = word.removeprefix("torch.")
-        found["weights_dtype"] = own if own in TRAINED else "bfloat16"
+        rung["weights_dtype"] = own if own in TRAINED else "bfloat16"
         unnamed = "the files name no dtype, and most checkpoints have this one"
         named = "the dtype in the model's config.json"
         assumed["weights_dtype"] = named if own in TRAINED else unnamed
     if open_targets:
         targets = by_name(settings_data()["peft-targets"])
         modules = tuple(targets.get(str(model_config.get("model_type")), "").split())
-        found["lora_targets"] = modules or "all-linear"
+        rung["lora_targets"] = modules or "all-linear"
         unknown = "the files name no modules, and peft's choice for this model is not known here"
         assumed["lora_targets"] = "what peft adapts in this architecture" if modules else unknown
-    return found
+    return rung
 
 
-def _frozen(known: PartialConfig, asked: ModelConfig) -> RungKeys:
+def _frozen(partial: PartialConfig, asked: ModelConfig) -> RungKeys:
     """The first layers, if a file says how many of the last are trained."""
-    if not known.get("freezes"):
+    if not partial.get("freezes"):
         return {}
     layers = asked().get("num_hidden_layers")
-    trained = known.get("trainable_layers", 0)
+    trained = partial.get("trainable_layers", 0)
     return {"frozen_layers": max(0, layers - trained)} if isinstance(layers, int) else {}
 
 
@@ -212,11 +212,11 @@ def _without_images(
     return without(settings, unused)
 
 
-def _check_gpus(draft: Draft, settings: RungKeys, known: PartialConfig) -> None:
+def _check_gpus(draft: Draft, settings: RungKeys, partial: PartialConfig) -> None:
     sharding = settings.get("sharding", "none")
-    several = "world_size" in known and settings.get("world_size", 1) > 1
-    one = known.get("world_size") == 1 and "world_size" in draft.values
-    if sharding == "none" or several or one:
+    several = "world_size" in partial and settings.get("world_size", 1) > 1
+    alone = partial.get("world_size") == 1 and "world_size" in draft.values
+    if sharding == "none" or several or alone:
         return
     files = [draft.said[key].file for key in ("zero_stage", "fsdp", "distributed")
              if key in draft.said]  # fmt: skip
@@ -251,11 +251,11 @@ def _replaced(
     said: Mapping[str, Said], given: Mapping[str, tuple[str, int]]
 ) -> dict[str, NotTaken]:
     """The settings that options replace, by key."""
-    both = {key: (one, *given[key]) for key, one in said.items() if key in given}
+    both = {key: (line, *given[key]) for key, line in said.items() if key in given}
     return {
-        key: left_out(one, f"{option} says {value}")
-        for key, (one, option, value) in both.items()
-        if one.value != str(value)
+        key: left_out(line, f"{option} says {value}")
+        for key, (line, option, value) in both.items()
+        if line.value != str(value)
     }
 
 
@@ -270,13 +270,15 @@ def within(
     left: list[NotTaken] = []
     for key, what in config_faults(config):
         tries = ((value, replace(config, **{key: value})) for value in KEYS[key].instead)
-        fitting = ((value, one) for value, one in tries if key not in dict(config_faults(one)))
-        if (found := next(fitting, None)) is not None:
-            value, config = found
+        fitting = (
+            (value, other) for value, other in tries if key not in dict(config_faults(other))
+        )
+        if (nearest := next(fitting, None)) is not None:
+            value, config = nearest
             reason = f"oomdoctor cannot combine it: {what}"
             unsaid = NotTaken(key, str(value), where, None, reason, True)
-            left += [left_out(one, reason) for one in said.get(key, ())] or [unsaid]
+            left += [left_out(line, reason) for line in said.get(key, ())] or [unsaid]
     named = [key for key in said if KEYS[key].settles is None]
     dropped = dropped_faults(config, named)
-    left += [left_out(one, what) for key, what in dropped for one in said[key]]
+    left += [left_out(line, what) for key, what in dropped for line in said[key]]
     return settled(config), tuple(left)

@@ -48,7 +48,7 @@ def draft_of(documents: Sequence[Document]) -> Draft:
             (exit 2).
     """
     taken = tuple(_applied(document) for document in documents)
-    mains = [one for one in taken if not one.program.is_launcher]
+    mains = [document for document in taken if not document.program.is_launcher]
     if len(mains) > 1:
         first, second = mains[0], mains[1]
         raise usage_error(
@@ -60,11 +60,11 @@ def draft_of(documents: Sequence[Document]) -> Draft:
     main = mains[0] if mains else taken[0]
     values: PartialConfig = {}
     said: dict[str, Said] = {}
-    also = [item for one in taken for item in one.undecided]
-    left = [item for one in taken for item in one.not_taken]
-    for one in sorted(taken, key=lambda other: other is not main):
-        for key, value in one.values.items():
-            before, now = said.get(key), one.said[key]
+    also = [item for document in taken for item in document.undecided]
+    left = [item for document in taken for item in document.not_taken]
+    for document in sorted(taken, key=lambda other: other is not main):
+        for key, value in document.values.items():
+            before, now = said.get(key), document.said[key]
             if before is not None and values.get(key) == value:
                 also.append(now)
                 continue
@@ -82,11 +82,11 @@ def draft_of(documents: Sequence[Document]) -> Draft:
 def _defaults(taken: Sequence[Taken], main: Taken) -> tuple[PartialConfig, dict[str, str]]:
     defaults: PartialConfig = {}
     sources: dict[str, str] = {}
-    for one in sorted(taken, key=lambda other: other is main):  # the main program's count most
-        document = one.document
-        source = f"the default of {document.parser}" if document.parser else one.table.source
-        defaults |= one.defaults
-        sources |= dict.fromkeys(one.defaults, source)
+    for read in sorted(taken, key=lambda other: other is main):  # the main program's count most
+        document = read.document
+        source = f"the default of {document.parser}" if document.parser else read.table.source
+        defaults |= read.defaults
+        sources |= dict.fromkeys(read.defaults, source)
     return defaults, sources
 
 
@@ -111,19 +111,19 @@ def _applied(document: Document) -> Taken:
 
 def unknown_format(path: str) -> Exception:
     """The error that a file is of no known program."""
-    known = ", ".join(program.name for program in PROGRAMS if program.names is not None)
+    names = ", ".join(program.name for program in PROGRAMS if program.names is not None)
     return usage_error(
         "unknown_format",
         f"--from: {path}: no setting here tells which program reads it",
-        f"name the program: --from PROGRAM:{path}, with one of {known}",
+        f"name the program: --from PROGRAM:{path}, with one of {names}",
     )
 
 
 def _contradiction(first: Said, second: Said) -> Exception:
-    one, other = (
+    this, that = (
         f"{said.file if said.line is None else f'{said.file}:{said.line}'} says {said.name}: "
         f"{said.value}"
         for said in (first, second)
     )
     hint = "make both say the same, or pass only one of the files"
-    return usage_error(FILES_DISAGREE, f"--from: {one}, but {other}", hint)
+    return usage_error(FILES_DISAGREE, f"--from: {this}, but {that}", hint)

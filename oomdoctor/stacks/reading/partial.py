@@ -55,7 +55,7 @@ OTHERS = Table(
         *(_meaning(name, other) for name, other in _MEANS.items()),
         *_INNER,
         *table("others").rows,
-        *(words(key, key, {one: one for one in _CHOICES[key]}) for key in _RUNG),
+        *(words(key, key, {choice: choice for choice in _CHOICES[key]}) for key in _RUNG),
     )
 )
 # Where several programs have a name, the first one's meaning counts.
@@ -66,8 +66,12 @@ _ORDER = (
       if program.names is not None and program.name not in ("trainer", "trl")),
 )  # fmt: skip
 _NAMES_BESIDE = {
-    one.key: {*(program.name_of(one) for program in PROGRAMS), one.name, *one.aliases}
-    for one in BESIDE
+    setting.key: {
+        *(program.name_of(setting) for program in PROGRAMS),
+        setting.name,
+        *setting.aliases,
+    }
+    for setting in BESIDE
 }
 
 
@@ -100,18 +104,18 @@ def partial_of(settings: Mapping[str, object], program: FormatName | None) -> Pa
 
     `program` is the one that the settings are of; None where that is not known.
     """
-    found = Partial()
+    partial = Partial()
     hits: list[_Hit] = []
     for path, value in flat(settings):
         hits += _hits(path, value, program)
-        for one in BESIDE:
-            if {path, path.rpartition(".")[2]} & _NAMES_BESIDE[one.key]:
-                found.beside.setdefault(one.key, value)
+        for setting in BESIDE:
+            if {path, path.rpartition(".")[2]} & _NAMES_BESIDE[setting.key]:
+                partial.beside.setdefault(setting.key, value)
     read: set[str] = set()
-    for hit in sorted(hits, key=lambda one: (one.rank, one.depth)):
-        if hit.name not in read and _take(found, hit):
+    for hit in sorted(hits, key=lambda other: (other.rank, other.depth)):
+        if hit.name not in read and _take(partial, hit):
             read.add(hit.name)
-    return found
+    return partial
 
 
 def _hits(path: str, value: object, program: FormatName | None) -> Iterator[_Hit]:
@@ -120,7 +124,7 @@ def _hits(path: str, value: object, program: FormatName | None) -> Iterator[_Hit
     if own is not None and _knows(own, path):
         row = own.row(path)
         if row is not None:  # its own table comes before all others
-            names = [name for one in own.rows for name in (one.name, *one.aliases)]
+            names = [name for entry in own.rows for name in (entry.name, *entry.aliases)]
             yield _Hit(names.index(path) - 10_000, path.count("."), path, value, row)
         return
     parts = path.split(".")
@@ -129,20 +133,20 @@ def _hits(path: str, value: object, program: FormatName | None) -> Iterator[_Hit
         yield from (_Hit(rank, len(parts), path, value, row) for rank, row in rows)
 
 
-def _take(found: Partial, hit: _Hit) -> bool:
+def _take(partial: Partial, hit: _Hit) -> bool:
     """Whether the row reads something in the setting."""
     try:
         read = hit.row.read(hit.value)
     except NotTakenError:
         for key in hit.row.keys:
-            found.not_taken.setdefault(key, hit.value)
+            partial.not_taken.setdefault(key, hit.value)
         return False
     except (ValueError, OverflowError):
         return False
     for key, value in read.items():
-        if key not in found.values:
-            found.values |= only(key, value)
-            found.names[key] = hit.name
+        if key not in partial.values:
+            partial.values |= only(key, value)
+            partial.names[key] = hit.name
     return bool(read)
 
 
@@ -153,9 +157,9 @@ def _knows(table: Table, path: str) -> bool:
 
 @cache
 def _index() -> dict[str, list[tuple[int, Row]]]:
-    found: dict[str, list[tuple[int, Row]]] = {}
+    index: dict[str, list[tuple[int, Row]]] = {}
     rows = (row for table in _ORDER for row in table.rows)
     named = ((name, row) for row in rows for name in (row.name, *row.aliases))
     for rank, (name, row) in enumerate(named):
-        found.setdefault(name, []).append((rank, row))
-    return found
+        index.setdefault(name, []).append((rank, row))
+    return index

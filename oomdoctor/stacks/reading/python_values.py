@@ -51,7 +51,7 @@ class Source:
         if isinstance(node, ast.Attribute):
             return self._attribute(node, depth)
         if isinstance(node, ast.List | ast.Tuple | ast.Set):
-            return [self.value(one, depth + 1) for one in node.elts]
+            return [self.value(item, depth + 1) for item in node.elts]
         if isinstance(node, ast.Call):
             return _called(name_of(node.func))
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
@@ -136,10 +136,10 @@ def _bindings(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
 def _unpacked(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[str, ast.expr | None]]:
     """Each name of a target with its value; `A, B = 1, 2` has one for each."""
     if isinstance(target, ast.Tuple | ast.List) and isinstance(value, ast.Tuple | ast.List):
-        starred = any(isinstance(one, ast.Starred) for one in (*target.elts, *value.elts))
+        starred = any(isinstance(element, ast.Starred) for element in (*target.elts, *value.elts))
         if not starred and len(target.elts) == len(value.elts):
-            for one, given in zip(target.elts, value.elts, strict=True):
-                yield from _unpacked(one, given)
+            for element, given in zip(target.elts, value.elts, strict=True):
+                yield from _unpacked(element, given)
             return
     for node in ast.walk(target):
         if isinstance(node, ast.Name):
@@ -151,9 +151,9 @@ def _options(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
     for node in ast.walk(tree):
         if not (isinstance(node, ast.Call) and name_of(node.func).endswith("add_argument")):
             continue
-        given = {one.arg: one.value for one in node.keywords}
-        names = [one.value for one in node.args if isinstance(one, ast.Constant)]
-        long = next((one for one in names if str(one).startswith("--")), None)
+        given = {keyword.arg: keyword.value for keyword in node.keywords}
+        names = [argument.value for argument in node.args if isinstance(argument, ast.Constant)]
+        long = next((option for option in names if str(option).startswith("--")), None)
         own = given.get("dest")
         name = own.value if isinstance(own, ast.Constant) else long
         if name and "default" in given:

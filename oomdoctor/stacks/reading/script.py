@@ -91,19 +91,19 @@ def _program_of(script: Script) -> FormatName:
 
 def _defaults_of(script: Script) -> Mapping[str, object]:
     """What classes take if a script is silent, where that differs from their command lines."""
-    found: dict[str, object] = {"dtype": "auto", "use_peft": False}
+    defaults: dict[str, object] = {"dtype": "auto", "use_peft": False}
     unsloth = bool(script.classes & UNSLOTH_CLASSES)
     if unsloth or "quantization" in script.calls:
-        found["bnb_4bit_use_double_quant"] = unsloth
+        defaults["bnb_4bit_use_double_quant"] = unsloth
     if LOADED_BY_TRL in script.classes:
-        found["dtype"] = "float32"
+        defaults["dtype"] = "float32"
     if "lora" in script.calls:
         size = 16 if unsloth else 8
-        found |= {"lora_r": size, "lora_alpha": size, "lora_dropout": 0.0}
+        defaults |= {"lora_r": size, "lora_alpha": size, "lora_dropout": 0.0}
     if not unsloth:
-        return found
+        return defaults
     if "lora" in script.calls:
-        found["use_gradient_checkpointing"] = "unsloth"
+        defaults["use_gradient_checkpointing"] = "unsloth"
     if "model" in script.calls and not any(script.values.get(name) for name in _NOT_IN_4_BITS):
-        found["load_in_4bit"] = True
-    return found
+        defaults["load_in_4bit"] = True
+    return defaults

@@ -60,7 +60,7 @@ class Reading:
 
     def read(self) -> Script:
         calls = [node for node in ast.walk(self._tree) if isinstance(node, ast.Call)]
-        for call in sorted(calls, key=lambda one: (one.lineno, one.col_offset)):
+        for call in sorted(calls, key=lambda node: (node.lineno, node.col_offset)):
             name = name_of(call.func)
             self.script.classes.add(name.split(".")[-1])
             self.script.classes.update(name.split("."))
@@ -110,7 +110,7 @@ class Reading:
     def trainer(self, call: ast.Call) -> None:
         """TRL's trainers, which load a model themselves if they get its name."""
         self.script.calls.setdefault("trainer", call)
-        given = {one.arg: one.value for one in call.keywords}
+        given = {keyword.arg: keyword.value for keyword in call.keywords}
         node = given.get("model") or (call.args[0] if call.args else None)
         if node is None or "model_name_or_path" in self.script.values:
             return
@@ -124,7 +124,8 @@ class Reading:
         self.script.calls["optimizer"] = call
         kind = _last(call)
         fused = any(
-            one.arg == "fused" and ast.unparse(one.value) == "True" for one in call.keywords
+            keyword.arg == "fused" and ast.unparse(keyword.value) == "True"
+            for keyword in call.keywords
         )
         if kind == "AdamW" and "bitsandbytes" not in name_of(call.func):
             self._say("optim", "adamw_torch_fused" if fused else "adamw_torch", call)
@@ -133,7 +134,7 @@ class Reading:
 
     def autocast(self, call: ast.Call) -> None:
         """Mixed precision in a loop."""
-        given = {one.arg: one.value for one in call.keywords}
+        given = {keyword.arg: keyword.value for keyword in call.keywords}
         node = given.get("dtype") or (call.args[1] if len(call.args) > 1 else None)
         try:
             word = "float16" if node is None else str(self._source.value(node))
@@ -148,9 +149,9 @@ class Reading:
         kind, names = _last(call), _TAKES.get(_last(call), {})
         for name, value in _SAYS.get(kind, {}).items():
             self._say(name, value, call)
-        for one in call.keywords:
-            if one.arg is not None and one.arg in names:
-                self._take(names[one.arg], one.value)
+        for keyword in call.keywords:
+            if keyword.arg is not None and keyword.arg in names:
+                self._take(names[keyword.arg], keyword.value)
 
     def parser(self, call: ast.Call) -> None:
         """What fills the arguments of a trainer from the command line."""
@@ -182,11 +183,11 @@ class Reading:
     def _keywords(
         self, call: ast.Call, names: Mapping[str, str] | None = None, skip: tuple[str, ...] = ()
     ) -> None:
-        for one in call.keywords:
-            if one.arg is None:
-                self._unread(f"**{ast.unparse(one.value)}", one.value)
-            elif one.arg not in skip:
-                self._take((names or {}).get(one.arg, one.arg), one.value)
+        for keyword in call.keywords:
+            if keyword.arg is None:
+                self._unread(f"**{ast.unparse(keyword.value)}", keyword.value)
+            elif keyword.arg not in skip:
+                self._take((names or {}).get(keyword.arg, keyword.arg), keyword.value)
 
     def _take(self, name: str, node: ast.expr) -> None:
         """A setting; of a dict each entry is one."""

@@ -40,7 +40,7 @@ def literal_lines(value: object, room: int) -> str:
     if len(line) <= room or not isinstance(value, Mapping):
         return line
     inner = (f"{literal(k)}: {literal_lines(v, room - 8)},\n" for k, v in value.items())
-    return "{\n" + "".join(textwrap.indent(one, "    ") for one in inner) + "}"
+    return "{\n" + "".join(textwrap.indent(entry, "    ") for entry in inner) + "}"
 
 
 def call(start: str, arguments: Mapping[str, str], *first: str, indent: int = 0) -> str:
@@ -77,14 +77,14 @@ _STANDARD = frozenset(
 
 def _from(module: str, names: list[str]) -> str:
     """One `from` line; classes stand before functions."""
-    found = sorted(
+    sorted_names = sorted(
         (name.split(":")[1] for name in names),
         key=lambda name: (not re.match(r"[A-Z]", name), name),
     )
-    line = f"from {module} import {', '.join(found)}"
+    line = f"from {module} import {', '.join(sorted_names)}"
     if len(line) <= WIDTH:
         return line
-    return f"from {module} import (\n" + "".join(f"    {name},\n" for name in found) + ")"
+    return f"from {module} import (\n" + "".join(f"    {name},\n" for name in sorted_names) + ")"
 
 
 class Part(NamedTuple):
@@ -127,9 +127,9 @@ def _filled(name: str, values: Mapping[str, str]) -> tuple[str, tuple[str, ...]]
 @cache
 def _texts() -> dict[str, tuple[str, tuple[str, ...]]]:
     """The texts of the parts by name, and what they import."""
-    found = {}
+    texts = {}
     for block in data_text("scripts/parts.py.txt").split("\n#: ")[1:]:
         head, _, text = block.partition("\n")
         name, *names = head.split()
-        found[name] = (text.strip("\n"), tuple(names))
-    return found
+        texts[name] = (text.strip("\n"), tuple(names))
+    return texts

@@ -50,8 +50,8 @@ def tokenizer(rung: StackRung) -> Part:
 
 def hub_arguments(rung: StackRung) -> dict[str, str]:
     """Which revision of the model to load, and whether its own code may run."""
-    found = {} if rung.revision is None else {"revision": literal(rung.revision)}
-    return found | ({"trust_remote_code": "True"} if rung.trust_remote_code else {})
+    arguments = {} if rung.revision is None else {"revision": literal(rung.revision)}
+    return arguments | ({"trust_remote_code": "True"} if rung.trust_remote_code else {})
 
 
 def quantization(config: TrainConfig) -> str:

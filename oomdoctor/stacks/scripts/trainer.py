@@ -70,7 +70,7 @@ def training_arguments(rung: StackRung, *, trl: bool = False) -> dict[str, str]:
     config = rung.config
     target: FormatName = "trl" if trl else "trainer"
     computes = {config.autocast_dtype} | ({config.weights_dtype} if is_zero(config) else set())
-    found: dict[str, str] = {
+    arguments: dict[str, str] = {
         "output_dir": "args.output",
         "num_train_epochs": "args.epochs",
         "learning_rate": "args.learning_rate",
@@ -78,40 +78,40 @@ def training_arguments(rung: StackRung, *, trl: bool = False) -> dict[str, str]:
         "gradient_accumulation_steps": "ACCUMULATION_STEPS",
     }
     if trl:
-        found |= _of_trl(rung)
-    found["optim"] = literal(config.optimizer)
+        arguments |= _of_trl(rung)
+    arguments["optim"] = literal(config.optimizer)
     if low_rank(config):
-        found["optim_args"] = literal(rank_words(config))
-        found["optim_target_modules"] = '"all-linear"'
+        arguments["optim_args"] = literal(rank_words(config))
+        arguments["optim_target_modules"] = '"all-linear"'
     if "bfloat16" in computes or trl:
-        found["bf16"] = literal("bfloat16" in computes)
+        arguments["bf16"] = literal("bfloat16" in computes)
     if "float16" in computes:
-        found["fp16"] = "True"
-    found |= _checkpointing(rung, trl=trl)
+        arguments["fp16"] = "True"
+    arguments |= _checkpointing(rung, trl=trl)
     if config.loss == "liger" and not trl:  # SFTTrainer would leave out the loss in chunks
-        found["use_liger_kernel"] = "True"
+        arguments["use_liger_kernel"] = "True"
     if config.loss == "chunked":  # TRL 2 has only the new name
         two = rung.versions.get("trl") is not None and models.version_of(rung, "trl") >= (2,)
-        found["loss_type"] = literal("nll" if two else "chunked_nll")
+        arguments["loss_type"] = literal("nll" if two else "chunked_nll")
     if config.compile:
-        found["torch_compile"] = "True"
-    found |= _offload(rung, target)
+        arguments["torch_compile"] = "True"
+    arguments |= _offload(rung, target)
     _check_fsdp(rung, target)
     engine = engine_settings(config, dtype_bytes(config.weights_dtype))
-    found |= {name: literal_lines(value, _ROOM) for name, value in engine.items()}
+    arguments |= {name: literal_lines(value, _ROOM) for name, value in engine.items()}
     if has_mesh(config):
         mesh = {
             "dp_replicate_size": literal(config.world_size // config.gpus_per_node),
             "dp_shard_size": literal(config.gpus_per_node),
         }
-        found["parallelism_config"] = call("ParallelismConfig", mesh, indent=30)
+        arguments["parallelism_config"] = call("ParallelismConfig", mesh, indent=30)
     if rung.device == "cpu":
-        found["use_cpu"] = "True"
-    found |= {"logging_steps": "10", "save_strategy": '"no"', "report_to": '"none"'}
+        arguments["use_cpu"] = "True"
+    arguments |= {"logging_steps": "10", "save_strategy": '"no"', "report_to": '"none"'}
     for name, value in carried(rung, target).items():
-        if not found.get(name, "").startswith("args."):
-            found[name] = literal(value)
-    return found
+        if not arguments.get(name, "").startswith("args."):
+            arguments[name] = literal(value)
+    return arguments
 
 
 def _of_trl(rung: StackRung) -> dict[str, str]:
@@ -125,16 +125,16 @@ def _of_trl(rung: StackRung) -> dict[str, str]:
             **_loads_reference(rung),
         }
     # With `padding_free` alone it cuts nothing, and refuses a length.
-    found = {"max_length": "None" if config.packing == "padding_free" else "SEQUENCE_LENGTH"}
+    arguments = {"max_length": "None" if config.packing == "padding_free" else "SEQUENCE_LENGTH"}
     if config.packing != "none":
-        found["packing" if config.packing == "packed" else "padding_free"] = "True"
+        arguments["packing" if config.packing == "packed" else "padding_free"] = "True"
     if config.padding != "none":  # to the longest row of the batch, without a multiple
-        found["pad_to_multiple_of"] = "1" if config.padding == "longest" else "SEQUENCE_LENGTH"
+        arguments["pad_to_multiple_of"] = "1" if config.padding == "longest" else "SEQUENCE_LENGTH"
     if config.objective == "dpo":
         if config.reference == "precomputed":
-            found["precompute_ref_log_probs"] = "True"
-        found |= _loads_reference(rung)
-    return found
+            arguments["precompute_ref_log_probs"] = "True"
+        arguments |= _loads_reference(rung)
+    return arguments
 
 
 def _loads_reference(rung: StackRung) -> dict[str, str]:
@@ -147,8 +147,8 @@ def _loads_reference(rung: StackRung) -> dict[str, str]:
     before = config.objective == "dpo" and config.reference == "precomputed" and is_fsdp(config)
     if config.method != "full" or not (before or has_reference_model(config)):
         return {}
-    found = models.hub_arguments(rung) | ({"device_map": "None"} if is_fsdp(config) else {})
-    return {"model_init_kwargs": mapping(found)} if found else {}
+    arguments = models.hub_arguments(rung) | ({"device_map": "None"} if is_fsdp(config) else {})
+    return {"model_init_kwargs": mapping(arguments)} if arguments else {}
 
 
 def _check_fsdp(rung: StackRung, target: str) -> None:

@@ -67,8 +67,8 @@ def _casts(config: TrainConfig) -> list[Part]:
         return []
     if config.adapter_dtype != "default":
         return [models.cast_trained(config.adapter_dtype, "trainer.model")]
-    found = []
+    parts = []
     for part, dtype in (("lora_", kept_dtype(config)), ("modules_to_save", saved_dtype(config))):
         if by_trl not in (None, dtype) and (part == "lora_" or config.modules_to_save):
-            found.append(models.cast_trained(dtype, "trainer.model", part))
-    return found
+            parts.append(models.cast_trained(dtype, "trainer.model", part))
+    return parts

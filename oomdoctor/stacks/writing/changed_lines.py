@@ -37,13 +37,13 @@ def changed_lines(training: UserTraining, after: TrainConfig) -> tuple[ChangedLi
     options of the command line.
     """
     before = training.config
-    found: list[ChangedLine] = []
+    lines: list[ChangedLine] = []
     keys: set[str] = set()
     if before.allocator != after.allocator:
-        found.append(ChangedLine(None, _ALLOCATOR, None, "expandable_segments:True", None))
+        lines.append(ChangedLine(None, _ALLOCATOR, None, "expandable_segments:True", None))
     main = main_file(training)
     engine = next(
-        (one.file for one in training.said if _ENGINE & {one.key}), main.path
+        (line_said.file for line_said in training.said if _ENGINE & {line_said.key}), main.path
     )  # the file that sets the engine
     for file in training.files:
         table = table_of(file.path, file.format)
@@ -53,9 +53,9 @@ def changed_lines(training: UserTraining, after: TrainConfig) -> tuple[ChangedLi
                 continue
             home = engine if _ENGINE & set(row.keys) else main.path
             if line.before is not None or file.path == home:
-                found.append(line)
+                lines.append(line)
                 keys |= set(row.keys)
-    return tuple(found) + _said_only(training, after, found, keys)
+    return tuple(lines) + _said_only(training, after, lines, keys)
 
 
 def unsaid(training: UserTraining, after: TrainConfig) -> tuple[str, ...]:
@@ -67,8 +67,10 @@ def unsaid(training: UserTraining, after: TrainConfig) -> tuple[str, ...]:
     before = training.config
     tables = [table_of(file.path, file.format) for file in training.files]
     rows = [row for table in tables if table is not None for row in table.rows if row.write]
-    defaults = {key: one for table in tables if table for key, one in table.defaults.items()}
-    said = {one.key for one in training.said} | _BY_OTHERS
+    defaults = {
+        key: default for table in tables if table for key, default in table.defaults.items()
+    }
+    said = {line.key for line in training.said} | _BY_OTHERS
     changed = changed_keys(after, before).items()
     open_keys = {key: old for key, old in changed if key not in said and not KEYS[key].elsewhere}
     return tuple(
@@ -104,14 +106,14 @@ def _line(
 
 
 def _said_only(
-    training: UserTraining, after: TrainConfig, found: list[ChangedLine], keys: set[str]
+    training: UserTraining, after: TrainConfig, lines: list[ChangedLine], keys: set[str]
 ) -> tuple[ChangedLine, ...]:
     """Changed keys under names that are only read, such as a script's own.
 
     A line that says one of `keys`, which another line says now, has to go. A name that is written
     too, and says the same as before, stays: LoRA and QLoRA are one type of LLaMA-Factory.
     """
-    shown = {(line.file, line.name) for line in found}
+    shown = {(line.file, line.name) for line in lines}
     for file in training.files:
         table = table_of(file.path, file.format)
         for row in () if table is None else table.rows:
@@ -123,9 +125,9 @@ def _said_only(
         for key, new in changed_keys(training.config, after).items()
     }
     return tuple(
-        ChangedLine(one.file, one.name, one.value, texts[one.key], one.line)
-        for one in training.said
-        if one.key in texts and (one.file, one.name) not in shown
+        ChangedLine(line.file, line.name, line.value, texts[line.key], line.line)
+        for line in training.said
+        if line.key in texts and (line.file, line.name) not in shown
     )
 
 
@@ -143,18 +145,18 @@ def said_by_programs(changes: Mapping[str, Any]) -> dict[str, str]:
 
     None for a program that cannot.
     """
-    found: dict[str, str] = {}
+    by_program: dict[str, str] = {}
     for library, (kind, table) in _CALLS.items():
         before = written(table, _BEFORE)
         after = written(table, replace(_BEFORE, **changes))
         new = {name: value for name, value in after.items() if before.get(name) != value}
         if new:
             words = [f"{name}={literal(value)}" for name, value in nested(new).items()]
-            found[library] = f"{kind}({', '.join(words)})"
+            by_program[library] = f"{kind}({', '.join(words)})"
     for name in IN_FILES:
         training = UserTraining((TrainingFile("", name),), None, None, None, _OTHERWISE, (), (), ())
         lines = changed_lines(training, replace(_OTHERWISE, **changes))
         texts = [f"{line.name}: {line.after}" for line in lines if line.file is not None]
         if texts and not ("method" in changes and name == _METHOD_IS_A_MODEL):
-            found[name] = "\n".join(texts)
-    return found
+            by_program[name] = "\n".join(texts)
+    return by_program

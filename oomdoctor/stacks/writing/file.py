@@ -52,10 +52,10 @@ def file_text(rung: StackRung, program: Program) -> str:
     return f"{textwrap.indent(head, '# ')}\n{yaml_text(settings)}"
 
 
-def _said(one: Lost) -> str:
-    if one.reason is not None:
-        return f"{one.key} = {scalar(one.value)} ({one.reason})"
-    return f"{one.key} = {scalar(one.value)}; this program has {scalar(one.read)} instead"
+def _said(value: Lost) -> str:
+    if value.reason is not None:
+        return f"{value.key} = {scalar(value.value)} ({value.reason})"
+    return f"{value.key} = {scalar(value.value)}; this program has {scalar(value.read)} instead"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +73,15 @@ def lost(config: TrainConfig, program: FormatName, settings: Mapping[str, object
     document = Document("", settings, asked=program)
     overrides = Overrides(gpus=config.world_size if config.world_size > 1 else None)
     try:
-        found = finished(draft_of([document]), dict, overrides).config
+        read_back = finished(draft_of([document]), dict, overrides).config
     except OomDoctorError as error:
         return [Lost("sharding", config.sharding, "none", error.message)]
-    wanted, found = comparable(config), comparable(found)
+    wanted, read_back = comparable(config), comparable(read_back)
     held = BY_NAME[program].held
     return [
-        Lost(name, getattr(wanted, name), getattr(found, name), KEYS[name].elsewhere)
+        Lost(name, getattr(wanted, name), getattr(read_back, name), KEYS[name].elsewhere)
         for name in (field.name for field in fields(TrainConfig))
-        if getattr(wanted, name) != getattr(found, name) and (held is None or name in held)
+        if getattr(wanted, name) != getattr(read_back, name) and (held is None or name in held)
     ]
 
 

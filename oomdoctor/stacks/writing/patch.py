@@ -102,13 +102,13 @@ def _together(said: Sequence[ChangedLine], path: str, text: str) -> list[Changed
     A new keyword that stands on such a line is part of it.
     """
     places, rows = parse(path, text).places, text.split("\n")
-    at = {one.name: places[one.name].line for one in said if one.after and one.name in places}
-    changed = {at[one.name]: one.line for one in said if one.call is None and one.name in at}
+    at = {line.name: places[line.name].line for line in said if line.after and line.name in places}
+    changed = {at[line.name]: line.line for line in said if line.call is None and line.name in at}
     return [
-        replace(one, text=rows[row - 1].strip().rstrip(","), call=None, line=changed[row])
-        if (row := at.get(one.name)) in changed
-        else one
-        for one in said
+        replace(line, text=rows[row - 1].strip().rstrip(","), call=None, line=changed[row])
+        if (row := at.get(line.name)) in changed
+        else line
+        for line in said
     ]
 
 
@@ -121,11 +121,11 @@ def by_file(lines: Sequence[ChangedLine]) -> dict[str, list[str]]:
 
     A line of a script that has several changes is said once.
     """
-    found: dict[str, list[str]] = {}
+    by_path: dict[str, list[str]] = {}
     for line in lines:
         file = THE_ENVIRONMENT if line.file is None else PurePath(line.file).name
         if line.text is not None:
-            texts = found.setdefault(file, [])
+            texts = by_path.setdefault(file, [])
             if (text := _script_line(line)) not in texts:
                 texts.append(text)
             continue
@@ -139,8 +139,8 @@ def by_file(lines: Sequence[ChangedLine]) -> dict[str, list[str]]:
         elif line.before is None and line.file:
             text = f"add {text}"
         place = f" (line {line.line})" if line.line is not None else ""
-        found.setdefault(file, []).append(text + place)
-    return found
+        by_path.setdefault(file, []).append(text + place)
+    return by_path
 
 
 def _option(line: ChangedLine) -> str:

@@ -56,7 +56,7 @@ def changed_script(path: str, text: str, name: str, value: Any, *, removed: bool
             raise ValueError(f"{name} is {' '.join(source.split())}, no literal")
         new = f"torch.{value}" if source.startswith("torch.") else literal(value)
         return _replaced(text, place.start, place.end, new)
-    if any(one.name == name for one in script.unread):
+    if any(line.name == name for line in script.unread):
         raise ValueError(f"{name} is an expression")
     return _added(text, script, name, value)
 
@@ -110,7 +110,7 @@ def _added(text: str, script: Script, name: str, value: Any) -> ScriptEdit:
     call, keyword = _call_of(script, head)
     head, _, more = keyword.partition(".")
     inner = more or inner
-    given = next((one for one in call.keywords if one.arg == head), None)
+    given = next((argument for argument in call.keywords if argument.arg == head), None)
     source = literal(value)
     if given is not None:
         return _into_dict(text, call, given, inner, source)
@@ -134,7 +134,7 @@ def _into_dict(
 def _with_keyword(text: str, call: ast.Call, keyword: str) -> str:
     """The text with one more keyword in a call."""
     last = max(
-        (*call.args, *(one.value for one in call.keywords)),
+        (*call.args, *(argument.value for argument in call.keywords)),
         key=lambda node: (node.end_lineno or 0, node.end_col_offset or 0),
         default=None,
     )
@@ -148,7 +148,11 @@ def _with_keyword(text: str, call: ast.Call, keyword: str) -> str:
     if call.lineno - 1 == row or rest.lstrip(", ").startswith(")"):
         lines[row] = f"{before}, {keyword}{rest}"
     else:
-        given = min((one for one in call.keywords), key=lambda one: one.lineno, default=None)
+        given = min(
+            (argument for argument in call.keywords),
+            key=lambda argument: argument.lineno,
+            default=None,
+        )
         indent = given.col_offset if given is not None else call.args[0].col_offset
         comma = rest if rest.startswith(",") else f",{rest}"
         lines[row : row + 1] = [f"{before}{comma}", f"{' ' * indent}{keyword},"]
@@ -159,8 +163,8 @@ def _without(text: str, script: Script, name: str) -> ScriptEdit:
     """The script without the keyword that says a setting."""
     head = name.partition(".")[0]
     keyword = _IN_CALLS.get(head, head)
-    calls = [(call, one) for call in script.calls.values() for one in call.keywords
-             if one.arg in (head, keyword)]  # fmt: skip
+    calls = [(call, argument) for call in script.calls.values() for argument in call.keywords
+             if argument.arg in (head, keyword)]  # fmt: skip
     if not calls or "." in name:
         raise ValueError(f"{name} is no keyword that can be left out")
     call, given = calls[0]

@@ -47,9 +47,9 @@ class _Place:
 
     def _statement(self, call: ast.Call) -> ast.stmt:
         holders = [node for node in ast.walk(self.tree) if isinstance(node, ast.stmt)
-                   and any(one.lineno == call.lineno and one.col_offset == call.col_offset
-                           for one in ast.walk(node) if isinstance(one, ast.Call))]  # fmt: skip
-        return max(holders, key=lambda one: one.lineno)
+                   and any(child.lineno == call.lineno and child.col_offset == call.col_offset
+                           for child in ast.walk(node) if isinstance(child, ast.Call))]  # fmt: skip
+        return max(holders, key=lambda holder: holder.lineno)
 
     def _model_name(self) -> str:
         call = self.script.calls.get("model")
@@ -84,18 +84,18 @@ def _quantization(place: _Place, after: TrainConfig) -> tuple[AddedCode, ...]:
     part = Part(body, names)
     arguments, model = place.script.calls.get("arguments"), place.script.calls.get("model")
     prepared = models.kbit_preparation(after)
-    found: list[AddedCode] = []
+    parts: list[AddedCode] = []
     if model is None and arguments is not None and LOADED_BY_TRL in place.script.classes:
         key, _, value = part.body.partition("=")
         code = f'model_init_kwargs={{"{key}": {value}}}'
-        found.append(place.keyword(arguments, code, part))
+        parts.append(place.keyword(arguments, code, part))
     elif model is not None:
-        found.append(place.keyword(model, part.body, part))
+        parts.append(place.keyword(model, part.body, part))
     else:
         raise ValueError("the script has no call that loads the model")
     if prepared.body and "lora" in place.script.calls:  # else the code of the adapter has it
-        found.append(place.below_model(prepared))
-    return tuple(found)
+        parts.append(place.below_model(prepared))
+    return tuple(parts)
 
 
 def _checkpointing(place: _Place, after: TrainConfig) -> tuple[AddedCode, ...]:
@@ -144,11 +144,11 @@ def _optimizer(place: _Place, after: TrainConfig) -> tuple[AddedCode, ...]:
     if built is None or call is None:
         raise ValueError(f"the script makes its optimizer in code, and not {after.optimizer}")
     taken = ("lr", "weight_decay", "betas", "eps")
-    given = [ast.get_source_segment(place.text, one) or "" for one in call.args]
+    given = [ast.get_source_segment(place.text, argument) or "" for argument in call.args]
     given += [
-        f"{one.arg}={ast.get_source_segment(place.text, one.value)}"
-        for one in call.keywords
-        if one.arg in taken
+        f"{keyword.arg}={ast.get_source_segment(place.text, keyword.value)}"
+        for keyword in call.keywords
+        if keyword.arg in taken
     ]
     given += [f"{name}={value!r}" for name, value in built.arguments.items()]
     code = f"{built.called}({', '.join(given)})"
@@ -188,7 +188,9 @@ def code_of(
     """
     makers: dict[Maker, None] = {}
     for name in names:
-        maker = next((one for start, one in _MAKERS.items() if name.startswith(start)), None)
+        maker = next(
+            (function for start, function in _MAKERS.items() if name.startswith(start)), None
+        )
         if maker is None:
             raise ValueError(f"the script has no place for {name}")
         makers[maker] = None

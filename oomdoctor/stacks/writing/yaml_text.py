@@ -27,9 +27,9 @@ def yaml_text(settings: Mapping[str, object], indent: int = 0) -> str:
         if isinstance(value, Mapping) and value:
             lines.append(head)
             lines.append(yaml_text(value, indent + 2).rstrip("\n"))
-        elif isinstance(value, list | tuple) and any(isinstance(one, Mapping) for one in value):
+        elif isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value):
             lines.append(head)
-            lines += [_item(one, indent + 2) for one in value]
+            lines += [_item(item, indent + 2) for item in value]
         else:
             lines.append(f"{head} {scalar(value)}")
     return "\n".join(lines) + "\n"
@@ -73,12 +73,12 @@ def patched_yaml(text: str, name: str, value: Any) -> str:
     text = text if text.endswith("\n") or not text else text + "\n"
     node = _table(text)
     for depth, part in enumerate(path):
-        found = next((pair for pair in node.value if pair[0].value == part), None)
-        if found is None:
+        pair = next((pair for pair in node.value if pair[0].value == part), None)
+        if pair is None:
             return _added(text, node, path[depth:], value)
         if depth == len(path) - 1:
-            return _replaced(text, found[0], found[1], value)
-        node = found[1]
+            return _replaced(text, pair[0], pair[1], value)
+        node = pair[1]
         if node.id != "mapping":
             raise ValueError(f"{part} is no table of settings")
     raise AssertionError(path)
@@ -93,7 +93,7 @@ def without(text: str, name: str) -> str:
     node, pair = _table(text), None
     for part in name.split("."):
         pairs = node.value if node.id == "mapping" else []
-        pair = next((one for one in pairs if one[0].value == part), None)
+        pair = next((other for other in pairs if other[0].value == part), None)
         if pair is None or node.flow_style or len(node.value) == 1:
             raise ValueError(f"{name} cannot be taken out of the file")
         node = pair[1]

@@ -40,8 +40,8 @@ def peaks_of(setting: Setting, parameters: Sequence[Parameter], beside: Beside) 
     """
     # In stage 3 all ranks are alike, except for padding.
     ranks = (0,) if setting.stage == 3 else deciding_ranks(setting.ranks)
-    found = [peaks_on(rank, setting, parameters, beside) for rank in ranks]
-    return max(found, key=lambda peaks: peaks.peak_bytes)
+    of_ranks = [peaks_on(rank, setting, parameters, beside) for rank in ranks]
+    return max(of_ranks, key=lambda peaks: peaks.peak_bytes)
 
 
 def peaks_on(

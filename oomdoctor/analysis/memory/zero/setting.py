@@ -51,10 +51,10 @@ class Beside:
         if not self.backward:
             return self.kept
         number = bisect_right(self.backward, before, key=lambda pair: pair[0])
-        found = list(self.backward[number : number + 1]) or [self.backward[-1]]
-        while found[-1][0] < made and number + len(found) < len(self.backward):
-            found.append(self.backward[number + len(found)])
-        return max((held for _, held in found), key=size_of)
+        steps = list(self.backward[number : number + 1]) or [self.backward[-1]]
+        while steps[-1][0] < made and number + len(steps) < len(self.backward):
+            steps.append(self.backward[number + len(steps)])
+        return max((held for _, held in steps), key=size_of)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,8 +49,8 @@ class Chain:
         line = self.line
         if line is None or unit not in line.units:
             return self.homes.get((unit, key))
-        known = self.homes.get((line.known, key))
-        return None if known is None else known + line.distance(unit)
+        source = self.homes.get((line.known, key))
+        return None if source is None else source + line.distance(unit)
 
 
 def _runs(tape: Tape, breaks: set[int]) -> list[Run]:
@@ -66,13 +66,13 @@ def _runs(tape: Tape, breaks: set[int]) -> list[Run]:
 def chains_of(tape: Tape) -> list[Chain]:
     """Adjacent runs in one window whose units go up or down by one form a chain."""
     breaks = {start for start, _, _ in tape.windows}
-    found: list[Chain] = []
+    chains: list[Chain] = []
     for run in _runs(tape, breaks):
-        if found and run.start not in breaks and _continues(found[-1], run):
-            found[-1].runs.append(run)
+        if chains and run.start not in breaks and _continues(chains[-1], run):
+            chains[-1].runs.append(run)
         else:
-            found.append(Chain([run]))
-    return found
+            chains.append(Chain([run]))
+    return chains
 
 
 def _continues(chain: Chain, run: Run) -> bool:

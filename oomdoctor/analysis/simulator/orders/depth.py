@@ -198,7 +198,7 @@ class _Extension:
         for part in parts[told[-1] + 1 :]:
             self._emit(number, part)
 
-    def _repeat(self, chain: Chain, parts: list[_Part], known: int) -> None:
+    def _repeat(self, chain: Chain, parts: list[_Part], source: int) -> None:
         """Emit middle units from the last two, which are `known` and the one before it.
 
         These two and the new ones only free blocks of middle units. From one to the next, the
@@ -210,8 +210,8 @@ class _Extension:
         growth = list(map(sub, events, before))
         births = [event - 1 for event, _ in parts[0].events if event > 0]
         self.repeats.append((end - 2 * length, length, len(parts) + 2))
-        step = parts[0].unit - known
-        chain.line = Line(range(parts[0].unit, parts[-1].unit + step, step), known, len(births))
+        step = parts[0].unit - source
+        chain.line = Line(range(parts[0].unit, parts[-1].unit + step, step), source, len(births))
         for _ in parts:
             events = list(map(add, events, growth))
             self.events += events
@@ -238,10 +238,10 @@ class _Extension:
         else:
             number, born, key = home
             at = self._unit_of(born, part, source, self.chains[number])
-            found = self.chains[number].home(at, key)
-            if found is None:
+            at_home = self.chains[number].home(at, key)
+            if at_home is None:
                 raise IrregularError(f"unit {part.unit} frees a block that unit {at} does not have")
-            new = found
+            new = at_home
         self.events.append(-new)
 
     def _unit_of(self, born: int, part: _Part, source: int, chain: Chain) -> int:
@@ -263,6 +263,6 @@ class _Extension:
         raise IrregularError(f"unit {source} frees a block of unit {born}")
 
 
-def _agree(one: _Sign, other: _Sign) -> bool:
+def _agree(sign: _Sign, other: _Sign) -> bool:
     """Whether two units do the same at one event, as far as that can be known."""
-    return one[0] == other[0] and (one[1] == other[1] or one[2] or other[2])
+    return sign[0] == other[0] and (sign[1] == other[1] or sign[2] or other[2])

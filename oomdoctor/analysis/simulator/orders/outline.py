@@ -54,7 +54,7 @@ class Outline:
         `sizes` has the bytes of each block of the tape.
         """
         signed = _signed(sizes)
-        found: dict[Window, Peak] = {}
+        highest: dict[Window, Peak] = {}
         live = 0
         for number, stretch in enumerate(self.stretches):
             sums = list(accumulate(map(signed.__getitem__, stretch.changes)))
@@ -62,10 +62,10 @@ class Outline:
             turn = stretch.times - 1 if growth > 0 else 0
             window = self.windows[stretch.window]
             size = live + growth * turn + top
-            if window not in found or size > found[window].size:
-                found[window] = Peak(size, number, turn, sums.index(top))
+            if window not in highest or size > highest[window].size:
+                highest[window] = Peak(size, number, turn, sums.index(top))
             live += growth * stretch.times
-        return found
+        return highest
 
     def alive(self, peak: Peak) -> Mapping[int, int]:
         """How many copies of each block of the tape are alive at a peak."""

@@ -31,7 +31,7 @@ def with_second_micro_step(tape: Tape, taken: Mapping[int, int]) -> Tape:
     for block, position in taken.items():
         due.setdefault(position, []).append(block + 1)
     double = Tape(blocks=list(tape.blocks), carried=dict(tape.carried))
-    left_in = {left: found for found, left in tape.carried.items()}
+    left_in = {left: begun for begun, left in tape.carried.items()}
     copies: dict[int, int] = {}  # event of a birth -> index of the copy
     entered: dict[int, list[tuple[str, str]]] = {}
     for position, step, phase in tape.windows:

@@ -148,8 +148,8 @@ def loaded_wide(case: Case) -> Lines:
 
 def activations_largest(case: Case) -> Lines:
     """The closed form says that activations are the largest part."""
-    known = {term.name: term for term in case.model_terms()}
-    largest = max(known.values(), key=lambda term: term.size_bytes, default=None)
+    terms = {term.name: term for term in case.model_terms()}
+    largest = max(terms.values(), key=lambda term: term.size_bytes, default=None)
     return yes(largest is not None and largest.name == "activations", term_lines(case))
 
 

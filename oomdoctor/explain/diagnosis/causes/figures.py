@@ -40,7 +40,7 @@ def peers_decide(case: Case) -> Lines:
     """Other processes that hold as much as this one, in a run of several ranks: its own ranks."""
     own, listed = case.incident.event.process_bytes, case.incident.listed_processes
     several = case.incident.rank is not None or (case.facts.world_size or 1) > 1
-    alike = [one for one in listed if own and abs(one.used_bytes - own) <= own // 20]
+    alike = [process for process in listed if own and abs(process.used_bytes - own) <= own // 20]
     return yes(several and bool(alike), case.figures())
 
 

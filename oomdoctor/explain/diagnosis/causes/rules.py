@@ -119,7 +119,7 @@ def causes(case: Case) -> tuple[tuple[Cause, ...], dict[str, Called]]:
     Each cause appears once, with its strongest rule; `unknown` if no rule applies. The doubt of a
     key follows the confidence of the cause that calls for it: 0 high, 1 medium, 2 low.
     """
-    found: dict[str, tuple[int, int, Cause, Rule]] = {}
+    by_cause: dict[str, tuple[int, int, Cause, Rule]] = {}
     figures = _figures_of(case)
     for place, rule in enumerate(rules()):
         lines = rule.evidence(case)
@@ -129,19 +129,19 @@ def causes(case: Case) -> tuple[tuple[Cause, ...], dict[str, Called]]:
         if case.beyond and not rule.arithmetic and confidence == "high":
             confidence = "medium"  # without this cause it would not fit either
         rank = (CONFIDENCES.index(confidence), place)
-        if rule.cause in found and found[rule.cause][:2] <= rank:
+        if rule.cause in by_cause and by_cause[rule.cause][:2] <= rank:
             continue
         scores = rule.cause == "activations" and case.scores_line is not None
         detail = _SCORES if scores else rule.detail
         cause = Cause(rule.cause, confidence, lines, rule.why.format(**figures), detail)
-        found[rule.cause] = (*rank, cause, rule)
+        by_cause[rule.cause] = (*rank, cause, rule)
         if rule.alone:
-            found = {rule.cause: found[rule.cause]}
+            by_cause = {rule.cause: by_cause[rule.cause]}
             break
-    if not found:
+    if not by_cause:
         why = "the log does not say enough to name a cause"
         return (Cause("unknown", "low", case.figures(), why),), dict.fromkeys(anything(), Called(2))
-    ranked = sorted(found.values(), key=lambda item: item[:2])
+    ranked = sorted(by_cause.values(), key=lambda item: item[:2])
     # Remedies for unlikely causes would bury those for the likely ones.
     likely = [item for item in ranked if item[2].confidence != "low"] or ranked
     keys: dict[str, Called] = {}

@@ -57,11 +57,11 @@ class Finding:
         return all(getattr(event, figure.name) is None for figure in fields(Numbers))
 
 
-def fold(found: list[Finding], new: Finding) -> None:
+def fold(findings: list[Finding], new: Finding) -> None:
     """Add a finding to the list, or merge it with the one that reports the same failure."""
-    old = next((old for old in found if old.key == new.key), None)
+    old = next((old for old in findings if old.key == new.key), None)
     if old is None:
-        found.append(new)
+        findings.append(new)
         return
     had, has = old.incident, new.incident
     better = has if has.frames and not had.frames else had
@@ -88,23 +88,23 @@ def fold(found: list[Finding], new: Finding) -> None:
 
 
 def incidents_of(
-    found: list[Finding], went_on: Callable[[Finding, Report], str | None]
+    findings: list[Finding], went_on: Callable[[Finding, Report], str | None]
 ) -> tuple[Incident, ...]:
     """The incidents of a log: memory failures, their consequences, then strong look-alikes.
 
     `went_on` gives the line of the log that shows that the run continued after a report.
     """
-    found = [finding for finding in found if not _announced(finding, found)]
-    for finding in found:
+    findings = [finding for finding in findings if not _announced(finding, findings)]
+    for finding in findings:
         ended = finding.dialect.hints_only and not finding.dialect.announces
-        recovery = None if ended else _recovery(finding, found, went_on)
+        recovery = None if ended else _recovery(finding, findings, went_on)
         finding.incident = replace(
             finding.incident, survived=recovery is not None, recovery=recovery
         )
     # A warning that nothing came of is no failure.
-    found = [f for f in found if not (f.dialect.hints_only and f.incident.survived)]
-    memory = [f for f in found if f.memory]
-    others = [f for f in found if not f.memory]
+    findings = [f for f in findings if not (f.dialect.hints_only and f.incident.survived)]
+    memory = [f for f in findings if f.memory]
+    others = [f for f in findings if not f.memory]
     told = [f for f in memory if not f.dialect.hints_only]
     hints = [f for f in memory if f.dialect.hints_only]
     causes = [f for f in others if not f.incident.consequence and not f.incident.survived]
@@ -133,11 +133,11 @@ def with_rank(incidents: tuple[Incident, ...], rank: int | None) -> tuple[Incide
     return tuple(replace(i, rank=rank) if i is ended else i for i in incidents)
 
 
-def next_failure(finding: Finding, report: Report, found: list[Finding]) -> int | None:
+def next_failure(finding: Finding, report: Report, findings: list[Finding]) -> int | None:
     """The line after a report where the same rank reports another memory failure with frames."""
     later = (
         other.incident.line_number
-        for other in found
+        for other in findings
         if other.memory
         and other.incident.frames
         and other.incident.rank == finding.incident.rank
@@ -146,11 +146,11 @@ def next_failure(finding: Finding, report: Report, found: list[Finding]) -> int 
     return min(later, default=None)
 
 
-def _announced(finding: Finding, found: list[Finding]) -> bool:
+def _announced(finding: Finding, findings: list[Finding]) -> bool:
     """Whether a finding is only the warning before a message about the same memory."""
     if not finding.dialect.announces:
         return False
-    later = (f for f in found if f.memory and not f.dialect.announces)
+    later = (f for f in findings if f.memory and not f.dialect.announces)
     return any(
         f.incident.resource == finding.incident.resource
         and f.incident.line_number >= finding.incident.line_number
@@ -159,10 +159,10 @@ def _announced(finding: Finding, found: list[Finding]) -> bool:
 
 
 def _recovery(
-    finding: Finding, found: list[Finding], went_on: Callable[[Finding, Report], str | None]
+    finding: Finding, findings: list[Finding], went_on: Callable[[Finding, Report], str | None]
 ) -> str | None:
     """The line that shows that the last run survived a failure, if each run that reports it did."""
-    line = _outlived(finding, found)
+    line = _outlived(finding, findings)
     if line is not None:
         return line
     for report in finding.reports:
@@ -172,14 +172,14 @@ def _recovery(
     return line
 
 
-def _outlived(finding: Finding, found: list[Finding]) -> str | None:
+def _outlived(finding: Finding, findings: list[Finding]) -> str | None:
     """The later message that shows that the process survived this memory failure.
 
     The report of the system stands apart from the output of the run, often under its own heading.
     """
     if not finding.memory or finding.dialect.lived_on:
         return None
-    later = (f.incident for f in found if f.dialect.lived_on)
+    later = (f.incident for f in findings if f.dialect.lived_on)
     return next((i.lines[0] for i in later if i.line_number > finding.reports[-1].last), None)
 
 
@@ -219,8 +219,10 @@ def _mark_titles(told: list[Finding]) -> None:
         if has.resource != "gpu" or not finding.bare or has.survived:
             continue
         if any(
-            has.rank in (None, one.rank) and has.frames in ((), one.frames) and not one.survived
-            for one in full
+            has.rank in (None, titled.rank)
+            and has.frames in ((), titled.frames)
+            and not titled.survived
+            for titled in full
         ):
             finding.incident = replace(has, consequence=True)
 

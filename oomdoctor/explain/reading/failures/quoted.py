@@ -60,8 +60,8 @@ def _in_code(place: Place) -> bool:
         or _RE["found"].search(raw)
     ):
         return True
-    found = _RE["found_in_code"].match(raw)
-    return found is not None and not _RE["reported"].search(raw[found.end() :])
+    match = _RE["found_in_code"].match(raw)
+    return match is not None and not _RE["reported"].search(raw[match.end() :])
 
 
 def _in_command_or_change(place: Place) -> bool:

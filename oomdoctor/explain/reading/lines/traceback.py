@@ -52,29 +52,29 @@ def frame_in(text: str) -> Frame | None:
 
 def frames_in(texts: Sequence[str]) -> tuple[Frame, ...]:
     """The frames of one traceback, with their quoted source, outermost first."""
-    found: list[Frame] = []
+    frames: list[Frame] = []
     open_frame = False
     for text in _with_whole_places(texts):
         frame = frame_in(text)
         if frame is not None:
-            found.append(frame)
+            frames.append(frame)
             open_frame = True
             continue
-        if not found:
+        if not frames:
             continue
         stripped = text.strip()
         arrow = _RE["arrow"].match(stripped)
         if arrow is not None:
-            found[-1] = replace(found[-1], line=int(arrow[1]), code=arrow[2].strip() or None)
+            frames[-1] = replace(frames[-1], line=int(arrow[1]), code=arrow[2].strip() or None)
             open_frame = False
         elif (
             open_frame
             and stripped
             and not (_RE["carets"].match(stripped) or _RE["numbered"].match(stripped))
         ):
-            found[-1] = replace(found[-1], code=_RE["markdown"].sub(r"\1", stripped)[:300])
+            frames[-1] = replace(frames[-1], code=_RE["markdown"].sub(r"\1", stripped)[:300])
             open_frame = False
-    return tuple(found)
+    return tuple(frames)
 
 
 def _with_whole_places(texts: Sequence[str]) -> list[str]:
@@ -99,21 +99,21 @@ def rejoined(texts: Sequence[str], broken: Sequence[bool]) -> list[str]:
     `broken` says which lines fill the width at which the text was wrapped: the next line continues
     such a line, unless it is indented like a frame or a quoted line.
     """
-    found: list[str] = []
+    joined: list[str] = []
     full = False
     for text, fills in zip(texts, broken, strict=True):
-        before = found[-1] if found else ""
+        before = joined[-1] if joined else ""
         trimmed = before.rstrip()
         if full and not text.startswith(("  ", 'File "', "Traceback")):
-            found[-1] = before + text
+            joined[-1] = before + text
         elif 'File "' in before and 'File "' not in text and _RE["half_path"].search(trimmed):
-            found[-1] = trimmed + text.strip()
+            joined[-1] = trimmed + text.strip()
         elif 'File "' in before and 'File "' not in text and _RE["half_frame"].search(trimmed):
-            found[-1] = f"{trimmed} {text.strip()}"
+            joined[-1] = f"{trimmed} {text.strip()}"
         else:
-            found.append(text)
+            joined.append(text)
         full = fills
-    return found
+    return joined
 
 
 def from_one_line(text: str) -> list[str]:
@@ -122,16 +122,16 @@ def from_one_line(text: str) -> list[str]:
     pieces = _RE["next_frame"].split(last)
     if len(pieces) < (2 if head or text.startswith(_HEAD) else 3):
         return []
-    found: list[str] = []
+    lines: list[str] = []
     for piece in pieces:
         match = _RE["place"].match(piece)
         if match is None:
-            found.append(piece)
+            lines.append(piece)
             continue
         code = _RE["carets_within"].sub("", match[2])
         end = _RE["exception_line"].search(code)
-        found += [match[1], f"    {code[: end.start()] if end else code}"]
-    return found
+        lines += [match[1], f"    {code[: end.start()] if end else code}"]
+    return lines
 
 
 def quote(frame: Frame) -> str:

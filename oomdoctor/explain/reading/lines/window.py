@@ -135,12 +135,12 @@ class Window:
 
     def message(self, index: int, tag: str) -> Read | None:
         """The message of one process that opens at a line, by the reading with the most figures."""
-        found = [
+        readings = [
             Read(message, reading.lines_to(message.end), reading.flat)
             for reading in self._readings(index, tag)
             if (message := read_message(reading.flat, within=reading.ends[0][1])) is not None
         ]
-        return max(found, key=lambda read: read.figures, default=None)
+        return max(readings, key=lambda read: read.figures, default=None)
 
     def _readings(self, index: int, tag: str) -> Iterator[Reading]:
         """The text of one process from a line on; twice if wrapping may have split words."""
@@ -242,7 +242,7 @@ class Window:
         """The frames in lines; `width` is where they were wrapped, unless a line is wider."""
         widths = [len(self.line(i).text) for i in held]
         cut = width if max(widths, default=0) == width else 0
-        broken = [bool(cut) and one == cut for one in widths]
+        broken = [bool(cut) and most == cut for most in widths]
         after = (False, *broken)
         texts = [self._text(i, whole) for i, whole in zip(held, after, strict=False)]
         return frames_in(rejoined(texts, broken))

@@ -36,8 +36,8 @@ def _watch() -> None:
 
 
 def _run(module: str, function: str, *words: str) -> None:
-    found = importlib.import_module("oomdoctor.monitor.inside." + module)
-    getattr(found, function)(*words)
+    imported = importlib.import_module("oomdoctor.monitor.inside." + module)
+    getattr(imported, function)(*words)
 
 
 def _alone() -> None:
