@@ -61,7 +61,7 @@ def built(
         OSError: the cache cannot be written, or others could write there.
     """
     torch = interpreter.torch
-    assert torch is not None, "possible.reason_against was not asked"
+    assert torch is not None, "reason_against was not asked"
     cpp = values.find_cpp_compiler(compiler)
     if made_private(cache):
         for part in cache.iterdir():
@@ -133,7 +133,7 @@ def without_values(interpreter: Interpreter, compiler: str, cache: Path) -> str 
     Before they are built, it is what can be told without building.
     """
     torch = interpreter.torch
-    assert torch is not None, "possible.reason_against was not asked"
+    assert torch is not None, "reason_against was not asked"
     cpp = values.find_cpp_compiler(compiler)
     if cache.is_dir() and _is_whole(folder := cache / _key(interpreter, torch, cache, cpp)):
         return values.reason_against_values(folder)

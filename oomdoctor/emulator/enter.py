@@ -14,8 +14,7 @@ from pathlib import Path
 
 from oomdoctor.emulator import build
 from oomdoctor.emulator.card import MAX_DEVICES, Devices, described
-from oomdoctor.emulator.interpreter import ask
-from oomdoctor.emulator.possible import find_compiler, reason_against
+from oomdoctor.emulator.interpreter import ask, find_compiler, reason_against
 from oomdoctor.emulator.variables import SESSION, first_in
 
 # emu_table in native/session.h: slots of a pid and three counts a device.
@@ -60,7 +59,7 @@ def entered(
     if (reason := reason_against(python, compiler)) is not None:
         raise reason
     c_compiler = find_compiler(compiler)
-    assert c_compiler is not None, "possible.reason_against has looked for it"
+    assert c_compiler is not None, "reason_against has looked for it"
     try:
         libraries = build.built(ask(python), c_compiler, cache, on_build)
     except OSError:  # the cache cannot be used: they serve this session alone

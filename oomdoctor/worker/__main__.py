@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
         return parse()
     if arguments[:1] == ["--node"] and len(arguments) == 3:
         from oomdoctor.worker.answer import answer_here
-        from oomdoctor.worker.ranks.nodes import run_this_node
+        from oomdoctor.worker.ranks.agent import run_this_node
 
         return run_this_node(Path(arguments[1]), arguments[2], answer_here)
     if len(arguments) != 2:

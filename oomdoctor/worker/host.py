@@ -27,9 +27,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn, TextIO
 
-from oomdoctor.system.environment import variable
+from oomdoctor.system.environment import kept_variables, variable
 from oomdoctor.worker.replacing import module_if_there, replaced
-from oomdoctor.worker.simulating.clean_slate import clean_slate
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -165,6 +164,38 @@ def run_here(request: dict[str, str], run_job: Callable[[Path, Path], None]) -> 
         for number, descriptor in enumerate(kept, 1):
             os.dup2(descriptor, number)
             os.close(descriptor)
+
+
+@contextlib.contextmanager
+def clean_slate() -> Iterator[None]:
+    """Restore the environment and the libraries' global settings at the end.
+
+    TrainingArguments writes the mixed precision to the environment. accelerate keeps its state in a
+    class. bitsandbytes keeps the precision of states by the address of a parameter. Garbage is
+    collected once at the end: the collector would take a fifth of the time, and the tape would
+    depend on when it runs.
+    """
+    gc.disable()
+    try:
+        with kept_variables():
+            yield
+    finally:
+        gc.enable()
+        _forget()
+        gc.collect()
+        gc.freeze()  # what is left stays (modules, caches): the next collection passes it over
+
+
+def _forget() -> None:
+    if "accelerate" in sys.modules:
+        from accelerate.state import AcceleratorState, GradientState
+
+        AcceleratorState._reset_state(reset_partial_state=True)
+        GradientState._reset_state()
+    if "bitsandbytes" in sys.modules:
+        from bitsandbytes.optim import GlobalOptimManager
+
+        GlobalOptimManager.get_instance().initialize()
 
 
 def _log_to(path: str) -> None:

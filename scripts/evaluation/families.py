@@ -36,8 +36,8 @@ from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.records.job.simulation import Prediction, SimulationRequest, Target
 from oomdoctor.system.models.hub import resolve
 from oomdoctor.units import format_bytes
+from oomdoctor.worker.host import clean_slate
 from oomdoctor.worker.protocol import PhaseFile, UnsupportedError
-from oomdoctor.worker.simulating.clean_slate import clean_slate
 from oomdoctor.worker.simulating.simulate import simulate
 from oomdoctor.worker.training.build import import_libraries
 from oomdoctor.worker.training.inspection import inspect_model

@@ -18,7 +18,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from oomdoctor.emulator import possible
+from oomdoctor.emulator import interpreter
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.codec import loads
 from oomdoctor.records.report.report import Report
@@ -324,8 +324,8 @@ def test_what_ends_well_on_a_real_gpu_leaves_no_trace(tmp_path):
 
 
 def test_an_interpreter_without_a_cuda_build(cli, monkeypatch):
-    ours = replace(possible.ask(Path(sys.executable)), cuda=None)
-    monkeypatch.setattr(possible, "ask", lambda _: ours)
+    ours = replace(interpreter.ask(Path(sys.executable)), cuda=None)
+    monkeypatch.setattr(interpreter, "ask", lambda _: ours)
     ended = cli("run", "--emulate", "T4", "--python", sys.executable, "--", "true")
     assert ended.code == 5
     assert "is not a CUDA build" in ended.err and "pip install" in ended.err

@@ -17,8 +17,7 @@ from oomdoctor.commands.jobs.launch import launch
 from oomdoctor.records.job.result import Attempt, ProbeJob, Reply
 from oomdoctor.records.job.simulation import SimulationRequest
 from oomdoctor.system.environment import worker_environment
-from oomdoctor.worker.host import run_here
-from oomdoctor.worker.simulating.clean_slate import clean_slate
+from oomdoctor.worker.host import clean_slate, run_here
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from plain_steps import step_loss
 from oomdoctor.records.job.measurement import Measurement
 from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.records.job.simulation import Prediction, SimulationRequest
+from oomdoctor.worker.host import clean_slate
 from oomdoctor.worker.measuring.measure import measure
 from oomdoctor.worker.protocol import PhaseFile
-from oomdoctor.worker.simulating.clean_slate import clean_slate
 from oomdoctor.worker.simulating.simulate import simulate
 from oomdoctor.worker.training.batch import micro_batches
 from oomdoctor.worker.training.build import build

@@ -9,9 +9,9 @@ from oomdoctor.analysis.simulator.playback import RecordedRung
 from oomdoctor.records.configuration.config import held_micro_batches
 from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.records.job.simulation import SimulationRequest
+from oomdoctor.worker.host import clean_slate
 from oomdoctor.worker.measuring.measure import measure
 from oomdoctor.worker.protocol import PhaseFile
-from oomdoctor.worker.simulating.clean_slate import clean_slate
 from oomdoctor.worker.simulating.simulate import simulated_rung
 
 

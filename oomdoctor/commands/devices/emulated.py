@@ -18,8 +18,7 @@ from oomdoctor.emulator import build
 from oomdoctor.emulator.card import MAX_DEVICES, Devices, split_count
 from oomdoctor.emulator.card import Card as EmulatedCard
 from oomdoctor.emulator.enter import entered
-from oomdoctor.emulator.interpreter import ask
-from oomdoctor.emulator.possible import find_compiler, lacks_cuda_libraries, reason_against
+from oomdoctor.emulator.interpreter import ask, find_compiler, lacks_cuda_libraries, reason_against
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.package_data import data_of
 from oomdoctor.records.capability import capability_numbers

@@ -15,8 +15,7 @@ from oomdoctor.records.codec import loads
 from oomdoctor.records.job.measurement import Measurement, RankPeak
 from oomdoctor.records.job.result import Failure, ProbeJob, Reply
 from oomdoctor.worker.protocol import PhaseFile, phase_file
-from oomdoctor.worker.ranks.agent import AnswerOne, Meeting, reply_file, run_ranks
-from oomdoctor.worker.ranks.nodes import run_on_nodes
+from oomdoctor.worker.ranks.agent import AnswerOne, Meeting, reply_file, run_on_nodes, run_ranks
 
 _NO_REPLY = Reply(status="failed", failure=Failure("no_reply", "no rank wrote a reply"))
 

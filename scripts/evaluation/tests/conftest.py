@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from cases import each_case
 
-from oomdoctor.worker.simulating.clean_slate import clean_slate
+from oomdoctor.worker.host import clean_slate
 
 
 @dataclass(frozen=True, slots=True)

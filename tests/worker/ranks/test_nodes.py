@@ -12,7 +12,7 @@ import pytest
 from tiny_models import tiny_job
 
 from oomdoctor.worker.protocol import UnsupportedError
-from oomdoctor.worker.ranks.nodes import run_on_nodes
+from oomdoctor.worker.ranks.agent import run_on_nodes
 
 JOB = replace(tiny_job(), nodes=2)
 

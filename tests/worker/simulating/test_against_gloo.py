@@ -15,8 +15,8 @@ from worker_process import answered
 from oomdoctor.analysis.simulator.playback import RecordedRung
 from oomdoctor.records.configuration.config import held_micro_batches
 from oomdoctor.records.job.simulation import SimulationRequest
+from oomdoctor.worker.host import clean_slate
 from oomdoctor.worker.protocol import PhaseFile
-from oomdoctor.worker.simulating.clean_slate import clean_slate
 from oomdoctor.worker.simulating.simulate import simulated_rung
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

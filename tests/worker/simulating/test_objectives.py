@@ -11,9 +11,9 @@ from tiny_image_configs import MORE_WITH_IMAGES, OTHER_IMAGES
 from tiny_models import tiny_job
 
 from oomdoctor.records.job.simulation import Target
+from oomdoctor.worker.host import clean_slate
 from oomdoctor.worker.measuring.measure import measure
 from oomdoctor.worker.protocol import PhaseFile, UnsupportedError
-from oomdoctor.worker.simulating.clean_slate import clean_slate
 from oomdoctor.worker.simulating.simulate import simulate
 from oomdoctor.worker.training.inspection import inspect_model
 

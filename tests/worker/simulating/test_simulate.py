@@ -25,9 +25,9 @@ from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.records.job.simulation import DevicePrediction, SimulationRequest, Target
 from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.system.recipes.recipes import load_recipe
+from oomdoctor.worker.host import clean_slate
 from oomdoctor.worker.measuring.measure import measure
 from oomdoctor.worker.protocol import PhaseFile, UnsupportedError
-from oomdoctor.worker.simulating.clean_slate import clean_slate
 from oomdoctor.worker.simulating.device.fake import simulated_device
 from oomdoctor.worker.simulating.recorder import Recorder
 from oomdoctor.worker.simulating.simulate import simulate, simulated_rung

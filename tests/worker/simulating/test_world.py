@@ -15,8 +15,8 @@ from oomdoctor.records.facts.categories import GRADIENTS, OPTIMIZER, TEMPORARY, 
 from oomdoctor.records.job.model import LayerStack
 from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.records.job.simulation import SimulationRequest
+from oomdoctor.worker.host import clean_slate
 from oomdoctor.worker.protocol import PhaseFile, UnsupportedError
-from oomdoctor.worker.simulating.clean_slate import clean_slate
 from oomdoctor.worker.simulating.simulate import simulated_rung
 from oomdoctor.worker.training.build import build
 

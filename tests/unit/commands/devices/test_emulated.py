@@ -14,7 +14,7 @@ import pytest
 
 from oomdoctor.commands.devices import emulated
 from oomdoctor.commands.devices.device import known_card
-from oomdoctor.emulator import possible
+from oomdoctor.emulator import interpreter
 from oomdoctor.emulator.card import Devices
 from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.system.catalogue import gpus
@@ -97,8 +97,8 @@ def test_an_emulation_inside_an_emulation_is_refused(
 
 
 def test_a_cpu_build_says_how_to_make_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = replace(possible.ask(Path(sys.executable)), cuda=None)
-    monkeypatch.setattr(possible, "ask", lambda _: ours)
+    ours = replace(interpreter.ask(Path(sys.executable)), cuda=None)
+    monkeypatch.setattr(interpreter, "ask", lambda _: ours)
     with pytest.raises(OomDoctorError) as caught:
         emulated.check_possible(sys.executable, "--emulate")
     assert caught.value.exit_code == ExitCode.MACHINE_UNFIT

@@ -17,8 +17,8 @@ from tiny_models import tiny_job
 from oomdoctor.analysis.simulator.tape import Tape
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.job.result import ProbeJob
+from oomdoctor.worker.host import clean_slate
 from oomdoctor.worker.protocol import PhaseFile, UnsupportedError
-from oomdoctor.worker.simulating.clean_slate import clean_slate
 from oomdoctor.worker.simulating.simulate import simulated_rung
 from oomdoctor.worker.training.support import check_supported
 

@@ -20,8 +20,8 @@ from oomdoctor.records.facts.categories import GRADIENTS, LOGITS
 from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.records.job.simulation import Prediction, SimulationRequest, Target
 from oomdoctor.system.catalogue import find_gpu
+from oomdoctor.worker.host import clean_slate
 from oomdoctor.worker.protocol import PhaseFile, UnsupportedError
-from oomdoctor.worker.simulating.clean_slate import clean_slate
 from oomdoctor.worker.simulating.cuda.liger import no_driver_needed
 from oomdoctor.worker.simulating.simulate import simulate, simulated_rung
 from oomdoctor.worker.training import support

@@ -15,8 +15,8 @@ from oomdoctor.analysis.simulator.recorded import Recorded
 from oomdoctor.analysis.simulator.tape import in_canonical_order
 from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.records.job.simulation import SimulationRequest
+from oomdoctor.worker.host import clean_slate
 from oomdoctor.worker.protocol import PhaseFile
-from oomdoctor.worker.simulating.clean_slate import clean_slate
 from oomdoctor.worker.simulating.device import mode
 from oomdoctor.worker.simulating.device.fake import simulated_device
 from oomdoctor.worker.simulating.device.mode import Remembered, of_this_process

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from oomdoctor.emulator.possible import (
+from oomdoctor.emulator.interpreter import (
     SMALL_BUILD,
     find_compiler,
     lacks_cuda_libraries,
