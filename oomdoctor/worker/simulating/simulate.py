@@ -26,6 +26,7 @@ from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.records.job.simulation import Prediction
 from oomdoctor.system.catalogue import speed_errors
 from oomdoctor.worker.protocol import PhaseFile, UnknownValuesError, UnsupportedError
+from oomdoctor.worker.replacing import replaced
 from oomdoctor.worker.simulating.cuda import flash_package
 from oomdoctor.worker.simulating.cuda.as_on_cuda import as_on_cuda
 from oomdoctor.worker.simulating.device.fake import simulated_device
@@ -34,6 +35,7 @@ from oomdoctor.worker.simulating.recorder import Recorder
 from oomdoctor.worker.simulating.replicas import zero3_products
 from oomdoctor.worker.simulating.shallow import IrregularLayersError, unrepeated
 from oomdoctor.worker.simulating.world import fake_world
+from oomdoctor.worker.tracing import real_values
 from oomdoctor.worker.training.build import import_libraries
 from oomdoctor.worker.training.objectives.images import is_in_tower
 from oomdoctor.worker.training.support import check_supported
@@ -45,19 +47,24 @@ def simulate(job: ProbeJob, progress: PhaseFile) -> tuple[Prediction, ...]:
     Raises:
         UnsupportedError: the rung or the model cannot be simulated.
     """
-    try:
-        return _at_some_depth(job, progress, with_values=False)
-    except UnknownValuesError:  # few models need them, and a step with values takes longer
-        return _at_some_depth(job, progress, with_values=True)
+    # Few models need values, and fewer those of large tensors; both make a step take longer.
+    for largest_bytes in (0, real_values.FEW_BYTES):
+        with suppress(UnknownValuesError):
+            return _at_some_depth(job, progress, largest_bytes)
+    return _at_some_depth(job, progress, real_values.MANY_BYTES)
 
 
 def _at_some_depth(
-    job: ProbeJob, progress: PhaseFile, *, with_values: bool
+    job: ProbeJob, progress: PhaseFile, largest_bytes: int
 ) -> tuple[Prediction, ...]:
-    for attempt in _attempts(job):
-        with suppress(IrregularError, IrregularLayersError):
-            return _simulated(attempt, progress, shallow=True, with_values=with_values)
-    return _simulated(job, progress, shallow=False, with_values=with_values)
+    """The predictions, with the values of tensors up to a size; 0 for those of no texts."""
+    with_values = largest_bytes > 0
+    kept = max(largest_bytes, real_values.FEW_BYTES)
+    with replaced(real_values, "largest_bytes", kept):
+        for attempt in _attempts(job):
+            with suppress(IrregularError, IrregularLayersError):
+                return _simulated(attempt, progress, shallow=True, with_values=with_values)
+        return _simulated(job, progress, shallow=False, with_values=with_values)
 
 
 def _attempts(job: ProbeJob) -> Iterator[ProbeJob]:

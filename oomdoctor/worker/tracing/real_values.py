@@ -7,7 +7,7 @@ by value, then goes as on a GPU. Nothing is kept for a step without such tensors
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import NamedTuple
@@ -22,7 +22,9 @@ from oomdoctor.worker.protocol import UnknownValuesError
 from oomdoctor.worker.replacing import replaced
 
 _NAME = "_oomdoctor_values"
-_LARGEST = 1 << 21  # bytes of the memory of a tensor whose values are kept
+FEW_BYTES, MANY_BYTES = 1 << 21, 1 << 28
+largest_bytes = FEW_BYTES
+"""The memory of the largest tensor whose values are kept."""
 _MADE = ("arange", "zeros", "ones", "full", "scalar_tensor", "linspace", "eye")
 
 
@@ -132,7 +134,7 @@ def dynamic(
     if func not in _with_length_by_value():
         return None
     real = _computed(func, args, kwargs)
-    return None if real is None else _made_like(real, _device_of(args))
+    return None if real is None else _made_like(real, _tensors(args)[0])
 
 
 def learn(
@@ -172,7 +174,7 @@ def _evenly_chosen(scores: object, indices: torch.Tensor, dim: object) -> torch.
 
 def _is_small(tensor: torch.Tensor) -> bool:
     held: int = tensor.untyped_storage().nbytes()
-    return held <= _LARGEST
+    return held <= largest_bytes
 
 
 def _selected(args: Sequence[object]) -> torch.Tensor | None:
@@ -210,11 +212,12 @@ def _real(value: object) -> object:
     return torch.device("cpu") if isinstance(value, torch.device) else value
 
 
-def _made_like(real: object, device: torch.device | None) -> object:
+def _made_like(real: object, given: torch.Tensor) -> object:
     def made(value: object) -> object:
         if not isinstance(value, torch.Tensor):
             return value
-        tensor = torch.empty(value.shape, dtype=value.dtype, device=device)
+        # Not by torch itself, whose tensor would be no fake one here.
+        tensor = given.new_empty_strided(value.shape, value.stride(), dtype=value.dtype)
         know(tensor, value)
         return tensor
 
@@ -231,10 +234,6 @@ def _forget(func: OpOverload, args: Sequence[object]) -> None:
 
 def _tensors(tree: object) -> list[torch.Tensor]:
     return [one for one in tree_leaves(tree) if isinstance(one, torch.Tensor)]
-
-
-def _device_of(args: Iterable[object]) -> torch.device | None:
-    return next((one.device for one in _tensors(list(args))), None)
 
 
 def overloads(*names: str) -> Iterator[OpOverload]:

@@ -10,6 +10,7 @@ from tiny_models import tiny_job
 from oomdoctor.worker.measuring.measure import measure
 from oomdoctor.worker.protocol import PhaseFile, UnsupportedError
 from oomdoctor.worker.simulating.device import known_values
+from oomdoctor.worker.tracing import real_values
 
 
 @pytest.mark.parametrize("rung", [{}, {"method": "lora", "lora_rank": 4}], ids=["full", "lora"])
@@ -29,12 +30,24 @@ def test_tokens_are_split_among_experts_as_on_a_device(rung: dict[str, object]) 
 
 @pytest.mark.parametrize("rung", [{}, {"method": "lora", "lora_rank": 4}], ids=["full", "lora"])
 def test_an_expert_that_argmax_chooses_gets_its_tokens(rung: dict[str, object]) -> None:
-    """One expert gets all tokens, so that no router decides; an index too many is kept."""
+    """One expert gets all tokens, so that no router decides."""
     pytest.importorskip("transformers", minversion="5.24")
     job = tiny_job("one-expert-a-token", attention="eager", **rung)
     measure(job, PhaseFile(None))
-    tokens, layers = 2 * job.config.sequence_length, 4
-    assert set(differences(job).values()) <= {8 * tokens * layers}
+    assert differences(job) == {}
+
+
+def test_values_of_larger_tensors_are_kept_for_models_that_need_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both experts get all tokens: its first counts the zeros of the mask, its second the ones."""
+    monkeypatch.setattr(real_values, "FEW_BYTES", 1 << 10)
+    job = tiny_job("one-hot-again", attention="eager")
+    measure(job, PhaseFile(None))
+    assert differences(job) == {}
+    monkeypatch.setattr(real_values, "MANY_BYTES", 1 << 10)
+    with pytest.raises(UnsupportedError, match="a name is made of unknown numbers"):
+        simulated(job)
 
 
 def test_a_class_that_autocast_breaks_on_a_gpu_says_how_to_train_it() -> None:
