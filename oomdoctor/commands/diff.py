@@ -34,13 +34,13 @@ def difference(before: str | None, after: str | None) -> DiffAnswer:
         before, after = _last_two(None)
     elif after is None:
         before, after = _last_two(before)
-    (name, one), (other_name, other) = opened(before), opened(after)
-    for called, report in ((name, one), (other_name, other)):
+    (name, first), (other_name, second) = opened(before), opened(after)
+    for called, report in ((name, first), (other_name, second)):
         if not rows_of(report):
             raise usage_error(
                 "nothing_to_compare", f"{called} has no results to compare: {_why(report)}", _LINE
             )
-    return compared(one, other, (name, other_name), _sides(one, other))
+    return compared(first, second, (name, other_name), _sides(first, second))
 
 
 def opened(name: str) -> tuple[str, Report]:
@@ -57,8 +57,8 @@ def opened(name: str) -> tuple[str, Report]:
             error.hint = "write one with --json, or with --report of `oomdoctor run`"
             raise
     if cases.is_case(name):
-        report, found = cases.open_case(name)
-        return found.name, report
+        report, run_folder = cases.open_case(name)
+        return run_folder.name, report
     if path.is_dir() and not (path / "request.json").exists() and (path / REPORT).is_file():
         return path.name, read_record(Report, path / REPORT)
     folder = run_list.open_run(name)
@@ -88,8 +88,8 @@ def _last_two(named: str | None) -> tuple[str, str]:
 
 def _partner(run: StoredRun, others: list[StoredRun]) -> StoredRun | None:
     """The latest other run of the same model and command, on the same device if there is one."""
-    same = [one for one in others if one.name != run.name and _kind(one) == _kind(run)]
-    return next((one for one in same if one.device == run.device), next(iter(same), None))
+    same = [other for other in others if other.name != run.name and _kind(other) == _kind(run)]
+    return next((other for other in same if other.device == run.device), next(iter(same), None))
 
 
 def _kind(run: StoredRun) -> tuple[object, ...]:
@@ -104,7 +104,9 @@ def _why(report: Report) -> str:
 
 def _sides(before: Report, after: Report) -> Sides:
     contexts = [card.context for report in (before, after) for card in report.cards]
-    off = max((max(one.high - one.likely, one.likely - one.low) for one in contexts), default=0)
+    off = max(
+        (max(share.high - share.likely, share.likely - share.low) for share in contexts), default=0
+    )
     return Sides(_errors(before), _errors(after), off)
 
 

@@ -40,8 +40,10 @@ def result_at(report: Report, place: str, run: str) -> ProbeResult:
     results = in_order(report)
     if place.isdecimal() and 1 <= int(place) <= len(results):
         return results[int(place) - 1]
-    named = [one for one in results if place in (one.label, one.key)]
-    named = named or [one for one in results if len(place) >= 4 and one.key.startswith(place)]
+    named = [result for result in results if place in (result.label, result.key)]
+    named = named or [
+        result for result in results if len(place) >= 4 and result.key.startswith(place)
+    ]
     if len(named) == 1:
         return named[0]
     raise _no_such(results, place, run, several=len(named) > 1)
@@ -65,7 +67,7 @@ def _no_such(
 def listed(results: Sequence[ProbeResult]) -> str:
     """The rungs with their places, one a line."""
     width = len(str(len(results)))
-    return "\n".join(f"{n:>{width}}  {one.label}" for n, one in enumerate(results, 1))
+    return "\n".join(f"{n:>{width}}  {result.label}" for n, result in enumerate(results, 1))
 
 
 def stack_rung(report: Report, result: ProbeResult, run: str) -> StackRung:
@@ -115,22 +117,22 @@ def rung_of_files(texts: Sequence[str], target: str) -> tuple[StackRung, tuple[s
 
 def _beside(texts: Sequence[str], objective: str) -> dict[str, tuple[str, Any]]:
     """The settings of the files that no rung has and other programs have too."""
-    found: dict[str, tuple[str, Any]] = {}
-    for one in map(recognized, read_documents(texts)):
-        if one.asked is not None:
-            found = beside_of(one.values, one.asked, objective) | found
-    return found
+    beside: dict[str, tuple[str, Any]] = {}
+    for document in map(recognized, read_documents(texts)):
+        if document.asked is not None:
+            beside = beside_of(document.values, document.asked, objective) | beside
+    return beside
 
 
-def _left(training: UserTraining, known: Mapping[str, bool]) -> tuple[str, ...]:
+def _left(training: UserTraining, elsewhere: Mapping[str, bool]) -> tuple[str, ...]:
     """Notes on settings of the files: those not in the rung, then those without effect on it.
 
     `known` are the names of settings that other programs have; True if the target does not.
     """
-    left = [one for one in training.not_taken if one.name not in known]
-    notes = [f"not taken: {one.name}: {one.reason}" for one in left if one.matters]
-    others = [one.name for one in left if not one.matters]
-    others += [name for name, lost in known.items() if lost]
+    left = [setting for setting in training.not_taken if setting.name not in elsewhere]
+    notes = [f"not taken: {setting.name}: {setting.reason}" for setting in left if setting.matters]
+    others = [setting.name for setting in left if not setting.matters]
+    others += [name for name, lost in elsewhere.items() if lost]
     if others:
         names = ", ".join(dict.fromkeys(others))
         notes.append(f"not carried over, no effect on memory or speed: {names}")
@@ -185,8 +187,8 @@ def _origin(report: Report, result: ProbeResult, run: str) -> tuple[str, ...]:
         word = _WORDS[result.evidence]
         whose = " of each GPU" if result.config.world_size > 1 else ""
         lines.append(f"Peak{whose}: {format_bytes(peak)}, {word} on {device}.")
-    found = [f"{name} {version}" for name in _LIBRARIES
+    installed = [f"{name} {version}" for name in _LIBRARIES
              if (version := report.machine.versions.get(name))]  # fmt: skip
-    with_ = f", with {', '.join(found)}" if found else ""
+    with_ = f", with {', '.join(installed)}" if installed else ""
     lines.append(f"From the run {run} of oomdoctor {report.tool.version}{with_}.")
     return tuple(lines)

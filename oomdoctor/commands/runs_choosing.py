@@ -45,7 +45,7 @@ def parse_limits(text: str) -> Limits:
     Raises:
         ValueError: a part is not a number of runs, an age or a size, or two are of one kind.
     """
-    found: dict[str, float] = {}
+    given: dict[str, float] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         if part.isascii() and part.isdigit():
             kind, value = "keep", float(part)
@@ -54,15 +54,15 @@ def parse_limits(text: str) -> Limits:
                 kind, value = "older_than_s", parse_age(part)
             except ValueError:
                 kind, value = "max_bytes", float(parse_size(part))
-        if kind in found:
+        if kind in given:
             raise ValueError(f"{text!r} has two limits of the same kind")
-        found[kind] = value
-    if not found:
+        given[kind] = value
+    if not given:
         raise ValueError("write a number of runs, an age such as 30d, or a size such as 5GiB")
-    keep, size = found.get("keep"), found.get("max_bytes")
+    keep, size = given.get("keep"), given.get("max_bytes")
     return Limits(
         None if keep is None else int(keep),
-        found.get("older_than_s"),
+        given.get("older_than_s"),
         None if size is None else int(size),
     )
 
@@ -87,7 +87,7 @@ def over_limit(runs: Sequence[StoredRun], limits: Limits, now: datetime) -> tupl
 
     Never one that is going on, that may be going on elsewhere, or that is no run of ours.
     """
-    found: list[StoredRun] = []
+    too_many: list[StoredRun] = []
     total = sum(run.size_bytes for run in runs)
     for place, run in reversed(list(enumerate(runs))):
         began = _time(run.started_at)
@@ -98,9 +98,9 @@ def over_limit(runs: Sequence[StoredRun], limits: Limits, now: datetime) -> tupl
             or (limits.max_bytes is not None and total > limits.max_bytes)
         )
         if over and kept_because(run, now) is None:
-            found.append(run)
+            too_many.append(run)
             total -= run.size_bytes
-    return tuple(found)
+    return tuple(too_many)
 
 
 def kept_because(run: StoredRun, now: datetime) -> str | None:
@@ -118,10 +118,10 @@ def kept_because(run: StoredRun, now: datetime) -> str | None:
 
 def _time(text: str | None) -> datetime | None:
     try:
-        found = datetime.fromisoformat(text) if text else None
+        moment = datetime.fromisoformat(text) if text else None
     except ValueError:
         return None
-    return found if found is None or found.tzinfo is not None else None
+    return moment if moment is None or moment.tzinfo is not None else None
 
 
 def prune(
@@ -132,9 +132,9 @@ def prune(
     Returns what was deleted, and what was not, each with the reason.
     """
     remove_leftovers()
-    found = [(run, remove(run)) for run in runs]
-    deleted = tuple(run for run, why in found if why is None)
-    return deleted, tuple((run, why) for run, why in found if why is not None)
+    removed = [(run, remove(run)) for run in runs]
+    deleted = tuple(run for run, why in removed if why is None)
+    return deleted, tuple((run, why) for run, why in removed if why is not None)
 
 
 def keep_within_limit(latest: str) -> str | None:
@@ -149,8 +149,8 @@ def keep_within_limit(latest: str) -> str | None:
         limits = parse_limits(text)
     except ValueError as error:
         return f"warning: OOMDOCTOR_RUNS_LIMIT is ignored: {error}"
-    found = over_limit(tuple(stored_runs()), limits, datetime.now(UTC))
-    deleted, _ = prune([run for run in found if run.name != latest])
+    over = over_limit(tuple(stored_runs()), limits, datetime.now(UTC))
+    deleted, _ = prune([run for run in over if run.name != latest])
     if not deleted:
         return None
     names = "1 old run" if len(deleted) == 1 else f"{len(deleted)} old runs"

@@ -47,7 +47,7 @@ def read_user_training(
     Raises:
         OomDoctorError: a file cannot be used, or they contradict each other (exit 2).
     """
-    documents = tuple(recognized(one) for one in read_documents(texts))
+    documents = tuple(recognized(document) for document in read_documents(texts))
     if python is not None:
         documents = _with_releases(checked(documents, python), {})
     draft = draft_of(documents)
@@ -74,11 +74,13 @@ def reader_of_file(path: Path, asked: Overrides, python: str, *, parse: bool) ->
 
     @cache
     def documents() -> tuple[Document, ...]:
-        found = tuple(recognized(one) for one in read_documents([str(path)], here=True))
+        read_files = tuple(
+            recognized(document) for document in read_documents([str(path)], here=True)
+        )
         try:
-            return checked(found, python, parse=parse)
+            return checked(read_files, python, parse=parse)
         except OomDoctorError:  # the release that ran took the settings
-            return checked(found, python, parse=False)
+            return checked(read_files, python, parse=False)
 
     def read(
         config: Mapping[str, Any], log: Releases
@@ -97,16 +99,16 @@ def reader_of_file(path: Path, asked: Overrides, python: str, *, parse: bool) ->
 def _with_releases(documents: Sequence[Document], log: Releases) -> tuple[Document, ...]:
     """The documents with the releases that they run with, where these decide something."""
 
-    def release(one: Document) -> str | None:
-        program = BY_NAME[one.asked] if one.asked in _DECIDE else None
+    def release(document: Document) -> str | None:
+        program = BY_NAME[document.asked] if document.asked in _DECIDE else None
         if program is None:
-            return one.library
+            return document.library
         if program.package in log:
             return f"{program.package} {log[program.package]}, which the log names"
-        installed = one.parser or one.library
+        installed = document.parser or document.library
         return installed or f"{program.package} {program.version}, assumed as none is installed"
 
-    return tuple(replace(one, library=release(one)) for one in documents)
+    return tuple(replace(document, library=release(document)) for document in documents)
 
 
 def write_change(training: UserTraining, after: TrainConfig) -> Written:
@@ -143,12 +145,18 @@ def checked(
     Raises:
         OomDoctorError: a library refuses a setting (exit 2).
     """
-    asked = [one for one in documents if one.asked in _DECIDE or (parse and not _is_script(one))]
+    asked = [
+        document
+        for document in documents
+        if document.asked in _DECIDE or (parse and not _is_script(document))
+    ]
     answers = _answers(asked, python, parse=parse) if asked else None
     if answers is None:
         return tuple(documents)
-    by_path = {one.path: _with(one, said) for one, said in zip(asked, answers, strict=True)}
-    return tuple(by_path.get(one.path, one) for one in documents)
+    by_path = {
+        document.path: _with(document, said) for document, said in zip(asked, answers, strict=True)
+    }
+    return tuple(by_path.get(document.path, document) for document in documents)
 
 
 def _is_script(document: Document) -> bool:
@@ -185,8 +193,11 @@ def _answers(
 ) -> list[dict[str, Any]] | None:
     """An answer for each document; None if the interpreter gives none."""
     asked = [
-        {"format": one.asked, "values": one.values if parse and not _is_script(one) else None}
-        for one in documents
+        {
+            "format": document.asked,
+            "values": document.values if parse and not _is_script(document) else None,
+        }
+        for document in documents
     ]
     with tempfile.TemporaryDirectory(prefix="oomdoctor-") as folder:
         variables = worker_environment(None) | {"PYTHONPATH": python_path(Path(folder))}
@@ -201,7 +212,7 @@ def _answers(
                 check=False,
             )
             lines = done.stdout.strip().splitlines()
-            found = json.loads(lines[-1]) if done.returncode == 0 and lines else None
+            answers = json.loads(lines[-1]) if done.returncode == 0 and lines else None
         except (OSError, subprocess.SubprocessError, ValueError):
             return None
-    return found if isinstance(found, list) and len(found) == len(documents) else None
+    return answers if isinstance(answers, list) and len(answers) == len(documents) else None

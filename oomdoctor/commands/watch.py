@@ -88,20 +88,20 @@ class Watcher:
             paths = self._logs
         else:
             paths = log_files()
-        found = [record for path in paths if (record := read_log(path)) is not None]
+        logs = [record for path in paths if (record := read_log(path)) is not None]
         if self.asked.log is None and not self._logs:
-            found = self._chosen(found, pids)
-            self._logs = tuple(record.path for record in found)
-        return sorted(found, key=lambda r: (r.header.rank or 0, r.header.pid))
+            logs = self._chosen(logs, pids)
+            self._logs = tuple(record.path for record in logs)
+        return sorted(logs, key=lambda r: (r.header.rank or 0, r.header.pid))
 
-    def _chosen(self, found: list[LiveRecord], pids: frozenset[int]) -> list[LiveRecord]:
+    def _chosen(self, logs: list[LiveRecord], pids: frozenset[int]) -> list[LiveRecord]:
         if self.asked.pid is not None:
-            return [r for r in found if r.header.pid in pids]
+            return [r for r in logs if r.header.pid in pids]
         if self.asked.gpu is not None:
             uuids = {gpu.uuid for gpu in self.gpus() if gpu.index == self.asked.gpu}
-            running = [r for r in found if not r.has_ended]
+            running = [r for r in logs if not r.has_ended]
             return [r for r in running if uuids & {gpu.gpu_uuid for gpu in _used(r)}]
-        pool = [record for record in found if not record.has_ended] or found
+        pool = [record for record in logs if not record.has_ended] or logs
         return [record for record in pool if _together(record, pool[0])]
 
     def _is_asked(self, gpu: Gpu, pids: frozenset[int], mine: set[str | None]) -> bool:
@@ -119,8 +119,8 @@ class Watcher:
             total_bytes=gpu.total_bytes,
             used_bytes=used,
             processes=tuple(
-                WatchedProcess(one.pid, one.name, one.used_bytes, one.pid in pids)
-                for one in sorted(gpu.processes, key=lambda one: -(one.used_bytes or 0))
+                WatchedProcess(process.pid, process.name, process.used_bytes, process.pid in pids)
+                for process in sorted(gpu.processes, key=lambda process: -(process.used_bytes or 0))
             ),
             trend=sampled.trend(self.clock(), used, gpu.free_bytes),
         )
@@ -133,8 +133,8 @@ class Watcher:
                 "run `oomdoctor watch` on the machine that trains",
             )
         if self.asked.gpu is not None:
-            found = ", ".join(str(gpu.index) for gpu in seen)
-            return _no(f"there is no GPU {self.asked.gpu}", f"the GPUs here: {found}")
+            indexes = ", ".join(str(gpu.index) for gpu in seen)
+            return _no(f"there is no GPU {self.asked.gpu}", f"the GPUs here: {indexes}")
         if self.asked.pid is not None and not is_alive(self.asked.pid):
             return _no(f"there is no process {self.asked.pid}", "oomdoctor watch latest")
         if self.asked.pid is not None:
@@ -188,16 +188,16 @@ def _used(record: LiveRecord) -> list[LiveGpu]:
     return [cards.get(device, alone) for device in sorted(used)]
 
 
-def _together(one: LiveRecord, other: LiveRecord) -> bool:
+def _together(log: LiveRecord, other: LiveRecord) -> bool:
     """Whether two logs are those of ranks of one training."""
-    mine, others = one.header, other.header
+    mine, others = log.header, other.header
     if mine.pid == others.pid and mine.host == others.host:
         return True
     return (
         mine.world == others.world > 1
         and mine.command == others.command
         and mine.rank != others.rank
-        and abs(one.written_at - other.written_at) < _SAME_TRAINING_S
+        and abs(log.written_at - other.written_at) < _SAME_TRAINING_S
     )
 
 
@@ -249,19 +249,19 @@ def _capacity(steps: Sequence[LiveStep], free: int | None) -> int | None:
 
 def _trend(steps: Sequence[LiveStep], capacity: int | None, step_s: float | None) -> MemoryTrend:
     """Whether what steps leave behind grows until now."""
-    trend, found = Trend(), None
+    trend, growth = Trend(), None
     for step in steps:
-        found = trend.add(step.step, step.allocated_bytes) or found
-    reach = 0.0 if found is None else max(16, _STILL_GROWING * (found.until - found.since))
-    if found is None or steps[-1].step - found.until > reach:
+        growth = trend.add(step.step, step.allocated_bytes) or growth
+    reach = 0.0 if growth is None else max(16, _STILL_GROWING * (growth.until - growth.since))
+    if growth is None or steps[-1].step - growth.until > reach:
         return MemoryTrend("steady" if len(steps) >= _LEAST_STEPS else "too_short")
     left = None
     if capacity is not None:
-        left = max(0, capacity - steps[-1].peak_allocated_bytes) / found.bytes_per_step
+        left = max(0, capacity - steps[-1].peak_allocated_bytes) / growth.bytes_per_step
     return MemoryTrend(
         "growth",
-        per_step_bytes=round(found.bytes_per_step),
-        per_s_bytes=round(found.bytes_per_step / step_s) if step_s else None,
+        per_step_bytes=round(growth.bytes_per_step),
+        per_s_bytes=round(growth.bytes_per_step / step_s) if step_s else None,
         full_at_step=None if left is None else steps[-1].step + int(left),
         full_in_s=None if left is None or step_s is None else round(left * step_s, 1),
     )

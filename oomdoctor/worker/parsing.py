@@ -68,16 +68,16 @@ def _named(message: str, values: Mapping[str, object]) -> str | None:
 
 def plain(values: Mapping[str, object]) -> dict[str, object]:
     """The values that JSON has; enums become their values."""
-    found: dict[str, object] = {}
+    settings: dict[str, object] = {}
     for name, value in values.items():
-        one = getattr(value, "value", value)
-        if isinstance(one, Mapping):
-            found[str(name)] = plain(one)
-        elif isinstance(one, str | int | float | bool | None):
-            found[str(name)] = one
-        elif isinstance(one, list | tuple) and all(isinstance(part, str) for part in one):
-            found[str(name)] = list(one)
-    return found
+        content = getattr(value, "value", value)
+        if isinstance(content, Mapping):
+            settings[str(name)] = plain(content)
+        elif isinstance(content, str | int | float | bool | None):
+            settings[str(name)] = content
+        elif isinstance(content, list | tuple) and all(isinstance(part, str) for part in content):
+            settings[str(name)] = list(content)
+    return settings
 
 
 class Facts(TypedDict):
@@ -143,10 +143,10 @@ def axolotl(values: Mapping[str, object]) -> dict[str, object]:
     try:
         config = DictDefault(settings)
         prepare_plugins(config)
-        found = validate_config(config).to_dict()
+        validated = validate_config(config).to_dict()
     except (ValueError, TypeError) as error:
         raise of_pydantic(error, "") from None
-    return plain({name: value for name, value in found.items() if value is not None})
+    return plain({name: value for name, value in validated.items() if value is not None})
 
 
 def torchtune(values: Mapping[str, object]) -> dict[str, object]:
@@ -177,7 +177,9 @@ def torchtune(values: Mapping[str, object]) -> dict[str, object]:
         return {}
     taken = inspect.signature(_get_component_from_path(builder)).parameters.values()
     defaults = {
-        one.name: one.default for one in taken if one.default is not inspect.Parameter.empty
+        parameter.name: parameter.default
+        for parameter in taken
+        if parameter.default is not inspect.Parameter.empty
     }
     return {"model": plain(defaults)}
 
@@ -196,19 +198,19 @@ def _parsed(
     if strict and more:
         raise ParserError(more[0], f"{more[0]} is not a setting of it")
     aside = set(_FACTS["left_out"])
-    known = {key: one for key, one in values.items() if key in names - aside}
+    given = {key: part for key, part in values.items() if key in names - aside}
     with tempfile.TemporaryDirectory() as folder:
         # On the CPU, or bf16 would be refused where there is no GPU.
-        known |= {"output_dir": folder, "use_cpu": True, "report_to": []}
+        given |= {"output_dir": folder, "use_cpu": True, "report_to": []}
         try:
-            objects = HfArgumentParser(kinds).parse_dict(known, allow_extra_keys=True)
+            objects = HfArgumentParser(kinds).parse_dict(given, allow_extra_keys=True)
         except (ValueError, TypeError) as error:
             raise _refusal(str(error), values) from None
-    found: dict[str, object] = {}
-    for one in objects:
-        fields = dataclasses.fields(one)
-        found |= {field.name: getattr(one, field.name, None) for field in fields}
-    return plain({name: value for name, value in found.items() if name not in aside})
+    settings: dict[str, object] = {}
+    for part in objects:
+        fields = dataclasses.fields(part)
+        settings |= {field.name: getattr(part, field.name, None) for field in fields}
+    return plain({name: value for name, value in settings.items() if name not in aside})
 
 
 def accelerate(values: Mapping[str, object]) -> dict[str, object]:
@@ -220,11 +222,11 @@ def accelerate(values: Mapping[str, object]) -> dict[str, object]:
         file = Path(folder) / "config.yaml"
         file.write_text(yaml.safe_dump(dict(values)))
         try:
-            found = load_config_from_file(str(file)).to_dict()
+            loaded = load_config_from_file(str(file)).to_dict()
         except (ValueError, TypeError, KeyError) as error:
             message = str(error).replace(f" at {file}", "").partition(", please try")[0]
             raise ParserError(_named(message, values), message) from None
-    return plain(found)
+    return plain(loaded)
 
 
 def deepspeed(values: Mapping[str, object]) -> dict[str, object]:
@@ -232,14 +234,16 @@ def deepspeed(values: Mapping[str, object]) -> dict[str, object]:
     from deepspeed.runtime.config import DeepSpeedConfig
 
     of_world = _FACTS["deepspeed_of_world"]
-    known = _without_auto({name: one for name, one in values.items() if name not in of_world})
-    known.setdefault("train_micro_batch_size_per_gpu", 1)
+    settings = _without_auto(
+        {name: value for name, value in values.items() if name not in of_world}
+    )
+    settings.setdefault("train_micro_batch_size_per_gpu", 1)
     try:
-        DeepSpeedConfig(known)
+        DeepSpeedConfig(settings)
     except (ValueError, TypeError, AssertionError, KeyError) as error:
         head = _FACTS["deepspeed_parts"].get(str(getattr(error, "title", "")), "")
-        found = of_pydantic(error, head)
-        raise ParserError(found.setting or _named(str(found), values), str(found)) from None
+        fault = of_pydantic(error, head)
+        raise ParserError(fault.setting or _named(str(fault), values), str(fault)) from None
     return {}
 
 
@@ -268,7 +272,7 @@ def parse() -> int:
     """Answer the files of standard input; libraries may print, so the answer is the last line."""
     asked = json.load(sys.stdin)
     with contextlib.redirect_stdout(sys.stderr):
-        answers = [_answer(one["format"], one["values"]) for one in asked]
+        answers = [_answer(request["format"], request["values"]) for request in asked]
     sys.stdout.write("\n" + json.dumps(answers) + "\n")
     return 0
 
@@ -284,10 +288,10 @@ def _answer(name: str, values: Mapping[str, object] | None) -> dict[str, object]
     parser, package = PARSERS[name]
     try:
         version = metadata.version(package)
-        found = None if values is None else parser(values)
+        parsed = None if values is None else parser(values)
     except ParserError as error:
         fault = {"name": error.setting, "message": str(error)}
         return none | {"parser": f"{package} {version}", "fault": fault}
     except (ImportError, metadata.PackageNotFoundError, OSError, AttributeError):
         return none  # missing, broken, or a release that has moved its parser
-    return none | {"parser": f"{package} {version}", "values": found}
+    return none | {"parser": f"{package} {version}", "values": parsed}

@@ -61,8 +61,8 @@ class Card:
     @property
     def capability(self) -> str:
         """The compute capability, assumed if unknown."""
-        known = self.facts.compute_capability if self.facts else None
-        return known or _USUAL_CAPABILITY
+        stated = self.facts.compute_capability if self.facts else None
+        return stated or _USUAL_CAPABILITY
 
     def target(self, interconnect: str = AUTO_LINK, error: PeakError | None = None) -> Target:
         """What the worker needs to know about the card, and about what links several of them."""
@@ -87,8 +87,8 @@ def cards_of(plan: PlanRequest, headroom: float) -> tuple[Card, ...]:
         ValueError: a name is neither a known card nor a size.
     """
     if plan.all_gpus:
-        known = [facts for facts in catalogue.gpus() if facts.vendor == "NVIDIA"]
-        cards = [_card(facts, headroom) for facts in known]
+        listed = [facts for facts in catalogue.gpus() if facts.vendor == "NVIDIA"]
+        cards = [_card(facts, headroom) for facts in listed]
     else:
         cards = [card_named(name, headroom) for name in plan.gpus]
     if plan.context_bytes is not None:

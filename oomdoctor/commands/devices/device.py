@@ -52,8 +52,8 @@ def budget(
     """
     if chosen.gpu is not None:
         total = (inspection and inspection.device_total_bytes) or chosen.gpu.total_bytes
-        known = [gpu.free_bytes for gpu in chosen.gpus if gpu.free_bytes is not None]
-        free_now = min(known, default=(inspection and inspection.device_free_bytes) or total)
+        sizes = [gpu.free_bytes for gpu in chosen.gpus if gpu.free_bytes is not None]
+        free_now = min(sizes, default=(inspection and inspection.device_free_bytes) or total)
         free = min([total, free_now, *(gpu.total_bytes for gpu in chosen.others)])
     else:
         total, free = total_memory() // chosen.ranks, available_memory() // chosen.ranks
@@ -85,16 +85,16 @@ def too_few_gpus(error: OomDoctorError, request: SurveyRequest) -> OomDoctorErro
 
 def warnings(chosen: Device, limits: Budget, inspection: Inspection) -> list[Warn]:
     """Warnings about the device and the model."""
-    found = []
+    warns = []
     if limits.cap_bytes is not None and limits.cap_bytes > limits.free_bytes:
         cap, free = format_bytes(limits.cap_bytes), format_bytes(limits.free_bytes)
-        found.append(warning("cap_above_free", cap=cap, free=free))
+        warns.append(warning("cap_above_free", cap=cap, free=free))
     if chosen.gpu is not None:
         running = [process for gpu in chosen.gpus for process in gpu.processes]
         others = [process for process in running if process.pid != os.getpid()]
         if others:
-            found.append(other_processes(others))
-    return found + model_warnings(inspection)
+            warns.append(other_processes(others))
+    return warns + model_warnings(inspection)
 
 
 def short_of_host(

@@ -87,12 +87,12 @@ def inspection_error(attempt: Attempt, spec: ModelSpec, python: str) -> OomDocto
         )
     if attempt.outcome in ("failed", "oom"):
         nearest = ", ".join(catalogue.nearest_models(spec.id))
-        known = f"; models known to build: {nearest}" if nearest else ""
+        similar = f"; models known to build: {nearest}" if nearest else ""
         return model_error(
             "model_cannot_be_built",
             f"{spec.id} cannot be built from its config.json: "
             f"{reason.removeprefix('ValueError: ')}",
-            f"check the values in config.json{known}",
+            f"check the values in config.json{similar}",
         )
     return machine_error("worker_failed", f"the worker failed on {spec.id}: {reason}")
 

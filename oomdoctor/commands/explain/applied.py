@@ -49,26 +49,26 @@ class _NotAppliedError(Exception):
     """Why a remedy is no change of this file."""
 
 
-def apply_remedy(found: Diagnosis, file: str, number: int | None) -> AppliedRemedy:
+def apply_remedy(diagnosis: Diagnosis, file: str, number: int | None) -> AppliedRemedy:
     """The first remedy that is a change of the settings in this file, or the one with a number.
 
     Raises:
         OomDoctorError: the file cannot be read, or there is no such remedy (exit 2).
     """
-    if number is not None and not 1 <= number <= len(found.remedies):
+    if number is not None and not 1 <= number <= len(diagnosis.remedies):
         raise usage_error(
             "bad_option",
-            f"--remedy: there are {len(found.remedies)} remedies; {number} is not one of them",
+            f"--remedy: there are {len(diagnosis.remedies)} remedies; {number} is not one of them",
             "oomdoctor explain FILE --verbose lists them",
         )
     path = Path(file)
     text = read_text(path, "--apply")
     documents = read_documents((file,))
     training = _training(documents)
-    wanted = [number] if number is not None else list(range(1, len(found.remedies) + 1))
+    wanted = [number] if number is not None else list(range(1, len(diagnosis.remedies) + 1))
     refused = []
     for place in wanted:
-        remedy = found.remedies[place - 1]
+        remedy = diagnosis.remedies[place - 1]
         try:
             after = _changed(training, remedy)
             lines = _lines(training, after, file, text)
@@ -88,14 +88,14 @@ def apply_remedy(found: Diagnosis, file: str, number: int | None) -> AppliedReme
     return AppliedRemedy(file, None, None, {}, (), "", tuple(refused))
 
 
-def in_your_file(found: Diagnosis, training: UserTraining) -> Diagnosis:
+def in_your_file(diagnosis: Diagnosis, training: UserTraining) -> Diagnosis:
     """The diagnosis with the lines of the user's files for each remedy that they can say.
 
     Changes of the training for which they have no setting come last, and say so.
     """
     own = PurePath(main_file(training).path).name
     said, unsaid = list[Remedy](), list[Remedy]()
-    for remedy in found.remedies:
+    for remedy in diagnosis.remedies:
         try:
             after = _changed(training, remedy)
         except _NotAppliedError:
@@ -107,7 +107,7 @@ def in_your_file(found: Diagnosis, training: UserTraining) -> Diagnosis:
         else:
             notes = (remedy.note, f"{own} has no setting for it")
             unsaid.append(replace(remedy, note="; ".join(filter(None, notes))))
-    return replace(found, remedies=(*said, *unsaid))
+    return replace(diagnosis, remedies=(*said, *unsaid))
 
 
 def _said(training: UserTraining, after: TrainConfig, own: str) -> list[str]:
@@ -214,15 +214,15 @@ def _changed(training: UserTraining, remedy: Remedy) -> TrainConfig:
 
 def _settings(before: TrainConfig, remedy: Remedy) -> dict[str, Any]:
     """The keys that the remedy sets; half of a number that is not known of the training."""
-    found: dict[str, Any] = dict(remedy.changes)
-    if isinstance(found.get("lora_targets"), list):
-        found["lora_targets"] = tuple(found["lora_targets"])
-    found.pop("effective_batch_size", None)
-    if not found and remedy.key in _HALVED:
+    settings: dict[str, Any] = dict(remedy.changes)
+    if isinstance(settings.get("lora_targets"), list):
+        settings["lora_targets"] = tuple(settings["lora_targets"])
+    settings.pop("effective_batch_size", None)
+    if not settings and remedy.key in _HALVED:
         key, least = _HALVED[remedy.key]
         value = getattr(before, key)
         return {key: value // 2} if value != AUTO and value // 2 >= least else {}
-    return found
+    return settings
 
 
 # Remedies that change a number: the key of the rung, and the least that it becomes.
@@ -251,11 +251,11 @@ def _lines(
 def _patched(file: str, text: str, lines: Sequence[ChangedLine], after: TrainConfig) -> str:
     """The new text, which is read again: it must say the changed rung, and nothing else."""
     new = patched(file, text, tuple(map(edit_of, lines)))
-    found = _training((_read(file, new),)).config
+    read_back = _training((_read(file, new),)).config
     # What is cast beside quantized weights is the program's choice.
-    after = replace(after, world_size=found.world_size, kbit_prepare=found.kbit_prepare)
-    if found != after:
-        wrong = ", ".join(changed_keys(found, after))
+    after = replace(after, world_size=read_back.world_size, kbit_prepare=read_back.kbit_prepare)
+    if read_back != after:
+        wrong = ", ".join(changed_keys(read_back, after))
         raise _NotAppliedError(f"the file has no setting for {wrong}")
     return new
 

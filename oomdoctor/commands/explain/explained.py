@@ -24,8 +24,8 @@ def explained(
 ) -> tuple[Diagnosis, ...]:
     """The answers about a log; `end` is what the scheduler says if the log shows no failure."""
     incidents, facts = scan(lines)
-    found = diagnose(name, incidents, facts, with_model(given, facts, "the log"))
-    return found if end is None else with_end(found, end.what, end.todo)
+    diagnoses = diagnose(name, incidents, facts, with_model(given, facts, "the log"))
+    return diagnoses if end is None else with_end(diagnoses, end.what, end.todo)
 
 
 def numbered(parts: Iterable[Iterable[Line]], tail: Iterable[str]) -> Iterator[Line]:

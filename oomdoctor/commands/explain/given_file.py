@@ -27,8 +27,8 @@ def settings_in(path: Path, option: str) -> Mapping[str, Any]:
         OomDoctorError: it is missing or cannot be read (exit 2).
     """
     if is_command(str(path)):
-        found = [dict(with_named_file(one)) for one in documents_of(str(path))]
-        return {key: value for values in reversed(found) for key, value in values.items()}
+        documents = [dict(with_named_file(document)) for document in documents_of(str(path))]
+        return {key: value for values in reversed(documents) for key, value in values.items()}
     values = (
         parse(str(path), read_text(path, option)).values
         if path.suffix == ".py"

@@ -196,8 +196,10 @@ class Simulators:
         ended = [Ended(number, attempt, reply)]
         for other in group[1:]:
             on_start(other[0])
-            found = answer(self.memory, *other, now=True)
-            ended += [found] if found is not None else self._together([other], lambda number: None)
+            answered = answer(self.memory, *other, now=True)
+            ended += (
+                [answered] if answered is not None else self._together([other], lambda number: None)
+            )
         return ended
 
 
@@ -225,11 +227,11 @@ def _how_many() -> int:
 def answer(memory: Memory, number: int, job: ProbeJob, *, now: bool = False) -> Ended | None:
     """The end of a job that memory answers, None of another; `now` if this run simulated it."""
     begin = time.monotonic()
-    known = memory.answer(job)
-    if known is None:
+    remembered = memory.answer(job)
+    if remembered is None:
         return None
-    elapsed_s, made_at = time.monotonic() - begin, None if now else known.made_at
-    return Ended(number, attempt_of(job, known.reply, elapsed_s, made_at), known.reply)
+    elapsed_s, made_at = time.monotonic() - begin, None if now else remembered.made_at
+    return Ended(number, attempt_of(job, remembered.reply, elapsed_s, made_at), remembered.reply)
 
 
 def answers(memory: Memory, jobs: Sequence[ProbeJob]) -> Iterator[Ended | None]:

@@ -92,7 +92,7 @@ class Ledger:
         if changed:
             self.warn([warning("float16_rungs", cards=changed)])
         if any(slow.values()):
-            labels = tuple(dict.fromkeys(label for found in slow.values() for label in found))
+            labels = tuple(dict.fromkeys(label for of_card in slow.values() for label in of_card))
             cards = [name for name in slow if slow[name]]
             self.warn([warning("bfloat16_emulated", cards=cards, labels=labels)])
         if len(changed) == len(ladders) and len(set(ladders.values())) == 1:

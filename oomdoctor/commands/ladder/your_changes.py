@@ -110,38 +110,38 @@ class Simulation:
             for attempt in attempts:
                 key = attempt.config.rung_key()
                 self._attempts[key] = (*self._attempts.get(key, ()), attempt)
-        return [(one, self.row(one)) for one in changes]
+        return [(changed, self.row(changed)) for changed in changes]
 
-    def row(self, one: ChangeSet) -> ProbeResult:
+    def row(self, changed: ChangeSet) -> ProbeResult:
         """The row of a change that was simulated."""
-        rung = changed_rung(one, self.label)
+        rung = changed_rung(changed, self.label)
         tried = attempts_of(rung, self._attempts)
         return conclude(rung, tried, None, self.context, self.request, "predicted")
 
     def _open(self, changes: Sequence[ChangeSet]) -> list[Sized]:
         """The rungs to simulate, without their micro-batch sizes; what cannot run is refused."""
-        found: dict[str, Sized] = {}
-        for one in changes:
-            size = fixed_size(one.config, self.context)
-            known = self._attempts.get(key := one.config.rung_key(), ())
+        by_key: dict[str, Sized] = {}
+        for changed in changes:
+            size = fixed_size(changed.config, self.context)
+            earlier = self._attempts.get(key := changed.config.rung_key(), ())
             reason = cannot_run(
-                one.config.with_micro_batch(size or 1), self.context.compute_capability
+                changed.config.with_micro_batch(size or 1), self.context.compute_capability
             )
             if reason is not None:
-                self._attempts[key] = (*known, refused(one.config, reason))
+                self._attempts[key] = (*earlier, refused(changed.config, reason))
                 continue
-            alike = replace(one, config=one.config.with_micro_batch(AUTO))
-            rung, sizes = found.get(key, (changed_rung(alike, self.label), ()))
-            tried = {attempt.config.micro_batch_size for attempt in known}
-            wanted = {*sizes, *sizes_to_predict(one.config, size)} - tried
+            alike = replace(changed, config=changed.config.with_micro_batch(AUTO))
+            rung, sizes = by_key.get(key, (changed_rung(alike, self.label), ()))
+            tried = {attempt.config.micro_batch_size for attempt in earlier}
+            wanted = {*sizes, *sizes_to_predict(changed.config, size)} - tried
             if wanted:
-                found[key] = rung, tuple(sorted(wanted))
-        return list(found.values())
+                by_key[key] = rung, tuple(sorted(wanted))
+        return list(by_key.values())
 
 
-def changed_rung(found: ChangeSet, label: str = YOURS) -> Rung:
+def changed_rung(changed: ChangeSet, label: str = YOURS) -> Rung:
     """The rung of --from, or another one, with changes."""
-    return Rung(f"{label} with {found.words}", found.config)
+    return Rung(f"{label} with {changed.words}", changed.config)
 
 
 def offered(
@@ -171,11 +171,11 @@ def search_yours(
 
 def other_changes(training: UserTraining, row: ProbeResult) -> tuple[ChangeSet, ...]:
     """What may make a rung faster that fits, or run if a package is missing."""
-    found = to_speed_up(row.config) if row.surely_fits else to_run(row.config)
+    changes = to_speed_up(row.config) if row.surely_fits else to_run(row.config)
     return tuple(
-        one
-        for one in found
-        if one.config.micro_batch_size == AUTO or _can_say(training, one.config)
+        changed
+        for changed in changes
+        if changed.config.micro_batch_size == AUTO or _can_say(training, changed.config)
     )
 
 
@@ -184,7 +184,7 @@ def simulate_faster(
 ) -> tuple[list[Tried], tuple[str, ...]]:
     """The changes that are simulated to be faster than `own` tokens/s, and all simulated ones."""
     better = [pair for pair in simulate(changes) if is_faster(pair[1], own)]
-    return fastest_first(better), tuple(one.words for one in changes)
+    return fastest_first(better), tuple(changed.words for changed in changes)
 
 
 def fastest_first(tried: Sequence[Tried]) -> list[Tried]:
@@ -215,10 +215,10 @@ def too_large(
 
 
 def shown(
-    training: UserTraining, base: ProbeResult, found: Sequence[Tried]
+    training: UserTraining, base: ProbeResult, helpful: Sequence[Tried]
 ) -> tuple[YourChange, ...]:
     """The first changes that help, for the report."""
-    return tuple(_change(training, base, *pair) for pair in found[:MOST_SHOWN])
+    return tuple(_change(training, base, *pair) for pair in helpful[:MOST_SHOWN])
 
 
 def as_the_program_does(
@@ -249,10 +249,10 @@ def _said(
 ) -> tuple[tuple[ChangedLine, ...], tuple[AddedCode, ...]]:
     """What to change in the files so that they say a configuration; empty if they cannot."""
     try:
-        found = write_change(training, config)
+        written = write_change(training, config)
     except NotPatchedError:
         return (), ()
-    return found.lines, found.code
+    return written.lines, written.code
 
 
 def _can_say(training: UserTraining, config: TrainConfig) -> bool:
@@ -261,9 +261,9 @@ def _can_say(training: UserTraining, config: TrainConfig) -> bool:
 
 
 def _change(
-    training: UserTraining, base: ProbeResult, one: ChangeSet, row: ProbeResult
+    training: UserTraining, base: ProbeResult, changed: ChangeSet, row: ProbeResult
 ) -> YourChange:
-    config, words = one.config, one.words
+    config, words = changed.config, changed.words
     if config.micro_batch_size == AUTO and row.micro_batch_size is not None:
         config = config.with_micro_batch(row.micro_batch_size)
         words = f"micro-batch size {row.micro_batch_size}"

@@ -38,7 +38,7 @@ from oomdoctor.records.report.user_training import YOURS, UserTraining, YourRung
 _MOST_CARDS = 4  # for which changes are simulated
 
 
-def find_remedies(known: Findings, simulators: Simulators) -> None:
+def find_remedies(findings: Findings, simulators: Simulators) -> None:
     """Keep the remedies of each named card for the methods of the ladder that do not fit there.
 
     There are none in a plan that asks more, or of many cards.
@@ -48,56 +48,56 @@ def find_remedies(known: Findings, simulators: Simulators) -> None:
     Raises:
         Stopped: told to stop.
     """
-    if _asks_more(known) or not known.plan.suggest:
+    if _asks_more(findings) or not findings.plan.suggest:
         return
-    for card in known.cards if len(known.cards) <= _MOST_CARDS else ():
-        known.remedies[card.name] = _of_card(known, simulators, card)
+    for card in findings.cards if len(findings.cards) <= _MOST_CARDS else ():
+        findings.remedies[card.name] = _of_card(findings, simulators, card)
 
 
-def _of_card(known: Findings, simulators: Simulators, card: Card) -> tuple[PlanRemedy, ...]:
-    rows = tuple(row for row in known.rows(card) if row.label != YOURS)
-    found: list[PlanRemedy] = []
+def _of_card(findings: Findings, simulators: Simulators, card: Card) -> tuple[PlanRemedy, ...]:
+    rows = tuple(row for row in findings.rows(card) if row.label != YOURS)
+    remedies: list[PlanRemedy] = []
     for method in METHODS:
         own = tuple(row for row in rows if row.config.method == method)
         simulated = tuple(row for row in own if not runs_on_card_only(row.config))
         row = None if any(r.surely_fits for r in own) else nearest(simulated, method)
         if row is not None and row.micro_batch_size is not None:
-            judge = simulation_on(known, simulators, card, row.label)
+            judge = simulation_on(findings, simulators, card, row.label)
             answer = Search(
                 row.config, verdict_of(row), judge, offers=lambda change: change.group != "method"
             ).answer()
-            found += _remedies(known, card, row, answer)
-    return tuple(found)
+            remedies += _remedies(findings, card, row, answer)
+    return tuple(remedies)
 
 
-def _asks_more(known: Findings) -> bool:
+def _asks_more(findings: Findings) -> bool:
     """Whether a plan has a question beside its ladder, or is about all cards."""
-    plan = known.plan
-    return plan.asks_more or plan.all_gpus or known.request.lengths is not None
+    plan = findings.plan
+    return plan.asks_more or plan.all_gpus or findings.request.lengths is not None
 
 
 def _remedies(
-    known: Findings, card: Card, row: ProbeResult, answer: Answer
+    findings: Findings, card: Card, row: ProbeResult, answer: Answer
 ) -> tuple[PlanRemedy, ...]:
     """The cheapest set that fits, and what may fit with another package; or why there is none."""
     before = row.peak_device_bytes or 0
-    found = [
+    remedies = [
         PlanRemedy(
             method=row.config.method,
             key=row.key,
             label=row.label,
-            change=one.words,
+            change=changed.words,
             frees_bytes=before - (verdict.needs_bytes or 0),
             peak_device_bytes=verdict.needs_bytes,
             basis="simulated",
-            rung=rung_text(one.config, known.request),
+            rung=rung_text(changed.config, findings.request),
             reason="borderline" if verdict.outcome == "borderline" else None,
         )
-        for one, verdict in answer.fitting[:1]
+        for changed, verdict in answer.fitting[:1]
     ]
-    found += _with_packages(known, card, row, answer)
-    if found:
-        return tuple(found)
+    remedies += _with_packages(findings, card, row, answer)
+    if remedies:
+        return tuple(remedies)
     reason = why_nothing_fits(answer, card.usable_bytes)
     nothing = PlanRemedy(
         row.config.method, row.key, row.label, None, None, None, None, None, reason
@@ -106,11 +106,11 @@ def _remedies(
 
 
 def _with_packages(
-    known: Findings, card: Card, row: ProbeResult, answer: Answer
+    findings: Findings, card: Card, row: ProbeResult, answer: Answer
 ) -> list[PlanRemedy]:
     """Single changes that a package would allow which is missing here, by arithmetic."""
     parts, peak = row.breakdown, row.peak_device_bytes
-    found = []
+    remedies = []
     for key in answer.unsupported:
         change = BY_KEY[key]
         steps = list(change.steps(row.config))
@@ -120,36 +120,36 @@ def _with_packages(
         if peak - frees > card.usable_bytes:
             continue
         config = replace(row.config, **steps[-1])
-        found.append(
+        remedies.append(
             PlanRemedy(
                 row.config.method, row.key, row.label, change.text(config), frees, None,
-                "arithmetic", rung_text(config, known.request), None,
+                "arithmetic", rung_text(config, findings.request), None,
             )
         )  # fmt: skip
-    return found
+    return remedies
 
 
-def find_yours(known: Findings, simulators: Simulators) -> YourRung | None:
+def find_yours(findings: Findings, simulators: Simulators) -> YourRung | None:
     """The answer about the rung of --from; only its outcome in a plan that asks more.
 
     Raises:
         Stopped: told to stop.
     """
-    request, training = known.request, known.request.user_training
-    rung = known.own_rung()
+    request, training = findings.request, findings.request.user_training
+    rung = findings.own_rung()
     if training is None or rung is None:
         return None
-    if _asks_more(known) or len(known.cards) != 1 or not known.plan.ranks:
+    if _asks_more(findings) or len(findings.cards) != 1 or not findings.plan.ranks:
         return unanswered(rung.config.key(), "changes are simulated in a plan of one card")
-    (card,) = known.cards
-    row = known.row(card, rung)
+    (card,) = findings.cards
+    row = findings.row(card, rung)
     reason = no_answer(row)
     if reason is None and runs_on_card_only(rung.config):
         kernels = "Unsloth" if rung.config.library == "unsloth" else "Transformer Engine"
         reason = f"changes of a configuration with {kernels} cannot be simulated"
     if reason is not None:
         return unanswered(row.key, reason)
-    judge = simulation_on(known, simulators, card)
+    judge = simulation_on(findings, simulators, card)
     if row.surely_fits or row.outcome == "unsupported":
         changes = other_changes(training, row)
         if row.outcome == "unsupported":
@@ -160,7 +160,7 @@ def find_yours(known: Findings, simulators: Simulators) -> YourRung | None:
             nothing = "its speed cannot be estimated, so no change is known to make it faster"
         faster = shown(training, row, better)
         return YourRung(row.key, YOURS, "faster", faster, tried, None if faster else nothing)
-    answer = search_yours(training, row, judge, known.lora_targets())
+    answer = search_yours(training, row, judge, findings.lora_targets())
     card_for = partial(room_for, own=card.capability, headroom=request.headroom)
     return answer_fits(training, row, answer, judge, card_for)
 
@@ -176,33 +176,33 @@ def answer_fits(
 
     `card_for` names a card for a row.
     """
-    tried = tuple(one.words for one, _ in answer.judged)
-    found = [(one, simulation.row(one)) for one, _ in answer.fitting]
-    reason = None if found else too_large(row, answer, simulation, card_for)
-    return YourRung(row.key, YOURS, "fits", shown(training, row, found), tried, reason)
+    tried = tuple(changed.words for changed, _ in answer.judged)
+    fitting = [(changed, simulation.row(changed)) for changed, _ in answer.fitting]
+    reason = None if fitting else too_large(row, answer, simulation, card_for)
+    return YourRung(row.key, YOURS, "fits", shown(training, row, fitting), tried, reason)
 
 
 def answer_runs(training: UserTraining, row: ProbeResult, tried: Sequence[Tried]) -> YourRung:
     """The answer about a rung that does not run here; nothing if no change of it does."""
-    words = tuple(one.words for one, _ in tried)
+    words = tuple(changed.words for changed, _ in tried)
     fitting = [pair for pair in tried if pair[1].surely_fits]
     changes = shown(training, row, fastest_first(fitting))
     return YourRung(row.key, YOURS, "fits" if fitting else None, changes, words, None)
 
 
 def simulation_on(
-    known: Findings, simulators: Simulators, card: Card, label: str = YOURS
+    findings: Findings, simulators: Simulators, card: Card, label: str = YOURS
 ) -> Simulation:
     """A judge on the card; a simulation that failed is an attempt at each of its sizes."""
 
     def run(rungs: Sequence[Sized]) -> Iterator[tuple[Attempt, ...]]:
         tasks = [Task(rung, sizes, (card,)) for rung, sizes in rungs]
-        for ended in known.simulate(simulators, tasks, keep=False):
+        for ended in findings.simulate(simulators, tasks, keep=False):
             task, failed = tasks[ended.number], ended.attempt
             config = task.rung.config
-            known.simulated[config.key()] = failed.cached_at
-            yield known.attempts_on(card, task, ended) or tuple(
+            findings.simulated[config.key()] = failed.cached_at
+            yield findings.attempts_on(card, task, ended) or tuple(
                 replace(failed, config=config.with_micro_batch(size)) for size in task.sizes
             )
 
-    return Simulation(known.contexts[card.name], known.request, run, label)
+    return Simulation(findings.contexts[card.name], findings.request, run, label)

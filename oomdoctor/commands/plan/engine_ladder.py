@@ -46,14 +46,14 @@ class _Search:
 
     def next_size(self, usable_bytes: int) -> int | None:
         """The next size to run."""
-        if any(one.outcome not in ("fits", "oom") for one in self.attempts):
+        if any(attempt.outcome not in ("fits", "oom") for attempt in self.attempts):
             return None
-        tried = {one.micro_batch_size: one for one in map(sample_of, self.attempts)}
+        tried = {attempt.micro_batch_size: attempt for attempt in map(sample_of, self.attempts)}
         return next_with_room(self.sizes, tried, usable_bytes, self.spared_bytes)
 
 
 def run_ladder(
-    known: Findings,
+    findings: Findings,
     card: Card,
     engines: Engines,
     on_event: Listener,
@@ -67,11 +67,11 @@ def run_ladder(
         Stopped: told to stop; what is known stays.
         OomDoctorError: no worker can be started (exit 5).
     """
-    context, usable = known.contexts[card.name], card.usable_bytes
+    context, usable = findings.contexts[card.name], card.usable_bytes
     searches = [
         _Search(rung, _sizes(rung, context), _gradient_bytes(rung, context))
-        for rung in known.ladder(card)
-        if chosen(rung.config) and _may_run(known, card, rung, context)
+        for rung in findings.ladder(card)
+        if chosen(rung.config) and _may_run(findings, card, rung, context)
     ]
     total, done = len(searches), 0
     while True:
@@ -92,34 +92,34 @@ def run_ladder(
             if search.next_size(usable) is not None:
                 continue
             done, rung, attempts = done + 1, search.rung, tuple(search.attempts)
-            keep(known, card, rung, attempts)
+            keep(findings, card, rung, attempts)
             event = SurveyEvent("predicted", rung, attempts=attempts, index=done, total=total)
             on_event(event)
 
 
-def keep(known: Findings, card: Card, rung: Rung, attempts: tuple[Attempt, ...]) -> None:
+def keep(findings: Findings, card: Card, rung: Rung, attempts: tuple[Attempt, ...]) -> None:
     """Keep the attempts, unless the engine is not supported here: then the rung is simulated."""
     last = attempts[-1]
     if last.outcome != "unsupported" and not was_stopped_by_host(last):
-        known.keep_run(card, rung, attempts)
+        findings.keep_run(card, rung, attempts)
     elif len(attempts) > 1:
-        known.keep_run(card, rung, attempts[:-1])
+        findings.keep_run(card, rung, attempts[:-1])
     elif runs_on_card_only(rung.config):
-        known.keep_run(card, rung, attempts)  # why it does not run
+        findings.keep_run(card, rung, attempts)  # why it does not run
     else:
-        known.not_run[card.name, rung.config.key()] = last.reason or "not supported"
+        findings.not_run[card.name, rung.config.key()] = last.reason or "not supported"
 
 
-def _may_run(known: Findings, card: Card, rung: Rung, context: Context) -> bool:
+def _may_run(findings: Findings, card: Card, rung: Rung, context: Context) -> bool:
     """Whether a rung runs; if not, why is kept."""
     smallest = rung.config.with_micro_batch(fixed_size(rung.config, context) or 1)
     reason = cannot_run(smallest, context.compute_capability)
     if reason is not None:
-        known.attempts[card.name, rung.config.key()] = (refused(smallest, reason),)
+        findings.attempts[card.name, rung.config.key()] = (refused(smallest, reason),)
         return False
     skip = too_big(rung, context)
     if skip is not None:
-        known.skipped[card.name, rung.config.key()] = skip
+        findings.skipped[card.name, rung.config.key()] = skip
         return False
     return True
 
@@ -137,33 +137,35 @@ def _gradient_bytes(rung: Rung, context: Context) -> int:
     return context.counts.total * dtype_bytes(config.weights_dtype) // shards_of(config)
 
 
-def estimate_times(known: Findings, card: Card, simulators: Simulators, on_event: Listener) -> None:
+def estimate_times(
+    findings: Findings, card: Card, simulators: Simulators, on_event: Listener
+) -> None:
     """Simulate the rungs that fit by their engines; a rung that cannot be simulated has no time.
 
     Raises:
         Stopped: told to stop; what is known stays.
     """
     tasks = []
-    for rung in known.ladder(card):
+    for rung in findings.ladder(card):
         if runs_on_card_only(rung.config):
             continue
-        row = known.row(card, rung)
-        if known.was_run(card, rung) and row.outcome == "fits" and row.micro_batch_size:
+        row = findings.row(card, rung)
+        if findings.was_run(card, rung) and row.outcome == "fits" and row.micro_batch_size:
             tasks.append(Task(rung, (row.micro_batch_size,), (card,)))
     if card.facts is None or not tasks:
         return
 
     told = starting(on_event, [task.rung for task in tasks])
-    for done, ended in enumerate(known.simulate(simulators, tasks, told, keep=False), 1):
+    for done, ended in enumerate(findings.simulate(simulators, tasks, told, keep=False), 1):
         task = tasks[ended.number]
         on_event(SurveyEvent("simulated", task.rung, index=done, total=len(tasks)))
         simulated = {
             attempt.config.micro_batch_size: attempt.measurement
-            for attempt in known.attempts_on(card, task, ended)
+            for attempt in findings.attempts_on(card, task, ended)
         }
         if simulated:
-            ran = known.attempts[card.name, task.rung.config.key()]
-            known.keep_run(card, task.rung, tuple(with_times(one, simulated) for one in ran))
+            ran = findings.attempts[card.name, task.rung.config.key()]
+            findings.keep_run(card, task.rung, tuple(with_times(tried, simulated) for tried in ran))
 
 
 def with_times(

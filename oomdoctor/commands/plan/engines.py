@@ -58,15 +58,15 @@ def runs_on_card_only(config: TrainConfig) -> bool:
     return is_unsloth(config) or config.fp8 == "transformer_engine"
 
 
-def engine_cards(known: Findings, chosen: Chosen = is_sharded) -> tuple[Card, ...]:
+def engine_cards(findings: Findings, chosen: Chosen = is_sharded) -> tuple[Card, ...]:
     """The cards on which the `chosen` rungs of the plan run; none if they are all simulated."""
-    if known.plan.asks_more or known.request.snapshot is not None or known.shapes:
+    if findings.plan.asks_more or findings.request.snapshot is not None or findings.shapes:
         return ()
-    if not any(chosen(rung.config) for rung in known.rungs):
+    if not any(chosen(rung.config) for rung in findings.rungs):
         return ()
-    if emulated.why_not(known.request.python) is not None or is_emulating():
+    if emulated.why_not(findings.request.python) is not None or is_emulating():
         return ()
-    return tuple(card for card in known.cards if emulated.can_be(card))
+    return tuple(card for card in findings.cards if emulated.can_be(card))
 
 
 def was_stopped_by_host(attempt: Attempt) -> bool:
@@ -75,19 +75,19 @@ def was_stopped_by_host(attempt: Attempt) -> bool:
     return attempt.outcome == "host_oom" or (pinned and attempt.config.offload != "none")
 
 
-def route_warnings(known: Findings) -> tuple[Warn, ...]:
+def route_warnings(findings: Findings) -> tuple[Warn, ...]:
     """That rungs are simulated whose engines could run with another interpreter."""
-    if not any(is_sharded(rung.config) for rung in known.rungs):
+    if not any(is_sharded(rung.config) for rung in findings.rungs):
         return ()
-    reason = emulated.why_not(known.request.python)
+    reason = emulated.why_not(findings.request.python)
     if reason is None:
         return ()
     return (warning("engines_not_run", reason=reason.message),)
 
 
-def inexact_warnings(known: Findings, folder: RunFolder) -> list[Warn]:
+def inexact_warnings(findings: Findings, folder: RunFolder) -> list[Warn]:
     """What was not exact in the rungs that ran on emulated cards: checks, and engines."""
-    checked = [folder.path] if known.plan.verify else []
+    checked = [folder.path] if findings.plan.verify else []
     return emulated.inexact_parts(*checked, *sorted(folder.path.glob(f"{_LANE}*")))
 
 
@@ -101,7 +101,7 @@ class Engines:
 
     def __init__(
         self,
-        known: Findings,
+        findings: Findings,
         card: Card,
         folder: RunFolder,
         stop: Callable[[], bool],
@@ -109,8 +109,8 @@ class Engines:
         chosen: Chosen = is_sharded,
     ) -> None:
         self._on_build = on_build
-        self._known, self._card, self._folder, self._stop = known, card, folder, stop
-        self._configs = [rung.config for rung in known.ladder(card) if chosen(rung.config)]
+        self._known, self._card, self._folder, self._stop = findings, card, folder, stop
+        self._configs = [rung.config for rung in findings.ladder(card) if chosen(rung.config)]
         self._has_room = not any(map(is_unsloth, self._configs))
         self._hosts: list[WorkerHost] = []
         self._idle: queue.SimpleQueue[WorkerHost] = queue.SimpleQueue()

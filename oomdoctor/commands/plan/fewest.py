@@ -55,8 +55,10 @@ class _Search:
 
     def shown(self) -> int:
         """The number of GPUs that the report has a row for."""
-        found = self.numbers
-        return found.fewest or max(found.tries, default=found.numbers[-1] if found.numbers else 1)
+        counts = self.numbers
+        return counts.fewest or max(
+            counts.tries, default=counts.numbers[-1] if counts.numbers else 1
+        )
 
 
 _Try = tuple[_Search, int]
@@ -83,7 +85,11 @@ def at_gpus(config: TrainConfig, gpus: int, size: int, request: SurveyRequest) -
 
 
 def find_fewest(
-    known: Findings, card: Card, engines: Engines | None, simulators: Simulators, on_event: Listener
+    findings: Findings,
+    card: Card,
+    engines: Engines | None,
+    simulators: Simulators,
+    on_event: Listener,
 ) -> None:
     """Find the answer for every rung on a card, and keep it, also if the search is cut short.
 
@@ -93,47 +99,48 @@ def find_fewest(
         Stopped: told to stop.
         OomDoctorError: no worker can be started (exit 5).
     """
-    span = known.plan.fewest
+    span = findings.plan.fewest
     assert span is not None
-    searches = [_search(known, card, rung, span) for rung in known.ladder(card)]
+    searches = [_search(findings, card, rung, span) for rung in findings.ladder(card)]
     done = 0
     try:
         while wanted := [(s, gpus) for s in searches if (gpus := s.next_try()) is not None]:
             total = done + len(wanted)
-            run = [pair for pair in wanted if engines is not None and _may_run(known, pair[0])]
+            run = [pair for pair in wanted if engines is not None and _may_run(findings, pair[0])]
             rest = [pair for pair in wanted if pair not in run]
             told = [
                 starting(on_event, [_shown(*pair) for pair in each], total) for each in (run, rest)
             ]
             ended = chain(
-                _run(known, engines, run, told[0]), _simulate(known, simulators, rest, told[1])
+                _run(findings, engines, run, told[0]),
+                _simulate(findings, simulators, rest, told[1]),
             )
             for search, gpus in ended:
                 done += 1
-                attempts = _take(known, search, gpus)
+                attempts = _take(findings, search, gpus)
                 shown = _shown(search, gpus)
                 event = SurveyEvent("predicted", shown, attempts=attempts, index=done, total=total)
                 on_event(event)
     finally:
-        _keep_answer(known, card, searches, span)
+        _keep_answer(findings, card, searches, span)
 
 
-def _search(known: Findings, card: Card, rung: Rung, span: GpuRange) -> _Search:
-    context = known.contexts[card.name]
+def _search(findings: Findings, card: Card, rung: Rung, span: GpuRange) -> _Search:
+    context = findings.contexts[card.name]
     size = fixed_size(rung.config, context) or 1
-    numbers = _numbers(rung.config, span, known.request)
+    numbers = _numbers(rung.config, span, findings.request)
 
     def bound(gpus: int) -> int:
-        config = at_gpus(rung.config, gpus, size, known.request)
+        config = at_gpus(rung.config, gpus, size, findings.request)
         return bound_of(config, context).size_bytes
 
     split = len(numbers) > 1 and shards_of(replace(rung.config, world_size=numbers[-1])) != (
         shards_of(replace(rung.config, world_size=numbers[0]))
     )
     search = _Search(
-        card, rung, known.request, size, FewestGpus(numbers, card.usable_bytes, bound, split)
+        card, rung, findings.request, size, FewestGpus(numbers, card.usable_bytes, bound, split)
     )
-    search.reason = _no_search(search, known, context)
+    search.reason = _no_search(search, findings, context)
     return search
 
 
@@ -151,7 +158,7 @@ def _numbers(config: TrainConfig, span: GpuRange, request: SurveyRequest) -> lis
     return [gpus for gpus in every if gpus > 1 or config.offload != "parameters"]
 
 
-def _no_search(search: _Search, known: Findings, context: Context) -> str | None:
+def _no_search(search: _Search, findings: Findings, context: Context) -> str | None:
     numbers = search.numbers.numbers
     if not numbers:
         return "not in the range of --gpus"
@@ -162,18 +169,18 @@ def _no_search(search: _Search, known: Findings, context: Context) -> str | None
     skip = too_big(last, context)
     if skip is None:
         return None
-    known.skipped[search.card.name, last.config.key()] = skip
+    findings.skipped[search.card.name, last.config.key()] = skip
     return f"on {numbers[-1]} GPUs a GPU {skip.reason}"
 
 
-def _may_run(known: Findings, search: _Search) -> bool:
+def _may_run(findings: Findings, search: _Search) -> bool:
     """Whether the engine of a rung may run."""
-    counted = known.contexts[search.card.name].counts is not None
+    counted = findings.contexts[search.card.name].counts is not None
     return not search.simulated and is_sharded(search.rung.config) and counted
 
 
 def _run(
-    known: Findings, engines: Engines | None, wanted: Sequence[_Try], told: Callable[[int], None]
+    findings: Findings, engines: Engines | None, wanted: Sequence[_Try], told: Callable[[int], None]
 ) -> Iterator[_Try]:
     """Run rungs by their engines; what these cannot run is left to another round."""
     if engines is None or not wanted:
@@ -184,25 +191,25 @@ def _run(
         if ran.attempt.outcome == "unsupported" or was_stopped_by_host(ran.attempt):
             search.simulated = True
             continue
-        keep(known, search.card, asked[ran.number], (ran.attempt,))
+        keep(findings, search.card, asked[ran.number], (ran.attempt,))
         yield search, gpus
 
 
 def _simulate(
-    known: Findings, simulators: Simulators, wanted: Sequence[_Try], told: Callable[[int], None]
+    findings: Findings, simulators: Simulators, wanted: Sequence[_Try], told: Callable[[int], None]
 ) -> Iterator[_Try]:
     """Simulate rungs, if there are any."""
     if not wanted:
         return
     tasks = [Task(search.at(gpus), (search.size,), (search.card,)) for search, gpus in wanted]
-    for ended in known.simulate(simulators, tasks, told):
+    for ended in findings.simulate(simulators, tasks, told):
         yield wanted[ended.number]
 
 
-def _take(known: Findings, search: _Search, gpus: int) -> tuple[Attempt, ...]:
+def _take(findings: Findings, search: _Search, gpus: int) -> tuple[Attempt, ...]:
     """Give a search what was found on a number of GPUs; returns the attempts."""
     rung = search.at(gpus)
-    row = known.row(search.card, rung)
+    row = findings.row(search.card, rung)
     if row.outcome not in ("fits", "oom", "skipped"):
         search.reason = row.reason or row.outcome
     elif row.outcome == "skipped" and row.missed_by_bytes is None:
@@ -211,7 +218,7 @@ def _take(known: Findings, search: _Search, gpus: int) -> tuple[Attempt, ...]:
         peak = row.deciding_peak_bytes()
         tried = GpuTry(gpus, row.surely_fits, peak, row.missed_by_bytes, peak is None)
         search.numbers.take(tried)
-    return known.attempts.get((search.card.name, rung.config.key()), ())
+    return findings.attempts.get((search.card.name, rung.config.key()), ())
 
 
 def _shown(search: _Search, gpus: int) -> Rung:
@@ -219,28 +226,28 @@ def _shown(search: _Search, gpus: int) -> Rung:
     return Rung(f"{search.rung.label} on {gpus} {'GPU' if gpus == 1 else 'GPUs'}", config)
 
 
-def _keep_answer(known: Findings, card: Card, searches: list[_Search], span: GpuRange) -> None:
+def _keep_answer(findings: Findings, card: Card, searches: list[_Search], span: GpuRange) -> None:
     for search in searches:
         if search.next_try() is not None:
             search.reason = "the search was interrupted"
     chosen = {
         (card.name, search.rung.config.key()): search.at(search.shown()) for search in searches
     }
-    lines = tuple(_line(known, search) for search in searches)
-    before = known.fewest.lines if known.fewest is not None else ()
-    known.fewest = FewestAnswer(span.low, span.high, (*before, *lines))
-    known.chosen |= chosen
+    lines = tuple(_line(findings, search) for search in searches)
+    before = findings.fewest.lines if findings.fewest is not None else ()
+    findings.fewest = FewestAnswer(span.low, span.high, (*before, *lines))
+    findings.chosen |= chosen
 
 
-def _line(known: Findings, search: _Search) -> FewestLine:
-    found = search.numbers
-    gpus = found.fewest
-    row = known.row(search.card, search.at(gpus)) if gpus is not None else None
-    shown = known.row(search.card, search.at(search.shown()))
+def _line(findings: Findings, search: _Search) -> FewestLine:
+    counts = search.numbers
+    gpus = counts.fewest
+    row = findings.row(search.card, search.at(gpus)) if gpus is not None else None
+    shown = findings.row(search.card, search.at(search.shown()))
     asked = replace(
         search.request, gpus=gpus or 1, effective_batch_size=shown.config.effective_batch_size
     )
-    fewer = max((n for n in found.numbers if gpus is None or n < gpus), default=None)
+    fewer = max((n for n in counts.numbers if gpus is None or n < gpus), default=None)
     return FewestLine(
         card=search.card.name,
         key=search.rung.config.key(),
@@ -255,7 +262,7 @@ def _line(known: Findings, search: _Search) -> FewestLine:
         evidence=shown.evidence if shown.measurement is not None else None,
         reason=None if gpus is not None else _why_none(search),
         rung=rung_text(row.config, asked) if row is not None else None,
-        tries=tuple(found.tries[n] for n in sorted(found.tries)),
+        tries=tuple(counts.tries[n] for n in sorted(counts.tries)),
     )
 
 

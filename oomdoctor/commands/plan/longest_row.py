@@ -32,87 +32,91 @@ from oomdoctor.records.job.result import Attempt, ProbeResult
 _MOST_ROUNDS = 16  # enough for any model; most searches end after four
 
 
-def find_limits(known: Findings, simulators: Simulators) -> tuple[LengthLimit, ...]:
+def find_limits(findings: Findings, simulators: Simulators) -> tuple[LengthLimit, ...]:
     """The longest rows of the best rung, at its micro-batch size and at 1, by simulation.
 
     Empty if rows are packed, if there are several cards, or if nothing was predicted.
     """
-    asked = known.request.lengths
-    if known.counted is None or asked is None or len(known.cards) != 1:
+    asked = findings.request.lengths
+    if findings.counted is None or asked is None or len(findings.cards) != 1:
         return ()
     if asked.decides() == "packed":
         return ()
-    card = known.cards[0]
-    rung = _best(known, card)
+    card = findings.cards[0]
+    rung = _best(findings, card)
     if rung is None:
         return ()
-    size = _at(known, card, rung, "p95").micro_batch_size or 1
+    size = _at(findings, card, rung, "p95").micro_batch_size or 1
     longest = rung.config.sequence_length
     steps = [*range(STEP_TOKENS, longest, STEP_TOKENS), longest]
     searches = {
         size: LargestValue(steps, card.usable_bytes, longest) for size in sorted({1, size})[::-1]
     }
-    for shape in sorted(known.shapes, key=lambda shape: shape.tokens):
+    for shape in sorted(findings.shapes, key=lambda shape: shape.tokens):
         (variant,) = at_length((rung,), shape.tokens)
-        _take(searches, known.attempts.get((card.name, variant.config.key()), ()))
+        _take(searches, findings.attempts.get((card.name, variant.config.key()), ()))
     for _ in range(_MOST_ROUNDS):
         wanted = {search.next_try() for search in searches.values()}
         lengths = sorted(tokens for tokens in wanted if tokens is not None)
-        found = list(_simulated(known, simulators, card, rung, lengths, tuple(sorted(searches))))
-        if not found:
+        attempts = list(
+            _simulated(findings, simulators, card, rung, lengths, tuple(sorted(searches)))
+        )
+        if not attempts:
             break
-        _take(searches, found)
+        _take(searches, attempts)
     return tuple(
-        _limit(known, card, rung, size, search.largest or 0) for size, search in searches.items()
+        _limit(findings, card, rung, size, search.largest or 0) for size, search in searches.items()
     )
 
 
-def lengths_answer(known: Findings) -> LengthsAnswer | None:
+def lengths_answer(findings: Findings) -> LengthsAnswer | None:
     """The distribution and its verdict for every rung and card; None without a data file."""
-    asked = known.request.lengths
-    if known.counted is None or asked is None:
+    asked = findings.request.lengths
+    if findings.counted is None or asked is None:
         return None
-    lengths = known.counted.distribution
-    shape = next(shape for shape in known.shapes if shape.name == asked.decides())
-    rows = {card.name: known.rows(card) for card in known.cards}
+    lengths = findings.counted.distribution
+    shape = next(shape for shape in findings.shapes if shape.name == asked.decides())
+    rows = {card.name: findings.rows(card) for card in findings.cards}
     if len(rows) == 1:
-        (found,) = rows.values()
-        sentences = verdict(lengths, shape, best_of(found, known.request.rank_by), known.limits)
+        (of_card,) = rows.values()
+        sentences = verdict(
+            lengths, shape, best_of(of_card, findings.request.rank_by), findings.limits
+        )
     else:
-        fitting = sum(any(row.surely_fits for row in found) for found in rows.values())
+        fitting = sum(any(row.surely_fits for row in of_card) for of_card in rows.values())
         sentences = cards_verdict(lengths, shape, fitting, len(rows))
     return LengthsAnswer(
         distribution=lengths,
-        shapes=known.shapes,
+        shapes=findings.shapes,
         lines=tuple(
-            _line(known, card, rung) for card in known.cards for rung in known.ladder(card)
+            _line(findings, card, rung) for card in findings.cards for rung in findings.ladder(card)
         ),
-        limits=known.limits,
+        limits=findings.limits,
         verdict=sentences,
     )
 
 
-def _at(known: Findings, card: Card, rung: Rung, shape: ShapeName) -> ProbeResult:
+def _at(findings: Findings, card: Card, rung: Rung, shape: ShapeName) -> ProbeResult:
     """The rung's row at one of the shapes."""
-    (tokens,) = (found.tokens for found in known.shapes if found.name == shape)
+    (tokens,) = (row_shape.tokens for row_shape in findings.shapes if row_shape.name == shape)
     (variant,) = at_length((rung,), tokens)
-    return known.row(card, variant)
+    return findings.row(card, variant)
 
 
-def _best(known: Findings, card: Card) -> Rung | None:
+def _best(findings: Findings, card: Card) -> Rung | None:
     """The best rung for typical rows; if none fits, the one that is short by the least."""
-    rungs = known.ladder(card)
-    rows = [_at(known, card, rung, "p95") for rung in rungs]
-    order = rank(tuple(rows), known.request.rank_by).order
+    rungs = findings.ladder(card)
+    rows = [_at(findings, card, rung, "p95") for rung in rungs]
+    order = rank(tuple(rows), findings.request.rank_by).order
     missed = [row for row in rows if row.missed_by_bytes is not None or row.borderline]
     leanest = min(missed, key=lambda row: row.missed_by_bytes or 0, default=None)
     best = order[0] if order else leanest.key if leanest is not None else None
     return next((r for r, row in zip(rungs, rows, strict=True) if row.key == best), None)
 
 
-def _take(searches: Mapping[int, LargestValue], found: Iterable[Attempt]) -> None:
+def _take(searches: Mapping[int, LargestValue], attempts: Iterable[Attempt]) -> None:
     """Give attempts to the searches at their micro-batch sizes."""
-    for attempt in found:
+    for attempt in attempts:
         search = searches.get(int(attempt.config.micro_batch_size))
         if search is not None and attempt.measurement is not None:
             peak = attempt.measurement.deciding_peak_bytes()
@@ -120,7 +124,7 @@ def _take(searches: Mapping[int, LargestValue], found: Iterable[Attempt]) -> Non
 
 
 def _simulated(
-    known: Findings,
+    findings: Findings,
     simulators: Simulators,
     card: Card,
     rung: Rung,
@@ -133,22 +137,22 @@ def _simulated(
         for tokens in lengths
         for variant in at_length((rung,), tokens)
     ]
-    for ended in known.simulate(simulators, tasks, keep=False):
-        yield from known.attempts_on(card, tasks[ended.number], ended)
+    for ended in findings.simulate(simulators, tasks, keep=False):
+        yield from findings.attempts_on(card, tasks[ended.number], ended)
 
 
-def _limit(known: Findings, card: Card, rung: Rung, size: int, tokens: int) -> LengthLimit:
-    assert known.counted is not None
+def _limit(findings: Findings, card: Card, rung: Rung, size: int, tokens: int) -> LengthLimit:
+    assert findings.counted is not None
     fits_all = tokens >= rung.config.sequence_length
     tokens = tokens if fits_all else tokens // STEP_TOKENS * STEP_TOKENS
-    above = RowsAbove(0, 0.0, ()) if fits_all else rows_above(known.counted, tokens)
+    above = RowsAbove(0, 0.0, ()) if fits_all else rows_above(findings.counted, tokens)
     return LengthLimit(card.name, rung.config.key(), rung.label, size, tokens, above)
 
 
-def _line(known: Findings, card: Card, rung: Rung) -> LengthLine:
+def _line(findings: Findings, card: Card, rung: Rung) -> LengthLine:
     peaks = tuple(
-        _peak(shape, _at(known, card, rung, shape.name), card.usable_bytes)
-        for shape in known.shapes
+        _peak(shape, _at(findings, card, rung, shape.name), card.usable_bytes)
+        for shape in findings.shapes
     )
     return LengthLine(card.name, rung.config.key(), rung.label, peaks)
 

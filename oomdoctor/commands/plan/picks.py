@@ -57,12 +57,12 @@ def card_plan(
 def _picks(rows: tuple[ProbeResult, ...], request: SurveyRequest) -> CardPicks:
     by_key = {row.key: row for row in rows}
     picks = rank(rows, request.rank_by).picks
-    found = {}
+    by_method = {}
     for method in METHODS:
         best = by_key.get(getattr(picks, method) or "")
         best = best or _borderline(rows, method) or nearest(rows, method)
-        found[method] = pick(best) if best is not None else None
-    return CardPicks(**found)
+        by_method[method] = pick(best) if best is not None else None
+    return CardPicks(**by_method)
 
 
 def _borderline(rows: tuple[ProbeResult, ...], method: str) -> ProbeResult | None:
@@ -105,7 +105,7 @@ def price_list(path: Path) -> PriceList:
         ValueError: the file is not a list of prices, or it names no known card.
     """
     file = read_prices(path)
-    found: dict[str, CardPrice] = {}
+    cheapest: dict[str, CardPrice] = {}
     unknown, repeated = [], []
     for row in file.rows:
         try:
@@ -113,20 +113,20 @@ def price_list(path: Path) -> PriceList:
         except ValueError:
             unknown.append(row.name)
             continue
-        if card in found:
+        if card in cheapest:
             repeated.append(card)
         machine = find_machine(row.name)
         per_hour = row.per_hour / (machine.gpus if machine is not None else 1)
-        if card not in found or per_hour < found[card].per_hour:
-            found[card] = CardPrice(card, per_hour, row.name)
-    if not found:
+        if card not in cheapest or per_hour < cheapest[card].per_hour:
+            cheapest[card] = CardPrice(card, per_hour, row.name)
+    if not cheapest:
         raise ValueError(
             f"{path}: {', '.join(unknown[:3])} is not a card that `oomdoctor gpus` lists"
         )
     return PriceList(
         source=str(path),
         currency=file.currency,
-        prices=tuple(found.values()),
+        prices=tuple(cheapest.values()),
         unknown=tuple(dict.fromkeys(unknown)),
         repeated=tuple(dict.fromkeys(repeated)),
     )
@@ -134,8 +134,8 @@ def price_list(path: Path) -> PriceList:
 
 def price_of(card: str, prices: PriceList | None) -> float | None:
     """The price of an hour of the card; None if the list does not have it."""
-    known = prices.prices if prices is not None else ()
-    return next((price.per_hour for price in known if price.card == card), None)
+    listed = prices.prices if prices is not None else ()
+    return next((price.per_hour for price in listed if price.card == card), None)
 
 
 def with_costs(picks: CardPicks, per_hour: float | None) -> CardPicks:

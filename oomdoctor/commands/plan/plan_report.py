@@ -38,7 +38,7 @@ from oomdoctor.system.store.run_folders import RunFolder
 
 
 def report(
-    known: Findings,
+    findings: Findings,
     *,
     folder: RunFolder,
     started_at: str,
@@ -47,81 +47,83 @@ def report(
     lengths: LengthsAnswer | None = None,
 ) -> Report:
     """The public document; `interrupted` is the exit code of a signal, None for a finished plan."""
-    rows = {card.name: known.rows(card) for card in known.cards}
-    one = known.cards[0] if len(known.cards) == 1 and known.plan.ranks else None
+    rows = {card.name: findings.rows(card) for card in findings.cards}
+    single = findings.cards[0] if len(findings.cards) == 1 and findings.plan.ranks else None
     cards = tuple(
-        card_plan(card, rows[card.name], known.request, known.remedies.get(card.name, ()))
-        for card in known.cards
+        card_plan(card, rows[card.name], findings.request, findings.remedies.get(card.name, ()))
+        for card in findings.cards
     )
-    found = assemble.report(
-        known,
+    of_card = assemble.report(
+        findings,
         folder=folder,
         started_at=started_at,
         elapsed_s=elapsed_s,
-        machine=_machine(known),
+        machine=_machine(findings),
         budget=None
-        if one is None
-        else Budget(one.total_bytes, None, one.total_bytes, one.headroom_bytes, one.usable_bytes),
-        results=rows[one.name] if one is not None else (),
-        warnings=_speeds_unknown(known, rows) + _short_of_host(known, rows),
+        if single is None
+        else Budget(
+            single.total_bytes, None, single.total_bytes, single.headroom_bytes, single.usable_bytes
+        ),
+        results=rows[single.name] if single is not None else (),
+        warnings=_speeds_unknown(findings, rows) + _short_of_host(findings, rows),
         interrupted=interrupted,
-        judged=tuple(row for found in rows.values() for row in found),
-        cards=in_order(cards, known.plan),
+        judged=tuple(row for of_card in rows.values() for row in of_card),
+        cards=in_order(cards, findings.plan),
     )
     return replace(
-        found,
-        sweep=sweep_answer(known),
-        why=why_of(known, one, rows),
+        of_card,
+        sweep=sweep_answer(findings),
+        why=why_of(findings, single, rows),
         lengths=lengths,
-        simulations=_simulations(known),
-        solve=known.solution,
-        fewest=known.fewest,
+        simulations=_simulations(findings),
+        solve=findings.solution,
+        fewest=findings.fewest,
     )
 
 
 def _speeds_unknown(
-    known: Findings, rows: Mapping[str, tuple[ProbeResult, ...]]
+    findings: Findings, rows: Mapping[str, tuple[ProbeResult, ...]]
 ) -> tuple[Warn, ...]:
     """A warning about named cards without a speed; with --all-gpus, the legend says it."""
-    found = {
+    unknown = {
         card.name: {compute_dtype(row.config) for row in unknown}
-        for card in known.cards
+        for card in findings.cards
         if card.facts is not None
         and card.facts.vendor == "NVIDIA"
         and (unknown := without_speed(rows[card.name]))
     }
-    if not found or known.plan.all_gpus:
+    if not unknown or findings.plan.all_gpus:
         return ()
-    by_speed = known.request.rank_by == "throughput" and known.plan.ranks
-    types = " and ".join(sorted({name for types in found.values() for name in types}))
-    return (warning("speed_unknown", cards=list(found), types=types, by_peak=by_speed),)
+    by_speed = findings.request.rank_by == "throughput" and findings.plan.ranks
+    types = " and ".join(sorted({name for types in unknown.values() for name in types}))
+    return (warning("speed_unknown", cards=list(unknown), types=types, by_peak=by_speed),)
 
 
 def _short_of_host(
-    known: Findings, rows: Mapping[str, tuple[ProbeResult, ...]]
+    findings: Findings, rows: Mapping[str, tuple[ProbeResult, ...]]
 ) -> tuple[Warn, ...]:
     """A warning about rungs that fit the card, but not the host memory that the plan names."""
-    has = known.plan.host_memory_bytes
+    has = findings.plan.host_memory_bytes
     needs = {
         row.label: row.host_peak_bytes
-        for found in rows.values()
-        for row in found
+        for of_card in rows.values()
+        for row in of_card
         if row.outcome == "fits" and row.host_peak_bytes is not None
     }
     short = {label: size for label, size in needs.items() if has is not None and size > has}
     return (host_memory_short(short, has, here=False),) if has is not None and short else ()
 
 
-def _simulations(known: Findings) -> Simulations:
+def _simulations(findings: Findings) -> Simulations:
     """Where the simulations came from; one serves all cards."""
-    dates = known.simulated.values()
+    dates = findings.simulated.values()
     cached = [date for date in dates if date is not None]
     return Simulations(len(dates), len(cached), min(cached, default=None))
 
 
-def _machine(known: Findings) -> Machine:
+def _machine(findings: Findings) -> Machine:
     """The predicted device with the libraries installed here; of several cards the largest."""
-    cards, inspection = known.cards, known.inspection
+    cards, inspection = findings.cards, findings.inspection
     versions = inspection.versions if inspection else installed_versions()
     only = cards[0].facts if len(cards) == 1 else None
     return replace(
@@ -130,7 +132,7 @@ def _machine(known: Findings) -> Machine:
         gpu_name=only.name if only else None,
         total_bytes=cards[-1].total_bytes,
         compute_capability=only.compute_capability if only else None,
-        gpus=known.request.most_gpus(),
+        gpus=findings.request.most_gpus(),
     )
 
 
@@ -156,8 +158,8 @@ def _by_speed(card: CardPlan) -> tuple[float, ...]:
 def _by_cost(card: CardPlan) -> tuple[float, ...]:
     """The cheapest million tokens first; then cards without a price or a speed, by speed."""
     costs = [pick.cost_per_million_tokens for pick in _fitting(card)]
-    known = [cost for cost in costs if cost is not None]
-    return min(known, default=math.inf), *_by_speed(card)
+    priced = [cost for cost in costs if cost is not None]
+    return min(priced, default=math.inf), *_by_speed(card)
 
 
 def _by_name(card: CardPlan) -> tuple[str, ...]:
@@ -175,49 +177,51 @@ _PLACES: dict[CardOrder, Callable[[CardPlan], tuple[float, ...] | tuple[str, ...
 
 
 def why_of(
-    known: Findings, card: Card | None, rows: Mapping[str, tuple[ProbeResult, ...]]
+    findings: Findings, card: Card | None, rows: Mapping[str, tuple[ProbeResult, ...]]
 ) -> Why | None:
     """The rung at the micro-batch size of its row; None if not requested or not simulated."""
-    plan, inspection = known.plan, known.inspection
+    plan, inspection = findings.plan, findings.inspection
     if plan.why is None or card is None or inspection is None:
         return None
     row = next((row for row in rows[card.name] if row.label == plan.why), None)
     if row is None or row.measurement is None or row.peak_device_bytes is None:
         return None
-    prediction = next(p for (name, _), p in known.predictions.items() if name == card.name)
+    prediction = next(p for (name, _), p in findings.predictions.items() if name == card.name)
     size = next(s for s in prediction.sizes if s.micro_batch_size == row.micro_batch_size)
     return Why(
         label=row.label,
         micro_batch_size=size.micro_batch_size,
         peak_allocated_bytes=row.measurement.peak_allocated_bytes,
         peak_reserved_bytes=row.measurement.peak_reserved_bytes,
-        context_bytes=known.target(card, row.config).overhead_bytes,
+        context_bytes=findings.target(card, row.config).overhead_bytes,
         peak_device_bytes=row.peak_device_bytes,
         phases=size.phases,
         formula=formula_view(row.config, inspection.parameters, row.measurement, size.phases),
     )
 
 
-def sweep_answer(known: Findings) -> SweepAnswer | None:
+def sweep_answer(findings: Findings) -> SweepAnswer | None:
     """One line for each card and each rung of its ladder; None without a sweep."""
-    sweep = known.plan.sweep
+    sweep = findings.plan.sweep
     if sweep is None:
         return None
     return SweepAnswer(
         key=sweep.key,
         values=sweep.values,
         lines=tuple(
-            _swept(known, sweep, rung, card) for card in known.cards for rung in known.ladder(card)
+            _swept(findings, sweep, rung, card)
+            for card in findings.cards
+            for rung in findings.ladder(card)
         ),
     )
 
 
-def _swept(known: Findings, sweep: Sweep, rung: Rung, card: Card) -> SweepLine:
-    found = known.swept_attempts(card, rung)
-    peaks = tuple(_swept_peak(value, found.get(value)) for value in sweep.values)
-    sizes = {attempt.config.micro_batch_size for attempt in found.values()}
+def _swept(findings: Findings, sweep: Sweep, rung: Rung, card: Card) -> SweepLine:
+    attempts = findings.swept_attempts(card, rung)
+    peaks = tuple(_swept_peak(value, attempts.get(value)) for value in sweep.values)
+    sizes = {attempt.config.micro_batch_size for attempt in attempts.values()}
     size = sizes.pop() if len(sizes) == 1 else None
-    reasons = [a.reason for a in found.values() if a.measurement is None and a.reason]
+    reasons = [a.reason for a in attempts.values() if a.measurement is None and a.reason]
     return SweepLine(
         card=card.name,
         key=rung.config.key(),
@@ -227,7 +231,7 @@ def _swept(known: Findings, sweep: Sweep, rung: Rung, card: Card) -> SweepLine:
         largest_fitting=max(
             (peak.value for peak in peaks if peak.fits and not peak.borderline), default=None
         ),
-        crossed_at=known.crossings.get((card.name, rung.config.key())),
+        crossed_at=findings.crossings.get((card.name, rung.config.key())),
         reason=reasons[0] if reasons else None,
     )
 

@@ -25,7 +25,7 @@ from oomdoctor.system.catalogue import speed_errors
 from oomdoctor.system.store.run_folders import RunFolder
 
 
-def record_snapshot(known: Findings, simulators: Simulators, folder: RunFolder) -> None:
+def record_snapshot(findings: Findings, simulators: Simulators, folder: RunFolder) -> None:
     """Write the snapshot of the rung that the plan asks for, at the micro-batch size of its row.
 
     What cannot be simulated has none; its row says why.
@@ -34,25 +34,25 @@ def record_snapshot(known: Findings, simulators: Simulators, folder: RunFolder) 
         Stopped: told to stop.
         OSError: the file cannot be written.
     """
-    label, (card,) = known.request.snapshot, known.cards
-    rung = next(rung for rung in known.ladder(card) if rung.label == label)
-    row = known.row(card, rung)
+    label, (card,) = findings.request.snapshot, findings.cards
+    rung = next(rung for rung in findings.ladder(card) if rung.label == label)
+    row = findings.row(card, rung)
     size = row.micro_batch_size
     made: Allocations | None = None
-    if size is None or known.inspection is None:
+    if size is None or findings.inspection is None:
         reason = row.reason or "it was not simulated"
     elif is_zero(rung.config):
         reason = "a model of DeepSpeed's buffers gives its peak, and has no order of allocations"
     else:
-        made = _simulated(known.job(Task(rung, (size,), (card,))), simulators)
+        made = _simulated(findings.job(Task(rung, (size,), (card,))), simulators)
         reason = "simulations are not kept here (OOMDOCTOR_CACHE_SIZE is 0)"
     if size is None or made is None:
-        known.warn([warning("not_recorded", kind="snapshot", label=rung.label, reason=reason)])
+        findings.warn([warning("not_recorded", kind="snapshot", label=rung.label, reason=reason)])
         return
     slug = re.sub(r"[^\w.+-]+", "-", rung.label)
     file = folder.path / f"snapshot-{slug}.pickle"
     write_snapshot(made, file)
-    known.files += (RungFile("snapshot", rung.label, size, str(file)),)
+    findings.files += (RungFile("snapshot", rung.label, size, str(file)),)
 
 
 def _simulated(job: ProbeJob, simulators: Simulators) -> Allocations | None:

@@ -55,17 +55,19 @@ class _Search:
         return None if self.reason is not None else self.values.next_try()
 
 
-def solve(known: Findings, key: SolvedKey, simulators: Simulators, on_event: Listener) -> None:
+def solve(findings: Findings, key: SolvedKey, simulators: Simulators, on_event: Listener) -> None:
     """Find the answer for every rung and card, and keep it, also if the search is cut short.
 
     Raises:
         Stopped: told to stop.
     """
     searches = [
-        _search(known, key, card, rung) for card in known.cards for rung in known.ladder(card)
+        _search(findings, key, card, rung)
+        for card in findings.cards
+        for rung in findings.ladder(card)
     ]
     try:
-        _finish(known, simulators, searches, on_event)
+        _finish(findings, simulators, searches, on_event)
     finally:
         chosen = {}
         for search in searches:
@@ -74,11 +76,11 @@ def solve(known: Findings, key: SolvedKey, simulators: Simulators, on_event: Lis
                 search.reason = "the search was interrupted"
             shown = values.largest or values.smallest_miss or values.start
             chosen[search.card.name, search.rung.config.key()] = search.at(shown)
-        lines = tuple(_line(known, search) for search in searches)
-        known.solution, known.chosen = SolveAnswer(key, lines), chosen
+        lines = tuple(_line(findings, search) for search in searches)
+        findings.solution, findings.chosen = SolveAnswer(key, lines), chosen
 
 
-def find_crossings(known: Findings, simulators: Simulators, on_event: Listener) -> None:
+def find_crossings(findings: Findings, simulators: Simulators, on_event: Listener) -> None:
     """Find where the rungs of a sweep stop to fit, as `solve` does, and keep it.
 
     Only where one of the swept values fits and a larger one does not, and for a few rungs and
@@ -87,56 +89,56 @@ def find_crossings(known: Findings, simulators: Simulators, on_event: Listener) 
     Raises:
         Stopped: told to stop.
     """
-    sweep = known.plan.sweep
+    sweep = findings.plan.sweep
     if sweep is None:
         return
     searches = []
-    for card in known.cards:
-        for rung in known.ladder(card):
-            search = _search(known, sweep.key, card, rung)
-            for value, attempt in sorted(known.swept_attempts(card, rung).items()):
+    for card in findings.cards:
+        for rung in findings.ladder(card):
+            search = _search(findings, sweep.key, card, rung)
+            for value, attempt in sorted(findings.swept_attempts(card, rung).items()):
                 if attempt.measurement is not None:
                     _take(search, value, attempt.measurement, fits=attempt.surely_fits)
             if search.values.largest is not None and search.values.smallest_miss is not None:
                 searches.append(search)
     if len(searches) > _MOST_CROSSINGS:
         return
-    _finish(known, simulators, searches, on_event)
+    _finish(findings, simulators, searches, on_event)
     for search in searches:
         if search.reason is None and search.values.largest is not None:
             where = search.card.name, search.rung.config.key()
-            known.crossings[where] = search.values.largest
+            findings.crossings[where] = search.values.largest
 
 
 def _finish(
-    known: Findings, simulators: Simulators, searches: Sequence[_Search], on_event: Listener
+    findings: Findings, simulators: Simulators, searches: Sequence[_Search], on_event: Listener
 ) -> None:
     """Simulate until every search is at its end; one simulation serves all that need a value."""
     done = 0
     while wanted := _wanted(searches):
-        rungs = [found[0].at(value) for value, found in wanted]
+        rungs = [group[0].at(value) for value, group in wanted]
         tasks = [
-            Task(rung, (int(rung.config.micro_batch_size),), tuple(one.card for one in found))
-            for rung, (_, found) in zip(rungs, wanted, strict=True)
+            Task(rung, (int(rung.config.micro_batch_size),), tuple(search.card for search in group))
+            for rung, (_, group) in zip(rungs, wanted, strict=True)
         ]
         shown = [
-            Rung(f"{rung.label} at {_SHOWN[found[0].key].format(value)}", rung.config)
-            for rung, (value, found) in zip(rungs, wanted, strict=True)
+            Rung(f"{rung.label} at {_SHOWN[group[0].key].format(value)}", rung.config)
+            for rung, (value, group) in zip(rungs, wanted, strict=True)
         ]
         total = done + len(wanted)
-        for ended in known.simulate(simulators, tasks, starting(on_event, shown, total)):
+        for ended in findings.simulate(simulators, tasks, starting(on_event, shown, total)):
             done += 1
-            value, found = wanted[ended.number]
-            attempts = [_taken(known, search, value) for search in found][-1]
+            value, group = wanted[ended.number]
+            attempts = [_taken(findings, search, value) for search in group][-1]
             rung = shown[ended.number]
             event = SurveyEvent("predicted", rung, attempts=attempts, index=done, total=total)
             on_event(event)
 
 
-def _search(known: Findings, key: SolvedKey, card: Card, rung: Rung) -> _Search:
-    assert known.inspection is not None
-    hidden = shape_of(known.spec.config).hidden
-    values = values_of(key, known.inspection.max_sequence_length, hidden)
+def _search(findings: Findings, key: SolvedKey, card: Card, rung: Rung) -> _Search:
+    assert findings.inspection is not None
+    hidden = shape_of(findings.spec.config).hidden
+    values = values_of(key, findings.inspection.max_sequence_length, hidden)
     config = rung.config
     start = 1 if key == "micro_batch_size" else getattr(config, key)
     single_step = config.effective_batch_size if key == "micro_batch_size" else None
@@ -147,20 +149,20 @@ def _search(known: Findings, key: SolvedKey, card: Card, rung: Rung) -> _Search:
         LargestValue(values.steps, card.usable_bytes, start, single_step),
         values.limited_by,
     )
-    search.reason = _not_applicable(known, search)
+    search.reason = _not_applicable(findings, search)
     if search.reason is None:
-        skip = too_big(search.at(values.steps[0]), known.contexts[card.name])
+        skip = too_big(search.at(values.steps[0]), findings.contexts[card.name])
         if skip is not None:
             search.reason, search.missed_by_bytes = skip.reason, skip.missed_by_bytes
     return search
 
 
-def _not_applicable(known: Findings, search: _Search) -> str | None:
+def _not_applicable(findings: Findings, search: _Search) -> str | None:
     config = search.at(search.values.start).config
     if search.key == "lora_rank" and config.method == "full":
         return "not applicable: full fine-tuning has no adapters"
-    if search.key == "sequence_length" and known.spec.task in WITHOUT_LENGTH:
-        takes = "sound has" if known.spec.task in ON_SOUND else "images have"
+    if search.key == "sequence_length" and findings.spec.task in WITHOUT_LENGTH:
+        takes = "sound has" if findings.spec.task in ON_SOUND else "images have"
         return f"not applicable: {takes} no sequence length"
     has = search.card.facts.compute_capability if search.card.facts else None
     return cannot_run(config, has)
@@ -173,19 +175,19 @@ def _wanted(searches: Sequence[_Search]) -> list[tuple[int, list[_Search]]]:
         value = search.next_try()
         if value is not None:
             grouped.setdefault((search.rung.config.key(), value), []).append(search)
-    return [(value, found) for (_, value), found in grouped.items()]
+    return [(value, together) for (_, value), together in grouped.items()]
 
 
-def _taken(known: Findings, search: _Search, value: int) -> tuple[Attempt, ...]:
+def _taken(findings: Findings, search: _Search, value: int) -> tuple[Attempt, ...]:
     """Give a search what was found at a value; returns the attempt if there is one."""
-    row = _row(known, search, value)
+    row = _row(findings, search, value)
     measured = row.measurement
     if measured is None:
         search.reason = row.reason or "the simulation failed without a reason"
         search.missed_by_bytes = row.missed_by_bytes
     else:
         _take(search, value, measured, fits=row.surely_fits)
-    return known.attempts.get((search.card.name, search.at(value).config.key()), ())
+    return findings.attempts.get((search.card.name, search.at(value).config.key()), ())
 
 
 def _take(search: _Search, value: int, measured: Measurement, *, fits: bool) -> None:
@@ -198,14 +200,14 @@ def _take(search: _Search, value: int, measured: Measurement, *, fits: bool) -> 
     search.values.take(value, Tried(fits, measured.least_bytes(), staying, gradients))
 
 
-def _row(known: Findings, search: _Search, value: int) -> ProbeResult:
-    return known.row(search.card, search.at(value))
+def _row(findings: Findings, search: _Search, value: int) -> ProbeResult:
+    return findings.row(search.card, search.at(value))
 
 
-def _line(known: Findings, search: _Search) -> SolveLine:
+def _line(findings: Findings, search: _Search) -> SolveLine:
     largest, miss = search.values.largest, search.values.smallest_miss
-    best = _row(known, search, largest) if largest is not None else None
-    missed = _row(known, search, miss) if miss is not None else None
+    best = _row(findings, search, largest) if largest is not None else None
+    missed = _row(findings, search, miss) if miss is not None else None
     config = best.config if best is not None else None
     return SolveLine(
         card=search.card.name,
@@ -221,6 +223,6 @@ def _line(known: Findings, search: _Search) -> SolveLine:
         next_missed_by_bytes=missed.missed_by_bytes if missed else search.missed_by_bytes,
         limited_by=(search.reason or search.limited_by) if best and miss is None else None,
         reason=search.reason,
-        rung=rung_text(config, known.request) if config is not None else None,
+        rung=rung_text(config, findings.request) if config is not None else None,
         next_borderline=missed is not None and missed.borderline,
     )

@@ -36,7 +36,7 @@ class Checker:
     stop: Callable[[], bool]
 
 
-def verify(known: Findings, checker: Checker) -> None:
+def verify(findings: Findings, checker: Checker) -> None:
     """Check the rungs that matter; their rows are then those of the check.
 
     A check may change what is best, which is then checked too.
@@ -45,31 +45,31 @@ def verify(known: Findings, checker: Checker) -> None:
         Stopped: told to stop; what is known stays.
         OomDoctorError: no worker can be started (exit 5).
     """
-    (card,) = known.cards
+    (card,) = findings.cards
     done: set[str] = set()
     failed: dict[str, str] = {}
-    while rungs := [rung for rung in _that_matter(known, card) if rung.config.key() not in done]:
+    while rungs := [rung for rung in _that_matter(findings, card) if rung.config.key() not in done]:
         rung = rungs[0]
-        row = known.row(card, rung)
-        attempts = _attempts(known, card, checker, rung, (len(done) + 1, len(rungs) - 1))
+        row = findings.row(card, rung)
+        attempts = _attempts(findings, card, checker, rung, (len(done) + 1, len(rungs) - 1))
         done.add(rung.config.key())
         if attempts[-1].outcome in ("fits", "oom"):
-            checked = _checked(row, rung, attempts, known, card)
-            known.checked[card.name, rung.config.key()] = checked
+            checked = _checked(row, rung, attempts, findings, card)
+            findings.checked[card.name, rung.config.key()] = checked
         else:
             failed[rung.label] = attempts[-1].reason or attempts[-1].outcome
     if failed:
         named = [f"{label} ({reason})" for label, reason in failed.items()]
-        known.warn([warning("not_checked", failed="; ".join(named))])
+        findings.warn([warning("not_checked", failed="; ".join(named))])
 
 
-def _that_matter(known: Findings, card: Card) -> list[Rung]:
-    rows = known.rows(card)
-    picks = rank(rows, known.request.rank_by).picks
+def _that_matter(findings: Findings, card: Card) -> list[Rung]:
+    rows = findings.rows(card)
+    picks = rank(rows, findings.request.rank_by).picks
     best = (picks.full, picks.lora, picks.qlora)
     return [
         rung
-        for rung, row in zip(known.ladder(card), rows, strict=True)
+        for rung, row in zip(findings.ladder(card), rows, strict=True)
         if row.evidence == "predicted"  # the engines of several GPUs have run there already
         and row.peak_device_bytes is not None
         and row.micro_batch_size is not None
@@ -78,16 +78,16 @@ def _that_matter(known: Findings, card: Card) -> list[Rung]:
 
 
 def _attempts(
-    known: Findings, card: Card, checker: Checker, rung: Rung, place: tuple[int, int]
+    findings: Findings, card: Card, checker: Checker, rung: Rung, place: tuple[int, int]
 ) -> list[Attempt]:
     """Try the size of the row; if it runs out of memory, smaller ones until one fits.
 
     `place` is its number among those that are checked, and how many more there are so far.
     """
-    row = known.row(card, rung)
+    row = findings.row(card, rung)
     attempts = []
     index, left = place
-    for size in _sizes(row, rung, known):
+    for size in _sizes(row, rung, findings):
         event = SurveyEvent("trying", rung, size, index=index, total=index + left, left=left)
         checker.on_event(event)
 
@@ -96,13 +96,13 @@ def _attempts(
 
         folder = checker.folder.job_folder(f"check-{row.label}", size)
         sized = Rung(row.label, rung.config.with_micro_batch(size))
-        job = known.measuring_job(card, sized, card.usable_bytes)
+        job = findings.measuring_job(card, sized, card.usable_bytes)
         attempt, _ = launch(
             checker.host,
             job,
             folder,
             usable_bytes=card.usable_bytes,
-            deadline_s=known.request.rung_limit_s,
+            deadline_s=findings.request.rung_limit_s,
             on_phase=on_phase,
             stop=checker.stop,
         )
@@ -114,10 +114,10 @@ def _attempts(
     return attempts
 
 
-def _sizes(row: ProbeResult, rung: Rung, known: Findings) -> list[int]:
+def _sizes(row: ProbeResult, rung: Rung, findings: Findings) -> list[int]:
     first = row.micro_batch_size
     assert first is not None
-    fixed = isinstance(rung.config.micro_batch_size, int) or known.request.micro_batch_size
+    fixed = isinstance(rung.config.micro_batch_size, int) or findings.request.micro_batch_size
     if fixed or row.outcome != "fits":
         return [first]
     smaller = [size for size in divisors(rung.config.rank_batch_size()) if size < first]
@@ -125,25 +125,29 @@ def _sizes(row: ProbeResult, rung: Rung, known: Findings) -> list[int]:
 
 
 def _checked(
-    row: ProbeResult, rung: Rung, attempts: list[Attempt], known: Findings, card: Card
+    row: ProbeResult, rung: Rung, attempts: list[Attempt], findings: Findings, card: Card
 ) -> ProbeResult:
     """The row of the check, with the prediction beside it and the estimate of its speed."""
     predicted = {
         attempt.config.micro_batch_size: attempt.measurement
-        for attempt in known.attempts[card.name, rung.config.key()]
+        for attempt in findings.attempts[card.name, rung.config.key()]
     }
     timed = tuple(with_times(attempt, predicted) for attempt in attempts)
     alone = Rung(rung.label, attempts[-1].config)  # the sizes were chosen by the plan
-    checked = conclude(alone, timed, None, known.contexts[card.name], known.request, "emulated")
-    tried = {one.micro_batch_size for one in checked.tries}
-    others = [one for one in row.tries if one.micro_batch_size not in tried]
+    checked = conclude(
+        alone, timed, None, findings.contexts[card.name], findings.request, "emulated"
+    )
+    tried = {attempt.micro_batch_size for attempt in checked.tries}
+    others = [attempt for attempt in row.tries if attempt.micro_batch_size not in tried]
     largest = checked.max_micro_batch_size
     as_chosen = row.outcome == "fits" and attempts[0].outcome == "fits"
     return replace(
         checked,
         key=row.key,
         predicted=PredictedPeak.of(predicted.get(checked.micro_batch_size or 0)),
-        tries=tuple(sorted((*checked.tries, *others), key=lambda one: one.micro_batch_size)),
+        tries=tuple(
+            sorted((*checked.tries, *others), key=lambda attempt: attempt.micro_batch_size)
+        ),
         max_micro_batch_size=row.max_micro_batch_size if as_chosen else largest,
         calibrated_by=row.calibrated_by if checked.tokens_per_s is not None else None,
         notes=(*_differs(row, checked, attempts), *checked.notes),

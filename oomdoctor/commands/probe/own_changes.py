@@ -53,16 +53,16 @@ def try_changes(state: SurveyState, jobs: SurveyJobs, knowledge: Knowledge | Non
         simulation = _simulation(state, jobs, knowledge, predicted)
     changes, ruled_out = _promising(state, training, row, simulation)
     tried: list[Tried] = []
-    for one in changes:
+    for candidate in changes:
         if jobs.ending.is_over() or _is_enough(row, tried):
             break
-        changed = yours.changed_rung(one)
+        changed = yours.changed_rung(candidate)
         state.add_change(changed, predicted)
         with suppress(Stopped):
             walk(state, jobs, None)
         result = state.row(changed)
-        if _was_tried(one, row, result):
-            tried.append((one, result))
+        if _was_tried(candidate, row, result):
+            tried.append((candidate, result))
             state.yours = _answer(training, row, tried, None)
     if not jobs.ending.is_over():
         state.yours = _answer(training, row, tried, ruled_out)
@@ -79,9 +79,9 @@ def _simulation(
         sizes = {rung.config.key(): sizes for rung, sizes in rungs}
         asked = [rung for rung, _ in rungs]
         learned = knowledge.learned
-        found = predict_rungs(state, asked, learned, sizes, on_event=jobs.on_event, stop=is_over)
-        predicted.update(found.rungs)
-        yield from found.attempts.values()
+        ladder = predict_rungs(state, asked, learned, sizes, on_event=jobs.on_event, stop=is_over)
+        predicted.update(ladder.rungs)
+        yield from ladder.attempts.values()
 
     return Simulation(state.context, state.request, run, is_over=is_over)
 
@@ -110,18 +110,25 @@ def _promising(
         if simulation is None:
             return changes, None
         if row.outcome == "unsupported":
-            return [one for one, found in simulation.rows(changes) if found.surely_fits], None
+            return [
+                changed for changed, result in simulation.rows(changes) if result.surely_fits
+            ], None
         own = state.context.predictions[row.key].rates.get(row.micro_batch_size or 0)
         if own is None:  # no speeds are estimated for this device
-            fitting = [one for one, found in simulation.rows(changes) if found.surely_fits]
+            fitting = [
+                changed for changed, result in simulation.rows(changes) if result.surely_fits
+            ]
             return fitting, None
         better, tried = yours.simulate_faster(changes, simulation.rows, own)
-        return [one for one, _ in better], (tried, "no single change is faster")
+        return [changed for changed, _ in better], (tried, "no single change is faster")
     if simulation is None:
         return tuple(sets_in_order(row.config, *yours.offered(training, row.config, targets))), None
     answer = yours.search_yours(training, row, simulation, targets)
-    words = tuple(one.words for one, _ in answer.judged)
-    return [one for one, _ in answer.fitting], (words, _why_none(state, row, answer, simulation))
+    words = tuple(changed.words for changed, _ in answer.judged)
+    return [changed for changed, _ in answer.fitting], (
+        words,
+        _why_none(state, row, answer, simulation),
+    )
 
 
 def _why_none(state: SurveyState, row: ProbeResult, answer: Answer, simulation: Simulation) -> str:
@@ -136,9 +143,9 @@ def _why_none(state: SurveyState, row: ProbeResult, answer: Answer, simulation: 
     return yours.too_large(row, answer, simulation, card_for)
 
 
-def _was_tried(one: ChangeSet, row: ProbeResult, result: ProbeResult) -> bool:
+def _was_tried(changed: ChangeSet, row: ProbeResult, result: ProbeResult) -> bool:
     """Whether the change ran; a search over micro-batch sizes begins with the try of the rung."""
-    own = row.micro_batch_size if one.config.rung_key() == row.config.rung_key() else None
+    own = row.micro_batch_size if changed.config.rung_key() == row.config.rung_key() else None
     return any(each.micro_batch_size != own for each in result.tries)
 
 
@@ -165,11 +172,11 @@ def _answer(
     ruled_out: tuple[tuple[str, ...], str] | None,
 ) -> YourRung:
     """The answer from what was measured; `ruled_out` says why nothing was."""
-    words = tuple(one.words for one, result in tried if result.outcome != "unsupported")
-    found = [pair for pair in tried if _helps(row, pair[1])]
+    words = tuple(changed.words for changed, result in tried if result.outcome != "unsupported")
+    helpful = [pair for pair in tried if _helps(row, pair[1])]
     if row.outcome == "fits":
-        found = yours.fastest_first(found)
-    changes = yours.shown(training, row, found)
+        helpful = yours.fastest_first(helpful)
+    changes = yours.shown(training, row, helpful)
     aim: Aim = "faster" if row.outcome == "fits" else "fits"
     if row.outcome == "unsupported" and not changes:
         return YourRung(row.key, YOURS, None, (), words, None)

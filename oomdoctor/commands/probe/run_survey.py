@@ -116,13 +116,13 @@ def _held(
 
 
 def _setup(request: SurveyRequest, folder: RunFolder) -> SurveySetup:
-    chosen, found = _device(request)
+    chosen, warns = _device(request)
     spec, notes = hub.resolve_with_notes(request.model)
     if request.weights == "pretrained":
         startup_errors.check_weights(spec)
-    found += quoted("model_source", notes)
-    found += assemble.warnings_of(request)
-    return SurveySetup(request, spec, chosen, folder, tuple(found))
+    warns += quoted("model_source", notes)
+    warns += assemble.warnings_of(request)
+    return SurveySetup(request, spec, chosen, folder, tuple(warns))
 
 
 def _device(request: SurveyRequest) -> tuple[Device, list[Warn]]:
@@ -231,6 +231,6 @@ def take_finished(state: SurveyState, on_event: Listener) -> None:
             state.keep(replace(attempt, outcome=outcome, reason=reason))
         else:
             state.keep(attempt)
-    taken = sum(len(found) for found in state.attempts.values())
+    taken = sum(len(attempts) for attempts in state.attempts.values())
     if taken:
         note(f"{taken} finished tries reused")

@@ -55,11 +55,13 @@ def walk(state: SurveyState, jobs: SurveyJobs, knowledge: Knowledge | None) -> N
         attempt = _try(state, jobs, step)
         state.keep(attempt)
         if knowledge is not None:
-            known = state.context.predictions
+            predicted = state.context.predictions
             trusted = may_teach(attempt, state.context)
-            state.correct_predictions(knowledge.learn(step.rung, attempt, known, trusted=trusted))
+            state.correct_predictions(
+                knowledge.learn(step.rung, attempt, predicted, trusted=trusted)
+            )
         _tell(state, jobs, "tried", step.rung, step.micro_batch_size, attempt=attempt)
-        told = any(one.code == MEMORY_NOT_FREE for one in state.warnings)
+        told = any(warn.code == MEMORY_NOT_FREE for warn in state.warnings)
         if not told and state.request.emulate is None:
             state.warn(device.not_given_back(state.setup.device))
 
@@ -93,7 +95,7 @@ def _tell(
 ) -> None:
     rungs = state.all_rungs()
     index, total = 1 + rungs.index(rung), len(rungs)
-    left = sum(one is not rung for one in state.standing().still_to_try())
+    left = sum(other is not rung for other in state.standing().still_to_try())
     jobs.on_event(SurveyEvent(kind, rung, size, phase, attempt, index, total, message, left=left))
 
 
@@ -133,7 +135,7 @@ def _size_to_record(row: ProbeResult) -> int | None:
     """The micro-batch size of the row; if none fits, the smallest that ran out of memory."""
     if row.outcome == "fits":
         return row.micro_batch_size
-    failed = [one.micro_batch_size for one in row.tries if one.outcome == "oom"]
+    failed = [tried.micro_batch_size for tried in row.tries if tried.outcome == "oom"]
     return min(failed, default=None)
 
 

@@ -82,14 +82,14 @@ def snapshot_name(rank: int, device: int) -> str:
 
 def _timelines(case: Path, seen: Seen) -> tuple[str, ...]:
     """The line that draws the first snapshot; none without one."""
-    found = [
+    paths = [
         case / snapshot_name(process.rank, failed["device"])
         for process in seen.processes
         for failed in failures(process)
         if failed["snapshot"] and (seen.folder / failed["snapshot"]).exists()
     ]
-    words = ["oomdoctor", "snapshot", *map(str, found[:1]), "--html", "timeline.html"]
-    return (shlex.join(words),) if found else ()
+    words = ["oomdoctor", "snapshot", *map(str, paths[:1]), "--html", "timeline.html"]
+    return (shlex.join(words),) if paths else ()
 
 
 def _take_files(process: Process, folder: Path, case: Path, secrets: Secrets) -> None:
@@ -112,11 +112,11 @@ def _take_files(process: Process, folder: Path, case: Path, secrets: Secrets) ->
 
 
 def _environment(processes: Sequence[Process], secrets: Secrets) -> str:
-    found = {
+    document = {
         "variables": case_variables(),
-        "versions": next((one.record.get("versions") for one in processes), None),
+        "versions": next((process.record.get("versions") for process in processes), None),
     }
-    return json.dumps(secrets.out_of_document(found), indent=2)
+    return json.dumps(secrets.out_of_document(document), indent=2)
 
 
 def _write(path: Path, text: str) -> None:
@@ -146,9 +146,9 @@ class Secrets:
         if isinstance(document, Mapping):
             return {key: self.out_of_document(value) for key, value in document.items()}
         if isinstance(document, list):
-            if document and all(isinstance(one, str) for one in document):
+            if document and all(isinstance(item, str) for item in document):
                 document = list(without_secrets(document))
-            return [self.out_of_document(one) for one in document]
+            return [self.out_of_document(item) for item in document]
         return document
 
     def blot_out(self, path: Path) -> None:
@@ -170,13 +170,13 @@ class Secrets:
 
 def known_secrets(command: Sequence[str] = ()) -> Secrets:
     """The secrets of this environment, and those that a command names."""
-    found: set[str] = set()
+    words: set[str] = set()
     of_variables = (value for name, value in all_variables().items() if is_secret(name, value))
     for value in (*of_variables, *_of_files(), *_of_command(command)):
         parts = [value, *(line for line in value.splitlines() if len(line) >= 16)]  # a private key
-        found |= {part.strip() for part in parts}
-    plain = {one for one in found if len(one) >= _LEAST and not _PLAIN.fullmatch(one)}
-    spelled = {json.dumps(one)[1:-1] for one in plain} | {quote(one, safe="") for one in plain}
+        words |= {part.strip() for part in parts}
+    plain = {word for word in words if len(word) >= _LEAST and not _PLAIN.fullmatch(word)}
+    spelled = {json.dumps(word)[1:-1] for word in plain} | {quote(word, safe="") for word in plain}
     return Secrets(tuple(sorted(plain | spelled, key=len, reverse=True)))
 
 

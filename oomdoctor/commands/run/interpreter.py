@@ -23,9 +23,9 @@ def found_command(word: str, path: str | None = None) -> Path:
     Raises:
         OomDoctorError: there is no such program, or it cannot be run (exit 2).
     """
-    found = shutil.which(word, path=path)
-    if found is not None:
-        return Path(found)
+    program = shutil.which(word, path=path)
+    if program is not None:
+        return Path(program)
     if word.endswith(".py") and Path(word).is_file():
         raise usage_error(
             "command_not_found",
@@ -90,10 +90,10 @@ def chosen_python(given: str | None, command: tuple[str, ...]) -> Path:
         OomDoctorError: it cannot be found (exit 2 or 5).
     """
     if given is not None:
-        found = shutil.which(os.path.expanduser(given))  # noqa: PTH111 - a word, not only a path
-        if found is None:
+        program = shutil.which(os.path.expanduser(given))  # noqa: PTH111 - a word, not only a path
+        if program is None:
             raise usage_error("bad_option", f"--python: there is no program {given!r}")
-        return Path(found).absolute()
+        return Path(program).absolute()
     python = python_of(command)
     if python is None:
         raise machine_error(

@@ -84,9 +84,9 @@ def phase_of_peak(peak: dict[str, Any]) -> ReadPhase:
 
 def _by_stack(frames: list[dict[str, Any]]) -> ReadPhase:
     outermost_first = tuple(
-        Frame(one["filename"], one["line"], one["name"], None)
-        for one in reversed(frames)
-        if one["filename"].endswith(".py") and not is_ours(one["filename"])
+        Frame(frame["filename"], frame["line"], frame["name"], None)
+        for frame in reversed(frames)
+        if frame["filename"].endswith(".py") and not is_ours(frame["filename"])
     )
     return phase_of(outermost_first)[0]
 
@@ -117,8 +117,8 @@ def unknown_branches(reads: list[dict[str, Any]]) -> tuple[UnknownBranch, ...]:
         if not is_data and may_decide(read["inner_file"], read["inner_line"]):
             place = (shown_file(read["file"]), read["line"])
             counts[place] = counts.get(place, 0) + read["count"]
-    found = sorted(counts.items(), key=lambda item: -item[1])
-    return tuple(UnknownBranch(file, line, count) for (file, line), count in found)
+    most_first = sorted(counts.items(), key=lambda item: -item[1])
+    return tuple(UnknownBranch(file, line, count) for (file, line), count in most_first)
 
 
 def only_saves(file: str) -> bool:
@@ -191,17 +191,19 @@ def code_at(file: str, line: int) -> ast.AST | None:
     tree = tree_of(file)
     if tree is None:
         return None
-    found: ast.stmt | None = None
+    innermost: ast.stmt | None = None
     for node in ast.walk(tree):
-        if not isinstance(node, ast.stmt) or (found is not None and node.lineno < found.lineno):
+        if not isinstance(node, ast.stmt) or (
+            innermost is not None and node.lineno < innermost.lineno
+        ):
             continue
         if node.lineno <= line <= (node.end_lineno or node.lineno):
-            found = node
-    if isinstance(found, ast.For):
-        return found.iter
-    if isinstance(found, ast.With | ast.FunctionDef | ast.ClassDef | ast.Try):
+            innermost = node
+    if isinstance(innermost, ast.For):
+        return innermost.iter
+    if isinstance(innermost, ast.With | ast.FunctionDef | ast.ClassDef | ast.Try):
         return None
-    return found
+    return innermost
 
 
 @cache
@@ -215,7 +217,7 @@ def tree_of(file: str) -> ast.Module | None:
 
 def not_reached(record: dict[str, Any]) -> tuple[Place, ...]:
     """The calls that come after the stop of a process, the nearest first; none if it ran on."""
-    found: dict[str, Place] = {}
+    by_name: dict[str, Place] = {}
     for frame in record.get("stopped_in", ()):
         file, line = frame["filename"], int(frame["line"] or 0)
         if not is_own(file, record["library_folders"], record.get("script")):
@@ -229,8 +231,8 @@ def not_reached(record: dict[str, Any]) -> tuple[Place, ...]:
             if name in _SWITCHES:
                 continue
             if name in evaluating or meaning(Frame(file, call.lineno, name, None)) in _LATER:
-                found.setdefault(name, Place(shown_file(file), call.lineno, name))
-    return tuple(found.values())[:_MOST_LATER]
+                by_name.setdefault(name, Place(shown_file(file), call.lineno, name))
+    return tuple(by_name.values())[:_MOST_LATER]
 
 
 def _calls_after(tree: ast.Module, line: int, *, again: bool) -> Iterator[ast.Call]:

@@ -24,10 +24,10 @@ def gpus_here(command: Sequence[str]) -> tuple[Gpu, ...]:
     Raises:
         OomDoctorError: there is none (exit 5).
     """
-    found = list_gpus()
-    if not found and not may_have_gpu() and not _ANOTHER_DRIVER.exists():
+    gpus = list_gpus()
+    if not gpus and not may_have_gpu() and not _ANOTHER_DRIVER.exists():
         raise _none_here(command)
-    return found
+    return gpus
 
 
 def _none_here(command: Sequence[str]) -> OomDoctorError:
@@ -45,7 +45,9 @@ def device_of(processes: Sequence[Process], here: Sequence[Gpu]) -> RunDevice | 
 
     `usable_bytes` is that of the fullest one. None if nothing is known.
     """
-    used = [(one.record, device) for one in processes for device in one.record["devices"]]
+    used = [
+        (process.record, device) for process in processes for device in process.record["devices"]
+    ]
     if used:
         named = {d.get("uuid") or (r["pid"], d["device"]) for r, d in used}
         smallest = min((d for _, d in used), key=lambda d: usable_bytes(d) or 0)
@@ -77,16 +79,16 @@ def machine_of(processes: Sequence[Process], gpus: Sequence[Gpu]) -> Machine | N
 
     `gpus` is what the driver said at that moment. None if it said nothing.
     """
-    records = [one.record for one in processes]
+    records = [process.record for process in processes]
     uuids = [d.get("uuid") for r in records if r["ooms"] for d in r["devices"]]
     chosen = next((gpu for gpu in gpus if gpu.uuid in uuids), gpus[0] if gpus else None)
     if chosen is None:
         return None
     versions = next((record.get("versions") for record in records), None)
-    found = describe(Device("cuda", chosen), versions or {})
+    machine = describe(Device("cuda", chosen), versions or {})
     ours = {record["pid"] for record in records}
-    others = tuple(one for one in chosen.processes if one.pid not in ours)
-    return replace(found, other_processes=others)
+    others = tuple(process for process in chosen.processes if process.pid not in ours)
+    return replace(machine, other_processes=others)
 
 
 def usable_bytes(device: dict[str, int]) -> int | None:

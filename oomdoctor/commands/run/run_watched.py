@@ -206,17 +206,17 @@ def cured(report: Report, again: Callable[[Remedy, Settings], Report]) -> Report
     """
     if not report.diagnoses or not any(rank.went_past for rank in report.ranks):
         return report
-    found: list[Remedy] = []
+    remedies: list[Remedy] = []
     first, tried = report.diagnoses[0], 0
     for remedy in first.remedies:
         settings = settings_of(remedy)
-        done = tried == _MOST_CURES or any(one.confirmed == "run" for one in found)
+        done = tried == _MOST_CURES or any(cure.confirmed == "run" for cure in remedies)
         if settings and not done:
             tried += 1
             remedy = _after(report, remedy, again(remedy, settings))
-        found.append(remedy)
-    found.sort(key=lambda one: _ORDER.index(one.confirmed) if one.enough else len(_ORDER))
-    told = replace(first, remedies=tuple(found))
+        remedies.append(remedy)
+    remedies.sort(key=lambda cure: _ORDER.index(cure.confirmed) if cure.enough else len(_ORDER))
+    told = replace(first, remedies=tuple(remedies))
     return replace(report, diagnoses=(told, *report.diagnoses[1:]))
 
 
@@ -226,7 +226,9 @@ def settings_of(remedy: Remedy) -> Settings:
         call = ast.parse(remedy.lines.get("transformers", ""), mode="eval").body
         if not isinstance(call, ast.Call) or ast.unparse(call.func) != "TrainingArguments":
             return {}
-        return {one.arg: ast.literal_eval(one.value) for one in call.keywords if one.arg}
+        return {
+            keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords if keyword.arg
+        }
     except (SyntaxError, ValueError):
         return {}
 

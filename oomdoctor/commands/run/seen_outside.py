@@ -63,7 +63,9 @@ def was_killed(ended: Ended, processes: Sequence[Process]) -> bool:
 
     A process that is killed leaves no last record.
     """
-    killed = any(not one.record["ended"] and not one.record["exception"] for one in processes)
+    killed = any(
+        not process.record["ended"] and not process.record["exception"] for process in processes
+    )
     return _by_signal(ended, signal.SIGKILL) or killed
 
 
@@ -75,8 +77,8 @@ def notes_from_outside(ended: Ended, host: HostMemory | None) -> list[str]:
     if job and asked:
         at_limit = end.isdigit() and time.time() >= int(end) - _BEFORE_LIMIT_S
         why = "at its time limit" if at_limit else "before its time limit"
-        known = why if end.isdigit() else "or somebody else did"
-        notes.append(f"Slurm ended job {job} {known}: the command got SIGTERM")
+        reason = why if end.isdigit() else "or somebody else did"
+        notes.append(f"Slurm ended job {job} {reason}: the command got SIGTERM")
     if _by_signal(ended, signal.SIGKILL) and host is not None and not host.kernel_kills:
         notes.append(
             "signal 9 ended the command, but the kernel counted no kill for lack of memory "
@@ -160,10 +162,10 @@ class Seen:
 def shared_memory() -> tuple[int | None, int | None]:
     """The size of /dev/shm and what is free of it, in bytes; None where there is none."""
     try:
-        found = os.statvfs(_SHM)
+        volume = os.statvfs(_SHM)
     except OSError:
         return None, None
-    return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+    return volume.f_blocks * volume.f_frsize, volume.f_bavail * volume.f_frsize
 
 
 @contextmanager

@@ -34,10 +34,10 @@ def unknown_sizes(request: WatchRequest, processes: Sequence[Process]) -> Unknow
             if read["open"]:
                 opened.add(key)
     chosen = request.assumed == MOST
-    found = sorted(counts.items(), key=lambda item: (not item[0][3], -item[1]))
+    most_first = sorted(counts.items(), key=lambda item: (not item[0][3], -item[1]))
     sizes = tuple(
         UnknownSize(*key, count=count, bounded=key not in opened if chosen else None)
-        for key, count in found
+        for key, count in most_first
     )
     ended = (last_words(process) for process in processes)
     failed = next((words for words in ended if words is not None), None)
@@ -74,10 +74,10 @@ def again_line(first: Report) -> str:
     """What is shown before the command runs again."""
     assert first.unknown_sizes is not None
     sizes = first.unknown_sizes.sizes
-    one = next((each for each in sizes if each.file), sizes[0])
+    size = next((each for each in sizes if each.file), sizes[0])
     return (
-        f"oomdoctor: {one.file}:{one.line} depends on values that no kernel computed; running the "
-        "command again with the most that they can select"
+        f"oomdoctor: {size.file}:{size.line} depends on values that no kernel computed; running "
+        "the command again with the most that they can select"
     )
 
 
@@ -86,8 +86,8 @@ def with_both_ends(request: WatchRequest, first: Report, again: Report) -> Repor
 
     `first` took unknown values for zeros, `again` for the most that the shapes allow.
     """
-    known = first.unknown_sizes
-    assert known is not None and request.gpus is not None
+    before = first.unknown_sizes
+    assert before is not None and request.gpus is not None
     elapsed_s = round(first.elapsed_s + again.elapsed_s, 3)
     lower, upper = map(_peak, (first, again))
     if upper is None:
@@ -103,33 +103,33 @@ def with_both_ends(request: WatchRequest, first: Report, again: Report) -> Repor
             smallest_gpu=None,
             larger_batch=None,
             next_commands=(half,),
-            unknown_sizes=replace(known, lower_bytes=lower, failed=_why(again)),
+            unknown_sizes=replace(before, lower_bytes=lower, failed=_why(again)),
         )
     same = _peaks(first) == _peaks(again)
-    found = again.unknown_sizes or known
+    both_known = again.unknown_sizes or before
     # An integer that was as unknown in both runs was not tried by either.
-    sizes = tuple(s for s in found.sizes if s.allocates or not same or s.bounded is False)
-    if not sizes and not _allocates(known):
+    sizes = tuple(s for s in both_known.sizes if s.allocates or not same or s.bounded is False)
+    if not sizes and not _allocates(before):
         return replace(first, elapsed_s=elapsed_s, unknown_sizes=None)  # numbers that were counted
     worse = again
     if lower is not None and (ran_out(first.ranks), lower) > (ran_out(again.ranks), upper):
         worse = first
     both = replace(
-        found,
+        both_known,
         sizes=sizes,
         assumed=MOST if worse is again else _ZEROS,
         lower_bytes=None if lower is None else min(lower, upper),
         upper_bytes=max(lower or 0, upper),
         failed=_why(first) if lower is None else None,
     )
-    if any(one.bounded is False for one in both.sizes):
+    if any(size.bounded is False for size in both.sizes):
         worse = replace(worse, smallest_gpu=None, larger_batch=None)
         worse = replace(worse, next_commands=()) if worse.status == "ok" else worse
     return replace(worse, started_at=first.started_at, elapsed_s=elapsed_s, unknown_sizes=both)
 
 
 def _allocates(sizes: UnknownSizes) -> bool:
-    return any(one.allocates for one in sizes.sizes)
+    return any(size.allocates for size in sizes.sizes)
 
 
 def _peaks(report: Report) -> list[tuple[int, int]]:

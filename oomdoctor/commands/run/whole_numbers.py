@@ -91,8 +91,8 @@ class _Code:
 
     def places_of(self, nodes: set[ast.AST]) -> list[_Place]:
         """The places that pieces of code are in."""
-        found = [(place, ast.walk(part)) for place in self._places for part in _heads(place[0])]
-        return [place for place, parts in found if any(part in nodes for part in parts)]
+        parts_of = [(place, ast.walk(part)) for place in self._places for part in _heads(place[0])]
+        return [place for place, parts in parts_of if any(part in nodes for part in parts)]
 
     def _read(self, node: ast.AST, scope: _Scope, file: str) -> None:
         self.scopes[node] = scope
@@ -205,10 +205,10 @@ class _Flow:
         named: set[_Name] = {(None, name)} if name else set()
         if isinstance(node, ast.Name | ast.Attribute):
             named.update(self._names(node, scope))
-        found = {kind for each in named for kind in (False, True) if (each, kind) in self._reached}
+        kinds = {kind for each in named for kind in (False, True) if (each, kind) in self._reached}
         for child in ast.iter_child_nodes(node):
-            found |= self._kinds(child, scope)
-        return {True} if found and isinstance(node, ast.Compare) else found
+            kinds |= self._kinds(child, scope)
+        return {True} if kinds and isinstance(node, ast.Compare) else kinds
 
     def _names(self, target: ast.AST, scope: _Scope) -> Iterator[_Name]:
         """The names in a target: variables, attributes, and what an element is an element of."""
@@ -240,12 +240,12 @@ def _arguments(
             yield names[place], value
         elif args.vararg is not None:
             yield args.vararg.arg, value
-    known = {*names, *(each.arg for each in args.kwonlyargs)}
+    accepted = {*names, *(each.arg for each in args.kwonlyargs)}
     for keyword in call.keywords:
-        if keyword.arg in known:
+        if keyword.arg in accepted:
             yield str(keyword.arg), keyword.value
         elif keyword.arg is None:
-            yield from ((name, keyword.value) for name in (*known, *rest))
+            yield from ((name, keyword.value) for name in (*accepted, *rest))
         elif args.kwarg is not None:
             yield args.kwarg.arg, keyword.value
 

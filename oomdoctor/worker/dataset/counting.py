@@ -163,17 +163,17 @@ def _characters(value: object) -> int:
 
 
 def _count_batch(batch: list[Row], request: LengthsRequest, counter: Counter, tally: Tally) -> None:
-    found: list[tuple[int, RowText]] = []
+    texts: list[tuple[int, RowText]] = []
     for row in batch:
         try:
             if row.fault is not None:
                 raise NoTextError(row.fault)
-            found.append((row.number, text_of(row.value, request.text_field, counter.template)))
+            texts.append((row.number, text_of(row.value, request.text_field, counter.template)))
         except NoTextError as error:
             tally.add_unread(row.number, str(error))
     counted: list[tuple[int, int, str]] = []
     for special in (True, False):
-        alike = [(number, text) for number, text in found if text.special is special]
+        alike = [(number, text) for number, text in texts if text.special is special]
         if alike:
             lengths = counter.count([text.text for _, text in alike], special)
             counted += [

@@ -56,9 +56,9 @@ def open_rows(path: Path) -> Iterator[tuple[Rows, Callable[[], float]]]:
         yield _parquet(path)
         return
     if kind not in _READERS:
-        known = ", ".join(f".{name}" for name in (*_READERS, "parquet"))
+        types = ", ".join(f".{name}" for name in (*_READERS, "parquet"))
         raise DataFileError(
-            f"{path} has an unknown type; use {known}, optionally with .gz after them"
+            f"{path} has an unknown type; use {types}, optionally with .gz after them"
         )
     try:
         raw = path.open("rb")

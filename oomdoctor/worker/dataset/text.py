@@ -44,12 +44,12 @@ def text_of(value: object, field: str | None, template: Template | None) -> RowT
     Raises:
         NoTextError: the row has no text.
     """
-    found = _found(value, field, template)
+    row_text = _found(value, field, template)
     try:
-        found.text.encode()
+        row_text.text.encode()
     except UnicodeEncodeError:
         raise NoTextError("has text that is not UTF-8") from None
-    return found
+    return row_text
 
 
 def _found(value: object, field: str | None, template: Template | None) -> RowText:
@@ -78,12 +78,12 @@ def _found(value: object, field: str | None, template: Template | None) -> RowTe
 
 
 def _of_field(value: Mapping[str, object], name: str, template: Template | None) -> RowText:
-    found = value[name]
-    if isinstance(found, str):
-        return RowText(found, name)
-    if isinstance(found, list):
-        return _conversation(found, value, name, template)
-    raise NoTextError(f"has {_kind(found)} in {name!r}, not text or messages")
+    content = value[name]
+    if isinstance(content, str):
+        return RowText(content, name)
+    if isinstance(content, list):
+        return _conversation(content, value, name, template)
+    raise NoTextError(f"has {_kind(content)} in {name!r}, not text or messages")
 
 
 def _conversation(

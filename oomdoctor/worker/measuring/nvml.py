@@ -56,13 +56,13 @@ def foreign_utilization(uuid: str | None, since_us: int) -> float | None:
     with _device(uuid) as (nvml, handle):
         if nvml is None or not hasattr(nvml, "nvmlDeviceGetProcessUtilization"):
             return None
-        found = (_Utilization * _MOST_PROCESSES)()
+        samples = (_Utilization * _MOST_PROCESSES)()
         count = ctypes.c_uint(_MOST_PROCESSES)
         since = ctypes.c_ulonglong(since_us)
-        code = nvml.nvmlDeviceGetProcessUtilization(handle, found, ctypes.byref(count), since)
+        code = nvml.nvmlDeviceGetProcessUtilization(handle, samples, ctypes.byref(count), since)
         if code != 0:
             return None
-        return foreign_share([(one.pid, one.sm_percent) for one in found[: count.value]])
+        return foreign_share([(sample.pid, sample.sm_percent) for sample in samples[: count.value]])
 
 
 def number_devices() -> None:

@@ -36,7 +36,7 @@ def summarise(
 
     `curve` is left out where its peak is not the measured one.
     """
-    windows = worst_of(one for one in meter.peaks if one[0][0] != "end")
+    windows = worst_of(peak for peak in meter.peaks if peak[0][0] != "end")
     phases = worst_of((phase, memory) for (_, phase), memory in windows.items())
     highest = peak_phase(phases)
     peak_allocated = max(memory.peak_allocated_bytes for memory in phases.values())

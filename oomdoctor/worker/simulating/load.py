@@ -65,8 +65,8 @@ def instruments_for(request: SimulationRequest, progress: PhaseFile) -> Instrume
     """Instruments for the cards of the request, and for all that are known."""
     where = Whereabouts()
     trace = AllocationTrace("cpu", where=where)
-    known = (capability_numbers(gpu.compute_capability or "8.0") for gpu in gpus())
-    choices = Choices((*map(card_of, request.targets or (None,)), *known))
+    capabilities = (capability_numbers(gpu.compute_capability or "8.0") for gpu in gpus())
+    choices = Choices((*map(card_of, request.targets or (None,)), *capabilities))
     operators = OperatorLog(trace, choices if request.as_cuda else None)
     trace.watcher, trace.steps_of = operators.note, operators.steps
     return Instruments(progress, Marks(progress), where, trace, choices, operators)

@@ -47,8 +47,8 @@ class OperatorLog:
 
     def note(self, call: OperatorCall) -> None:
         """Note one call of an operator, after its memory was recorded."""
-        known = call.kind is not None and call.kind in self._costs
-        cost = self._costs[call.kind] if known else cost_of(call)
+        is_costed = call.kind is not None and call.kind in self._costs
+        cost = self._costs[call.kind] if is_costed else cost_of(call)
         if call.kind is not None:
             self._costs[call.kind] = cost
         if self._trace.phase == "optimizer" and call.func._schema.name in _FOR_EACH:

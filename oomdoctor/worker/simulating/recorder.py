@@ -146,11 +146,13 @@ class Recorder:
     def _types(self) -> dict[torch.nn.Parameter, tuple[torch.dtype, int | None]]:
         """The type and the block of each parameter."""
         parameters = self.setup.model.parameters()
-        return {one: (one.dtype, self._trace.part_of(one)) for one in parameters}
+        return {
+            parameter: (parameter.dtype, self._trace.part_of(parameter)) for parameter in parameters
+        }
 
     def _keeps_changes(self) -> bool:
         """Add to the load what a step has changed of parameters; whether there is any."""
-        kept = [one for one, (dtype, _) in self._loaded.items() if one.dtype != dtype]
+        kept = [weight for weight, (dtype, _) in self._loaded.items() if weight.dtype != dtype]
         for parameter in kept:
             _, block = self._loaded[parameter]
             if block is not None:
@@ -194,8 +196,8 @@ class Recorder:
     def _in_books(self) -> dict[str, int]:
         """The blocks of what is carried over to the next step."""
         books = self.setup.books
-        found = {"last": self._trace.part_of(books.last), "norm": self._trace.part_of(books.norm)}
-        return {name: block for name, block in found.items() if block is not None}
+        blocks = {"last": self._trace.part_of(books.last), "norm": self._trace.part_of(books.norm)}
+        return {name: block for name, block in blocks.items() if block is not None}
 
     def _step(self, size: int, micro_steps: int) -> list[Batch]:
         """Run one step under the trace, and say what is an input, a gradient or a state.
@@ -211,9 +213,9 @@ class Recorder:
             know_padded(batch["attention_mask"] for batch in batches)
         images = setup.task == "image-text-to-text" and config.images > 0
         # A grid of patches decides shapes, which no operator says.
-        known = images or self.with_values or "spatial_shapes" in batches[0]
-        self._answers.values_known = known
-        if known:
+        with_values = images or self.with_values or "spatial_shapes" in batches[0]
+        self._answers.values_known = with_values
+        if with_values:
             self._know(batches, config, images=images)
         trace.adopt(tensors_of(batches), INPUTS)
         trace.vocabulary, trace.tokens = logits_shape(setup, config)

@@ -67,29 +67,29 @@ def after_frozen(stacks: tuple[LayerStack, ...], frozen: int) -> tuple[LayerStac
 
     `frozen` counts through all stacks, as `freeze` does.
     """
-    found = []
+    rest = []
     for stack in stacks:
         here = min(frozen, stack.layers)
         frozen -= here
         skipped = -(-max(0, here - stack.prefix) // stack.period)
         prefix = min(stack.prefix + skipped * stack.period, stack.layers)
         units = (stack.layers - prefix) // stack.period
-        found.append(replace(stack, prefix=prefix, units=units))
-    return tuple(found)
+        rest.append(replace(stack, prefix=prefix, units=units))
+    return tuple(rest)
 
 
 def is_shallow(
     model: PreTrainedModel, config: PretrainedConfig, stacks: tuple[LayerStack, ...]
 ) -> bool:
     """Whether a model has the layers that its `shallow_config` was meant to give it."""
-    found: dict[str, tuple[str, ...]] = {}
+    kinds_at: dict[str, tuple[str, ...]] = {}
     wanted: dict[str, tuple[str, ...]] = {}
     for stack in stacks_of(model, config):
-        found[stack.path] = found.get(stack.path, ()) + stack.kinds
+        kinds_at[stack.path] = kinds_at.get(stack.path, ()) + stack.kinds
     for stack in stacks:
         kept = tuple(stack.kinds[number] for number in _kept(stack))
         wanted[stack.path] = wanted.get(stack.path, ()) + kept
-    return all(found.get(path) == kinds for path, kinds in wanted.items())
+    return all(kinds_at.get(path) == kinds for path, kinds in wanted.items())
 
 
 def depths_of(stacks: tuple[LayerStack, ...]) -> dict[int, tuple[int, int]]:
@@ -167,11 +167,11 @@ class WholeModel:
 
     def groups(self) -> tuple[ParameterGroup, ...]:
         """The parameters at full depth, as a record."""
-        found = []
+        of_units = []
         for number, parameters in self.at_full_depth():
             trained = tuple(parameter.requires_grad for parameter in parameters)
-            found.append(ParameterGroup(number, tuple(map(logical_numel, parameters)), trained))
-        return tuple(found)
+            of_units.append(ParameterGroup(number, tuple(map(logical_numel, parameters)), trained))
+        return tuple(of_units)
 
     def parameter_counts(self) -> tuple[int, int]:
         """(trainable, all) parameters."""

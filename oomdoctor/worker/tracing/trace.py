@@ -156,7 +156,7 @@ class AllocationTrace:
             return None
         of_events = [self.tape.blocks[abs(event) - 1] for event in events]
         pairs = zip(events, of_events, strict=True)
-        changes = [one.allocated if event > 0 else -one.allocated for event, one in pairs]
+        changes = [block.allocated if event > 0 else -block.allocated for event, block in pairs]
         names = [block.category for block in of_events]
         return memory_curve(changes, names, parts, None if peaks is None else peaks(parts))
 
@@ -269,9 +269,9 @@ class AllocationTrace:
         if self._paused or storage.device.type not in (self.device_type, "meta"):
             return
         address, size = storage._cdata, storage.nbytes()
-        known, emptied = self._known.get(address), self._emptied.pop(address, None)
-        before = self.tape.blocks[known[0]] if known else emptied and emptied[0]
-        if before is None or address in self._outside or (known and before.size == size):
+        traced, emptied = self._known.get(address), self._emptied.pop(address, None)
+        before = self.tape.blocks[traced[0]] if traced else emptied and emptied[0]
+        if before is None or address in self._outside or (traced and before.size == size):
             return
         self._known.pop(address, None)
         if size:
@@ -281,8 +281,8 @@ class AllocationTrace:
         else:
             forget = weakref.ref(storage, lambda _: self._emptied.pop(address, None))
             self._emptied[address] = (before, forget)
-        if known is not None:
-            self._bury(known[0])
+        if traced is not None:
+            self._bury(traced[0])
 
     def stays_for(self, block: int, tensor: torch.Tensor) -> None:
         """A tensor that a step made instead of a loaded block is there from now on.
@@ -297,8 +297,8 @@ class AllocationTrace:
         """The block of a tensor's storage; None if it was never recorded or is not a tensor."""
         if not isinstance(tensor, torch.Tensor) or tensor.device.type != self.device_type:
             return None
-        known = self._known.get(tensor.untyped_storage()._cdata)
-        return None if known is None else known[0]
+        traced = self._known.get(tensor.untyped_storage()._cdata)
+        return None if traced is None else traced[0]
 
     def unit_of(self, tensor: object) -> Region | None:
         """The unit of a tensor's block; None outside the repeating layers, or without a block."""
@@ -334,10 +334,10 @@ class AllocationTrace:
     ) -> int | None:
         storage = tensor.untyped_storage()
         address, size = storage._cdata, storage.nbytes()
-        known = self._known.get(address)
-        if known is not None and self.tape.blocks[known[0]].size == size:
-            return known[0]
-        if known is None and (
+        traced = self._known.get(address)
+        if traced is not None and self.tape.blocks[traced[0]].size == size:
+            return traced[0]
+        if traced is None and (
             size == 0 or address in self._outside or tensor.device.type != self.device_type
         ):
             return None
@@ -348,8 +348,8 @@ class AllocationTrace:
             category = category_of(tensor, self.phase, self.vocabulary, self.tokens)
         block = TapeBlock(size, category, name, module, region, stream=self.stream)
         number = self._hold(storage, block)
-        if known is not None:  # resize_ allocates the new block before it frees the old one
-            self._bury(known[0])
+        if traced is not None:  # resize_ allocates the new block before it frees the old one
+            self._bury(traced[0])
         return number
 
     def _hold(self, storage: torch.UntypedStorage, block: TapeBlock) -> int:
@@ -362,9 +362,9 @@ class AllocationTrace:
 
     def found_on_host(self, tensor: torch.Tensor) -> None:
         """A tensor that was counted is not memory of the device."""
-        known = self._known.pop(tensor.untyped_storage()._cdata, None)
-        if known is not None:
-            self._bury(known[0])
+        traced = self._known.pop(tensor.untyped_storage()._cdata, None)
+        if traced is not None:
+            self._bury(traced[0])
             self._leave_out(tensor)
 
     def _leave_out(self, tensor: torch.Tensor) -> None:
@@ -376,10 +376,10 @@ class AllocationTrace:
 
     def _death(self, address: int) -> Callable[[object], None]:
         def died(reference: object) -> None:
-            known = self._known.get(address)
-            if known is not None and known[1] is reference:
+            traced = self._known.get(address)
+            if traced is not None and traced[1] is reference:
                 del self._known[address]
-                self._bury(known[0])
+                self._bury(traced[0])
 
         return died
 

@@ -144,8 +144,8 @@ def _embedding_parameters(model: PreTrainedModel) -> list[torch.nn.Parameter]:
         except AttributeError as error:
             if not isinstance(error.obj, torch.nn.Module):
                 raise
-    found = (module for module in modules if isinstance(module, torch.nn.Module))
-    return [p for module in found for p in module.parameters()]
+    embeddings = (module for module in modules if isinstance(module, torch.nn.Module))
+    return [p for module in embeddings for p in module.parameters()]
 
 
 def _first_number(config: PretrainedConfig, names: tuple[str, ...]) -> int:

@@ -32,11 +32,11 @@ _NOT_COMPARED = ("layer_idx", "layer_id", "training", "layer_index", "gradient_c
 
 def stacks_of(model: Module, config: PretrainedConfig) -> tuple[LayerStack, ...]:
     """Every outermost list of two or more modules, as one stack or as several."""
-    found: list[LayerStack] = []
+    stacks: list[LayerStack] = []
     for path, layers in _lists(model):
         part, count = part_of(config, path), len(layers)
-        found += _stacks(path, [_kind(layer, part, at, count) for at, layer in enumerate(layers)])
-    return tuple(found)
+        stacks += _stacks(path, [_kind(layer, part, at, count) for at, layer in enumerate(layers)])
+    return tuple(stacks)
 
 
 def part_of(config: PretrainedConfig, path: str) -> PretrainedConfig:
@@ -98,12 +98,12 @@ def kept_layers(stack: LayerStack) -> int:
 
 def _pattern(path: str, words: tuple[str, ...]) -> LayerStack:
     """The prefix and the unit that leave the fewest layers to simulate."""
-    found = []
+    patterns = []
     for prefix in range(min(_LONGEST_PREFIX, len(words) - 1) + 1):
         rest = words[prefix:]
         for period in range(1, min(_LONGEST_UNIT, len(rest)) + 1):
             if all(rest[i] == rest[i % period] for i in range(len(rest))):
-                found.append(LayerStack(path, words, prefix, period, len(rest) // period))
+                patterns.append(LayerStack(path, words, prefix, period, len(rest) // period))
                 break
     whole = LayerStack(path, words, prefix=0, period=1, units=0)
-    return min(found, key=kept_layers, default=whole)
+    return min(patterns, key=kept_layers, default=whole)

@@ -140,8 +140,8 @@ def model_class(spec: ModelSpec, config: PretrainedConfig) -> ModelClass:
     import transformers
 
     auto: ModelClass = getattr(transformers, AUTO_CLASSES[spec.task])
-    known = auto._model_mapping  # type: ignore[attr-defined]
-    if type(config) in known or spec.trust_remote_code:
+    mapping = auto._model_mapping  # type: ignore[attr-defined]
+    if type(config) in mapping or spec.trust_remote_code:
         return auto
     named = getattr(transformers, spec.architecture, None)
     own = getattr(named, "config_class", None)  # only models have one

@@ -104,8 +104,8 @@ def create(trainer: Trainer) -> Optimizer:
         if "out of memory" in str(error):
             raise
         row = optimizer_named(name)
-        known = f" (it needs {row.versions})" if row is not None and row.versions else ""
-        raise UnsupportedError(f"cannot create the optimizer {name}{known}: {error}") from error
+        needed = f" (it needs {row.versions})" if row is not None and row.versions else ""
+        raise UnsupportedError(f"cannot create the optimizer {name}{needed}: {error}") from error
 
 
 def _try_on_cpu(trainer: Trainer) -> None:
@@ -142,7 +142,7 @@ def kept_gradients(optimizer: Optimizer) -> Iterator[torch.Tensor]:
         kept = [getattr(own, "grad_partitions_flat_buffer", None)]  # of ZeRO-3
         for group in getattr(own, "all_grad_tensors", {}).values():  # of ZeRO-2, between batches
             kept += group or ()
-        yield from (one for one in kept if hasattr(one, "untyped_storage"))
+        yield from (gradient for gradient in kept if hasattr(gradient, "untyped_storage"))
 
 
 def _each(optimizer: Optimizer) -> Iterable[Optimizer]:
@@ -165,7 +165,7 @@ def managed_bytes(optimizer: Optimizer) -> int:
 
     bitsandbytes marks these tensors with `is_paged`; the caching allocator does not see them.
     """
-    paged = (one for one in state_tensors(optimizer) if getattr(one, "is_paged", False))
+    paged = (tensor for tensor in state_tensors(optimizer) if getattr(tensor, "is_paged", False))
     return sum(map(tensor_bytes, paged))
 
 

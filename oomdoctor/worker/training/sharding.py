@@ -142,11 +142,11 @@ def fsdp_plugin(trainer: Trainer) -> FullyShardedDataParallelPlugin:
 
 def _check_version(plugin: FullyShardedDataParallelPlugin, config: TrainConfig) -> None:
     """Older versions of transformers and accelerate set up FSDP 1, whatever the rung asks for."""
-    found = getattr(plugin, "fsdp_version", 1)
-    if found != config.fsdp_version:
+    version = getattr(plugin, "fsdp_version", 1)
+    if version != config.fsdp_version:
         raise UnsupportedError(
-            f"these versions of transformers and accelerate set up FSDP {found}: set "
-            f"fsdp_version = {found}, or pip install -U transformers accelerate"
+            f"these versions of transformers and accelerate set up FSDP {version}: set "
+            f"fsdp_version = {version}, or pip install -U transformers accelerate"
         )
 
 
@@ -223,7 +223,7 @@ def engine_arguments(config: TrainConfig, gradient_bytes: int) -> dict[str, obje
 
     `gradient_bytes` is the size of an element of a gradient, for DDP's buckets.
     """
-    found = engine_settings(config, gradient_bytes)
+    arguments = engine_settings(config, gradient_bytes)
     if has_mesh(config):
         from accelerate.parallelism_config import ParallelismConfig
 
@@ -231,5 +231,5 @@ def engine_arguments(config: TrainConfig, gradient_bytes: int) -> dict[str, obje
         shards = config.gpus_per_node
         nodes = config.world_size // shards
         mesh = ParallelismConfig(dp_replicate_size=nodes, dp_shard_size=shards)
-        found["parallelism_config"] = mesh
-    return found
+        arguments["parallelism_config"] = mesh
+    return arguments

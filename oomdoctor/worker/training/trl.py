@@ -60,22 +60,22 @@ def objective_arguments(config: TrainConfig) -> dict[str, object]:
     if not trains_with_trl(config):
         return {}
     # The rung says what is checkpointed; TRL's reference pass turns it off and on again with these.
-    found: dict[str, object] = {
+    arguments: dict[str, object] = {
         "gradient_checkpointing": False,
         "gradient_checkpointing_kwargs": {"use_reentrant": False},
     }
     if config.objective == "grpo":
-        found["num_generations"] = config.num_generations
+        arguments["num_generations"] = config.num_generations
         # TRL's own, except where one rank is simulated alone, whose share of a group is no group.
         whole = math.lcm(config.effective_batch_size, config.num_generations)
-        found["generation_batch_size"] = whole
-        found["max_completion_length"] = scored_tokens(config)
-        found["beta"] = beta_of(config)
-        return found
-    found["max_length"] = config.sequence_length
+        arguments["generation_batch_size"] = whole
+        arguments["max_completion_length"] = scored_tokens(config)
+        arguments["beta"] = beta_of(config)
+        return arguments
+    arguments["max_length"] = config.sequence_length
     if config.objective == "dpo":
-        found["precompute_ref_log_probs"] = config.reference == "precomputed"
-    return found
+        arguments["precompute_ref_log_probs"] = config.reference == "precomputed"
+    return arguments
 
 
 def make_trl_trainer(setup: Setup) -> None:
@@ -104,9 +104,15 @@ def make_trl_trainer(setup: Setup) -> None:
     own: dict[str, torch.dtype] = {}  # of each weight that is trained
 
     def noted(model: PreTrainedModel) -> Module:
-        found = add_adapter(model, config, setup.job.model.task)
-        own.update({name: one.dtype for name, one in found.named_parameters() if one.requires_grad})
-        return found
+        adapted = add_adapter(model, config, setup.job.model.task)
+        own.update(
+            {
+                name: parameter.dtype
+                for name, parameter in adapted.named_parameters()
+                if parameter.requires_grad
+            }
+        )
+        return adapted
 
     sharded = is_fsdp(config) and config.fsdp_version == 2
     parts = _own_parts(module, noted, lambda: load_model(setup)[0])

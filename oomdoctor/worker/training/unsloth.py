@@ -118,12 +118,12 @@ def write_checkpoint(folder: Path, blueprint: Blueprint) -> None:
     model = declare_model(blueprint, torch.device("cpu"))
     model.tie_weights()
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
-    known: set[int] = set()
+    stored: set[int] = set()
     end = 0
     for name, tensor in model.state_dict(keep_vars=True).items():
-        if id(tensor) in known:  # tied weights are stored once
+        if id(tensor) in stored:  # tied weights are stored once
             continue
-        known.add(id(tensor))
+        stored.add(id(tensor))
         start, end = end, end + tensor.numel() * tensor.element_size()
         kind = _NAMES[str(tensor.dtype).removeprefix("torch.")]
         header[name] = {"dtype": kind, "shape": list(tensor.shape), "data_offsets": [start, end]}

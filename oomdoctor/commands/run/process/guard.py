@@ -52,14 +52,14 @@ def _own_variable() -> str:
 def processes_of(folder: Path, variable: str | None = None) -> list[int]:
     """The processes that were started with this session folder in their environment."""
     wanted = f"{variable or _own_variable()}={folder}".encode()
-    found = []
+    pids = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         with suppress(OSError):  # it ended, or is another user's
             if wanted in (entry / "environ").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
-    return found
+                pids.append(int(entry.name))
+    return pids
 
 
 def end_left_over(folder: Path) -> None:

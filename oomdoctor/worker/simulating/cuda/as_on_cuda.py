@@ -164,9 +164,9 @@ def trl_kernels() -> Iterator[None]:
         yield
 
 
-def _add_product(total: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> None:
+def _add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
     """`_addmm_fp32` on CUDA: cuBLAS multiplies in 16 bits and adds in float32."""
-    if one.dtype in (torch.float16, torch.bfloat16):
-        torch.addmm(total, one, other, out_dtype=torch.float32, out=total)
+    if left.dtype in (torch.float16, torch.bfloat16):
+        torch.addmm(total, left, right, out_dtype=torch.float32, out=total)
     else:
-        total.addmm_(one.float(), other.float())
+        total.addmm_(left.float(), right.float())

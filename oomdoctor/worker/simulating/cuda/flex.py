@@ -197,11 +197,11 @@ def _rounded(tensors: Sequence[torch.Tensor]) -> int:
 
 def _code_of(function: object) -> tuple[int, ...]:
     """The code of a function and of those that it calls: another one is compiled too."""
-    found = [id(getattr(function, "__code__", None))]
+    numbers = [id(getattr(function, "__code__", None))]
     for value in _enclosed_by(function):
         if callable(value) and hasattr(value, "__code__"):
-            found.extend(_code_of(value))
-    return tuple(found)
+            numbers.extend(_code_of(value))
+    return tuple(numbers)
 
 
 def _like(tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:

@@ -96,9 +96,9 @@ def launch(*args: object, **kwargs: object) -> None:
 
 def _capability(choices: Choices, *_: object) -> tuple[int, int]:
     """To Liger, all cards from Ampere on are alike; older ones differ by capability."""
-    known = {card: min(card, _AMPERE) for card in choices.alike}
-    answer = known[choices.card]
-    choices.alike = {card for card in known if known[card] == answer}
+    answers = {card: min(card, _AMPERE) for card in choices.alike}
+    answer = answers[choices.card]
+    choices.alike = {card for card in answers if answers[card] == answer}
     return answer
 
 

@@ -94,9 +94,9 @@ class Answers:
             value: bool | int | float = constant.item()
             return value
         is_truth = tensor.dtype == torch.bool
-        known = getattr(tensor, _NAME, None)
-        if known is not None:
-            return bool(known) if is_truth else float(known)
+        number = getattr(tensor, _NAME, None)
+        if number is not None:
+            return bool(number) if is_truth else float(number)
         read = real_values.number_in(tensor) if self.values_known else None
         if read is not None:
             return read

@@ -144,10 +144,10 @@ def _copied(layer: Module) -> Module | SimpleNamespace:
 
 
 def _copied_state(state: QuantState) -> QuantState:
-    found = copy.copy(state)
+    copied = copy.copy(state)
     for name, value in vars(state).items():
         if hasattr(value, "untyped_storage"):
-            setattr(found, name, value.clone())
+            setattr(copied, name, value.clone())
     if getattr(state, "state2", None) is not None:
-        found.state2 = _copied_state(state.state2)
-    return found
+        copied.state2 = _copied_state(state.state2)
+    return copied

@@ -139,17 +139,17 @@ class SimulatedDevice(_OfOneRung, FakeTensorMode):  # type: ignore[misc]
     ) -> object:
         """The result of an operator that the step calls, with what is known of its values."""
         answer = self.answers.of(func)
-        known = self.answers.values_known
-        if answer is None and not known:
+        has_values = self.answers.values_known
+        if answer is None and not has_values:
             return self._result(func, types, args, kwargs)
-        result = real_values.dynamic(func, args, kwargs) if known else None
+        result = real_values.dynamic(func, args, kwargs) if has_values else None
         if result is None and answer is not None and answer.before is not None:
             result = answer.before(args)
         if result is None:
             result = self._result(func, types, args, kwargs)
         for note in () if answer is None else answer.after:
             note(args, result)
-        if known:
+        if has_values:
             real_values.learn(func, args, kwargs, result)
         return result
 
@@ -189,16 +189,16 @@ def _from_kernel(
 def _own_kernels() -> dict[OpOverload, Callable[..., object]]:
     """Fake kernels in place of those that torch has wrong."""
     # torch 2.6's pads the sums of the softmax, as its own kernel does and the package does not.
-    found: dict[OpOverload, Callable[..., object]]
-    found = {
+    kernels: dict[OpOverload, Callable[..., object]]
+    kernels = {
         torch.ops.aten._flash_attention_forward.default: _attention_of_documents,
         torch.ops.aten._ctc_loss.Tensor: _connectionist,
     }
     product = torch.ops.aten.addmm
     if hasattr(product, "dtype"):
         # Those of torch 2.12 take the type of the result for a factor.
-        found |= {product.dtype: _product_of_type, product.dtype_out: lambda *_, out, **__: out}
-    return found
+        kernels |= {product.dtype: _product_of_type, product.dtype_out: lambda *_, out, **__: out}
+    return kernels
 
 
 def _attention_of_documents(
@@ -232,9 +232,9 @@ def _connectionist(
 
 def _product_of_type(
     bias: torch.Tensor,
-    one: torch.Tensor,
-    other: torch.Tensor,
+    left: torch.Tensor,
+    right: torch.Tensor,
     out_dtype: torch.dtype,
     **_: object,
 ) -> torch.Tensor:
-    return bias.new_empty((one.shape[0], other.shape[1]), dtype=out_dtype)
+    return bias.new_empty((left.shape[0], right.shape[1]), dtype=out_dtype)

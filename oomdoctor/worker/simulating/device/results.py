@@ -30,7 +30,9 @@ def is_regular(func: OpOverload) -> bool:
     """Whether the shapes of an operator's arguments say what it returns."""
     tag = torch.Tag
     irregular = (tag.data_dependent_output, tag.dynamic_output_shape, tag.inplace_view)
-    if not isinstance(func, torch._ops.OpOverload) or any(one in func.tags for one in irregular):
+    if not isinstance(func, torch._ops.OpOverload) or any(
+        label in func.tags for label in irregular
+    ):
         return False
     return func.namespace != "prim" and "lift" not in func._schema.name
 
@@ -121,12 +123,12 @@ class Maker:
         if isinstance(result, list | tuple):
             each = [self.learned(args, item) for item in result]
             own = [memory_of(item) for item in result if type(item) is self._fake]
-            known = [again for again in each if again is not None]
-            if len(known) != len(each) or len(own) != len(set(own)):
+            parts = [again for again in each if again is not None]
+            if len(parts) != len(each) or len(own) != len(set(own)):
                 return None
             several: Callable[[list[object]], object]
             several = list if isinstance(result, list) else tuple
-            return lambda maker, args: several([again(maker, args) for again in known])
+            return lambda maker, args: several([again(maker, args) for again in parts])
         for position, argument in enumerate(args):
             if argument is result:
                 return lambda maker, args: args[position]

@@ -32,9 +32,9 @@ def sum_of_gradients(alone: Holders, args: Sequence[torch.Tensor]) -> torch.Tens
         return None
     if not isinstance(args[1], torch.Tensor) or _holders(args) != alone:
         return None
-    one, other = args
-    alike = one.shape == other.shape and one.dtype == other.dtype
-    return one if alike and _is_dense(one) else None
+    first, second = args
+    alike = first.shape == second.shape and first.dtype == second.dtype
+    return first if alike and _is_dense(first) else None
 
 
 def gradient_of_index(args: Sequence[torch.Tensor]) -> torch.Tensor | None:
@@ -73,7 +73,7 @@ def _holders(args: Sequence[torch.Tensor]) -> Holders:
 @cache
 def only_the_engine() -> Holders:
     """The references to a gradient that only the engine holds, as a dispatch mode sees them."""
-    found: list[Holders] = []
+    holders: list[Holders] = []
 
     def count(
         func: OpOverload,
@@ -82,14 +82,14 @@ def only_the_engine() -> Holders:
         kwargs: Mapping[str, object],
     ) -> object:
         if func is torch.ops.aten.add.Tensor and not torch.is_grad_enabled():
-            found.append(_holders(args))
+            holders.append(_holders(args))
         return func(*args, **kwargs)
 
     with _disable_current_modes(), torch.enable_grad(), Answering(count):
         tensor = torch.ones(2, requires_grad=True)
         twice = tensor * 2
         (twice * 3 + twice * 4).sum().backward()
-    return found[0]
+    return holders[0]
 
 
 def normalized(args: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...] | None:

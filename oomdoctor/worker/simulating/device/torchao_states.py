@@ -72,9 +72,9 @@ def _eager_step(by_torchao: Callable[..., object]) -> Callable[..., None]:
 def _eager() -> SimpleNamespace:
     """torch as torchao's module sees it, without its compiler."""
     importlib.import_module("torch._dynamo")  # its step asks for a setting of it
-    found = SimpleNamespace(**vars(torch))
-    found.compile = lambda function, **_: function
-    return found
+    eager = SimpleNamespace(**vars(torch))
+    eager.compile = lambda function, **_: function
+    return eager
 
 
 def _module() -> ModuleType | None:
@@ -118,10 +118,10 @@ def _update(optimizer: Optimizer, parameter: torch.Tensor) -> None:
     if not isinstance(first, dict):
         own_operator(*_SMALL_UPDATE)(plain, gradient, first, second)
         return
-    one, other = first["codes"], second["codes"]
-    moments = own_operator(*_MOMENTS)(gradient, one, other, optimizer.block_size)
+    codes, other_codes = first["codes"], second["codes"]
+    moments = own_operator(*_MOMENTS)(gradient, codes, other_codes, optimizer.block_size)
     scale, other_scale, moment, other_moment = moments
-    own_operator(*_UPDATE)(plain, moment, other_moment, one, other)
+    own_operator(*_UPDATE)(plain, moment, other_moment, codes, other_codes)
     del moments, moment, other_moment
     first["scale"].copy_(scale)
     del scale

@@ -53,9 +53,9 @@ def class_of(model: PretrainedConfig) -> type[PreTrainedModel]:
 
     mapped = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.get(model.model_type, ())
     for name in (*(model.architectures or ()), *([mapped] if isinstance(mapped, str) else mapped)):
-        found: type[PreTrainedModel] | None = getattr(transformers, name, None)
-        if found is not None:
-            return found
+        kind: type[PreTrainedModel] | None = getattr(transformers, name, None)
+        if kind is not None:
+            return kind
     raise UnsupportedError(
         f"transformers {transformers.__version__} has no model of images and text for "
         f"{model.model_type}; train its language model with --task causal-lm"

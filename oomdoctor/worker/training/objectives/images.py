@@ -147,7 +147,7 @@ def why_text_alone(config: TrainConfig, model: PretrainedConfig) -> str | None:
 def plain_tokens(model: PretrainedConfig, vocabulary: int) -> int:
     """How many of the first tokens have no meaning for images."""
     special = [getattr(model, name, None) for name in _SPECIAL]
-    return min(one for one in (vocabulary, *special) if isinstance(one, int) and one > 1)
+    return min(token for token in (vocabulary, *special) if isinstance(token, int) and token > 1)
 
 
 def is_in_tower(path: str) -> bool:
@@ -241,8 +241,8 @@ def _encoded(model: PreTrainedModel, images: Images) -> object:
         inputs[name] = torch.empty(values.shape, dtype=values.dtype)
         real_values.know(inputs[name], values)
     parts = (model, getattr(model, "model", None))
-    found = (getattr(part, name) for name in _ENCODE for part in parts if hasattr(part, name))
-    encode: Callable[..., object] | None = next(found, None)
+    encoders = (getattr(part, name) for name in _ENCODE for part in parts if hasattr(part, name))
+    encode: Callable[..., object] | None = next(encoders, None)
     if encode is None:
         raise AttributeError(f"{type(model).__name__} has no get_image_features")
     takes = signature(encode).parameters

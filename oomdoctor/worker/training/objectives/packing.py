@@ -65,8 +65,8 @@ def check_packing(setup: Setup) -> None:
 
 def _masks() -> ModuleType | None:
     """transformers' module of masks; None before 4.53, which reads no position ids for them."""
-    found = module_if_there("transformers.masking_utils")
-    return found if hasattr(found, "find_packed_sequence_indices") else None
+    masks = module_if_there("transformers.masking_utils")
+    return masks if hasattr(masks, "find_packed_sequence_indices") else None
 
 
 def joined(

@@ -128,12 +128,14 @@ def _extractor(spec: ModelSpec, model: PretrainedConfig) -> FeatureExtractionMix
     from transformers.models.auto.feature_extraction_auto import FEATURE_EXTRACTOR_MAPPING_NAMES
 
     if spec.path is not None and (Path(spec.path) / "preprocessor_config.json").exists():
-        found: FeatureExtractionMixin = transformers.AutoFeatureExtractor.from_pretrained(spec.path)
-        return found
+        extractor: FeatureExtractionMixin = transformers.AutoFeatureExtractor.from_pretrained(
+            spec.path
+        )
+        return extractor
     parts = [model, *(getattr(model, name, None) for name in _PARTS)]
     types = [kind for part in parts if (kind := getattr(part, "model_type", None))]
-    known = {**FEATURE_EXTRACTOR_MAPPING_NAMES, **_PUBLISHED}
-    name = next((known[kind] for kind in types if known.get(kind)), None)
+    names = {**FEATURE_EXTRACTOR_MAPPING_NAMES, **_PUBLISHED}
+    name = next((names[kind] for kind in types if names.get(kind)), None)
     if name is None:
         return None
     kind = getattr(transformers, name)

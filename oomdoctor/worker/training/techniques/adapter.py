@@ -119,12 +119,12 @@ def _check_saved(model: Module, config: TrainConfig) -> None:
 def _trained_whole(model: Module) -> list[str]:
     """The names of the embeddings and the output head."""
     head = model.get_output_embeddings()
-    found = {
+    names = {
         name.rpartition(".")[2]: None
         for name, module in model.named_modules()
         if isinstance(module, torch.nn.Embedding) or module is head
     }
-    return list(found)
+    return list(names)
 
 
 def without_adapter(model: Module) -> PreTrainedModel:
@@ -135,13 +135,13 @@ def without_adapter(model: Module) -> PreTrainedModel:
 def _attention_targets(model: Module) -> list[str]:
     """Names of the linear layers inside attention modules (attn, attention)."""
     linear = ("Linear", "Conv1D")
-    found = {
+    names = {
         name.rsplit(".", 1)[-1]
         for name, module in model.named_modules()
         if "att" in name.lower() and any(word in type(module).__name__ for word in linear)
     }
-    if not found:
+    if not names:
         raise UnsupportedError(
             "the model has no known attention projections; set lora_targets to module names"
         )
-    return sorted(found)
+    return sorted(names)

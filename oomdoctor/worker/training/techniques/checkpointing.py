@@ -81,16 +81,16 @@ def _checkpoint_every(model: Module, every: int, notes: list[str]) -> None:
 
 
 def _checkpoint_part(model: Module, part: str, notes: list[str]) -> None:
-    found = [place for layer in _layers(model) for place in _places(layer, part)]
-    if not found:
+    places = [place for layer in _layers(model) for place in _places(layer, part)]
+    if not places:
         raise UnsupportedError(
             f"the layers of {type(model).__name__} have no {part} module; "
             'use activation_checkpointing = "every_n"'
         )
     _turn_off_caches(model)
-    for module, _, method in found:
+    for module, _, method in places:
         _checkpoint(module, method)
-    _, path, method = found[0]
+    _, path, method = places[0]
     steps = re.sub(r"\.(\d+)", r"[\1]", f".{path}") if path else ""
     place = f"layer{steps}.{method}"
     notes.append(
@@ -101,15 +101,15 @@ def _checkpoint_part(model: Module, part: str, notes: list[str]) -> None:
 
 def _places(layer: Module, part: str) -> Iterator[tuple[Module, str, str]]:
     """(module, its path in the layer, method) of each outermost module of this part."""
-    found: list[str] = []
+    paths: list[str] = []
     for path, module in layer.named_modules():
         name = path.rsplit(".", 1)[-1]
-        inside = any(path.startswith(f"{outer}.") for outer in found)
+        inside = any(path.startswith(f"{outer}.") for outer in paths)
         has_matrix = any(parameter.dim() >= 2 for parameter in module.parameters())
         if not inside and _PARTS[part].search(name) and has_matrix:
-            found.append(path)
+            paths.append(path)
             yield module, path, "forward"
-    if not found and part == "mlp" and hasattr(layer, _MLP_METHOD):
+    if not paths and part == "mlp" and hasattr(layer, _MLP_METHOD):
         yield layer, "", _MLP_METHOD
 
 

@@ -32,9 +32,9 @@ def apply_kernels(setup: Setup) -> None:
     kind = base.config.model_type
     with refused(f"cannot put Liger kernels into {kind}", ImportError, ValueError):
         liger = importlib.import_module("liger_kernel.transformers")
-        known = importlib.import_module("liger_kernel.transformers.monkey_patch")
+        patches = importlib.import_module("liger_kernel.transformers.monkey_patch")
         liger._apply_liger_kernel_to_instance(model=base)
-    if kind not in known.MODEL_TYPE_TO_APPLY_LIGER_FN:
+    if kind not in patches.MODEL_TYPE_TO_APPLY_LIGER_FN:
         setup.notes.append(f"Liger has no kernels for {kind}, so none are used")
 
 
