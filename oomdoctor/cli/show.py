@@ -17,10 +17,12 @@ def _gathered(name: str) -> Report | None:
     """The report of a folder of submitted probes; None if it is none."""
     from pathlib import Path
 
-    from oomdoctor.commands.triage_gathered import JOBS, gathered
+    from oomdoctor.records.report.triage import JOBS
 
     if not (Path(name) / JOBS).is_file():
         return None
+    from oomdoctor.commands.triage import gathered
+
     return Started().report("show", "ok", 0, gathered=gathered(Path(name)))
 
 

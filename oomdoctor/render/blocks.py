@@ -202,10 +202,8 @@ def warning_sections(report: Report) -> list[Section]:
 
 def next_sections(report: Report) -> list[Section]:
     """The commands to run next, here and on the machine with the GPU."""
-    sections = []
-    if report.next_commands:
-        sections.append(Section("Next:", (Verbatim(report.next_commands),)))
-    if report.next_on_gpu:
-        title = "Next, on the machine with the GPU:"
-        sections.append(Section(title, (Verbatim(report.next_on_gpu),)))
-    return sections
+    titled = {
+        "Next:": report.next_commands,
+        "Next, on the machine with the GPU:": report.next_on_gpu,
+    }
+    return [Section(title, (Verbatim(lines),)) for title, lines in titled.items() if lines]

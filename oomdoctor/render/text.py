@@ -145,6 +145,13 @@ _OUTCOME = re.compile(
 )
 
 
+def columns_of(text: str) -> int:
+    """How many columns of a terminal a text takes."""
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
 def tone(cell: str) -> str:
     """The color of a cell that begins with an outcome; empty for other text."""
     return next((color for word, color in _TONES if cell.startswith(word)), "")

@@ -11,12 +11,13 @@ import sys
 import pytest
 
 from oomdoctor.cli.streams import output
-from oomdoctor.cli.streams.moving_line import MovingLine, Status, columns, line_of, table_lines
+from oomdoctor.cli.streams.moving_line import MovingLine, Status, line_of, table_lines
 from oomdoctor.cli.streams.progress import Progress
 from oomdoctor.commands.events import SurveyEvent
 from oomdoctor.records.configuration.config import Rung, TrainConfig
 from oomdoctor.records.job.measurement import Measurement
 from oomdoctor.records.job.result import Attempt, Failure
+from oomdoctor.render.text import columns_of
 
 FULL = Rung("full-bf16", TrainConfig())
 LORA = Rung("lora-r16", TrainConfig(method="lora"))
@@ -206,7 +207,7 @@ def test_the_estimate_of_a_survey_says_that_measuring_follows(monkeypatch):
 def test_a_status_never_wraps(width, name):
     status = Status("[ 4/12]", name, ("micro-batch 4", "backward"), left=8)
     line = line_of(status, 4000.0, 130.0, width)
-    assert columns(line) <= width
+    assert columns_of(line) <= width
     if width >= 40:
         assert "8 left" in line or "8 configs left" in line
         assert "2 min left" in line

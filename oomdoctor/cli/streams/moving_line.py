@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from oomdoctor.cli.streams.output import progress_text, write_patiently
-from oomdoctor.render.text import escape
+from oomdoctor.render.text import columns_of, escape
 from oomdoctor.render.words import counted
 
 _LEAST_NAME = 20  # a label is cut to this before something else is left out
@@ -71,24 +71,17 @@ def _fitted(doing: str, name: str, facts: tuple[str, ...], width: int, least: in
     """The line with its name cut to the room there is; None if that is less than `least`."""
     before = f"{doing} " if doing and name else doing
     after = "".join(f"  {fact}" for fact in facts if fact)
-    room = width - columns(before) - columns(after)
-    if room < min(columns(name), least):
+    room = width - columns_of(before) - columns_of(after)
+    if room < min(columns_of(name), least):
         return None
     return before + _cut(name, room) + after
 
 
-def columns(text: str) -> int:
-    """How many columns of a terminal a text takes."""
-    from rich.cells import cell_len
-
-    return cell_len(text)
-
-
 def table_lines(table: Mapping[str, str], width: int) -> list[str]:
     """A line for each name with its text; where a terminal is too low for all, the last ones."""
-    longest = max(map(columns, table), default=0)
+    longest = max(map(columns_of, table), default=0)
     rows = [
-        _cut(name + " " * (longest - columns(name)) + f"  {text}", width)
+        _cut(name + " " * (longest - columns_of(name)) + f"  {text}", width)
         for name, text in table.items()
     ]
     return rows[-max(1, (_size().lines or 24) - 2) :]
@@ -96,10 +89,10 @@ def table_lines(table: Mapping[str, str], width: int) -> list[str]:
 
 def _cut(text: str, room: int) -> str:
     """The start of a text, with two dots where its end is left out."""
-    if columns(text) <= room:
+    if columns_of(text) <= room:
         return text
     kept = text
-    while kept and columns(kept) > room - len(_CUT):
+    while kept and columns_of(kept) > room - len(_CUT):
         kept = kept[:-1]
     return (kept + _CUT)[: max(room, 0)]
 
@@ -173,7 +166,7 @@ class MovingLine:
 
     def print_above(self, text: str) -> None:
         """Print a line that stays, in full, unless `stop` erases it."""
-        self._draw(progress_text(text) + "\n", columns(text))
+        self._draw(progress_text(text) + "\n", columns_of(text))
 
     def _draw(self, above: str, size: int = 0) -> None:
         with self._lock:
@@ -192,7 +185,7 @@ class MovingLine:
         lines = self._drawn.split("\n")
         rows = len(lines) - 1
         if width < self._width:
-            rows += sum((max(columns(line), 1) - 1) // width for line in lines)
+            rows += sum((max(columns_of(line), 1) - 1) // width for line in lines)
         return _ERASE_LINE + (f"\x1b[{rows}A{_ERASE_BELOW}" if rows else "")
 
     def _redraw(self) -> None:

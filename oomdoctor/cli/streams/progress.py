@@ -12,7 +12,6 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from oomdoctor.cli.streams.moving_line import Status, line_of, table_lines
@@ -66,12 +65,7 @@ class Progress:
             self._line.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with self._lock:
             self._finish_rung()
         if self._line is not None:  # the answer says all of it, unless it goes elsewhere

@@ -91,10 +91,7 @@ def check(
 
     Raises:
         OomDoctorError: the model cannot be used (exit 4), or no worker can be started (exit 5).
-        ValueError: `unknown` says what is missing.
     """
-    if (missing := unknown(found)) is not None:
-        raise ValueError(missing)
     assert found.config is not None and found.room_bytes is not None  # `unknown` was asked
     wanted = _Search(found, training)
     request = _request(found, model, python)

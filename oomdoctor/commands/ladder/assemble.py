@@ -12,6 +12,7 @@ from oomdoctor.analysis.ranking import rank
 from oomdoctor.commands.export import export_line
 from oomdoctor.commands.ladder.ledger import Ledger
 from oomdoctor.errors import ExitCode
+from oomdoctor.records.codec import shared
 from oomdoctor.records.job.machine import Machine, real_name
 from oomdoctor.records.job.result import ProbeResult
 from oomdoctor.records.report.plan import CardPlan
@@ -90,6 +91,9 @@ def report(
     measure = measuring_commands(judged, sized, interrupted=broken_off, yours=yours)
     if measure and _is_here(cards):
         here, measure = (*measure, *here)[:4], ()
+    if inspection is not None:
+        counted = inspection.parameters.total
+        spec = replace(spec, architecture=inspection.architecture, parameters=counted)
     # A browser shows a trace.
     snapshots = [one.path for one in ledger.files if one.kind == "snapshot"]
     opening = [shlex.join(["oomdoctor", "snapshot", path]) for path in snapshots]
@@ -105,13 +109,7 @@ def report(
         request=request,
         machine=machine,
         model=ModelFacts(
-            id=spec.id,
-            source=spec.source,
-            architecture=inspection.architecture if inspection else spec.architecture,
-            model_type=spec.model_type,
-            task=spec.task,
-            parameters=inspection.parameters.total if inspection else spec.parameters,
-            revision=spec.revision,
+            **shared(spec, ModelFacts),
             weights=request.weights,
             mixture_of_experts=bool(inspection and inspection.parameters.experts),
         ),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 
 from oomdoctor.analysis.search.ladder import bound_of
@@ -215,16 +215,11 @@ class _Run:
         ) as variables:
             yield variables
 
-    @contextmanager
-    def _engines(self, card: Card, chosen: Chosen) -> Iterator[Engines | None]:
+    def _engines(self, card: Card, chosen: Chosen) -> AbstractContextManager[Engines | None]:
         """The engines of the chosen rungs on a card, None where they cannot run."""
         if card not in engine_cards(self.known, chosen):
-            yield None
-            return
-        with Engines(
-            self.known, card, self.folder, self.is_over, self._on_build, chosen
-        ) as engines:
-            yield engines
+            return nullcontext()
+        return Engines(self.known, card, self.folder, self.is_over, self._on_build, chosen)
 
     def _on_build(self) -> None:
         self.on_event(SurveyEvent("waiting", message=emulated.BUILDING))

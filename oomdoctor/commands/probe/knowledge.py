@@ -11,8 +11,8 @@ nothing about the card's arithmetic. An emulated GPU teaches nothing that is kep
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -123,7 +123,7 @@ class Knowledge:
             self.learned = replace(self.learned, speed=speed, run=self.run, date=self.date)
         if not gpu.emulated:  # what is emulated says nothing about a machine
             # If it cannot be stored, it still serves this survey.
-            with contextlib.suppress(OomDoctorError, OSError):
+            with suppress(OomDoctorError, OSError):
                 remember(self.learned, self.versions)
         old, new = before.speed, speed or before.speed
         # How much longer the estimates are now, by what limits the speed.
@@ -204,21 +204,17 @@ def predict_rungs(
         fresh=request.fresh,
         variables=setup.variables,
     )
-    try:
-        with simulators:
-            told = starting(on_event, [rung for rung, _ in jobs])
-            started = simulators.run([job for _, job in jobs], told)
-            for done, ended in enumerate(started, 1):
-                rung = jobs[ended.number][0]
-                on_event(SurveyEvent("simulated", rung, index=done, total=len(jobs)))
-                prediction = prediction_for(ended.reply, target.name)
-                if prediction is not None:
-                    config = rung.config
-                    device = target.beside_vllm(config)
-                    attempts = attempts_of_prediction(config, prediction, device, ended.attempt)
-                    found.keep(config.key(), attempts, context.device_type, target.usable_bytes)
-    except Stopped:
-        pass
+    with suppress(Stopped), simulators:
+        told = starting(on_event, [rung for rung, _ in jobs])
+        for done, ended in enumerate(simulators.run([job for _, job in jobs], told), 1):
+            rung = jobs[ended.number][0]
+            on_event(SurveyEvent("simulated", rung, index=done, total=len(jobs)))
+            prediction = prediction_for(ended.reply, target.name)
+            if prediction is not None:
+                config = rung.config
+                device = target.beside_vllm(config)
+                attempts = attempts_of_prediction(config, prediction, device, ended.attempt)
+                found.keep(config.key(), attempts, context.device_type, target.usable_bytes)
     if simulators.memory.failure is not None:
         lost = warning("not_kept", reason=simulators.memory.failure)
         state.warn([lost] if lost not in state.warnings else [])

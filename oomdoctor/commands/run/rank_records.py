@@ -54,15 +54,16 @@ def read_processes(folder: Path) -> list[Process]:
     return [Process(record["rank"], record) for record in records]
 
 
-def read_events(folder: Path, process: Process) -> list[Events]:
-    """The allocations of a process, for each of its GPUs."""
+def read_events(folder: Path, processes: Sequence[Process]) -> list[Events]:
+    """The allocations of processes, for each of their GPUs."""
     found = []
-    for device in process.record["devices"]:
-        path = folder / f"events-{process.record['pid']}-{device['device']}.bin"
-        numbers = array("q")
-        with suppress(OSError):
-            numbers.frombytes(path.read_bytes())
-        found.append(Events(process.rank, numbers, device["events_are_whole"]))
+    for rank, record in ((process.rank, process.record) for process in processes):
+        for device in record["devices"]:
+            path = folder / f"events-{record['pid']}-{device['device']}.bin"
+            numbers = array("q")
+            with suppress(OSError):
+                numbers.frombytes(path.read_bytes())
+            found.append(Events(rank, numbers, device["events_are_whole"]))
     return found
 
 
@@ -84,7 +85,7 @@ def rank_memory(
     found = []
     for device in record["devices"]:
         peak = device["peak"] or {"frames": [], "backward_frames": [], "phase": "unknown"}
-        oom = _oom(record, device, libraries, failed)
+        oom = _oom(record, device, failed_command=failed)
         reserved, usable = device["peak_reserved_bytes"], usable_bytes(device)
         short = None if usable is None else max(0, reserved - usable)
         found.append(
@@ -140,16 +141,14 @@ def _outcome(record: dict[str, Any], oom: RankOom | None, failed: bool) -> RankO
     return "failed" if failed and (record["exception"] or not record["ended"]) else "fits"
 
 
-def _oom(
-    record: dict[str, Any], device: dict[str, Any], libraries: list[str], failed_command: bool
-) -> RankOom | None:
+def _oom(record: dict[str, Any], device: dict[str, Any], *, failed_command: bool) -> RankOom | None:
     """The request that would have ended the process on a device, else the last that failed.
 
     A script may catch the error and then exit with 1, which fails the command (`failed_command`).
     """
     past = record.get("past")
     if past is not None and past["device"] == device["device"]:
-        return _oom_of(past, record, libraries, caught=False, went_past=True)
+        return _oom_of(record, past, caught=False, went_past=True)
     failed = [one for one in record["ooms"] if one["device"] == device["device"]]
     if not failed:
         return None
@@ -160,16 +159,11 @@ def _oom(
         record["ended"] and exception is None and not failed_command
     )
     caught = went_on and not ended_by_it
-    return _oom_of(last, record, libraries, caught=caught, went_past=False)
+    return _oom_of(record, last, caught=caught, went_past=False)
 
 
 def _oom_of(
-    last: dict[str, Any],
-    record: dict[str, Any],
-    libraries: list[str],
-    *,
-    caught: bool,
-    went_past: bool,
+    record: dict[str, Any], last: dict[str, Any], *, caught: bool, went_past: bool
 ) -> RankOom:
     return RankOom(
         requested_bytes=last["requested_bytes"],
@@ -178,7 +172,7 @@ def _oom_of(
         least_bytes=last["allocated_bytes"] + last["requested_bytes"],
         phase=places.phase_of_peak(last),
         module=last["module"],
-        where=places.user_line(last, libraries, record.get("script")),
+        where=places.user_line(last, record["library_folders"], record.get("script")),
         step=last["step"],
         caught=caught,
         snapshot=last.get("snapshot"),

@@ -15,10 +15,10 @@ from oomdoctor.commands.run.diagnosis import (
     diagnoses_of,
     joined,
     micro_batch_of,
+    past_its_memory,
     snapshot_answer,
     with_snapshot,
 )
-from oomdoctor.commands.run.past_memory import past_its_memory
 from oomdoctor.commands.run.process.command import Ended
 from oomdoctor.commands.run.rank_records import (
     failures,

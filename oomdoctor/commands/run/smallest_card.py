@@ -37,7 +37,7 @@ def with_cards(report: Report, request: WatchRequest, seen: Seen) -> Report:
     """The report of an emulated run, with the smallest card that would do."""
     assert request.gpus is not None
     processes = seen.processes
-    events = [one for process in processes for one in read_events(seen.folder, process)]
+    events = read_events(seen.folder, processes)
     settings = _settings(processes)
     built_for = [word for one in processes for word in one.record["architectures"]]
     least = least_capability(request.gpus.card.capability, built_for)
@@ -184,8 +184,7 @@ def as_on_a_larger_card(ranks: Sequence[RankMemory], seen: Seen) -> tuple[RankMe
     if not any(rank.went_past for rank in ranks):
         return tuple(ranks)
     settings = _settings(seen.processes)
-    events = [one for process in seen.processes for one in read_events(seen.folder, process)]
-    pairs = zip(ranks, events, strict=True)
+    pairs = zip(ranks, read_events(seen.folder, seen.processes), strict=True)
     return tuple(_as_on_a_larger_card(rank, one, settings) for rank, one in pairs)
 
 
@@ -229,11 +228,11 @@ def larger_batch(ranks: Sequence[RankMemory], micro_batch_size: int | None) -> L
     the batch, and gradients and workspaces too. All of it is taken to grow with the micro-batch, so
     the answer is cautious. None if it is not known, or no larger one fits.
     """
-    sizes = [_of_rank(rank, micro_batch_size) for rank in ranks] if micro_batch_size else []
-    if micro_batch_size is None or not sizes:
+    if not micro_batch_size:
         return None
+    sizes = [_of_rank(rank, micro_batch_size) for rank in ranks]
     known = [size for size in sizes if size is not None]
-    if len(known) < len(sizes):
+    if not known or len(known) < len(sizes):
         return None
     largest, per_row = min(known)
     if largest <= micro_batch_size:
@@ -241,9 +240,9 @@ def larger_batch(ranks: Sequence[RankMemory], micro_batch_size: int | None) -> L
     return LargerBatch(micro_batch_size, largest, per_row)
 
 
-def _of_rank(rank: RankMemory, rows: int | None) -> tuple[int, int] | None:
+def _of_rank(rank: RankMemory, rows: int) -> tuple[int, int] | None:
     steps = [step for step in rank.steps_memory if step.step >= LEAST_STEPS]
-    if not rows or not steps or rank.headroom_bytes is None or rank.outcome != "fits":
+    if not steps or rank.headroom_bytes is None or rank.outcome != "fits":
         return None
     if rank.retries:  # it has already been as full as it can be
         return rows, 0

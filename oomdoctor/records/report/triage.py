@@ -16,6 +16,7 @@ from oomdoctor.records.report.diagnosis import CauseName, Confidence, ReadPhase,
 TriageOutcome = Literal["oom", "other", "unknown", "ended"]
 TriageKey = Literal["user", "partition", "cause"]
 TRIAGE_KEYS: tuple[TriageKey, ...] = ("user", "partition", "cause")
+JOBS = "jobs.tsv"  # of a folder of submitted probes: a line a job, its GPU type and its id
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,12 @@ nothing is cut. In a pipe every row is one line, however long.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from oomdoctor.render.blocks import Block, Code, Column, Facts, Grid, Note, Section, Sized, Verbatim
-from oomdoctor.render.text import escape, one_line, painted, tone, wrap, wrap_code
+from oomdoctor.render.text import columns_of, escape, one_line, painted, tone, wrap, wrap_code
 from oomdoctor.units import DASH
 
 if TYPE_CHECKING:
@@ -149,23 +149,22 @@ def _terminal_block(block: Block, indent: str, width: int) -> list[Text]:
 
 
 def _terminal_grid(grid: Grid, indent: str, width: int) -> list[Text]:
-    from rich.cells import cell_len
     from rich.text import Text
 
     grid = grid.without_empty_columns()
     columns, rows = grid.columns, _clean(grid)
     room = width - len(indent)
-    kept, widths = _layout(columns, rows, room, cell_len)
+    kept, widths = _layout(columns, rows, room)
     lines = []
     if grid.head:
-        names = _row(columns, kept, [c.name for c in columns], widths, cell_len, "bold")
+        names = _row(columns, kept, [c.name for c in columns], widths, "bold")
         lines.append(Text(indent) + names)
     below = indent + " " * (widths[0] + len(_GAP) if widths[0] <= 4 else 4)
     for row in rows:
         more: list[str] = []
         if columns[kept[-1]].wraps and row[kept[-1]]:
             row[kept[-1]], *more = wrap(row[kept[-1]], widths[kept[-1]])
-        lines.append(Text(indent) + _row(columns, kept, row, widths, cell_len))
+        lines.append(Text(indent) + _row(columns, kept, row, widths))
         start = sum(widths[i] + len(_GAP) for i in kept[:-1])
         lines += [Text(indent + " " * start + line) for line in more]
         details = [
@@ -192,11 +191,9 @@ def _terminal_grid(grid: Grid, indent: str, width: int) -> list[Text]:
 
 def _roomy(block: Sized, room: int) -> tuple[Grid, tuple[Note, ...]]:
     """The first version of a grid that keeps all its columns in the room, or else the last."""
-    from rich.cells import cell_len
-
     for grid, notes in block.drawn:
         shown = grid.without_empty_columns()
-        kept, widths = _layout(shown.columns, _clean(shown), room, cell_len)
+        kept, widths = _layout(shown.columns, _clean(shown), room)
         total = sum(widths[i] for i in kept) + len(_GAP) * (len(kept) - 1)
         if len(kept) == len(shown.columns) and total <= room:
             return grid, notes
@@ -208,14 +205,13 @@ def _row(
     kept: Sequence[int],
     cells: Sequence[str],
     widths: Mapping[int, int],
-    cell_len: Callable[[str], int],
     style: str = "",
 ) -> Text:
     from rich.text import Text
 
     parts: list[str | tuple[str, str]] = []
     for i in kept:
-        space = " " * (widths[i] - cell_len(cells[i]))
+        space = " " * (widths[i] - columns_of(cells[i]))
         cell = (cells[i], style or (tone(cells[i]) if columns[i].tone else ""))
         parts += [_GAP] if parts else []
         parts += [space, cell] if columns[i].right else [cell, space]
@@ -223,14 +219,11 @@ def _row(
 
 
 def _layout(
-    columns: Sequence[Column],
-    rows: Sequence[Sequence[str]],
-    room: int,
-    cell_len: Callable[[str], int],
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], room: int
 ) -> tuple[list[int], dict[int, int]]:
     """The columns that stay in the table, and their widths; the least important go first."""
     widths = {
-        i: max(cell_len(text) for text in (column.name, *(row[i] for row in rows)))
+        i: max(columns_of(text) for text in (column.name, *(row[i] for row in rows)))
         for i, column in enumerate(columns)
     }
     for limit in range(max(column.importance for column in columns), -1, -1):
@@ -240,7 +233,7 @@ def _layout(
         if left >= widths[last]:
             break
         if columns[last].wraps:
-            words = (cell_len(word) for row in rows for word in row[last].split())
+            words = (columns_of(word) for row in rows for word in row[last].split())
             if left >= max([_NARROWEST_TEXT, *words]):
                 return kept, {**widths, last: left}
     return kept, widths

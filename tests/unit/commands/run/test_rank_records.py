@@ -409,5 +409,5 @@ def test_a_card_needs_kernels_of_the_build() -> None:
 def test_events_are_read_back(tmp_path: Path) -> None:
     _write(tmp_path, _record())
     (tmp_path / "events-11-0.bin").write_bytes(array("q", [1, 2 * MIB, 0]).tobytes())
-    (events,) = read_events(tmp_path, read_processes(tmp_path)[0])
+    (events,) = read_events(tmp_path, read_processes(tmp_path))
     assert list(events.numbers) == [1, 2 * MIB, 0] and events.is_whole
