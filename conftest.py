@@ -50,9 +50,7 @@ def homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def isolated(
-    homes: Iterator[Path],
-    monkeypatch: pytest.MonkeyPatch,
-    request: pytest.FixtureRequest,
+    homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Iterator[Path]:
     """The home folder of the test. The developer's own settings and caches are out of reach."""
     home = next(homes)

@@ -89,9 +89,7 @@ def copy_recipe(
 
 
 @app.command("check", cls=Command, epilog=_examples("check mine.toml", "check ~/recipes/lora.toml"))
-def check_recipe_file(
-    file: Annotated[Path | None, option_named("recipes", "file")] = None,
-) -> None:
+def check_recipe_file(file: Annotated[Path | None, option_named("recipes", "file")] = None) -> None:
     """Check a recipe file.
 
     Lists every error with its line and key. Exit code 2 if there is one.

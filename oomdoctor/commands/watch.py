@@ -171,9 +171,7 @@ class _Sampled:
             each = (now - self._begin) / max(1, self._count - 1)
             rate = growth.bytes_per_step / each if each else 0.0
             return MemoryTrend(
-                "growth",
-                per_s_bytes=round(rate),
-                full_in_s=round(free / rate, 1) if rate else None,
+                "growth", per_s_bytes=round(rate), full_in_s=round(free / rate, 1) if rate else None
             )
         return MemoryTrend("steady" if self._count >= _LEAST_STEPS else "too_short")
 

@@ -47,18 +47,9 @@ SURVEY = Page(
 )
 PAGES = (
     SURVEY,
-    Page(
-        ("explain",),
-        "explain_page:answer_sections",
-        "explain_page:diagnosis_rows",
-    ),
+    Page(("explain",), "explain_page:answer_sections", "explain_page:diagnosis_rows"),
     Page(("triage",), "triage_page:triage_sections", "triage_page:triage_rows"),
-    Page(
-        ("show",),
-        "triage_page:gathered_sections",
-        "triage_page:gathered_rows",
-        needs="gathered",
-    ),
+    Page(("show",), "triage_page:gathered_sections", "triage_page:gathered_rows", needs="gathered"),
     Page(("run",), "run_page:run_sections", "run_page:rank_rows"),
     Page(("diff",), "diff_page:diff_sections", "diff_page:diff_rows", needs="diff"),
     Page(

@@ -151,11 +151,7 @@ _INSTEAD: dict[str, dict[str, Any]] = {
     },
     "qwen4_exp": {"text_config": _INDEXER},
     "qwen4_exp_text": {"": _INDEXER},
-    "zamba": {
-        "": {
-            "layer_types": ["mamba", "hybrid", "mamba", "hybrid"],
-        }
-    },
+    "zamba": {"": {"layer_types": ["mamba", "hybrid", "mamba", "hybrid"]}},
     "qwen2_5_omni_thinker": {"": _OMNI},
     "qwen3_omni_moe_thinker": {
         "": _OMNI,

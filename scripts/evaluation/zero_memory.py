@@ -74,13 +74,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], int, bool]] = {
     "z2-long-8": ("large", {"length": 8192, "micro_batch_size": 2}, {"stage": 2}, 8, False),
     "z2-lora-2": ("large", {"lora_rank": 16}, {"stage": 2}, 2, False),
     "z3-lora-2": ("large", {"lora_rank": 16}, {"stage": 3}, 2, False),
-    "z3-lora-fp32-2": (
-        "large",
-        {"lora_rank": 128, "adapters": "float32"},
-        {"stage": 3},
-        2,
-        False,
-    ),
+    "z3-lora-fp32-2": ("large", {"lora_rank": 128, "adapters": "float32"}, {"stage": 3}, 2, False),
     "z1-host-2": ("small", {}, {"stage": 1, "offload_optimizer": ON_HOST}, 2, False),
     "z2-host-2": ("small", {}, {"stage": 2, "offload_optimizer": ON_HOST}, 2, False),
     "z3-host-2": ("small", {}, {"stage": 3, "offload_optimizer": ON_HOST}, 2, False),
@@ -95,20 +89,8 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], int, bool]] = {
     "z2-64": ("wide", {}, {"stage": 2}, 64, False),
     "z3-64": ("wide", {}, {"stage": 3}, 64, False),
     "z3-8": ("wide", {"length": 4096}, {"stage": 3}, 8, False),
-    "z3-fp32-4": (
-        "small",
-        {"bf16": False, "weights_dtype": "float32"},
-        {"stage": 3},
-        4,
-        False,
-    ),
-    "z2-fp32-4": (
-        "small",
-        {"bf16": False, "weights_dtype": "float32"},
-        {"stage": 2},
-        4,
-        False,
-    ),
+    "z3-fp32-4": ("small", {"bf16": False, "weights_dtype": "float32"}, {"stage": 3}, 4, False),
+    "z2-fp32-4": ("small", {"bf16": False, "weights_dtype": "float32"}, {"stage": 2}, 4, False),
 }
 
 

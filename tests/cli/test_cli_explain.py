@@ -117,11 +117,7 @@ def test_the_page_of_a_model_is_its_id(trace: Path, capsys: pytest.CaptureFixtur
     ],
 )  # fmt: skip
 def test_a_model_that_cannot_be_read_is_a_warning(
-    trace: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    content: str | None,
-    words: str,
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None, words: str
 ) -> None:
     folder = tmp_path / "broken"
     if content is not None:

@@ -28,8 +28,7 @@ def test_the_line_to_type_instead(cli, typed, hint):
 
 
 @pytest.mark.parametrize(
-    ("typed", "meant"),
-    [("help", "--help"), ("help plan", "plan --help"), ("version", "--version")],
+    ("typed", "meant"), [("help", "--help"), ("help plan", "plan --help"), ("version", "--version")]
 )
 def test_help_and_version_as_words(cli, typed, meant):
     assert cli(*typed.split()) == cli(*meant.split())

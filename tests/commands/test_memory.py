@@ -111,8 +111,7 @@ OTHERS = [
 )
 @pytest.mark.slow
 def test_every_number_from_the_cache_is_that_of_a_fresh_simulation(
-    ask: Callable[..., SurveyRequest],
-    no_worker: Callable[[], None],
+    ask: Callable[..., SurveyRequest], no_worker: Callable[[], None]
 ) -> None:
     # Not even the weights fit, yet what is recorded serves the others.
     first = planned(ask(PlanRequest(("1KiB",)), batch=512))

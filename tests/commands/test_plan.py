@@ -96,10 +96,7 @@ def test_a_plan_that_ends_at_once_still_has_lower_bounds(
         known = next(m for m in catalogue.models() if m.id == "meta-llama/Llama-3.1-8B")
         (tmp_path / "model" / "config.json").write_text(json.dumps(dict(known.config)))
         model = str(tmp_path / "model")
-    rungs = (
-        Rung("full", TrainConfig()),
-        Rung("lora", TrainConfig(method="lora")),
-    )
+    rungs = (Rung("full", TrainConfig()), Rung("lora", TrainConfig(method="lora")))
     request = replace(ask(PlanRequest(("RTX 4090",)), *rungs), model=ModelRef(model))
     report, _ = plan(request, stop=lambda: ExitCode.INTERRUPTED)
     full, lora = report.results

@@ -170,9 +170,7 @@ def test_results_are_on_disk_while_the_survey_goes_on(ask: Callable[..., SurveyR
 
 
 @pytest.mark.slow
-def test_the_time_limit_stops_in_time_and_resume_goes_on(
-    ask: Callable[..., SurveyRequest],
-) -> None:
+def test_the_time_limit_stops_in_time_and_resume_goes_on(ask: Callable[..., SurveyRequest]) -> None:
     begin = time.monotonic()
     report, folder = survey(ask("hang", "fits", time_limit_s=3.0, rung_limit_s=600.0))
     assert time.monotonic() - begin < 15
@@ -215,9 +213,7 @@ def test_waiting_for_a_device_ends_with_a_signal(ask: Callable[..., SurveyReques
     assert report.exit_code == ExitCode.INTERRUPTED
 
 
-def test_rows_are_no_longer_than_the_model_has_positions(
-    ask: Callable[..., SurveyRequest],
-) -> None:
+def test_rows_are_no_longer_than_the_model_has_positions(ask: Callable[..., SurveyRequest]) -> None:
     request = ask("fits")
     long = replace(request.recipe.rungs[0].config, sequence_length=4096)
     recipe = replace(request.recipe, rungs=(Rung("fits", long),))

@@ -134,9 +134,7 @@ def ask(
 
 
 @pytest.mark.parametrize(
-    "training",
-    [*TRAININGS, *(weekly(one) for one in OTHERS)],
-    ids=lambda training: training.name,
+    "training", [*TRAININGS, *(weekly(one) for one in OTHERS)], ids=lambda training: training.name
 )
 def test_every_way_to_ask_gives_the_same_answer(
     ask: Asked, training: Training, watched: Watched, tmp_path: Path

@@ -90,10 +90,7 @@ def test_simulated_ranks_need_what_the_engine_needs(
 
 
 def test_what_is_not_sharded_has_one_name_with_every_engine(
-    cuda_python: Path,
-    emulator_cache: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    cuda_python: Path, emulator_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(emulator_cache))
     gpus = emulated_gpus(f"{WORLD}xL4", alone=True)

@@ -15,11 +15,7 @@ from oomdoctor.records.report.report import SurveyRequest
 
 GIB = 1024**3
 COUNTS = ParameterCounts(
-    total=1_000_000_000,
-    linear=800_000_000,
-    embedding=199_000_000,
-    rest=1_000_000,
-    buffers_bytes=0,
+    total=1_000_000_000, linear=800_000_000, embedding=199_000_000, rest=1_000_000, buffers_bytes=0
 )
 MODEL_CONFIG = {
     "num_hidden_layers": 20,

@@ -17,11 +17,7 @@ RUNGS: dict[str, dict[str, Any]] = {
     "qlora-norms": {"method": "qlora", "quantization": "int8", "kbit_prepare": "norms"},
     "dora": {"method": "lora", "use_dora": True, "modules_to_save": ("embed_tokens", "lm_head")},
     "adapters-bf16": {"method": "lora", "adapter_dtype": "bfloat16"},
-    "qlora-adapters": {
-        "method": "qlora",
-        "quantization": "nf4",
-        "adapter_dtype": "bfloat16",
-    },
+    "qlora-adapters": {"method": "qlora", "quantization": "nf4", "adapter_dtype": "bfloat16"},
     "saved-fp32": {
         "method": "qlora",
         "quantization": "int8",

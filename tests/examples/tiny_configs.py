@@ -29,12 +29,7 @@ CONFIGS: dict[str, tuple[Task, str, dict[str, Any]]] = {
     "gqa-tied": (
         "causal-lm",
         "Qwen2ForCausalLM",
-        {
-            "model_type": "qwen2",
-            **DECODER,
-            "num_key_value_heads": 2,
-            "tie_word_embeddings": True,
-        },
+        {"model_type": "qwen2", **DECODER, "num_key_value_heads": 2, "tie_word_embeddings": True},
     ),
     "sliding-window": (
         "causal-lm",

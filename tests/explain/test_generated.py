@@ -140,11 +140,7 @@ def _explain(text: str) -> tuple[Diagnosis, ...]:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("name", "moment", "share"), CASES)
 def test_traceback_tells_memory_phase_and_line(
-    name: str,
-    moment: str,
-    share: float,
-    scripts: dict[str, Path],
-    counted: dict[str, Counter[str]],
+    name: str, moment: str, share: float, scripts: dict[str, Path], counted: dict[str, Counter[str]]
 ) -> None:
     if name == "qlora":
         import transformers

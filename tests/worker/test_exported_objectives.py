@@ -27,11 +27,7 @@ CASES: dict[str, dict[str, Any]] = {
     "dpo, LoRA": {"objective": "dpo", "method": "lora", "activation_checkpointing": "full"},
     "dpo, precomputed": {"objective": "dpo", "reference": "precomputed"},
     "dpo, QLoRA": {"objective": "dpo", "method": "qlora", "quantization": "nf4"},
-    "dpo, accumulation": {
-        "objective": "dpo",
-        "completion_length": 16,
-        "effective_batch_size": 4,
-    },
+    "dpo, accumulation": {"objective": "dpo", "completion_length": 16, "effective_batch_size": 4},
     "reward": {"objective": "reward"},
     "reward, LoRA": {"objective": "reward", "method": "lora", "optimizer": "adamw_bnb_8bit"},
     "grpo": {"objective": "grpo", "num_generations": 2},
@@ -49,12 +45,7 @@ CASES: dict[str, dict[str, Any]] = {
     "padded": {"padding": "longest"},
     "padded, LoRA": {"padding": "max_length", "method": "lora", "loss": "chunked"},
 }
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(600),
-    needs_trl,
-    needs_quantized_cpu,
-]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), needs_trl, needs_quantized_cpu]
 
 
 def config_of(name: str) -> TrainConfig:

@@ -38,11 +38,7 @@ RUNGS: dict[str, dict[str, Any]] = {
     },
     "LoRA on attention": {"method": "lora", "lora_targets": "attention"},
     "QLoRA": {"method": "qlora", "quantization": "nf4", "activation_checkpointing": "full"},
-    "QLoRA, adapters bf16": {
-        "method": "qlora",
-        "quantization": "nf4",
-        "adapter_dtype": "bfloat16",
-    },
+    "QLoRA, adapters bf16": {"method": "qlora", "quantization": "nf4", "adapter_dtype": "bfloat16"},
     "LoRA, adapters bf16": {"method": "lora", "adapter_dtype": "bfloat16"},
     "QLoRA, saved": {
         "method": "qlora",

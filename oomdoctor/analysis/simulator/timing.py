@@ -52,10 +52,7 @@ def work_of(
 
 
 def estimated_timing(
-    work: Work,
-    gpu: GpuFacts,
-    calibration: Calibration | None,
-    errors: Sequence[SpeedErrorRecord],
+    work: Work, gpu: GpuFacts, calibration: Calibration | None, errors: Sequence[SpeedErrorRecord]
 ) -> Timing | None:
     """Times of a micro-step and an optimizer step; None if the card's peak rates are unknown."""
     micro = estimate(work.micro_step, gpu, calibration)

@@ -35,10 +35,7 @@ PANELS = (
 
 
 def option(
-    flags: str,
-    panel: str | None,
-    help: str,
-    completion: Callable[[str], list[str]] | None = None,
+    flags: str, panel: str | None, help: str, completion: Callable[[str], list[str]] | None = None
 ) -> Any:
     """An option of a verb: its names, or its name and the word for its value, as `--seq-len N`.
 

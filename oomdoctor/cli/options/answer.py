@@ -20,8 +20,7 @@ def either(words: tuple[str, ...]) -> str:
 
 Quiet = Annotated[bool, option("--quiet, -q", OUTPUT, "Print no progress on stderr.")]
 Verbose = Annotated[
-    bool,
-    option("--verbose, -v", OUTPUT, "Show every attempt, every phase and memory statistics."),
+    bool, option("--verbose, -v", OUTPUT, "Show every attempt, every phase and memory statistics.")
 ]
 ListJson = Annotated[bool, option("--json", None, "Print one JSON document.")]
 

@@ -174,10 +174,7 @@ def _tokens(config: TrainConfig) -> int:
 
 
 def refuse_what_takes_hours(
-    spec: ModelSpec,
-    rungs: tuple[Rung, ...],
-    counts: ParameterCounts,
-    request: SurveyRequest,
+    spec: ModelSpec, rungs: tuple[Rung, ...], counts: ParameterCounts, request: SurveyRequest
 ) -> None:
     """Refuse a survey that would take hours on a CPU that the user did not choose.
 

@@ -68,12 +68,7 @@ def launch(
 
     kills_before = oom_kills()
     end = host.run(
-        folder / JOB,
-        folder / REPLY,
-        folder / LOG,
-        deadline_s=deadline_s,
-        on_poll=poll,
-        stop=stop,
+        folder / JOB, folder / REPLY, folder / LOG, deadline_s=deadline_s, on_poll=poll, stop=stop
     )
     if end.how == "stopped":
         raise Stopped

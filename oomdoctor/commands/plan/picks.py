@@ -89,10 +89,7 @@ def pick(row: ProbeResult) -> CardPick:
     """What the line of a card shows of a rung; its price is added later."""
     own = shared(row, CardPick)
     return CardPick(
-        **own,
-        fits=row.surely_fits,
-        by_formula=_by_formula(row),
-        world_size=row.config.world_size,
+        **own, fits=row.surely_fits, by_formula=_by_formula(row), world_size=row.config.world_size
     )
 
 

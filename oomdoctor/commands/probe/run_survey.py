@@ -42,12 +42,7 @@ _SAME_BUDGET = 0.97  # free memory differs a little from hour to hour
 
 
 def run_survey(
-    request: SurveyRequest,
-    folder: RunFolder,
-    *,
-    wait: bool,
-    on_event: Listener,
-    stop: Stop,
+    request: SurveyRequest, folder: RunFolder, *, wait: bool, on_event: Listener, stop: Stop
 ) -> Report:
     """Measure the request's ladder and write `report.json`, unless an error is raised.
 

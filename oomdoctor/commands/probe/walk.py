@@ -181,12 +181,7 @@ class SurveyJobs:
         return self._launched(job, job.label, None, on_phase, math.inf)
 
     def measure(
-        self,
-        label: str,
-        config: TrainConfig,
-        usable_bytes: int,
-        *,
-        on_phase: Callable[[str], None],
+        self, label: str, config: TrainConfig, usable_bytes: int, *, on_phase: Callable[[str], None]
     ) -> Attempt:
         """Try one micro-batch size of one rung in its own process."""
         size = config.micro_batch_size

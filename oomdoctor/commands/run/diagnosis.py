@@ -234,9 +234,7 @@ def _replayed(rank: RankMemory, file: Path, batch: int | None) -> _Replayed | No
     if not runs.settings.expandable_segments and runs.can():
         expandable = runs.run(room, expandable=True)
     return _Replayed(
-        divisor,
-        smaller,
-        expandable if expandable is not None and expandable.fits else None,
+        divisor, smaller, expandable if expandable is not None and expandable.fits else None
     )
 
 

@@ -97,9 +97,7 @@ def chosen_python(given: str | None, command: tuple[str, ...]) -> Path:
     python = python_of(command)
     if python is None:
         raise machine_error(
-            "no_python",
-            f"cannot tell which Python {command[0]} runs",
-            "name it: --python PATH",
+            "no_python", f"cannot tell which Python {command[0]} runs", "name it: --python PATH"
         )
     return python
 

@@ -44,12 +44,7 @@ def with_cards(report: Report, request: WatchRequest, seen: Seen) -> Report:
     gave_up = any(rank.stopped == "past" for rank in report.ranks)
     finished = report.exit_code_of_command == 0 and report.status != "interrupted" and not gave_up
     smallest = smallest_gpu(
-        report.ranks,
-        events,
-        least,
-        settings,
-        finished=finished,
-        together=ranks_together(processes),
+        report.ranks, events, least, settings, finished=finished, together=ranks_together(processes)
     )
     return replace(
         report,

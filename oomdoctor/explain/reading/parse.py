@@ -147,10 +147,7 @@ def _listed(message: str) -> tuple[ListedProcess, ...]:
 
 
 def _other_processes(
-    message: str,
-    listed: tuple[ListedProcess, ...],
-    values: Mapping[str, int | None],
-    slack: int,
+    message: str, listed: tuple[ListedProcess, ...], values: Mapping[str, int | None], slack: int
 ) -> int | None:
     """Bytes that other processes hold on the device; None if the message does not say.
 

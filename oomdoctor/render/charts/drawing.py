@@ -127,11 +127,7 @@ def _figure(chart: Chart, size: Size, colors: Palette) -> Iterator[Any]:
     }
     head = 0 if colors == "roles" else _HEAD
     height = chart.height(size) + head
-    with (
-        palette(colors),
-        matplotlib.rc_context(settings),
-        warnings.catch_warnings(action="ignore"),
-    ):
+    with palette(colors), matplotlib.rc_context(settings), warnings.catch_warnings(action="ignore"):
         figure: Any = Figure(figsize=(WIDTHS[size] / _DOTS, height / _DOTS), dpi=_DOTS)
         FigureCanvasAgg(figure)
         area = figure

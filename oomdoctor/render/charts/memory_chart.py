@@ -127,10 +127,7 @@ def _top(peaks: Sequence[Peak], limit: Limit | None) -> float:
     if limit is None or limit[0] > highest * _FAR:
         return highest * 1.04
     fitting = max((peak.total for peak in peaks if peak.fits), default=0)
-    return min(
-        max(highest * 1.04, limit[0] * 1.12),
-        max(limit[0] * _BEYOND, fitting * 1.04),
-    )
+    return min(max(highest * 1.04, limit[0] * 1.12), max(limit[0] * _BEYOND, fitting * 1.04))
 
 
 def _bars(axes: Any, peaks: Sequence[Peak], top: float, size: Size) -> None:

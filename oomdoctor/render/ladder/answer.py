@@ -24,10 +24,7 @@ from oomdoctor.render.words import (
 )
 from oomdoctor.units import format_bytes, format_share
 
-APART = {
-    "not_settled": "Fits, speed not settled",
-    "not_believable": "Fits, speed not believable",
-}
+APART = {"not_settled": "Fits, speed not settled", "not_believable": "Fits, speed not believable"}
 """The states of speeds that are not ranked, and the titles of their tables."""
 _TITLES = {"full": "Full fine-tuning", "lora": "LoRA", "qlora": "QLoRA"}
 _FIRST = {"throughput": "Best", "memory": "Least memory", "micro-batch": "Largest micro-batch"}

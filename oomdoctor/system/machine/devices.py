@@ -223,9 +223,7 @@ def _ambiguous(what: str, gpus: tuple[Gpu, ...]) -> OomDoctorError:
     )
     remedy = "" if sliced else "; or number them by PCI bus with CUDA_DEVICE_ORDER=PCI_BUS_ID"
     return usage_error(
-        "ambiguous_device",
-        f"{what} is ambiguous: {reason}",
-        _choices(gpus) + remedy,
+        "ambiguous_device", f"{what} is ambiguous: {reason}", _choices(gpus) + remedy
     )
 
 
@@ -253,9 +251,7 @@ def _too_few(count: int, allowed: tuple[Gpu, ...], gpus: tuple[Gpu, ...]) -> Oom
     seen = f"CUDA_VISIBLE_DEVICES shows {_counted(allowed)}"
     here = f"this machine has {_counted(gpus)}" if len(allowed) == len(gpus) else seen
     return machine_error(
-        "too_few_gpus",
-        f"{count} GPUs were asked for, and {here}",
-        f"use --gpus {len(allowed)}",
+        "too_few_gpus", f"{count} GPUs were asked for, and {here}", f"use --gpus {len(allowed)}"
     )
 
 

@@ -64,10 +64,7 @@ def idle_host() -> AbstractContextManager[object]:
         return torch.zeros(like.size(), dtype=like.dtype, device="cpu")
 
     def idle(
-        func: OpOverload,
-        kinds: Kinds,
-        args: Sequence[torch.Tensor],
-        kwargs: Mapping[str, object],
+        func: OpOverload, kinds: Kinds, args: Sequence[torch.Tensor], kwargs: Mapping[str, object]
     ) -> object:
         if any(issubclass(kind, DTensor) for kind in kinds):
             return NotImplemented  # it calls the operators on its part

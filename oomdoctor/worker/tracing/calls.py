@@ -126,9 +126,7 @@ def made_of_tensors(kind: type) -> bool:
     return kind.__name__ == "DTensor" or kind.__module__.startswith("torchao.")
 
 
-def resized_storages(
-    note: Callable[[torch.UntypedStorage], None],
-) -> AbstractContextManager[None]:
+def resized_storages(note: Callable[[torch.UntypedStorage], None]) -> AbstractContextManager[None]:
     """A context that notes storages that are resized."""
     resize = torch.UntypedStorage.resize_
 

@@ -56,11 +56,7 @@ class AllocationTrace:
     """
 
     def __init__(
-        self,
-        device_type: str,
-        *,
-        limit: int | None = None,
-        where: Whereabouts | None = None,
+        self, device_type: str, *, limit: int | None = None, where: Whereabouts | None = None
     ) -> None:
         self.device_type = device_type
         self.limit = limit

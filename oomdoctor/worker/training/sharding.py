@@ -36,10 +36,7 @@ if TYPE_CHECKING:
 
 
 def _load(
-    accelerator: Accelerator,
-    model: Module,
-    full_sd: dict[str, object],
-    cpu_offload: bool = False,
+    accelerator: Accelerator, model: Module, full_sd: dict[str, object], cpu_offload: bool = False
 ) -> Module:
     """Parameters made on the device, in place of those that accelerate loads from a checkpoint."""
     from torch.distributed.tensor import DTensor, distribute_tensor

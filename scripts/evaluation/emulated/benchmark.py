@@ -22,10 +22,7 @@ _MODELS = {  # as the benchmark names it: a short name, and the model with these
     "mistralai/Mistral-7B-v0.1": ("mistral7b", "mistralai/Mistral-7B-v0.1"),
     "TheBloke/Mistral-7B-v0.1-GPTQ": ("mistral7b", "mistralai/Mistral-7B-v0.1"),
     "mistralai/Mixtral-8x7B-Instruct-v0.1": ("mixtral", "mistralai/Mixtral-8x7B-Instruct-v0.1"),
-    "TheBloke/Mixtral-8x7B-Instruct-v0.1-GPTQ": (
-        "mixtral",
-        "mistralai/Mixtral-8x7B-Instruct-v0.1",
-    ),
+    "TheBloke/Mixtral-8x7B-Instruct-v0.1-GPTQ": ("mixtral", "mistralai/Mixtral-8x7B-Instruct-v0.1"),
     "NousResearch/Llama-2-70b-hf": ("llama70b", "meta-llama/Llama-2-70b-hf"),
     "TheBloke/Llama-2-70B-GPTQ": ("llama70b", "meta-llama/Llama-2-70b-hf"),
     "meta-llama/Meta-Llama-3-8B": ("llama3-8b", "meta-llama/Meta-Llama-3-8B"),

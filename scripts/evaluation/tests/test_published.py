@@ -122,10 +122,7 @@ def reason(folder: Path, row: Any) -> str:
         (LORA | versions(torch="2.1.1"), ("shifted logits", "adapters like the base", LOWEST)),
         (LORA | {"stack": "torchtune"} | versions(torch="2.1.1"), (LOWEST,)),
         ({"versions": {"torch": "2.1.1"}, "stack": "torchtune"}, (LOWEST,)),
-        (
-            classifier("llama", "LlamaForCausalLM") | versions(transformers="4.40"),
-            (LOWEST,),
-        ),
+        (classifier("llama", "LlamaForCausalLM") | versions(transformers="4.40"), (LOWEST,)),
         (llama(model_type="mixtral", num_local_experts=4), ("linear experts", LOWEST)),
         (llama(model_type="mixtral") | versions(transformers="5.1.0"), (LOWEST,)),
         ({"optimizer": "adamw_hf"}, ("single-tensor AdamW", LOWEST)),

@@ -18,18 +18,10 @@ from oomdoctor.records.report.report import Picks, bare_report
 
 FAST = result("fast", tokens_per_s=1000.0, peak_device_bytes=20 * GIB, max_micro_batch_size=4)
 LEAN = result(
-    "lean",
-    method="qlora",
-    tokens_per_s=500.0,
-    peak_device_bytes=5 * GIB,
-    max_micro_batch_size=16,
+    "lean", method="qlora", tokens_per_s=500.0, peak_device_bytes=5 * GIB, max_micro_batch_size=16
 )
 MIDDLE = result(
-    "middle",
-    method="lora",
-    tokens_per_s=800.0,
-    peak_device_bytes=10 * GIB,
-    max_micro_batch_size=16,
+    "middle", method="lora", tokens_per_s=800.0, peak_device_bytes=10 * GIB, max_micro_batch_size=16
 )
 ALL = (MIDDLE, result("gone", "oom"), FAST, LEAN)
 

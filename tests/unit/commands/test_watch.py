@@ -43,11 +43,7 @@ def test_the_latest_training_is_shown_with_its_gpu() -> None:
 def test_the_trend_of_a_training_has_its_end() -> None:
     live_log()
     trend = look(LATEST).trainings[0].trend
-    assert (trend.kind, trend.per_step_bytes, trend.per_s_bytes) == (
-        "growth",
-        100 * MIB,
-        50 * MIB,
-    )
+    assert (trend.kind, trend.per_step_bytes, trend.per_s_bytes) == ("growth", 100 * MIB, 50 * MIB)
     left = int((9 * GIB - 4000 * MIB) / (100 * MIB))
     assert trend.full_at_step == 40 + left
     assert trend.full_in_s == pytest.approx(2 * left, abs=2)

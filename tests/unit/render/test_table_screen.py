@@ -124,9 +124,7 @@ def test_hostile_text_does_not_reach_the_terminal(attack: str) -> None:
         for terminal in (True, False):
             for verbose in (True, False):
                 shown = render_report(
-                    hostile,
-                    format,
-                    Style(terminal=terminal, width=90, verbose=verbose),
+                    hostile, format, Style(terminal=terminal, width=90, verbose=verbose)
                 )
                 assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", shown)
     colored = table(hostile, color=True, verbose=True)

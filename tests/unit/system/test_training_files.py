@@ -45,11 +45,7 @@ def test_a_file_that_is_named_is_read_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [
-        ("a: [1", "line 1"),
-        ("just words", "has no settings"),
-        ('{"a": 1,}', "line 1"),
-    ],
+    [("a: [1", "line 1"), ("just words", "has no settings"), ('{"a": 1,}', "line 1")],
 )
 def test_a_broken_file_names_the_option(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "a.yaml"

@@ -123,11 +123,7 @@ def test_a_large_array_is_read_in_pieces(count, monkeypatch):
     [
         ({"text": "a b", "prompt": "x"}, 3, "text"),
         ({"messages": [{"role": "user", "content": "a"}]}, 2, "messages, contents joined"),
-        (
-            {"conversations": [{"from": "gpt", "value": "a b"}]},
-            3,
-            "conversations, contents joined",
-        ),
+        ({"conversations": [{"from": "gpt", "value": "a b"}]}, 3, "conversations, contents joined"),
         ({"messages": [{"role": "user", "content": [{"text": "a b"}, {}]}]}, 3, None),
         ({"prompt": "a ", "completion": "b"}, 3, "prompt + completion"),
         ({"prompt": [{"role": "user", "content": "a"}], "completion": []}, 2, None),
@@ -190,11 +186,7 @@ def test_rows_that_cannot_be_counted_are_told_with_their_numbers(count):
     [
         ("rows.json", '[{"text": "a"}, {"text": ', "is not JSON, so the rest cannot be read"),
         ("rows.json", b'[{"text": "\xff"}, {"text": "a"}]', "has text that is not UTF-8"),
-        (
-            "rows.jsonl.gz",
-            zipped(lines(*[ROWS[0]] * 9))[:-12],
-            "nor can the rest of the file",
-        ),
+        ("rows.jsonl.gz", zipped(lines(*[ROWS[0]] * 9))[:-12], "nor can the rest of the file"),
         ("rows.csv", b"text\na\n\xff\n", "has text that is not UTF-8"),
     ],
 )

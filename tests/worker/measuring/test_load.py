@@ -32,9 +32,7 @@ def test_busy_seconds_of_the_cores_that_may_be_used(
     assert timing._busy_seconds(tmp_path / "stat") is None
 
 
-def test_what_this_process_did_not_use_was_used_by_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_this_process_did_not_use_was_used_by_others(monkeypatch: pytest.MonkeyPatch) -> None:
     start = timing.Start(wall_s=10.0, own_s=5.0, busy_s=100.0, unix_us=0)
     monkeypatch.setattr(timing.time, "perf_counter", lambda: 14.0)
     monkeypatch.setattr(timing.time, "process_time", lambda: 7.0)

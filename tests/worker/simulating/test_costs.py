@@ -67,8 +67,7 @@ def test_a_convolution_and_its_stride() -> None:
 
 
 @pytest.mark.parametrize(
-    ("left", "right"),
-    [((96, 16), (4, 16, 32)), ((16, 96), (96, 32)), ((4, 96, 16), (16, 32))],
+    ("left", "right"), [((96, 16), (4, 16, 32)), ((16, 96), (96, 32)), ((4, 96, 16), (16, 32))]
 )
 def test_grouped_products_share_the_rows_out(left: Any, right: Any) -> None:
     if not hasattr(torch.ops.aten, "_grouped_mm"):

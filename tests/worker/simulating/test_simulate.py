@@ -451,8 +451,5 @@ def wide(job: ProbeJob) -> ProbeJob:
 
 
 def test_a_model_that_looks_at_its_values_is_refused_by_the_operator() -> None:
-    with (
-        simulated_device(cuda=True),
-        pytest.raises(UnsupportedError, match=r"aten\.nonzero"),
-    ):
+    with simulated_device(cuda=True), pytest.raises(UnsupportedError, match=r"aten\.nonzero"):
         torch.nonzero(torch.rand(3))

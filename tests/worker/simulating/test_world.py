@@ -35,10 +35,7 @@ def job(monkeypatch: pytest.MonkeyPatch) -> ProbeJob:
 def layouts(job: ProbeJob, stacks: tuple[LayerStack, ...]) -> tuple[Layout, Layout]:
     """Of a step with one micro-step, and of one with two."""
     job = replace(job, simulation=SimulationRequest((1,), (), as_cuda=True, stacks=stacks))
-    with (
-        clean_slate(),
-        simulated_rung(job, PhaseFile(None), shallow=bool(stacks)) as recorder,
-    ):
+    with clean_slate(), simulated_rung(job, PhaseFile(None), shallow=bool(stacks)) as recorder:
         recorded = recorder.record(1)
         rung = RecordedRung(recorder.depths)
         rung.add(1, recorded.tape, recorded.taken, recorded.accumulated)

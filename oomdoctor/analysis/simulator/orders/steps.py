@@ -79,9 +79,7 @@ _BATCH = "batch"  # the window in which a step makes what its first micro-step n
 
 
 def with_steady_step(
-    order: Order,
-    blocks: list[TapeBlock],
-    carried: Mapping[int, int] = MappingProxyType({}),
+    order: Order, blocks: list[TapeBlock], carried: Mapping[int, int] = MappingProxyType({})
 ) -> Order:
     """The order, followed by its training step again, now with existing optimizer states.
 

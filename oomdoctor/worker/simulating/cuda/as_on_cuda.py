@@ -48,10 +48,7 @@ _SMALLEST_PAGED = 100_000  # elements
 
 @contextmanager
 def as_on_cuda(
-    config: TrainConfig,
-    choices: Choices,
-    trace: AllocationTrace,
-    managed: dict[Region | None, int],
+    config: TrainConfig, choices: Choices, trace: AllocationTrace, managed: dict[Region | None, int]
 ) -> Iterator[None]:
     """Simulate CUDA's kernels for this rung while the context is open.
 

@@ -127,10 +127,7 @@ def _mask_added_in_place(call: Call) -> AbstractContextManager[object]:
     scores = (*call.query.shape[:-1], call.key.shape[-2])
 
     def in_place(
-        func: OpOverload,
-        _: Kinds,
-        args: Sequence[torch.Tensor],
-        kwargs: Mapping[str, object],
+        func: OpOverload, _: Kinds, args: Sequence[torch.Tensor], kwargs: Mapping[str, object]
     ) -> object:
         if func is aten.add.Tensor and args[0].shape == scores:
             return aten.detach.default(aten.add_.Tensor(*args, **kwargs))

@@ -76,9 +76,7 @@ def _replacements(*, cuda: bool) -> Iterator[AbstractContextManager[None]]:
 
 
 def _apply(
-    module: torch.nn.Module,
-    function: Callable[[torch.Tensor], torch.Tensor],
-    recurse: bool = True,
+    module: torch.nn.Module, function: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True
 ) -> torch.nn.Module:
     """`Module._apply`, but with new parameters in place of those that the function changes."""
     # tied weights stay one parameter

@@ -102,11 +102,7 @@ class SimulatedDevice(_OfOneRung, FakeTensorMode):  # type: ignore[misc]
         return _RealOperators(self._observer)
 
     def __torch_dispatch__(
-        self,
-        func: OpOverload,
-        types: Types,
-        args: Arguments = (),
-        kwargs: Keywords | None = None,
+        self, func: OpOverload, types: Types, args: Arguments = (), kwargs: Keywords | None = None
     ) -> object:
         if any(map(made_of_tensors, types)):
             return NotImplemented
@@ -231,10 +227,6 @@ def _connectionist(
 
 
 def _product_of_type(
-    bias: torch.Tensor,
-    left: torch.Tensor,
-    right: torch.Tensor,
-    out_dtype: torch.dtype,
-    **_: object,
+    bias: torch.Tensor, left: torch.Tensor, right: torch.Tensor, out_dtype: torch.dtype, **_: object
 ) -> torch.Tensor:
     return bias.new_empty((left.shape[0], right.shape[1]), dtype=out_dtype)

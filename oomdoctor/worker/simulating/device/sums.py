@@ -76,10 +76,7 @@ def only_the_engine() -> Holders:
     holders: list[Holders] = []
 
     def count(
-        func: OpOverload,
-        _: Kinds,
-        args: Sequence[torch.Tensor],
-        kwargs: Mapping[str, object],
+        func: OpOverload, _: Kinds, args: Sequence[torch.Tensor], kwargs: Mapping[str, object]
     ) -> object:
         if func is torch.ops.aten.add.Tensor and not torch.is_grad_enabled():
             holders.append(_holders(args))

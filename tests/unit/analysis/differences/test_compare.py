@@ -86,12 +86,7 @@ def test_the_same_report_has_no_change() -> None:
 
 @pytest.mark.parametrize(
     ("grown", "verdict"),
-    [
-        (SEGMENT, "within"),
-        (SEGMENT + 1, "worse"),
-        (-SEGMENT, "within"),
-        (-SEGMENT - 1, "better"),
-    ],
+    [(SEGMENT, "within"), (SEGMENT + 1, "worse"), (-SEGMENT, "within"), (-SEGMENT - 1, "better")],
 )
 def test_two_measurements_may_differ_by_a_segment(grown: int, verdict: str) -> None:
     report = gpu_report()

@@ -42,12 +42,7 @@ def test_full_training_by_the_textbook(keys, expected):
 
 def test_adapters_are_trained_in_float32_and_the_base_has_no_states():
     found = view(trainable=10 * MILLION, method="lora")
-    assert widths(found) == {
-        "weights": 2,
-        "adapters": 4,
-        "gradients": 4,
-        "optimizer states": 8,
-    }
+    assert widths(found) == {"weights": 2, "adapters": 4, "gradients": 4, "optimizer states": 8}
     assert found.formula_bytes == 2 * COUNTS.total + 16 * 10 * MILLION
 
 

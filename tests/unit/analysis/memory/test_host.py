@@ -67,13 +67,7 @@ def test_hybrid_keeps_a_whole_model_on_each_node():
 
 
 @pytest.mark.parametrize(
-    ("sharding", "loading"),
-    [
-        ("ddp", 0),
-        ("zero2", 0),
-        ("fsdp", P * 2),
-        ("zero3", P * 2 + P * 2),
-    ],
+    ("sharding", "loading"), [("ddp", 0), ("zero2", 0), ("fsdp", P * 2), ("zero3", P * 2 + P * 2)]
 )
 def test_who_loads_the_checkpoint(sharding, loading):
     found = host_memory(replace(CONFIG, sharding=sharding), COUNTS, None)

@@ -32,12 +32,7 @@ A100 = card("A100-SXM4-80GB")
 
 
 def entry(
-    name: str,
-    window: int,
-    moved: float,
-    unit: int | None = None,
-    *,
-    kind: OpKind = "elementwise",
+    name: str, window: int, moved: float, unit: int | None = None, *, kind: OpKind = "elementwise"
 ) -> Cost:
     region = None if unit is None else (0, unit)
     return Cost(region, window, OpCost(name, kind, "bfloat16", 0.0, moved))

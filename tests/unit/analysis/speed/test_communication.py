@@ -26,10 +26,7 @@ CONFIG = TrainConfig(
     world_size=4, sharding="fsdp", micro_batch_size=2, effective_batch_size=16, sequence_length=1000
 )
 H100 = replace(
-    gpu_facts(bf16_flops=1e15),
-    nvlink_bytes_per_s=450e9,
-    pcie_generation=5,
-    pcie_lanes=16,
+    gpu_facts(bf16_flops=1e15), nvlink_bytes_per_s=450e9, pcie_generation=5, pcie_lanes=16
 )
 
 

@@ -201,8 +201,7 @@ def test_parameters_only_where_the_head_is_the_counted_one() -> None:
 
 
 @pytest.mark.parametrize(
-    "code",
-    ["gated", "bad_token", "model_not_found", "hub_unreachable", "cache_unwritable"],
+    "code", ["gated", "bad_token", "model_not_found", "hub_unreachable", "cache_unwritable"]
 )
 def test_built_in_facts_stand_in_for_the_hub(code: str, dead_hub: list[str]) -> None:
     dead_hub.append(code)

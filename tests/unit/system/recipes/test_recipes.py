@@ -22,11 +22,7 @@ from oomdoctor.system.recipes.recipes import (
     recipe_text,
 )
 
-NO_SIZES: Sizes = {
-    "sequence_length": None,
-    "effective_batch_size": None,
-    "micro_batch_size": None,
-}
+NO_SIZES: Sizes = {"sequence_length": None, "effective_batch_size": None, "micro_batch_size": None}
 
 
 # --- the recipes that come along ------------------------------------------------------------------

@@ -17,11 +17,7 @@ from oomdoctor.records.facts.optimizers import RECIPE_NAMES
 from oomdoctor.system.recipes.recipes import Sizes, parse_rung
 from oomdoctor.system.recipes.rungs import TARGET_WORDS
 
-NO_SIZES: Sizes = {
-    "sequence_length": None,
-    "effective_batch_size": None,
-    "micro_batch_size": None,
-}
+NO_SIZES: Sizes = {"sequence_length": None, "effective_batch_size": None, "micro_batch_size": None}
 
 
 def refused(text: str, **sizes: int) -> OomDoctorError:

@@ -163,12 +163,7 @@ def test_only_regular_files_are_read(fake: Fake, tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_what_cannot_be_answered(
-    fake: Fake,
-    scontrol: str | None,
-    sacct: str | None,
-    code: str,
-    exit_code: ExitCode,
-    words: str,
+    fake: Fake, scontrol: str | None, sacct: str | None, code: str, exit_code: ExitCode, words: str
 ) -> None:
     for command, script in (("scontrol", scontrol), ("sacct", sacct)):
         if script is not None:

@@ -71,10 +71,7 @@ def test_slices_stand_apart() -> None:
     named = replace(card, uuid="MIG-1", name="NVIDIA A100-SXM4-40GB MIG 1g.5gb")
     unnamed = replace(card, uuid="MIG-1", total_bytes=5 << 30)
     names = [device_name(gpu) for gpu in (named, unnamed)]
-    assert names == [
-        "NVIDIA A100-SXM4-40GB MIG 1g.5gb",
-        "NVIDIA A100-SXM4-40GB MIG 5.00 GiB",
-    ]
+    assert names == ["NVIDIA A100-SXM4-40GB MIG 1g.5gb", "NVIDIA A100-SXM4-40GB MIG 5.00 GiB"]
     for name in names:  # so a plan for the card never takes them
         assert find_gpu(name) is None
 

@@ -90,9 +90,7 @@ def test_records_come_back_as_they_were_written() -> None:
     assert sorted(path.name for path in folder.path.iterdir()) == ["report.json", "request.json"]
 
 
-def test_a_failed_write_leaves_the_old_file_and_no_rubbish(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_failed_write_leaves_the_old_file_and_no_rubbish(monkeypatch: pytest.MonkeyPatch) -> None:
     folder = made()
     before = (folder.path / "request.json").read_text()
 

@@ -141,11 +141,7 @@ def test_a_weight_is_cast_once_in_an_autocast_region(simulated: None) -> None:
 
 def test_attention_inputs_are_cast_before_the_kernel_is_chosen(simulated: None) -> None:
     x = torch.empty(1, 2, 16, 64)
-    with (
-        Casts() as casts,
-        cuda_sdpa(on_a100),
-        torch.autocast("cpu", torch.bfloat16),
-    ):
+    with Casts() as casts, cuda_sdpa(on_a100), torch.autocast("cpu", torch.bfloat16):
         F.scaled_dot_product_attention(x, x, x)
     assert casts.counts["_scaled_dot_product_flash_attention", torch.bfloat16] == 1
 
@@ -175,11 +171,7 @@ def test_models_train_under_autocast(lower: Any, architecture: str) -> None:
         eos_token_id=0,
         **own,
     )
-    with (
-        simulated_device(cuda=True),
-        cuda_autocast(),
-        cuda_sdpa(on_a100),
-    ):
+    with simulated_device(cuda=True), cuda_autocast(), cuda_sdpa(on_a100):
         model = getattr(transformers, model_name)(config).train()
         tokens = torch.zeros(2, 16, dtype=torch.long)
         with Casts() as casts, torch.autocast("cpu", lower):

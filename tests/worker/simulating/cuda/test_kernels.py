@@ -126,10 +126,7 @@ def test_accumulating_index_put_sorts_and_a_plain_one_does_not(fake: None) -> No
     [((2, 14), (4 * 2 * 4,)), ((2, 15), (8 * 3, (4 + 1) * 4))],
 )
 def test_foreach_norm_has_partial_sums_for_each_tensor(
-    fake: None,
-    monkeypatch: pytest.MonkeyPatch,
-    release: tuple[int, int],
-    expected: tuple[int, ...],
+    fake: None, monkeypatch: pytest.MonkeyPatch, release: tuple[int, int], expected: tuple[int, ...]
 ) -> None:
     monkeypatch.setattr(reductions, "torch_release", lambda: release)
     tensors = [torch.empty(n, dtype=torch.bfloat16) for n in (65536 * 3 + 1, 10, 0)]

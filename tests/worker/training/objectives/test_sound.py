@@ -74,9 +74,7 @@ def test_an_extractor_that_transformers_maps_to_other_inputs() -> None:
     assert _shapes(_batch("ctc", job_model=spec))["input_features"] == (2, 499, 160)
 
 
-def test_what_an_extractor_says_beside_tensors_is_left_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_an_extractor_says_beside_tensors_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """As Cohere's says which chunk is of which recording."""
     from transformers import WhisperFeatureExtractor
 

@@ -67,10 +67,7 @@ def test_a_card_without_fp8_is_told_apart() -> None:
 
 @pytest.mark.parametrize(
     ("fp8", "device", "told"),
-    [
-        ("torchao", "cpu", "need a GPU"),
-        ("transformer_engine", "cuda", "use fp8 = torchao"),
-    ],
+    [("torchao", "cpu", "need a GPU"), ("transformer_engine", "cuda", "use fp8 = torchao")],
 )
 def test_what_cannot_run_says_why(fp8: Any, device: str, told: str) -> None:
     with pytest.raises(UnsupportedError, match=told):

@@ -112,10 +112,7 @@ def test_cusolver_gets_a_copy_and_the_rest_is_said() -> None:
         ({"optimizer": "galore_adamw", "optimizer_rank": 0}, "optimizer_rank"),
         ({"optimizer": "galore_adamw", "sharding": "ddp", "world_size": 2}, "optimizer"),
         ({"optimizer": "galore_adamw_layerwise", "micro_batch_size": 2}, "optimizer"),
-        (
-            {"optimizer": "apollo_adamw", "optimizer_in_backward": True},
-            "optimizer_in_backward",
-        ),
+        ({"optimizer": "apollo_adamw", "optimizer_in_backward": True}, "optimizer_in_backward"),
     ],
     ids=str,
 )

@@ -112,10 +112,7 @@ def test_peaks_are_those_of_deepspeed(name):
             assert phases[phase] == pytest.approx(size, rel=0.03), (rank, phase)
 
 
-@pytest.mark.parametrize(
-    ("stage", "gigabytes"),
-    [(1, 31.4), (2, 16.6), (3, 1.9)],
-)
+@pytest.mark.parametrize(("stage", "gigabytes"), [(1, 31.4), (2, 16.6), (3, 1.9)])
 def test_the_table_of_the_paper(stage, gigabytes):
     """7.5e9 parameters on 64 GPUs (Rajbhandari et al., 2020, arXiv:1910.02054, figure 1).
 

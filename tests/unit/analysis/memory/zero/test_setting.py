@@ -39,10 +39,7 @@ def test_defaults_are_those_of_deepspeed():
         ({"method": "lora", "sharding": "zero3"}, {"short": 2, "wider": 2}),
         ({"method": "lora", "sharding": "zero2"}, {"short": 2, "wider": 0}),
         ({"method": "lora", "sharding": "zero3", "adapter_dtype": "bfloat16"}, {"wider": 0}),
-        (
-            {"method": "lora", "sharding": "zero3", "modules_to_save": ("lm_head",)},
-            {"wider": 0},
-        ),
+        ({"method": "lora", "sharding": "zero3", "modules_to_save": ("lm_head",)}, {"wider": 0}),
     ],
 )
 def test_keys_of_a_rung_change_it(changes, expected):
