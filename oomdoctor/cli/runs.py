@@ -38,7 +38,7 @@ def runs(options: RunsOptions) -> None:
     from oomdoctor.cli.stored_request import runs_request
     from oomdoctor.commands.runs_choosing import chosen
     from oomdoctor.render.runs_page import run_list
-    from oomdoctor.system.store.stored import stored_runs
+    from oomdoctor.system.store.run_list import stored_runs
 
     format = chosen_format("runs", options.answer)
     request = runs_request(options, datetime.now(UTC))

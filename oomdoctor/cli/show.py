@@ -68,8 +68,7 @@ def show(options: ShowOptions) -> None:
     from oomdoctor.cli.stored_request import drawn_files
     from oomdoctor.cli.streams.drawn import check_drawn, leaves_answer, write_drawn
     from oomdoctor.commands.ladder.unfinished import stored_report
-    from oomdoctor.system.store.run_list import open_run
-    from oomdoctor.system.store.stored import stored_runs
+    from oomdoctor.system.store.run_list import open_run, stored_runs
 
     chosen = chosen_format("show", options.answer)
     files = drawn_files(options)

@@ -16,7 +16,6 @@ from oomdoctor.system.catalogue import peak_errors
 from oomdoctor.system.store import cases, run_list
 from oomdoctor.system.store.record_files import read_record
 from oomdoctor.system.store.run_folders import REPORT
-from oomdoctor.system.store.stored import stored_runs
 
 _LINE = "name two runs: oomdoctor diff RUN_A RUN_B; oomdoctor runs lists them"
 
@@ -67,7 +66,7 @@ def opened(name: str) -> tuple[str, Report]:
 
 def _last_two(named: str | None) -> tuple[str, str]:
     """The names of two runs of a kind, the earlier one first."""
-    whole = (run for run in stored_runs() if run.problem is None)
+    whole = (run for run in run_list.stored_runs() if run.problem is None)
     runs = [run for run in whole if run.kind == "case" or run.rungs > 0]
     if named is not None:
         name = run_list.open_run(named).name if not cases.is_case(named) else named

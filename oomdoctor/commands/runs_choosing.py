@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 
 from oomdoctor.records.report.earlier_runs import StoredRun
 from oomdoctor.system.environment import runs_limit
-from oomdoctor.system.store.run_list import remove, remove_leftovers
-from oomdoctor.system.store.stored import stored_runs
+from oomdoctor.system.store.run_list import remove, remove_leftovers, stored_runs
 from oomdoctor.units import parse_age, parse_size
 
 # A run of another machine that shares the folder may go on; its lock cannot be seen from here.

@@ -29,6 +29,7 @@ _MAKER = frozenset({"nvidia", "geforce"})
 _MEMORY_TOLERANCE = 0.15
 # A name that fits more cards than this is too vague.
 _MOST_VARIANTS = 4
+_MOST_NEAR = 3  # names to suggest
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +115,10 @@ def search_models(text: str) -> tuple[CatalogueModel, ...]:
     )
 
 
-def nearest_models(name: str, count: int = 3) -> tuple[str, ...]:
-    """Up to `count` ids that look like `name`, the most similar first."""
+def nearest_models(name: str) -> tuple[str, ...]:
+    """Up to three ids that look like `name`, the most similar first."""
     ids = [name for model in models() for name in (model.id, *model.aliases)]
-    return _nearest(name, ((model, (model, model.rpartition("/")[2])) for model in ids), count)
+    return _nearest(name, ((model, (model, model.rpartition("/")[2])) for model in ids))
 
 
 @cache
@@ -184,22 +185,20 @@ def search_gpus(text: str) -> tuple[GpuFacts, ...]:
     )
 
 
-def nearest_gpus(name: str, count: int = 3) -> tuple[str, ...]:
-    """Up to `count` names of cards or machines that look like `name`, the most similar first."""
+def nearest_gpus(name: str) -> tuple[str, ...]:
+    """Up to three names of cards or machines that look like `name`, the most similar first."""
     words = frozenset(_words(name))
     parts = [g.name for g in gpus() if words and words <= frozenset(_words(g.name))]
     candidates = [(gpu.name, (gpu.name, *gpu.aliases)) for gpu in gpus()]
     candidates += [(machine.name, (machine.name,)) for machine in rented_machines().values()]
-    return tuple(dict.fromkeys((*parts, *_nearest(name, candidates, count))))[:count]
+    return tuple(dict.fromkeys((*parts, *_nearest(name, candidates))))[:_MOST_NEAR]
 
 
 def _names(model: CatalogueModel) -> tuple[str, ...]:
     return tuple(name.lower() for name in (model.id, *model.aliases))
 
 
-def _nearest(
-    name: str, candidates: Iterable[tuple[str, tuple[str, ...]]], count: int
-) -> tuple[str, ...]:
+def _nearest(name: str, candidates: Iterable[tuple[str, tuple[str, ...]]]) -> tuple[str, ...]:
     wanted = name.strip().lower()
     tail = wanted.rpartition("/")[2]
     scores: dict[str, float] = {}
@@ -208,7 +207,7 @@ def _nearest(
         score = max(SequenceMatcher(None, a, b).ratio() for a, b in pairs)
         if score >= _ALIKE:
             scores[shown] = max(score, scores.get(shown, 0.0))
-    return tuple(sorted(scores, key=lambda shown: -scores[shown])[:count])
+    return tuple(sorted(scores, key=lambda shown: -scores[shown])[:_MOST_NEAR])
 
 
 def _has_words(text: str, names: tuple[str, ...]) -> bool:

@@ -27,7 +27,7 @@ from oomdoctor.system.store.run_folders import (
     new_folder,
     runs_dir,
 )
-from oomdoctor.system.store.stored import stored_runs
+from oomdoctor.system.store.run_list import stored_runs
 
 pytestmark = pytest.mark.timeout(20)
 

@@ -25,7 +25,7 @@ from oomdoctor.commands.explain.exact import Checked
 from oomdoctor.records.job.model import ModelRef
 from oomdoctor.records.report.diagnosis import Diagnosis
 from oomdoctor.system.store.run_folders import RunFolder
-from oomdoctor.system.store.stored import stored_runs
+from oomdoctor.system.store.run_list import stored_runs
 
 FAILED = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {} GiB. GPU 0 has a total "

@@ -18,7 +18,7 @@ from oomdoctor.records.job.dataset import TrainingRequest
 from oomdoctor.records.job.machine import Gpu
 from oomdoctor.records.job.model import ModelRef
 from oomdoctor.system.store import run_folders, run_list
-from oomdoctor.system.store.stored import stored_runs
+from oomdoctor.system.store.run_list import stored_runs
 
 
 def asked(cli, survey, *arguments):

@@ -39,7 +39,7 @@ from oomdoctor.stacks.reading.finish import finished
 from oomdoctor.stacks.reading.merge import draft_of
 from oomdoctor.system.models.hub import resolve
 from oomdoctor.system.store.run_folders import RunFolder
-from oomdoctor.system.store.stored import stored_runs
+from oomdoctor.system.store.run_list import stored_runs
 from oomdoctor.units import GIB, MIB, parse_size
 
 MESSAGE = (

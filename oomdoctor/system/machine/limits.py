@@ -20,11 +20,8 @@ from oomdoctor.errors import machine_error
 from oomdoctor.system.environment import slurm
 from oomdoctor.units import format_bytes
 
-_NO_LIMIT = 1 << 60  # cgroup v1 writes a huge number
-
 Kind = Literal["addresses", "memory", "tasks"]
-
-
+_NO_LIMIT = 1 << 60  # cgroup v1 writes a huge number
 PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
 

@@ -35,9 +35,7 @@ TARGET_WORDS = ("all-linear", "attention")
 NO_NAMES = "none"  # an empty list, as --rung spells it
 _TYPES = frozenset({"weights_dtype", "autocast_dtype"})
 _LONGEST_LABEL = 60
-
-
-_MOST = 3
+_MOST = 3  # words to suggest
 
 
 @cache
@@ -102,9 +100,7 @@ def build_rung(
     label = values.get(LABEL)
     if label and "sharding" in spread:
         label += f"+{config.sharding}x{config.world_size}"
-    own_sizes: dict[str, Any] = {
-        key: size for key, size in asked.items() if size is not None and key in values
-    }
+    own_sizes = {key: size for key, size in sizes.items() if key in values}
     label = label or label_of(config, replace(config, **own_sizes))
     kept = [key for key in named if key != LABEL and (gpus or KEYS[key].group != "GPUs")]
     faults = config_faults(config)

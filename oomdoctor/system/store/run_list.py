@@ -1,27 +1,35 @@
-"""The runs on disk: find one by its name, its folder, or the latest.
+"""The runs and cases on disk: one line of a list for each, found by name or folder, or deleted.
 
-Deletes the folder of a run or a case, and nothing else.
+Nothing here stops at a damaged folder: it is listed with the reason. Links are listed, but what
+they lead to is neither measured nor deleted.
 
-The folder must lie directly in the folder of runs or cases, be no link, have a name as oomdoctor
-gives it, and hold its file. It is locked, renamed, and then deleted, so that no other process sees
-half of it. Links in it are removed, not followed.
+A folder is only deleted if it lies directly in the folder of runs or cases, is no link, has a name
+as oomdoctor gives it, and holds its file. It is locked, renamed, and then deleted, so that no other
+process sees half of it. Links in it are removed, not followed.
 """
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
+from textwrap import shorten
 
 from oomdoctor.errors import OomDoctorError, usage_error
-from oomdoctor.records.report.earlier_runs import StoredRun
+from oomdoctor.records.report.diagnosis import RESOURCE_WORDS
+from oomdoctor.records.report.earlier_runs import RunKind, StoredRun
+from oomdoctor.records.report.report import Report, SurveyRequest
 from oomdoctor.system.machine.lock import take_lock
-from oomdoctor.system.regular_files import exists
+from oomdoctor.system.regular_files import exists, size_of
 from oomdoctor.system.store.cases import CASE, cases_dir
+from oomdoctor.system.store.record_files import read_record
 from oomdoctor.system.store.run_folders import (
+    REPORT,
     REQUEST,
     RUN_NAME,
     RUNNING,
@@ -29,9 +37,142 @@ from oomdoctor.system.store.run_folders import (
     folders,
     runs_dir,
 )
-from oomdoctor.system.store.stored import started
 
+_MOST_NAMES = 3  # a plan for more cards is listed by their number
+_LONGEST = 80  # characters of a problem; `show` says all of it
 _TRASH = ".deleted-"
+
+
+def stored_runs() -> Iterator[StoredRun]:
+    """The folders of runs and cases, latest first; each is read when it is its turn."""
+    places = [(path, False) for path in folders(runs_dir())]
+    places += [(path, True) for path in folders(cases_dir()) if exists(path / CASE)]
+    for path, case in sorted(places, key=lambda place: started(place[0]), reverse=True):
+        if not path.name.startswith("."):  # what is being deleted
+            yield _case(path) if case else _run(path)
+
+
+def started(path: Path) -> tuple[str, float, str]:
+    """Sorts runs by start time; within one second, by when the request was written."""
+    written = 0.0
+    for name in (REQUEST, CASE):
+        with suppress(OSError):
+            written = written or (path / name).stat().st_mtime
+    return (path.name[:15] if RUN_NAME.fullmatch(path.name) else "", written, path.name)
+
+
+def _run(path: Path) -> StoredRun:
+    request: SurveyRequest | None = None
+    report: Report | None = None
+    folder = RunFolder(path)
+    row = replace(_bare(path, "run"), problem="not a run of oomdoctor; left alone")
+    try:
+        if exists(path / REQUEST):
+            request = folder.read_request()
+            row = replace(row, status="unfinished", problem=folder.problem())
+        report = folder.read_partial()
+        if report is not None:
+            row = replace(row, status="interrupted", problem=None)
+        elif exists(path / REPORT):
+            report = read_record(Report, path / REPORT)
+            row = replace(row, status=report.status, problem=None)
+    except OomDoctorError as error:
+        row = replace(row, status="unreadable", problem=error.message)
+    if folder.is_running():  # also if a file is damaged: nobody may delete it now
+        row = replace(row, status="running", problem=None)
+    verb = None if request is None else "probe" if request.plan is None else "plan"
+    fits, rungs = _counts(report)
+    return replace(
+        row,
+        command=report.command if report else verb,
+        model=request.model.name if request else None,
+        device=_device(report),
+        started_at=report.started_at if report else _stamp(path.name),
+        fits=fits,
+        rungs=rungs,
+        outcome=_outcome(row, report, fits, rungs),
+    )
+
+
+def _case(path: Path) -> StoredRun:
+    row = replace(_bare(path, "case"), status="unreadable", command="run")
+    try:
+        report = read_record(Report, path / CASE)
+    except OomDoctorError as error:
+        outcome = _unreadable(path.name, error.message)
+        return replace(row, started_at=_stamp(path.name), problem=error.message, outcome=outcome)
+    resource = next(
+        (diagnosis.resource for diagnosis in report.diagnoses if diagnosis.is_oom), None
+    )
+    named = report.device.gpu_name if report.device is not None else None
+    count = report.device.gpus if report.device is not None else 1
+    return replace(
+        row,
+        command_line=report.command_line,
+        device=_several(named, count),
+        started_at=report.started_at,
+        status=report.status,
+        outcome=RESOURCE_WORDS[resource] if resource else "ran to its end",
+    )
+
+
+def _bare(path: Path, kind: RunKind) -> StoredRun:
+    size, changed = size_of(path)
+    return StoredRun(path.name, kind, str(path), changed_at=changed, size_bytes=size)
+
+
+def _counts(report: Report | None) -> tuple[int, int]:
+    """How many fit of how many rungs; of how many cards, if a plan is for several."""
+    if report is None:
+        return 0, 0
+    if report.results:
+        return sum(result.surely_fits for result in report.results), len(report.results)
+    if len(report.cards) == 1:
+        return report.cards[0].fitting, report.cards[0].rungs
+    return sum(card.fitting > 0 for card in report.cards), len(report.cards)
+
+
+def _unreadable(name: str, problem: str) -> str:
+    """The problem in a line of the list, which has the name of the run already."""
+    said = problem.removeprefix(f"cannot read {name}/")
+    return f"unreadable: {shorten(said, _LONGEST, placeholder='...')}"
+
+
+def _outcome(row: StoredRun, report: Report | None, fits: int, rungs: int) -> str:
+    if row.problem is not None:
+        return _unreadable(row.name, row.problem) if row.status == "unreadable" else row.problem
+    cards = report is not None and not report.results and len(report.cards) > 1
+    counted = f"{fits} of {rungs} {'cards fit' if cards else 'fit'}" if rungs else ""
+    if report is not None and report.errors and not rungs:
+        counted = report.errors[0].message
+    if row.status in ("running", "interrupted", "error"):
+        return f"{row.status}, {counted}" if counted else row.status
+    return counted or row.status
+
+
+def _device(report: Report | None) -> str | None:
+    """The device of a run; for a plan its cards, or how many they are."""
+    if report is None or report.machine is None:
+        return None
+    cards = [card.name for card in report.cards]
+    if len(cards) > _MOST_NAMES:
+        return f"{len(cards):,} cards"
+    named = report.machine.gpu_name
+    return _several(named, report.machine.gpus) or ", ".join(cards) or report.machine.device
+
+
+def _several(name: str | None, count: int) -> str | None:
+    return f"{count} x {name}" if name is not None and count > 1 else name
+
+
+def _stamp(name: str) -> str | None:
+    """The start time in a run's name, which is local, as in a report: ISO 8601 in UTC, or None."""
+    if not RUN_NAME.fullmatch(name):
+        return None
+    try:
+        return datetime.strptime(name[:15], "%Y%m%d-%H%M%S").astimezone(UTC).isoformat()
+    except ValueError:
+        return None
 
 
 def open_run(name: str | None = None, *, probes_only: bool = False) -> RunFolder:
@@ -117,5 +258,5 @@ def remove_leftovers() -> None:
     for root in (runs_dir(), cases_dir()):
         for path in folders(root):
             if path.name.startswith(_TRASH) and not path.is_symlink():
-                with contextlib.suppress(OSError):
+                with suppress(OSError):
                     shutil.rmtree(path)

@@ -18,7 +18,7 @@ from oomdoctor.records.report.plan import PlanRequest
 from oomdoctor.records.report.report import Report
 from oomdoctor.system.store import run_folders
 from oomdoctor.system.store.run_folders import RunFolder
-from oomdoctor.system.store.stored import stored_runs
+from oomdoctor.system.store.run_list import stored_runs
 
 _HOLD = """
 import sys, time

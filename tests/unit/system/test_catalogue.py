@@ -96,7 +96,7 @@ def test_a_tail_of_two_models_is_ambiguous(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_nearest_models() -> None:
     assert nearest_models("meta-lama/Llama-3.1-8b")[0] == "meta-llama/Llama-3.1-8B"
-    assert nearest_models("smolm2-135m", count=1) == ("HuggingFaceTB/SmolLM2-135M",)
+    assert nearest_models("smolm2-135m")[0] == "HuggingFaceTB/SmolLM2-135M"
     assert nearest_models("zzzzxxxx") == ()
 
 

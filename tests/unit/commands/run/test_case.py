@@ -19,7 +19,7 @@ from oomdoctor.commands.run.rank_records import Process
 from oomdoctor.commands.run.seen_outside import Samples, Seen
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.system.store import cases
-from oomdoctor.system.store.stored import stored_runs
+from oomdoctor.system.store.run_list import stored_runs
 
 EARLIER = Path(__file__).parents[3] / "data" / "earlier" / "before-retries-run.json"
 TOKEN = "planted-token-0123456789"

@@ -11,8 +11,7 @@ import pytest
 from example_gpu import gpu_report
 
 from oomdoctor.system.store import run_folders
-from oomdoctor.system.store.run_list import remove, remove_leftovers
-from oomdoctor.system.store.stored import stored_runs
+from oomdoctor.system.store.run_list import remove, remove_leftovers, stored_runs
 
 
 def made(name: str = "20260102-030405-model-a7b1") -> Path:

@@ -25,8 +25,7 @@ from oomdoctor.system.machine.lock import device_lock
 from oomdoctor.system.store import run_folders
 from oomdoctor.system.store.record_files import write_record
 from oomdoctor.system.store.run_folders import RunFolder, save_attempt
-from oomdoctor.system.store.run_list import open_run
-from oomdoctor.system.store.stored import stored_runs
+from oomdoctor.system.store.run_list import open_run, stored_runs
 
 CONFIG = TrainConfig(micro_batch_size=2)
 SPEC = ModelSpec("org/tiny", "catalogue", "GPT2LMHeadModel", "gpt2", "causal-lm", {"n_layer": 2})
