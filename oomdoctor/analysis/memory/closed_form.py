@@ -55,10 +55,8 @@ def packed_bytes(count: int, quantization: str) -> int:
     return count if quantization == "int8" else count // 2
 
 
-def constant_bytes(count: int, quantization: str, *, double_quant: bool = True) -> int:
-    """Bytes of the scales of bitsandbytes' blocks; one byte each when quantized themselves."""
-    if quantization == "int8":
-        return 0
+def constant_bytes(count: int, *, double_quant: bool) -> int:
+    """Bytes of the scales of bitsandbytes' 4-bit blocks; one each when quantized themselves."""
     blocks = count // _NF4_BLOCK
     if not double_quant:
         return FLOAT32_BYTES * blocks
@@ -75,7 +73,7 @@ def quantized_terms(config: TrainConfig, linear: int, others: int) -> list[Term]
     packed = packed_bytes(linear, config.quantization)
     if config.quantization == "int8":
         return [product("8-bit weights", packed, 1), rest]
-    scales = constant_bytes(linear, config.quantization, double_quant=config.double_quant)
+    scales = constant_bytes(linear, double_quant=config.double_quant)
     return [
         Term("4-bit weights", packed, f"{linear:,} x 0.5 byte"),
         Term("block constants", scales, f"{scales:,} bytes"),

@@ -75,7 +75,7 @@ def gathered_bytes(config: TrainConfig, counts: ParameterCounts, trained: int) -
     if config.quantization != "nf4" or config.quant_storage == "uint8":
         return others  # each rank holds all of the packed weights
     packed = packed_bytes(counts.linear, "nf4")
-    return others + packed + constant_bytes(counts.linear, "nf4", double_quant=config.double_quant)
+    return others + packed + constant_bytes(counts.linear, double_quant=config.double_quant)
 
 
 def at_most_packed(parameters: int) -> ParameterCounts:

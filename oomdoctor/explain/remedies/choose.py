@@ -14,8 +14,7 @@ from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.diagnosis.causes.rules import Called, anything
 from oomdoctor.explain.reading.programs import around, around_of, libraries, programs
 from oomdoctor.explain.remedies.closing import closing
-from oomdoctor.explain.remedies.effect import Effect
-from oomdoctor.explain.remedies.row import fill
+from oomdoctor.explain.remedies.row import Effect, fill
 from oomdoctor.explain.remedies.sets import COMPUTED, Choice
 from oomdoctor.explain.remedies.table import TABLE
 from oomdoctor.explain.remedies.text_values import values_of

@@ -1,21 +1,48 @@
-"""What a remedy is: a row of `data/remedies.toml`, and how to compute what it frees."""
+"""What a remedy is: a row of `data/remedies.toml`, and how to compute what it frees.
+
+By arithmetic if the training is known; otherwise by what a snapshot shows, of which a change saves
+a share; otherwise by the request that failed, or a rule of thumb.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from string import Template
-from typing import Any
+from typing import Any, Literal
 
 from oomdoctor.analysis.changes.table import smaller_batches
 from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.memory.moments import Moment
-from oomdoctor.explain.remedies.effect import Effect, halved, saving
 from oomdoctor.records.configuration.config import changed_keys
+from oomdoctor.records.facts.optimizers import optimizer_named
+from oomdoctor.records.job.measurement import CATEGORY_WORDS, BlockCategory, CategoryBytes
+from oomdoctor.records.report.diagnosis import Basis
 from oomdoctor.stacks.writing.changed_lines import said_by_programs
 from oomdoctor.units import MIB, format_bytes
 
 _HALF = 0.5
+# Rules of thumb. Checkpointing keeps the input of each layer: what it frees depends on the model.
+_CHECKPOINTED = 0.4
+_ADAPTERS = 0.95  # of gradients and states: adapters have about 1% of the parameters
+# 8-bit states take a quarter of 32-bit ones and half of 16-bit ones; which they are is not known.
+_EIGHT_BITS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """How many bytes a change frees (None: cannot be computed), on what basis, and the arithmetic.
+
+    `basis` is "rule" if a part of it is a rule of thumb. `at_least`: it may free more, because only
+    a part of its effect was counted. `sets` are the keys of a rung that the change sets; if the
+    training is known, to other values.
+    """
+
+    frees_bytes: int | None
+    basis: Basis
+    arithmetic: str | None
+    at_least: bool = False
+    sets: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +113,72 @@ def _seen(case: Case, changes: Mapping[str, Any], *, halves: bool) -> Effect | N
     if case.snapshot is None:
         return None
     saved = saving(case.snapshot.held, changes, case.batch)
-    return halved(case.snapshot.held) if saved is None and halves else saved
+    return _halved(case.snapshot.held) if saved is None and halves else saved
+
+
+def saving(held: CategoryBytes, changes: Mapping[str, Any], batch: int | None) -> Effect | None:
+    """What these changes of a training free of what was held; None if a snapshot cannot tell.
+
+    `changes` has keys of a rung; `batch` is the micro-batch size, if it is known.
+    """
+    parts = list(_parts(held, changes, batch))
+    counted = [part for part in parts if part.frees_bytes]
+    if changes.get("quantization"):
+        # How much of the weights can be quantized depends on the model: embeddings cannot.
+        more = Effect(0, "arithmetic", "4-bit weights save more", at_least=True)
+        counted += [more] if counted else []
+        parts = counted
+    return _sum(counted) if parts else None
+
+
+def _sum(parts: Sequence[Effect]) -> Effect:
+    return Effect(
+        sum(part.frees_bytes or 0 for part in parts),
+        "rule" if any(part.basis == "rule" for part in parts) else "arithmetic",
+        ", ".join(part.arithmetic or "" for part in parts),
+        any(part.at_least for part in parts),
+    )
+
+
+def _parts(held: CategoryBytes, changes: Mapping[str, Any], batch: int | None) -> Iterator[Effect]:
+    if changes.get("loss", "default") != "default":
+        yield _part(held, "logits")
+    if changes.get("activation_checkpointing", "none") != "none":
+        yield _part(held, "activations", _CHECKPOINTED, "about")
+    if "micro_batch_size" in changes and batch:
+        share = 1 - changes["micro_batch_size"] / batch
+        yield _part(held, "activations", share)
+        yield _part(held, "logits", share)
+    moved = changes.get("offload") in ("optimizer", "parameters")
+    row = optimizer_named(str(changes.get("optimizer")))
+    if changes.get("method") in ("lora", "qlora"):
+        yield _part(held, "gradients", _ADAPTERS, "about")
+        yield _part(held, "optimizer", _ADAPTERS, "about")
+    elif moved or (row is not None and (row.paged or row.moments == 0)):
+        yield _part(held, "optimizer")
+    elif row is not None and row.eight_bit:
+        yield _part(held, "optimizer", _EIGHT_BITS, "at least")
+
+
+def _halved(held: CategoryBytes) -> Effect | None:
+    """What half the batch or half the length frees."""
+    parts = [_part(held, "activations", 0.5), _part(held, "logits", 0.5)]
+    parts = [part for part in parts if part.frees_bytes]
+    return _sum(parts) if parts else None
+
+
+def _part(
+    held: CategoryBytes,
+    category: BlockCategory,
+    share: float = 1.0,
+    word: Literal["", "about", "at least"] = "",
+) -> Effect:
+    """A share of what a category held. With a `word` it may be more; "about" is a rule of thumb."""
+    size = held.of(category)
+    which = "all" if share == 1 else f"{word} {share:.0%}".strip()
+    text = f"{which} of {format_bytes(size)} of {CATEGORY_WORDS[category]} in the snapshot"
+    basis: Basis = "rule" if word == "about" else "arithmetic"
+    return Effect(round(size * share), basis, text, at_least=bool(word))
 
 
 def parts_text(case: Case, before: Moment, after: Moment) -> str:
@@ -112,7 +204,7 @@ def fill(text: str, values: Mapping[str, str]) -> str:
     return Template(text).safe_substitute(values)
 
 
-def held(size: int | None, words: str) -> Effect:
+def printed(size: int | None, words: str) -> Effect:
     """Bytes that the message itself prints; a rule of thumb if it prints none."""
     return Effect(None, "rule", None) if size is None else Effect(size, "measured", words)
 

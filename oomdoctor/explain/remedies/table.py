@@ -10,8 +10,7 @@ from typing import Any
 
 from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.remedies.conditions import WHEN
-from oomdoctor.explain.remedies.effect import Effect
-from oomdoctor.explain.remedies.row import Row, difference, held, next_batch
+from oomdoctor.explain.remedies.row import Effect, Row, difference, next_batch, printed
 from oomdoctor.package_data import data_of
 from oomdoctor.records.facts.optimizers import optimizer_named
 from oomdoctor.units import format_bytes
@@ -76,20 +75,20 @@ def _half(case: Case) -> Effect:
 
 def _off_limits(case: Case) -> Effect:
     rest = (case.capacity or 0) - (case.incident.event.allowed_bytes or 0)
-    return held(max(0, rest) or None, "off limits to this process")
+    return printed(max(0, rest) or None, "off limits to this process")
 
 
 def _gaps(case: Case) -> Effect:
-    return held(case.unallocated, "reserved but unallocated memory that becomes usable")
+    return printed(case.unallocated, "reserved but unallocated memory that becomes usable")
 
 
 _EFFECTS: Mapping[str, Callable[[Case], Effect]] = {
-    "stop_others": lambda case: held(case.others, "held by other processes"),
-    "other_card": lambda case: held(case.others, "held by other processes on this GPU"),
+    "stop_others": lambda case: printed(case.others, "held by other processes"),
+    "other_card": lambda case: printed(case.others, "held by other processes on this GPU"),
     "raise_fraction": _off_limits,
     "expandable_segments": _gaps,
     "max_split": _gaps,
-    "no_cuda_graphs": lambda case: held(
+    "no_cuda_graphs": lambda case: printed(
         case.incident.event.private_pools_bytes, "in private pools"
     ),
     "liger": lambda case: _in_chunks(case, "liger"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from oomdoctor.records.configuration.config import TrainConfig, is_fsdp
 from oomdoctor.stacks.engines import fsdp_settings
 from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Read, Row, Write, words_of
-from oomdoctor.stacks.names.values import among, flag, if_on, integer, switched
+from oomdoctor.stacks.names.values import among, flag, if_on, integer, switched, word
 from oomdoctor.stacks.partial_config import PartialConfig
 
 STRATEGIES = words_of("fsdp strategy")
@@ -13,9 +13,8 @@ STRATEGIES = words_of("fsdp strategy")
 
 def strategy(value: object) -> PartialConfig:
     """A sharding strategy by name or by number."""
-    word = str(value).strip().lower()
-    if word in STRATEGIES:
-        return {"fsdp_strategy": STRATEGIES[word]}
+    if (name := word(value)) in STRATEGIES:
+        return {"fsdp_strategy": STRATEGIES[name]}
     raise NotTakenError(f"oomdoctor has no sharding strategy {value}")
 
 
@@ -32,17 +31,17 @@ def reshard(value: object) -> PartialConfig:
 def fsdp_words(value: object) -> PartialConfig:
     """`fsdp`: a switch, or words such as `full_shard auto_wrap offload`."""
     words = value if isinstance(value, list) else str(value or "").split()
-    words = [str(word).strip().lower() for word in words]
+    words = list(map(word, words))
     if not words or words in (["false"], ["none"]):
         return {}
     said: PartialConfig = {"fsdp": True}
-    for word in words:
-        if word in STRATEGIES:
-            said |= strategy(word)
-        elif word == "offload":
+    for option in words:
+        if option in STRATEGIES:
+            said |= strategy(option)
+        elif option == "offload":
             said["fsdp_offload"] = True
-        elif word not in ("auto_wrap", "true"):
-            raise NotTakenError(f"oomdoctor has no FSDP option {word}")
+        elif option not in ("auto_wrap", "true"):
+            raise NotTakenError(f"oomdoctor has no FSDP option {option}")
     return said
 
 

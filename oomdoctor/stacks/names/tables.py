@@ -39,12 +39,12 @@ _KINDS: Mapping[str, Callable[[str], Read]] = {
     "switch": values.switched,
     "auto": partial(values.switched, auto=True),
     "flag": values.flagged,
-    "word": values.word,
     "text": values.text,
     "file": values.file,
     "names": values.names,
     "decimal": partial(values.given, convert=values.decimal),
     "integer": partial(values.given, convert=values.integer),
+    "word": partial(values.given, convert=values.word),
     "dtype": partial(values.given, convert=values.dtype),
     "optimizer": partial(values.given, convert=values.optimizer),
 }

@@ -19,7 +19,7 @@ def attention(value: object) -> PartialConfig:
     """`attn_implementation`; null and auto leave the choice to transformers, which takes sdpa."""
     if value is None or values.is_auto(value):
         return {}
-    word = str(value).strip().lower()
+    word = values.word(value)
     kernel = ATTENTION_NAMES.get(word) or _KERNELS.get(word)
     if kernel is None:
         raise NotTakenError(f"oomdoctor has no attention {value}; sdpa is taken")
@@ -101,7 +101,7 @@ def trainable_vision(value: object) -> PartialConfig:
     """torchtune's word for its encoder: frozen, lora or full."""
     if isinstance(value, bool):
         return {"vision": "trained" if value else "frozen"}
-    return {"vision": "frozen" if str(value).strip().lower() == "frozen" else "trained"}
+    return {"vision": "frozen" if values.word(value) == "frozen" else "trained"}
 
 
 def adapted(config: TrainConfig) -> bool:

@@ -20,10 +20,10 @@ AUTO = "auto"
 
 def flag(value: object) -> bool:
     """A switch, as YAML and command lines write it."""
-    word = _word(value)
-    if word in ("true", "yes", "1", "on"):
+    switch = word(value)
+    if switch in ("true", "yes", "1", "on"):
         return True
-    if word in ("false", "no", "0", "off", "none", "null"):
+    if switch in ("false", "no", "0", "off", "none", "null"):
         return False
     raise ValueError(f"must be true or false, not {value!r}")
 
@@ -60,7 +60,7 @@ def names_in(value: object) -> list[str]:
 
 def dtype(value: object) -> str:
     """A dtype that a model can be trained in, or auto."""
-    text = _word(value).removeprefix("torch.")
+    text = word(value).removeprefix("torch.")
     short = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "half": "float16"}
     text = short.get(text, text)
     if text not in ("auto", "bfloat16", "float16", "float32"):
@@ -68,13 +68,14 @@ def dtype(value: object) -> str:
     return text
 
 
-def _word(value: object) -> str:
+def word(value: object) -> str:
+    """A word of a setting, in any case."""
     return str(value).strip().lower()
 
 
 def is_auto(value: object) -> bool:
     """Whether a value is filled in from another file."""
-    return isinstance(value, str) and value.strip().lower() == AUTO
+    return isinstance(value, str) and word(value) == AUTO
 
 
 def nothing(_: object) -> PartialConfig:
@@ -95,11 +96,6 @@ def whole(key: str) -> Read:
 def given(key: str, convert: Callable[[object], object]) -> Read:
     """Reads a value as `convert` takes it. null is the same as no line."""
     return lambda value: {} if value is None else only(key, convert(value))
-
-
-def word(key: str) -> Read:
-    """Reads a word."""
-    return given(key, _word)
 
 
 def switched(key: str, *, auto: bool = False) -> Read:
@@ -141,7 +137,7 @@ def among(setting: str, null: PartialConfig | None = None, otherwise: Read | Non
     def read(value: object) -> PartialConfig:
         if value is None and null is not None:
             return null
-        meaning = meanings.get(str(value).strip().lower(), reason)
+        meaning = meanings.get(word(value), reason)
         if isinstance(meaning, str):
             raise NotTakenError(meaning.format(value))
         if meaning is None:
@@ -164,7 +160,7 @@ def words(name: str, key: str, meanings: Mapping[str, str], *aliases: str) -> Ro
     spoken: dict[str, object] = {meanings[text]: text for text in [*meanings][::-1]}
 
     def read(value: object) -> PartialConfig:
-        for text in (value, _word(value)):
+        for text in (value, word(value)):
             if isinstance(text, str) and text in meanings:
                 return only(key, meanings[text])
         raise NotTakenError(f"oomdoctor has no {key.replace('_', ' ')} {value!r}")
@@ -184,7 +180,7 @@ def only_if(row: Row, holds: Callable[[TrainConfig], bool]) -> Row:
 
 def optimizer(value: object) -> str:
     """The name of an optimizer as rungs have it, from transformers' name or another spelling."""
-    row = optimizer_named(_word(getattr(value, "value", value)).rpartition(".")[2])
+    row = optimizer_named(word(getattr(value, "value", value)).rpartition(".")[2])
     if row is None:
         raise NotTakenError(f"oomdoctor has no optimizer {value}")
     return row.name
@@ -193,7 +189,7 @@ def optimizer(value: object) -> str:
 def optimizer_among(setting: str) -> Read:
     """Reads an optimizer by a program's own words, or by another name of it."""
     meanings = words_of(setting)
-    return lambda value: {"optimizer": meanings.get(word := _word(value)) or optimizer(word)}
+    return lambda value: {"optimizer": meanings.get(word(value)) or optimizer(value)}
 
 
 def targets(value: object) -> PartialConfig:

@@ -14,7 +14,7 @@ from oomdoctor.records.configuration.config import TrainConfig, is_zero
 from oomdoctor.stacks.engines import zero_settings
 from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, Row, Settings, exports_data
 from oomdoctor.stacks.names.tables import table
-from oomdoctor.stacks.names.values import AUTO, integer, is_auto, only_if, optimizer_among
+from oomdoctor.stacks.names.values import AUTO, integer, is_auto, only_if, optimizer_among, word
 from oomdoctor.stacks.partial_config import PartialConfig, only
 from oomdoctor.stacks.programs.program import Program, facts
 from oomdoctor.stacks.rung import StackRung, not_in
@@ -28,10 +28,10 @@ def _stage(value: object) -> PartialConfig:
 
 
 def _device(key: str, value: object) -> PartialConfig:
-    word = str(value or "none").strip().lower()
-    if word == "nvme":
+    device = word(value or "none")
+    if device == "nvme":
         raise NotTakenError("oomdoctor offloads to host memory, not to a disk")
-    return only(key, word == "cpu")
+    return only(key, device == "cpu")
 
 
 _optimizer_device = partial(_device, "zero_offload_optimizer")
@@ -72,8 +72,6 @@ DEEPSPEED = replace(
     _ROWS,
     rows=tuple(_of_engine(row) if row.name.startswith(_ENGINE) else row for row in _ROWS.rows),
 )
-
-
 _SIZES = frozenset({"micro_batch_size", "accumulation_steps", "effective_batch_size"})
 
 

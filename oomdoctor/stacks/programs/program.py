@@ -115,9 +115,8 @@ class Program:
         if not self.starts:
             return None
         kind = "full" if config.method == "full" else "lora"
-        return self.starts[-1 if config.world_size > 1 else 0].format(
-            gpus=config.world_size, kind=kind
-        )
+        start = self.starts[-1 if config.world_size > 1 else 0]
+        return start.format(gpus=config.world_size, kind=kind)
 
     def name_of(self, setting: Beside) -> str | None:
         """What it calls a setting that no rung has; None if it has no such setting."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oomdoctor.stacks.names.row import Table
-from oomdoctor.stacks.names.scripts import SCRIPT
+from oomdoctor.stacks.programs.arguments import SCRIPT
 from oomdoctor.stacks.programs.program import Program, facts
 from oomdoctor.stacks.programs.trainer import TRAINER
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from oomdoctor.stacks.names.row import Table
-from oomdoctor.stacks.names.scripts import LENGTH, SCRIPT
 from oomdoctor.stacks.names.tables import table
-from oomdoctor.stacks.programs.arguments import ARGUMENTS
+from oomdoctor.stacks.programs.arguments import ARGUMENTS, LENGTH, SCRIPT
 from oomdoctor.stacks.programs.program import Program, facts
 from oomdoctor.stacks.programs.trl import MODEL_CONFIG, SFT_CONFIG
 

@@ -11,18 +11,16 @@ from collections.abc import Mapping
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.report.user_training import Document
 from oomdoctor.stacks.names.row import LEFT_OUT, listed, words_of
-from oomdoctor.stacks.names.scripts import SCRIPT
 from oomdoctor.stacks.names.tables import table
-from oomdoctor.stacks.names.values import integer
+from oomdoctor.stacks.names.values import integer, word
 from oomdoctor.stacks.partial_config import PartialConfig, RungKeys
-from oomdoctor.stacks.programs.arguments import ARGUMENTS, FROM_PRETRAINED
+from oomdoctor.stacks.programs.arguments import ARGUMENTS, FROM_PRETRAINED, SCRIPT
 from oomdoctor.stacks.programs.program import Program, facts
 
 
 def _pads_to(value: object) -> PartialConfig:
     """`pad_to_multiple_of`: its "auto" is none on a GPU."""
-    word = str(value).strip().lower()
-    return {} if word in ("none", "null", "auto") else {"pads_to": integer(value)}
+    return {} if word(value) in ("none", "null", "auto") else {"pads_to": integer(value)}
 
 
 def _multiple(config: TrainConfig) -> object:

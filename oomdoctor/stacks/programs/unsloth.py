@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from oomdoctor.stacks.names.scripts import SCRIPT
 from oomdoctor.stacks.partial_config import PartialConfig, RungKeys
+from oomdoctor.stacks.programs.arguments import SCRIPT
 from oomdoctor.stacks.programs.program import Program, facts
 from oomdoctor.stacks.programs.trl import TRL
 

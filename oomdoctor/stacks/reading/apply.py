@@ -51,26 +51,27 @@ def apply(document: Document, program: Program, table: Table) -> Taken:
 def _take(taken: Taken, name: str, value: object) -> None:
     row, document = taken.table.row(name), taken.document
     line = document.lines.get(name)
+    what = (name, shown(value), document.path, line)
     if row is None:
         reason, matters = _why(taken.table, name, taken.program)
         if matters and any(value == off and type(value) is type(off) for off in _OFF):
             reason, matters = "is off", False
-        _leave(taken, name, value, line, reason, matters)
+        taken.not_taken.append(NotTaken(*what, reason, matters))
         return
     try:
         read = row.read(value)
     except NotTakenError as error:
-        _leave(taken, name, value, line, str(error), error.matters)
+        taken.not_taken.append(NotTaken(*what, str(error), error.matters))
         return
     except ValueError as error:
         place = document.path if line is None else f"{document.path}:{line}"
         raise bad_config(place, f"{name} {error}", "fix this line") from None
     # A list, such as axolotl's plugins, holds more than what a rung would write there.
     if not read and row.write is not None and not isinstance(value, list) and not is_auto(value):
-        taken.undecided.append(Said("", name, shown(value), document.path, line))
+        taken.undecided.append(Said("", *what))
     taken.values |= read
     for key in read:
-        taken.said[key] = Said(key, name, shown(value), document.path, line)
+        taken.said[key] = Said(key, *what)
 
 
 def _effective(table: Table, effective: Mapping[str, object]) -> PartialConfig:
@@ -85,12 +86,6 @@ def _effective(table: Table, effective: Mapping[str, object]) -> PartialConfig:
         except ValueError:
             continue  # such as a value that a rung cannot express: the file's own line says so
     return values
-
-
-def _leave(
-    taken: Taken, name: str, value: object, line: int | None, reason: str, matters: bool
-) -> None:
-    taken.not_taken.append(NotTaken(name, shown(value), taken.document.path, line, reason, matters))
 
 
 def left_out(said: Said, reason: str) -> NotTaken:

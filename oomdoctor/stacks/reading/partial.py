@@ -15,12 +15,12 @@ from typing import get_args, get_type_hints
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.choices import FormatName
 from oomdoctor.stacks.names.row import NotTakenError, Row, Table, flat, in_names, words_of
-from oomdoctor.stacks.names.scripts import LENGTH, SCRIPT
 from oomdoctor.stacks.names.tables import table
 from oomdoctor.stacks.names.values import words
 from oomdoctor.stacks.partial_config import PartialConfig, only
 from oomdoctor.stacks.programs import BY_NAME, PROGRAMS
 from oomdoctor.stacks.programs.accelerate import ACCELERATE
+from oomdoctor.stacks.programs.arguments import LENGTH, SCRIPT
 from oomdoctor.stacks.programs.deepspeed import DEEPSPEED
 from oomdoctor.stacks.programs.program import BESIDE
 from oomdoctor.stacks.programs.trl import TRL

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from oomdoctor.package_data import data_of
 from oomdoctor.records.report.user_training import NotTaken
 from oomdoctor.stacks.names.row import put, shown
-from oomdoctor.stacks.names.scripts import OUTSIDE_ARGUMENTS, SIZES
+from oomdoctor.stacks.programs.arguments import OUTSIDE_ARGUMENTS, SIZES
 from oomdoctor.stacks.programs.trl import CONFIGS, NOT_ITS_STEP, OTHER_CONFIGS, TRAINERS
 from oomdoctor.stacks.programs.unsloth import CLASSES as UNSLOTH_CLASSES
 from oomdoctor.stacks.reading.python_values import Place, Source, UnreadError, name_of

@@ -155,11 +155,8 @@ def _script_line(line: ChangedLine) -> str:
     place = f" (line {line.line})" if line.line is not None else ""
     if line.after is None:
         return f"{line.call}(...) {line.text}{place}"
-    return (
-        f"{line.text}{place}"
-        if line.call is None
-        else f"add {line.text} to {line.call}(...){place}"
-    )
+    text = line.text if line.call is None else f"add {line.text} to {line.call}(...)"
+    return f"{text}{place}"
 
 
 def code_text(code: AddedCode) -> str:

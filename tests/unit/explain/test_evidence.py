@@ -15,7 +15,7 @@ from oomdoctor.explain.diagnose import diagnose, diagnosis_of
 from oomdoctor.explain.evidence import SnapshotEvidence, evidence_of
 from oomdoctor.explain.reading.lines.stream import lines
 from oomdoctor.explain.reading.scan import scan
-from oomdoctor.explain.remedies.effect import saving
+from oomdoctor.explain.remedies.row import saving
 from oomdoctor.explain.training.known import Given, setup_of
 from oomdoctor.records.job.measurement import CategoryBytes
 from oomdoctor.records.report.diagnosis import Diagnosis

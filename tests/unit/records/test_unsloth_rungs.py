@@ -10,12 +10,11 @@ from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.configuration.faults import config_faults, unsupported
 from oomdoctor.records.configuration.keys import label_of
-from oomdoctor.stacks.export import export
+from oomdoctor.stacks.export import export, lost, settings_of
 from oomdoctor.stacks.reading.finish import finished
 from oomdoctor.stacks.reading.merge import draft_of
 from oomdoctor.stacks.reading.script import read_script
 from oomdoctor.stacks.rung import StackRung
-from oomdoctor.stacks.writing.file import lost, settings_of
 
 LORA: dict[str, Any] = {"library": "unsloth", "method": "lora"}
 

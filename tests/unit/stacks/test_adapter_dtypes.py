@@ -8,12 +8,11 @@ import pytest
 
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.report.user_training import Document, UserTraining
-from oomdoctor.stacks.export import export
+from oomdoctor.stacks.export import export, lost, settings_of
 from oomdoctor.stacks.reading.finish import finished
 from oomdoctor.stacks.reading.merge import draft_of
 from oomdoctor.stacks.reading.script import read_script
 from oomdoctor.stacks.rung import StackRung
-from oomdoctor.stacks.writing.file import lost, settings_of
 
 TRL = {"model_name_or_path": "a/b", "use_peft": True, "max_length": 64, "dtype": "bfloat16"}
 IN_4_BITS = {**TRL, "load_in_4bit": True}

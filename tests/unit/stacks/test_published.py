@@ -22,7 +22,7 @@ import oomdoctor.stacks
 from oomdoctor.package_data import data_of, data_text
 from oomdoctor.records.configuration.config import TrainConfig, is_fsdp, is_zero
 from oomdoctor.stacks.engines import engine_settings, zero_settings
-from oomdoctor.stacks.export import export
+from oomdoctor.stacks.export import export, settings_of
 from oomdoctor.stacks.names.row import (
     by_name,
     flat,
@@ -36,7 +36,6 @@ from oomdoctor.stacks.partial_config import PartialConfig
 from oomdoctor.stacks.programs import BY_NAME, PROGRAMS
 from oomdoctor.stacks.programs.torchtune import builder_of
 from oomdoctor.stacks.rung import StackRung
-from oomdoctor.stacks.writing.file import settings_of
 
 PUBLISHED = Path(__file__).parents[2] / "data" / "stacks" / "published"
 MODEL = "meta-llama/Meta-Llama-3.1-8B-Instruct"

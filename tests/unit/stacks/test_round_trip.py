@@ -15,12 +15,11 @@ from oomdoctor.records.configuration.config import TrainConfig, is_fsdp, is_zero
 from oomdoctor.records.configuration.faults import config_faults
 from oomdoctor.records.facts.choices import AUTO
 from oomdoctor.records.facts.optimizers import RECIPE_NAMES, canonical
-from oomdoctor.stacks.export import export
+from oomdoctor.stacks.export import Lost, comparable, export, lost, settings_of
 from oomdoctor.stacks.reading.finish import Overrides, finished
 from oomdoctor.stacks.reading.merge import draft_of
 from oomdoctor.stacks.reading.script import read_script
 from oomdoctor.stacks.rung import StackRung
-from oomdoctor.stacks.writing.file import Lost, comparable, lost, settings_of
 
 # Beside the number of GPUs, which the launcher sets, and what no program has in a file.
 NOBODY = {"allocator", "gpus_per_node", "document_length", "frozen_layers"}

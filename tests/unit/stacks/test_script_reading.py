@@ -13,12 +13,11 @@ from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.configuration.keys import settled
 from oomdoctor.records.report.user_training import Document, UserTraining
-from oomdoctor.stacks.export import export
+from oomdoctor.stacks.export import comparable, export
 from oomdoctor.stacks.reading.finish import Overrides, finished
 from oomdoctor.stacks.reading.merge import draft_of
 from oomdoctor.stacks.reading.script import read_script
 from oomdoctor.stacks.rung import StackRung
-from oomdoctor.stacks.writing.file import comparable
 
 DOCS = Path(__file__).parents[3] / "docs"
 

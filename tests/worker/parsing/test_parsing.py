@@ -10,10 +10,9 @@ import yaml
 from stack_rungs import RUNGS
 
 from oomdoctor.commands.user_training import checked
-from oomdoctor.stacks.export import export
+from oomdoctor.stacks.export import export, settings_of
 from oomdoctor.stacks.reading.script import read_script
 from oomdoctor.stacks.rung import StackRung
-from oomdoctor.stacks.writing.file import settings_of
 from oomdoctor.worker import parsing
 from oomdoctor.worker.parsing import ParserError
 
