@@ -25,7 +25,7 @@ def data_of(name: str) -> Any:
 def in_tuples(value: Any) -> Any:
     """A value of such a file with tuples for its lists."""
     if isinstance(value, dict):
-        return {key: in_tuples(one) for key, one in value.items()}
+        return {key: in_tuples(item) for key, item in value.items()}
     return tuple(map(in_tuples, value)) if isinstance(value, list) else value
 
 

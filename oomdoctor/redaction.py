@@ -211,7 +211,7 @@ def _drawn(value: str, least: int) -> bool:
 def _changes(value: str) -> int:
     """How often small and capital letters follow each other, and digits and letters."""
     kinds = [(letter.isdigit(), letter.isupper()) for letter in value]
-    return sum(one != other for one, other in pairwise(kinds))
+    return sum(left != right for left, right in pairwise(kinds))
 
 
 def _parts(name: str) -> list[str]:
@@ -229,17 +229,17 @@ def _strength(name: str) -> str | None:
         return None
     words = (*parts, "".join(parts))
     if any(
-        one == word or (len(word) > 4 and one.endswith(word))
-        for one in words
+        secret == word or (len(word) > 4 and secret.endswith(word))
+        for secret in words
         for word in _WORDS["secret"]
     ):
         return "secret"
     *_, before, last = ["", *parts]
     for word in ("key", "token", "pass", "pw"):
-        known = _WORDS[f"before_{word}"]
-        if last == word and before in known:
+        befores = _WORDS[f"before_{word}"]
+        if last == word and before in befores:
             return "secret"
-        if last != word and last.endswith(word) and last.removesuffix(word) in known:
+        if last != word and last.endswith(word) and last.removesuffix(word) in befores:
             return "secret"
     if last == "key" and before in _WORDS["before_other_key"]:
         return None

@@ -60,7 +60,7 @@ def items_of(files: Sequence[Path]) -> list[Item]:
     """The logs, each with its job if Slurm still knows one that wrote this file."""
     ids = {path: _ID.findall(path.name) for path in files}
     owners: dict[Path, SiteJob] = {}
-    for job in jobs_with(name for found in ids.values() for name in found):
+    for job in jobs_with(name for folders in ids.values() for name in folders):
         for path in job.files:
             owners[path.resolve()] = job
     return [Item(str(path), (path,), owners.get(path.resolve())) for path in files]
@@ -74,25 +74,25 @@ def triage(
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> Triage:
     """The answer about these logs and jobs, in their order; `on_progress` gets the count so far."""
-    found: list[TriagedJob] = []
-    for one in _all(items):
-        found.append(one)
-        on_progress(len(found))
-    counts = Counter(one.outcome for one in found)
+    jobs: list[TriagedJob] = []
+    for job in _all(items):
+        jobs.append(job)
+        on_progress(len(jobs))
+    counts = Counter(job.outcome for job in jobs)
     return Triage(
         since,
         by,
-        tuple(found),
-        _groups(found, by) if by is not None else (),
+        tuple(jobs),
+        _groups(jobs, by) if by is not None else (),
         *(counts[outcome] for outcome in ("oom", "other", "unknown", "ended")),
     )
 
 
-def exit_of(found: Triage) -> ExitCode:
+def exit_of(answer: Triage) -> ExitCode:
     """0 if memory ran out in any job, 6 if not and a job does not say why it ended, else 3."""
-    if found.oom:
+    if answer.oom:
         return ExitCode.OK
-    return ExitCode.INCONCLUSIVE if found.unknown else ExitCode.NO
+    return ExitCode.INCONCLUSIVE if answer.unknown else ExitCode.NO
 
 
 def triaged(item: Item) -> TriagedJob:
@@ -103,23 +103,23 @@ def triaged(item: Item) -> TriagedJob:
     end = end_of(head) if head is not None else None
     text = thinned(numbered((lines_in(path, unread) for path in item.files), tail))
     answer = explained(item.source, text, Given(), end)[0]
-    one = _line_about(answer, item)
+    job = _line_about(answer, item)
     if head is None or item.job is None:
-        return replace(one, why=unread[0]) if unread and one.outcome == "unknown" else one
-    if one.outcome == "unknown" and head.word == "COMPLETED":
-        one = replace(one, outcome="ended", reason="completed")
-    elif one.outcome == "unknown" and head.alive:
-        one = replace(one, outcome="ended", reason=head.word.lower())
-    elif one.outcome == "unknown":
+        return replace(job, why=unread[0]) if unread and job.outcome == "unknown" else job
+    if job.outcome == "unknown" and head.word == "COMPLETED":
+        job = replace(job, outcome="ended", reason="completed")
+    elif job.outcome == "unknown" and head.alive:
+        job = replace(job, outcome="ended", reason=head.word.lower())
+    elif job.outcome == "unknown":
         code, _, signal = (head.exit_code or "").partition(":")
         reason = f"signal {signal}" if signal not in ("", "0") else f"exit code {code or '?'}"
         unseen = "" if item.files else "; its output was not found"
-        one = replace(one, reason=reason, why=f"{one.why}{unseen}")
-    if one.cause == "host_memory" and head.requested_bytes and one.line and "--mem" in one.line:
+        job = replace(job, reason=reason, why=f"{job.why}{unseen}")
+    if job.cause == "host_memory" and head.requested_bytes and job.line and "--mem" in job.line:
         asked = format_bytes(head.requested_bytes)
-        one = replace(one, line=f"#SBATCH --mem=SIZE  # it requested {asked}")
+        job = replace(job, line=f"#SBATCH --mem=SIZE  # it requested {asked}")
     return replace(
-        one,
+        job,
         job=head.job,
         name=item.job.name,
         user=head.user,
@@ -136,13 +136,13 @@ def _line_about(answer: Diagnosis, item: Item) -> TriagedJob:
     cause = answer.causes[0] if answer.causes else None
     remedy = answer.remedies[0] if answer.remedies else None
     memory = answer.is_oom and not answer.survived
-    known = memory or answer.look_alike is not None
+    is_explained = memory or answer.look_alike is not None
     place = answer.where
     word = cause.cause if memory and cause is not None else answer.look_alike
     return TriagedJob(
         source=item.source,
         log=str(item.files[0]) if item.files else None,
-        outcome="oom" if memory else "other" if known else "unknown",
+        outcome="oom" if memory else "other" if is_explained else "unknown",
         resource=answer.resource,
         reason=(word or ("memory" if memory else "unknown")).replace("_", " "),
         cause=cause.cause if cause is not None and memory else None,
@@ -198,21 +198,21 @@ def _all(items: Sequence[Item]) -> Iterator[TriagedJob]:
         yield from pool.map(triaged, items, chunksize=_AT_ONCE)
 
 
-def _groups(found: Sequence[TriagedJob], by: TriageKey) -> tuple[TriageGroup, ...]:
+def _groups(jobs: Sequence[TriagedJob], by: TriageKey) -> tuple[TriageGroup, ...]:
     """The groups, those with the most memory failures first."""
     together: dict[str, list[TriagedJob]] = {}
-    for one in found:
-        key = one.reason if by == "cause" else getattr(one, by)
-        together.setdefault(key or "unknown", []).append(one)
+    for job in jobs:
+        key = job.reason if by == "cause" else getattr(job, by)
+        together.setdefault(key or "unknown", []).append(job)
     groups = [_group(key, jobs) for key, jobs in together.items()]
     return tuple(sorted(groups, key=lambda group: (-group.oom, -group.jobs, group.key)))
 
 
 def _group(key: str, jobs: Sequence[TriagedJob]) -> TriageGroup:
-    counts = Counter(one.outcome for one in jobs)
-    memory = [one for one in jobs if one.outcome == "oom"]
-    reasons = Counter(one.reason for one in memory or jobs).most_common(_REASONS)
-    remedies = Counter(one.remedy for one in memory or jobs if one.remedy).most_common(1)
+    counts = Counter(job.outcome for job in jobs)
+    memory = [job for job in jobs if job.outcome == "oom"]
+    reasons = Counter(job.reason for job in memory or jobs).most_common(_REASONS)
+    remedies = Counter(job.remedy for job in memory or jobs if job.remedy).most_common(1)
     return TriageGroup(
         key,
         len(jobs),
@@ -271,8 +271,8 @@ def _report(folder: Path, gpu_type: str) -> Report | None:
 def _end(job: str) -> str | None:
     """How a job ended, in the words of `explain`."""
     try:
-        found = find_jobs(job)[0]
+        source = find_jobs(job)[0]
     except OomDoctorError as error:
         return error.message
-    text = numbered((lines_in(path, []) for path in found.files), found.lines)
-    return explained(job, text, Given(), found.end)[0].verdict
+    text = numbered((lines_in(path, []) for path in source.files), source.lines)
+    return explained(job, text, Given(), source.end)[0].verdict

@@ -276,11 +276,11 @@ def _end_leftovers(pid: int) -> None:
 
 def _children() -> list[int]:
     """Direct children of this process from /proc, including adopted orphans."""
-    found = []
+    pids = []
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):
-            found += [int(pid) for pid in (task / "children").read_text().split()]
-    return found
+            pids += [int(pid) for pid in (task / "children").read_text().split()]
+    return pids
 
 
 def _prctl(option: int, value: int) -> None:

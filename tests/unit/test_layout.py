@@ -49,6 +49,24 @@ def test_no_basename_stands_for_more_than_three_modules() -> None:
     assert not {name: count for name, count in names.items() if count > 3}
 
 
+def test_names_say_what_a_thing_is() -> None:
+    """Not that it was found, or is one of several."""
+    vague = {"found", "known", "one", "ones"}
+    names = [
+        f"{module}:{node.lineno} {name}"
+        for module, file in _modules().items()
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.arg) or (isinstance(node, ast.Name) and _is_bound(node))
+        for name in (node.arg if isinstance(node, ast.arg) else node.id,)
+        if name in vague
+    ]
+    assert names == []
+
+
+def _is_bound(name: ast.Name) -> bool:
+    return isinstance(name.ctx, ast.Store)
+
+
 def test_the_worker_names_what_it_takes_instead_of_any() -> None:
     files = [file for name, file in _modules().items() if name.startswith("oomdoctor.worker")]
     lines = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]

@@ -191,7 +191,7 @@ class Search:
         """A set of the tier that fits: everything together, otherwise any that is not ruled out."""
         now = self._fronts(lattice)
         everything = lattice.without(frozenset(self._unsupported)).all(self._ruled_out)
-        waiting = (changes for found in everything for changes in self._open([found]))
+        waiting = (changes for singles in everything for changes in self._open([singles]))
         while True:
             fitting = next(filter(self._fits, now), None)
             now = [] if fitting or self._stopped else list(islice(waiting, _AT_ONCE))

@@ -189,8 +189,8 @@ def emulating(
         devices, compiler = devices_of(gpus), variable("CC")
         with entered(
             Path(python), devices, session, cache, compiler, path=path, on_build=on_build
-        ) as found:
-            yield found.variables
+        ) as entry:
+            yield entry.variables
     finally:
         with suppress(OSError):  # there may be what earlier sessions in this folder noted
             noted = (session / _INEXACT).read_text(encoding="utf-8")
@@ -205,7 +205,7 @@ def inexact_parts(*folders: Path) -> list[Warn]:
     While a run's session is open, what was noted so far.
     """
     noted: list[str] = []
-    for place in (place for one in folders for place in (one, one / _SESSION)):
+    for place in (place for folder in folders for place in (folder, folder / _SESSION)):
         with suppress(OSError):
             noted += (place / _INEXACT).read_text(encoding="utf-8").split()
     parts = data_of("inexact.toml")

@@ -59,21 +59,21 @@ class Checked:
     interrupted: ExitCode | None = None
 
 
-def unknown(found: Diagnosis) -> str | None:
+def unknown(diagnosis: Diagnosis) -> str | None:
     """What a simulation would have to know and the diagnosis does not say; None if it knows all."""
-    if found.resource != "gpu":
+    if diagnosis.resource != "gpu":
         return "GPU memory did not run out"
-    if found.model is None:
+    if diagnosis.model is None:
         return "the model is not known; add --model MODEL"
-    if found.config is None:
+    if diagnosis.config is None:
         return "add --micro-batch N and --seq-len N; sharded jobs cannot be simulated"
-    if found.room_bytes is None:
+    if diagnosis.room_bytes is None:
         return "the message does not say how much memory the GPU has"
     return None
 
 
 def check(
-    found: Diagnosis,
+    diagnosis: Diagnosis,
     model: ModelRef,
     python: str,
     folder: RunFolder,
@@ -92,9 +92,9 @@ def check(
     Raises:
         OomDoctorError: the model cannot be used (exit 4), or no worker can be started (exit 5).
     """
-    assert found.config is not None and found.room_bytes is not None  # `unknown` was asked
-    wanted = _Search(found, training)
-    request = _request(found, model, python)
+    assert diagnosis.config is not None and diagnosis.room_bytes is not None  # `unknown` was asked
+    wanted = _Search(diagnosis, training)
+    request = _request(diagnosis, model, python)
 
     def simulate(
         labels: Mapping[TrainConfig, str],
@@ -104,9 +104,9 @@ def check(
         asked = replace(request, recipe=replace(request.recipe, rungs=rungs))
         return run_plan(asked, folder, on_event=on_event, stop=stop, then=then)
 
-    changed = [_changed(found.config, remedy.changes) for remedy in found.remedies]
-    labels = {found.config: _AS_IT_WAS}
-    for remedy, config in zip(found.remedies, changed, strict=True):
+    changed = [_changed(diagnosis.config, remedy.changes) for remedy in diagnosis.remedies]
+    labels = {diagnosis.config: _AS_IT_WAS}
+    for remedy, config in zip(diagnosis.remedies, changed, strict=True):
         if config is not None:
             labels.setdefault(config, remedy.change)
     report = simulate(labels, wanted.run)
@@ -115,22 +115,22 @@ def check(
     if before is None:
         reasons = [_STOPPED] if stop() is not None else [fault.message for fault in report.errors]
         reasons += [row.reason for row in report.results if row.reason is not None]
-        return Checked(found, reasons[0] if reasons else "the simulation gave no peak", stop())
-    whole = _with_segments_on(labels, rows, found.room_bytes, simulate, stop)
+        return Checked(diagnosis, reasons[0] if reasons else "the simulation gave no peak", stop())
+    whole = _with_segments_on(labels, rows, diagnosis.room_bytes, simulate, stop)
     remedies = []
-    for remedy, config in zip(found.remedies, changed, strict=True):
+    for remedy, config in zip(diagnosis.remedies, changed, strict=True):
         if remedy.key == "bigger_card":
             remedies.append(_on_a_bigger_card(remedy, before))
             continue
         label = labels.get(config, "") if config is not None else ""
         simulated = _checked(remedy, before, rows.get(label))
-        remedies.append(_with_segments(found, simulated, before, whole.get(label)))
-    told = wanted.among(_and_segments_alone(found, remedies, before, whole), before)
+        remedies.append(_with_segments(diagnosis, simulated, before, whole.get(label)))
+    told = wanted.among(_and_segments_alone(diagnosis, remedies, before, whole), before)
     answer = replace(
-        found,
+        diagnosis,
         simulated_bytes=before.peak_device_bytes,
-        remedies=_in_order(found, [one for one in told if not _is_in_vain(one, before)]),
-        oddities=(*found.oddities, *_oddities(before, found.room_bytes)),
+        remedies=_in_order(diagnosis, [each for each in told if not _is_in_vain(each, before)]),
+        oddities=(*diagnosis.oddities, *_oddities(before, diagnosis.room_bytes)),
     )
     return Checked(answer, None if stop() is None else _STOPPED, stop())
 
@@ -150,26 +150,26 @@ class _Search:
     `answer` is the set that fits and its row, once it was found.
     """
 
-    def __init__(self, found: Diagnosis, training: UserTraining | None = None) -> None:
-        self._found, self._training = found, training
+    def __init__(self, diagnosis: Diagnosis, training: UserTraining | None = None) -> None:
+        self._found, self._training = diagnosis, training
         self.answer: tuple[ChangeSet, ProbeResult] | None = None
 
-    def run(self, known: Findings, simulators: Simulators) -> None:
+    def run(self, findings: Findings, simulators: Simulators) -> None:
         """Search, unless the training itself fits.
 
         Raises:
             Stopped: told to stop.
         """
-        config, (card,) = self._found.config, known.cards
+        config, (card,) = self._found.config, findings.cards
         assert config is not None  # `unknown` was asked
-        row = known.row(card, Rung(_AS_IT_WAS, config))
+        row = findings.row(card, Rung(_AS_IT_WAS, config))
         if row.surely_fits or row.peak_device_bytes is None:
             return
-        judge = simulation_on(known, simulators, card, _AS_IT_WAS)
-        offers, adapt = self.ways(config, known.lora_targets())
-        found = Search(config, verdict_of(row), judge, offers=offers, adapt=adapt).answer()
-        if found.fitting:
-            best, _ = found.fitting[0]
+        judge = simulation_on(findings, simulators, card, _AS_IT_WAS)
+        offers, adapt = self.ways(config, findings.lora_targets())
+        answer = Search(config, verdict_of(row), judge, offers=offers, adapt=adapt).answer()
+        if answer.fitting:
+            best, _ = answer.fitting[0]
             self.answer = best, judge.row(best)
 
     def ways(self, config: TrainConfig, targets: tuple[str, ...] = ()) -> tuple[Offers, Adapt]:
@@ -209,21 +209,23 @@ def _changed(config: TrainConfig, changes: Mapping[str, object]) -> TrainConfig 
     return None if config_faults(changed) else changed
 
 
-def _request(found: Diagnosis, model: ModelRef, python: str) -> SurveyRequest:
+def _request(diagnosis: Diagnosis, model: ModelRef, python: str) -> SurveyRequest:
     """A plan of rungs, which are still to be given, on a GPU with the room that there was."""
-    assert found.config is not None and found.room_bytes is not None  # `unknown` was asked
+    assert diagnosis.config is not None and diagnosis.room_bytes is not None  # `unknown` was asked
     return PLANNED(
         model=model,
         recipe=Recipe("none", "", (), "command line"),
         headroom=0.0,
-        sequence_length=found.config.sequence_length,
-        effective_batch_size=found.config.effective_batch_size,
+        sequence_length=diagnosis.config.sequence_length,
+        effective_batch_size=diagnosis.config.effective_batch_size,
         micro_batch_size=None,
         rank_by="memory",
         tokens=10**6,
         python=python,
         plan=PlanRequest(
-            gpus=(size_text(found.room_bytes),), suggest=False, context_bytes=found.context_bytes
+            gpus=(size_text(diagnosis.room_bytes),),
+            suggest=False,
+            context_bytes=diagnosis.context_bytes,
         ),
     )
 
@@ -282,12 +284,14 @@ def _borderline(row: ProbeResult) -> tuple[str, ...]:
 
 
 def _with_segments(
-    found: Diagnosis, remedy: Remedy, before: ProbeResult, row: ProbeResult | None
+    diagnosis: Diagnosis, remedy: Remedy, before: ProbeResult, row: ProbeResult | None
 ) -> Remedy:
     """The remedy with expandable segments, if it is enough only with them."""
     if remedy.enough or row is None or row.outcome != "fits":
         return remedy
-    shell = [text for text in (remedy.lines.get("shell"), _segments(found).lines["shell"]) if text]
+    shell = [
+        text for text in (remedy.lines.get("shell"), _segments(diagnosis).lines["shell"]) if text
+    ]
     both = replace(
         remedy,
         change=f"{remedy.change}, with expandable segments",
@@ -298,35 +302,37 @@ def _with_segments(
 
 
 def _and_segments_alone(
-    found: Diagnosis, remedies: list[Remedy], before: ProbeResult, whole: Rows
+    diagnosis: Diagnosis, remedies: list[Remedy], before: ProbeResult, whole: Rows
 ) -> list[Remedy]:
     """The remedies, with expandable segments if they alone make the training fit."""
     row = whole.get(_AS_IT_WAS)
     if row is None or row.outcome != "fits":
         return remedies
-    alone = _segments(found)
+    alone = _segments(diagnosis)
     others = [remedy for remedy in remedies if remedy.change != alone.change]
     return [_checked(alone, before, row), *others]
 
 
-def _device_values(found: Diagnosis) -> dict[str, str]:
-    return device_values(found.dialect, found.message, found.evidence, found.listed_processes)
+def _device_values(diagnosis: Diagnosis) -> dict[str, str]:
+    return device_values(
+        diagnosis.dialect, diagnosis.message, diagnosis.evidence, diagnosis.listed_processes
+    )
 
 
-def _segments(found: Diagnosis) -> Remedy:
+def _segments(diagnosis: Diagnosis) -> Remedy:
     row = TABLE["expandable_segments"]
-    values = _device_values(found)
+    values = _device_values(diagnosis)
     lines = {name: fill(line, values) for name, line in row.lines.items()}
     changes = {"allocator": "expandable_segments"}
     return Remedy(row.change, None, "rule", lines, note=row.note, changes=changes, key=row.key)
 
 
-def _in_order(found: Diagnosis, remedies: Sequence[Remedy]) -> tuple[Remedy, ...]:
+def _in_order(diagnosis: Diagnosis, remedies: Sequence[Remedy]) -> tuple[Remedy, ...]:
     """The order of `explain` without a simulation: what is enough by its cost, then what is not.
 
     Where the closed form had no need to compare costs, only what is not enough moves, to the end.
     """
-    beyond = (found.needed_bytes or 0) > (found.room_bytes or 0)
+    beyond = (diagnosis.needed_bytes or 0) > (diagnosis.room_bytes or 0)
 
     def place(remedy: Remedy) -> tuple[float, ...]:
         simulated = remedy.basis == "predicted"

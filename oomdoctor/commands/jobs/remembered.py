@@ -82,7 +82,7 @@ class Memory:
                 pack = opened(kept.data)
                 before = len(pack.computed)
                 knowledge = Knowledge(speed_errors(), parse_oom)
-                found = predictions(job.config, job.simulation, pack, not_recorded, knowledge)
+                predicted = predictions(job.config, job.simulation, pack, not_recorded, knowledge)
             if len(pack.computed) > before:
                 with suppress(OSError):
                     simulations.write(key, packed(pack), kept.made_at)
@@ -90,7 +90,7 @@ class Memory:
             return None  # a worker records the rest
         except (ValueError, LookupError, TypeError, ArithmeticError, AssertionError):
             return None  # damaged in a way that only its use shows
-        return Known(Reply(status="predicted", predictions=found), kept.made_at)
+        return Known(Reply(status="predicted", predictions=predicted), kept.made_at)
 
     def recordings(self, job: ProbeJob) -> Pack | None:
         """The recordings of a simulation that was kept; None if there are none."""
@@ -214,12 +214,12 @@ def _custom_code(spec: ModelSpec) -> str | None:
     files = sorted(Path(spec.path).rglob("*.py")) if spec.path is not None else []
     if not files or "--" in json.dumps(automatic):
         return None
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     try:
         for file in files:
-            found.update(
+            digest.update(
                 str(file.relative_to(spec.path or "")).encode() + b"\0" + file.read_bytes()
             )
     except OSError:
         return None
-    return found.hexdigest()
+    return digest.hexdigest()

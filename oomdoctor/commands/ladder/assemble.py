@@ -38,7 +38,7 @@ SIZE_SOURCE = "as requested"
 
 def warnings_of(request: SurveyRequest) -> list[Warn]:
     """What is said of the ladder before anything of it is tried."""
-    found = unusual_sizes(rung.config for rung in request.recipe.rungs)
+    warns = unusual_sizes(rung.config for rung in request.recipe.rungs)
     for_one = left_out(
         request.recipe,
         sequence_length=request.sequence_length,
@@ -46,7 +46,7 @@ def warnings_of(request: SurveyRequest) -> list[Warn]:
         micro_batch_size=request.micro_batch_size,
         gpus=request.gpus,
     )
-    return [*found, *([warning("left_out", names=for_one)] if for_one else [])]
+    return [*warns, *([warning("left_out", names=for_one)] if for_one else [])]
 
 
 def report(
@@ -95,7 +95,7 @@ def report(
         counted = inspection.parameters.total
         spec = replace(spec, architecture=inspection.architecture, parameters=counted)
     # A browser shows a trace.
-    snapshots = [one.path for one in ledger.files if one.kind == "snapshot"]
+    snapshots = [file.path for file in ledger.files if file.kind == "snapshot"]
     opening = [shlex.join(["oomdoctor", "snapshot", path]) for path in snapshots]
     report = Report(
         schema=SCHEMA,
@@ -154,5 +154,5 @@ def _is_here(cards: tuple[CardPlan, ...]) -> bool:
     gpus = list_gpus()
     if cards[0].total_source == SIZE_SOURCE:
         return bool(gpus)
-    known = [find_gpu(gpu.name, gpu.total_bytes) for gpu in gpus]
-    return any(facts is not None and facts.name == cards[0].name for facts in known)
+    listed = [find_gpu(gpu.name, gpu.total_bytes) for gpu in gpus]
+    return any(facts is not None and facts.name == cards[0].name for facts in listed)

@@ -83,21 +83,21 @@ def run_plan(
     folder.write_request(request)
     if request.plan is not None and request.plan.verify:
         emulated.check_possible(request.python, "--verify")
-    known = _known_of(request)
+    findings = _known_of(request)
 
     def so_far() -> Report:
         return finished_report(
-            known,
+            findings,
             folder=folder,
             started_at=started_at,
             elapsed_s=time.monotonic() - begin,
             interrupted=stop(),
-            lengths=lengths_answer(known),
+            lengths=lengths_answer(findings),
         )
 
     listen = keeping(folder, so_far, on_event, _KEPT_EVERY_S)
-    run = _Run(known, folder, listen, lambda: stop() is not None)
-    sweep = known.plan.sweep
+    run = _Run(findings, folder, listen, lambda: stop() is not None)
+    sweep = findings.plan.sweep
     with run.emulated() as variables:
         simulators = Simulators(
             request.python,
@@ -106,7 +106,7 @@ def run_plan(
             run.is_over,
             fresh=request.fresh,
             variables=variables,
-            before_start=lambda: known.warn(startup_errors.check_limits(request)),
+            before_start=lambda: findings.warn(startup_errors.check_limits(request)),
             expected=len(request.recipe.rungs) * (len(sweep.values) if sweep is not None else 1),
         )
         fault: OomDoctorError | None = None
@@ -115,15 +115,15 @@ def run_plan(
                 try:
                     run.predict(simulators, variables)
                 finally:
-                    known.warn(inexact_warnings(known, folder))
+                    findings.warn(inexact_warnings(findings, folder))
                 if then is not None:
-                    then(known, simulators)
+                    then(findings, simulators)
         except OomDoctorError as error:
             fault = startup_errors.with_remedy(error, request)
-            if error.code not in _LEAVE_BOUNDS or counts_from_config(known.spec) is None:
+            if error.code not in _LEAVE_BOUNDS or counts_from_config(findings.spec) is None:
                 raise fault from None
         if simulators.memory.failure is not None:
-            known.warn([warning("not_kept", reason=simulators.memory.failure)])
+            findings.warn([warning("not_kept", reason=simulators.memory.failure)])
     report = so_far() if fault is None else bounds_only(so_far(), fault)
     folder.write_report(report)
     on_event(SurveyEvent("done"))
@@ -135,16 +135,16 @@ def _known_of(request: SurveyRequest) -> Findings:
     assert request.plan is not None
     spec, notes = hub.resolve_with_notes(request.model)
     cards = cards_of(request.plan, request.headroom)
-    found = quoted("model_source", notes)
-    found += warnings_of(request)
-    return Findings(request, spec, cards, found + _card_warnings(cards, request))
+    warns = quoted("model_source", notes)
+    warns += warnings_of(request)
+    return Findings(request, spec, cards, warns + _card_warnings(cards, request))
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
     """A plan in progress: what is known, where it is kept, who listens, whether to stop."""
 
-    known: Findings
+    findings: Findings
     folder: RunFolder
     on_event: Listener
     is_over: Callable[[], bool]
@@ -155,44 +155,44 @@ class _Run:
         Raises:
             Stopped: told to stop; what is known stays.
         """
-        known, on_event = self.known, self.on_event
-        on_event(SurveyEvent("inspecting", message=f"{known.spec.id} ({known.spec.source})"))
-        _tell_bounds(known, on_event)
-        inspection = _inspect(known, simulators)
-        known.take_inspection(inspection)
-        counted = count_rows(known.request, known.spec, simulators.run_one, on_event)
+        findings, on_event = self.findings, self.on_event
+        on_event(SurveyEvent("inspecting", message=f"{findings.spec.id} ({findings.spec.source})"))
+        _tell_bounds(findings, on_event)
+        inspection = _inspect(findings, simulators)
+        findings.take_inspection(inspection)
+        counted = count_rows(findings.request, findings.spec, simulators.run_one, on_event)
         if counted is not None:
-            known.take_rows(counted)
-        known.set_limits(inspection)
-        if known.plan.solve is not None:
-            solve(known, known.plan.solve, simulators, on_event)
+            findings.take_rows(counted)
+        findings.set_limits(inspection)
+        if findings.plan.solve is not None:
+            solve(findings, findings.plan.solve, simulators, on_event)
             return
-        known.warn(route_warnings(known))
-        for card in known.cards:
+        findings.warn(route_warnings(findings))
+        for card in findings.cards:
             with self._engines(card, is_sharded) as engines:
-                if known.plan.fewest is not None:
-                    find_fewest(known, card, engines, simulators, on_event)
+                if findings.plan.fewest is not None:
+                    find_fewest(findings, card, engines, simulators, on_event)
                     continue
                 if engines is not None:
-                    run_ladder(known, card, engines, on_event)
+                    run_ladder(findings, card, engines, on_event)
             with self._engines(card, runs_on_card_only) as engines:
                 if engines is not None:
-                    run_ladder(known, card, engines, on_event, runs_on_card_only)
-        if known.plan.fewest is not None:
+                    run_ladder(findings, card, engines, on_event, runs_on_card_only)
+        if findings.plan.fewest is not None:
             return
-        for card in known.cards:
-            estimate_times(known, card, simulators, on_event)
-        _simulate(known, simulators, on_event)
-        find_crossings(known, simulators, on_event)
-        if known.request.snapshot is not None:
-            record_snapshot(known, simulators, self.folder)
-        known.limits = find_limits(known, simulators)
-        if known.plan.verify:
+        for card in findings.cards:
+            estimate_times(findings, card, simulators, on_event)
+        _simulate(findings, simulators, on_event)
+        find_crossings(findings, simulators, on_event)
+        if findings.request.snapshot is not None:
+            record_snapshot(findings, simulators, self.folder)
+        findings.limits = find_limits(findings, simulators)
+        if findings.plan.verify:
             environment = worker_environment(emulated.UUID) | variables
-            with WorkerHost(known.request.python, environment, self.folder.path) as host:
-                verify(known, Checker(host, self.folder, on_event, self.is_over))
-        known.yours = find_yours(known, simulators)
-        find_remedies(known, simulators)
+            with WorkerHost(findings.request.python, environment, self.folder.path) as host:
+                verify(findings, Checker(host, self.folder, on_event, self.is_over))
+        findings.yours = find_yours(findings, simulators)
+        find_remedies(findings, simulators)
 
     @contextmanager
     def emulated(self) -> Iterator[dict[str, str]]:
@@ -201,12 +201,12 @@ class _Run:
         None if nothing is checked on it, unless the interpreter's torch cannot be imported
         otherwise.
         """
-        python, verifies = self.known.request.python, self.known.plan.verify
+        python, verifies = self.findings.request.python, self.findings.plan.verify
         if not verifies and not emulated.needed_to_import(python):
             yield {}
             return
         if verifies:
-            (card,) = self.known.cards
+            (card,) = self.findings.cards
             gpus = emulated.EmulatedGpus(card, 1)
         else:
             gpus = emulated.emulated_gpus("T4")  # which simulations do not see
@@ -217,60 +217,61 @@ class _Run:
 
     def _engines(self, card: Card, chosen: Chosen) -> AbstractContextManager[Engines | None]:
         """The engines of the chosen rungs on a card, None where they cannot run."""
-        if card not in engine_cards(self.known, chosen):
+        if card not in engine_cards(self.findings, chosen):
             return nullcontext()
-        return Engines(self.known, card, self.folder, self.is_over, self._on_build, chosen)
+        return Engines(self.findings, card, self.folder, self.is_over, self._on_build, chosen)
 
     def _on_build(self) -> None:
         self.on_event(SurveyEvent("waiting", message=emulated.BUILDING))
 
 
-def _tell_bounds(known: Findings, on_event: Listener) -> None:
+def _tell_bounds(findings: Findings, on_event: Listener) -> None:
     """Say what each rung needs at least, by config.json, if all rungs are simulated on one card."""
-    plan = known.plan
-    if len(known.cards) > 1 or plan.sweep or plan.solve or plan.fewest:
+    plan = findings.plan
+    if len(findings.cards) > 1 or plan.sweep or plan.solve or plan.fewest:
         return
-    context = context_of(known.cards[0], known.request, known.spec, None)
-    for rung in known.request.recipe.rungs:
+    context = context_of(findings.cards[0], findings.request, findings.spec, None)
+    for rung in findings.request.recipe.rungs:
         least = bound_of(rung.config, context).size_bytes
         if least and rung.config.world_size == 1:
             text = f"needs at least {format_bytes(least)}"
             on_event(SurveyEvent("bounded", rung, message=text))
 
 
-def _inspect(known: Findings, simulators: Simulators) -> Inspection:
+def _inspect(findings: Findings, simulators: Simulators) -> Inspection:
     """Count the model's parameters, find its repeating layers and its longest row."""
     job = ProbeJob(
         mode="inspect",
         label="inspect",
-        model=known.spec,
-        config=on_one_gpu(known.inspected()),
+        model=findings.spec,
+        config=on_one_gpu(findings.inspected()),
         device_type="cpu",  # an inspection needs no device
     )
     (ended,) = simulators.run([job])
     if ended.reply is None or ended.reply.inspection is None:
-        raise startup_errors.inspection_error(ended.attempt, known.spec, known.request.python)
+        raise startup_errors.inspection_error(ended.attempt, findings.spec, findings.request.python)
     return ended.reply.inspection
 
 
-def _simulate(known: Findings, simulators: Simulators, on_event: Listener) -> None:
+def _simulate(findings: Findings, simulators: Simulators, on_event: Listener) -> None:
     """Run every simulation and keep what it says about each card."""
     ladders = {
-        name: (*rungs, *other_shapes(rungs, known.shapes)) for name, rungs in known.ladders.items()
+        name: (*rungs, *other_shapes(rungs, findings.shapes))
+        for name, rungs in findings.ladders.items()
     }
-    planned = tasks_of(known.plan, ladders, known.cards, known.contexts)
-    tasks = [task for task in map(known.supported, planned) if task is not None]
+    planned = tasks_of(findings.plan, ladders, findings.cards, findings.contexts)
+    tasks = [task for task in map(findings.supported, planned) if task is not None]
     # The longest first, so that no worker idles at the end: those with the most sizes, and of these
     # the quantised ones, which come last in a ladder.
     tasks.reverse()
     tasks.sort(key=lambda task: -len(task.sizes))
 
-    rungs = [shown(task, known.plan) for task in tasks]
-    for_later = known.plan.sweep is None
-    simulated = known.simulate(simulators, tasks, starting(on_event, rungs), for_later=for_later)
+    rungs = [shown(task, findings.plan) for task in tasks]
+    for_later = findings.plan.sweep is None
+    simulated = findings.simulate(simulators, tasks, starting(on_event, rungs), for_later=for_later)
     for done, ended in enumerate(simulated, 1):
         task = tasks[ended.number]
-        attempts = [known.attempts.get((c.name, task.rung.config.key()), ()) for c in task.cards]
+        attempts = [findings.attempts.get((c.name, task.rung.config.key()), ()) for c in task.cards]
         event = SurveyEvent("predicted", rungs[ended.number], index=done, total=len(tasks))
         if len(attempts) == 1:
             on_event(replace(event, attempts=attempts[0]))
@@ -279,32 +280,32 @@ def _simulate(known: Findings, simulators: Simulators, on_event: Listener) -> No
 
 
 def _fitting(attempts: list[tuple[Attempt, ...]]) -> str:
-    fitting = sum(any(attempt.outcome == "fits" for attempt in found) for found in attempts)
+    fitting = sum(any(attempt.outcome == "fits" for attempt in of_card) for of_card in attempts)
     return f"fits on {fitting} of {len(attempts)} cards"
 
 
 def _card_warnings(cards: tuple[Card, ...], request: SurveyRequest) -> list[Warn]:
     """Warnings about the devices."""
-    found = []
+    warns = []
     sizes = [card.name for card in cards if card.facts is None]
     if sizes:
         ranks = request.plan is None or request.plan.ranks
         by_speed = request.rank_by == "throughput" and ranks
-        found.append(warning("no_card", sizes=sizes, by_peak=by_speed))
-    found += [one for card in cards for one in variant_warnings(card)]
+        warns.append(warning("no_card", sizes=sizes, by_peak=by_speed))
+    warns += [warn for card in cards for warn in variant_warnings(card)]
     plan = request.plan
     if plan is not None and plan.fewest is None and request.most_gpus() == 1:
         rented = [machine for name in plan.gpus if (machine := find_machine(name))]
-        found += [
+        warns += [
             warning("several_gpus", machine=machine.name, gpus=machine.gpus)
             for machine in rented
             if machine.gpus > 1
         ]
-    found += [calibration_ignored(card.name, card.ignored.run) for card in cards if card.ignored]
+    warns += [calibration_ignored(card.name, card.ignored.run) for card in cards if card.ignored]
     others = [card.name for card in cards if card.facts and card.facts.vendor != "NVIDIA"]
     if others:
-        found.append(warning("not_nvidia", cards=others))
-    return found + _price_warnings(cards, request)
+        warns.append(warning("not_nvidia", cards=others))
+    return warns + _price_warnings(cards, request)
 
 
 def _price_warnings(cards: tuple[Card, ...], request: SurveyRequest) -> list[Warn]:
@@ -313,22 +314,22 @@ def _price_warnings(cards: tuple[Card, ...], request: SurveyRequest) -> list[War
     if prices is None:
         return []
     planned, source = {card.name for card in cards}, prices.source
-    found = [
-        one
+    warns = [
+        warn
         for price in prices.prices
         if price.card in planned
-        for one in variant_warnings(card_named(price.name, 0.0))
+        for warn in variant_warnings(card_named(price.name, 0.0))
     ]
     if prices.unknown:
-        found.append(warning("prices", "unknown", source=source, names=prices.unknown))
+        warns.append(warning("prices", "unknown", source=source, names=prices.unknown))
     if prices.repeated:
-        found.append(warning("prices", "repeated", source=source, cards=prices.repeated))
+        warns.append(warning("prices", "repeated", source=source, cards=prices.repeated))
     if request.plan is not None and request.plan.all_gpus:
         others = [
             p.card for p in prices.prices if (gpu := find_gpu(p.card)) and gpu.vendor != "NVIDIA"
         ]
         if others:
-            found.append(warning("prices", "not_compared", source=source, cards=others))
+            warns.append(warning("prices", "not_compared", source=source, cards=others))
     if not any(price.card in planned for price in prices.prices):
-        found.append(warning("prices", "of_others", source=source))
-    return found
+        warns.append(warning("prices", "of_others", source=source))
+    return warns

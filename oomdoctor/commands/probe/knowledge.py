@@ -128,7 +128,7 @@ class Knowledge:
         old, new = before.speed, speed or before.speed
         # How much longer the estimates are now, by what limits the speed.
         change = {"host": new.launch / old.launch, "device": new.compute / old.compute}
-        return {key: _corrected(known, shift, change) for key, known in predictions.items()}
+        return {key: _corrected(predicted, shift, change) for key, predicted in predictions.items()}
 
     def _speed(
         self,
@@ -154,7 +154,7 @@ class Knowledge:
                 before, compute=before.compute * factor, bandwidth=before.bandwidth * factor
             )
         factors = (after.compute, after.bandwidth, after.launch)
-        if not all(_FACTORS[0] <= one <= _FACTORS[1] for one in factors):
+        if not all(_FACTORS[0] <= value <= _FACTORS[1] for value in factors):
             return None
         return bounded(after, facts)
 
@@ -194,7 +194,7 @@ def predict_rungs(
         for rung in rungs
         if _is_open(rung, context)
     ]
-    found = LadderPrediction()
+    ladder = LadderPrediction()
     request = state.request
     simulators = Simulators(
         request.python,
@@ -214,11 +214,11 @@ def predict_rungs(
                 config = rung.config
                 device = target.beside_vllm(config)
                 attempts = attempts_of_prediction(config, prediction, device, ended.attempt)
-                found.keep(config.key(), attempts, context.device_type, target.usable_bytes)
+                ladder.keep(config.key(), attempts, context.device_type, target.usable_bytes)
     if simulators.memory.failure is not None:
         lost = warning("not_kept", reason=simulators.memory.failure)
         state.warn([lost] if lost not in state.warnings else [])
-    return found
+    return ladder
 
 
 def _is_open(rung: Rung, context: Context) -> bool:
@@ -233,8 +233,8 @@ def _target(state: SurveyState, learned: Learned | None) -> Target:
     assert budget is not None
     overhead = 0
     if context.device_type == "cuda":
-        known = learned.overhead_bytes if learned is not None else None
-        overhead = known if known is not None else context_bytes(context.gpu).likely
+        measured = learned.overhead_bytes if learned is not None else None
+        overhead = measured if measured is not None else context_bytes(context.gpu).likely
         overhead += nccl_bytes(state.request.most_gpus())
     return Target(
         name=_HERE,

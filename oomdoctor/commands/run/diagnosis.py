@@ -65,20 +65,20 @@ def diagnoses_of(
 
 
 def _told_of(
-    incidents: tuple[Incident, ...], facts: LogFacts, request: WatchRequest, known: Given
+    incidents: tuple[Incident, ...], facts: LogFacts, request: WatchRequest, context: Given
 ) -> tuple[Diagnosis, ...]:
     """The diagnoses of failures of the command, with the lines of its files to change.
 
     Its script or file of settings is read as `explain --config` does. Options of the command, such
     as --per_device_train_batch_size 4, are settings of the training. `known` is what else is known.
     """
-    typed_in = replace(known, settings=typed(request.command), settings_source="the command")
+    typed_in = replace(context, settings=typed(request.command), settings_source="the command")
     python = str(request.python or sys.executable)
     given = with_model(of_command(typed_in, request.command, python), facts, "the output")
-    found = diagnose(SOURCE, incidents, facts, given)
+    diagnoses = diagnose(SOURCE, incidents, facts, given)
     if given.training is None:
-        return found
-    return tuple(in_your_file(one, given.training) for one in found)
+        return diagnoses
+    return tuple(in_your_file(diagnosis, given.training) for diagnosis in diagnoses)
 
 
 def micro_batch_of(command: Sequence[str]) -> int | None:
@@ -109,8 +109,8 @@ def last_words(process: Process) -> str | None:
 
 def typed(command: Sequence[str]) -> Mapping[str, object]:
     """The options of a command, and of what launches it: settings of the training."""
-    found = command_of(command)
-    return options_of(command) if found is None else {**found.launcher, **found.options}
+    launch = command_of(command)
+    return options_of(command) if launch is None else {**launch.launcher, **launch.options}
 
 
 def snapshot_answer(path: Path, device: int) -> SnapshotDevice | None:
@@ -125,8 +125,10 @@ def _history_in(path: Path, device: int) -> History | None:
         snapshot = read_snapshot(path)
     except OomDoctorError:
         return None
-    found = next((one for one in snapshot.devices if one.index == device), None)
-    return None if found is None else history_of(snapshot, found)
+    of_device = next(
+        (candidate for candidate in snapshot.devices if candidate.index == device), None
+    )
+    return None if of_device is None else history_of(snapshot, of_device)
 
 
 def with_snapshot(rank: RankMemory, answer: SnapshotDevice) -> RankMemory:
@@ -150,7 +152,7 @@ def joined(
 
     That is so where a launcher hides what its ranks print.
     """
-    if any(one.is_oom and one.resource == "gpu" for one in told):
+    if any(diagnosis.is_oom and diagnosis.resource == "gpu" for diagnosis in told):
         return tuple(told)
     return (*map(diagnosis_of, evidence), *told)
 
@@ -168,8 +170,10 @@ def past_its_memory(
     if answer is None or answer.peak is None or rank.oom is None:
         return answer, ()
     held, answer = answer.peak, replace(answer, oom=None)
-    process = next(one for one in seen.processes if one.record["pid"] == rank.pid)
-    failed = next(one for one in failures(process)[::-1] if one["device"] == rank.device)
+    process = next(candidate for candidate in seen.processes if candidate.record["pid"] == rank.pid)
+    failed = next(
+        candidate for candidate in failures(process)[::-1] if candidate["device"] == rank.device
+    )
     oom = rank.oom
     context = (rank.peak_device_bytes or rank.peak_reserved_bytes) - rank.peak_reserved_bytes
     own, used = failed["reserved_bytes"] + context, oom.total_bytes - oom.free_bytes
@@ -194,16 +198,18 @@ def past_its_memory(
         _replayed(rank, seen.folder / failed["snapshot"], batch) if failed["snapshot"] else None
     )
     _, facts = scan(lines(chain(seen.tail.chunks(), [b"\n"])))
-    known = Given(
+    given = Given(
         snapshots=(evidence,),
         micro_batch_size=process.record.get("micro_batch_size"),
         short_bytes=rank.short_bytes,
         batch_divisor=None if replayed is None else replayed.divisor,
     )
-    told = _told_of((incident,), facts, request, known)
+    told = _told_of((incident,), facts, request, given)
     if told[0].remedies:
-        remedies = [_confirmed(one, rank, context, replayed) for one in told[0].remedies]
-        remedies.sort(key=lambda one: one.confirmed != "replay")
+        remedies = [
+            _confirmed(candidate, rank, context, replayed) for candidate in told[0].remedies
+        ]
+        remedies.sort(key=lambda candidate: candidate.confirmed != "replay")
         told = (replace(told[0], remedies=tuple(remedies)), *told[1:])
     return answer, told
 
@@ -256,10 +262,10 @@ def _frames(failed: dict[str, Any]) -> tuple[Frame, ...]:
     frames = failed["frames"] or failed["backward_frames"]
     return tuple(
         Frame(
-            one["filename"],
-            one["line"],
-            one["name"],
-            linecache.getline(one["filename"], one["line"]).strip() or None,
+            frame["filename"],
+            frame["line"],
+            frame["name"],
+            linecache.getline(frame["filename"], frame["line"]).strip() or None,
         )
-        for one in reversed(frames)
+        for frame in reversed(frames)
     )

@@ -47,7 +47,9 @@ def read_processes(folder: Path) -> list[Process]:
             record = json.loads(path.read_text(encoding="utf-8"))
             if record["devices"]:
                 records.append(record)
-    records.sort(key=lambda one: (one["rank"] is None, one["rank"] or 0, one["written_at"]))
+    records.sort(
+        key=lambda written: (written["rank"] is None, written["rank"] or 0, written["written_at"])
+    )
     counts = Counter(record["rank"] for record in records)
     if counts[None] or max(counts.values(), default=0) > 1:  # such as training and then evaluating
         return [Process(number, record) for number, record in enumerate(records)]
@@ -56,15 +58,15 @@ def read_processes(folder: Path) -> list[Process]:
 
 def read_events(folder: Path, processes: Sequence[Process]) -> list[Events]:
     """The allocations of processes, for each of their GPUs."""
-    found = []
+    events = []
     for rank, record in ((process.rank, process.record) for process in processes):
         for device in record["devices"]:
             path = folder / f"events-{record['pid']}-{device['device']}.bin"
             numbers = array("q")
             with suppress(OSError):
                 numbers.frombytes(path.read_bytes())
-            found.append(Events(rank, numbers, device["events_are_whole"]))
-    return found
+            events.append(Events(rank, numbers, device["events_are_whole"]))
+    return events
 
 
 def rank_memory(
@@ -82,13 +84,13 @@ def rank_memory(
     """
     record = process.record
     libraries = record["library_folders"]
-    found = []
+    memories = []
     for device in record["devices"]:
         peak = device["peak"] or {"frames": [], "backward_frames": [], "phase": "unknown"}
         oom = _oom(record, device, failed_command=failed)
         reserved, usable = device["peak_reserved_bytes"], usable_bytes(device)
         short = None if usable is None else max(0, reserved - usable)
-        found.append(
+        memories.append(
             RankMemory(
                 rank=process.rank,
                 pid=record["pid"],
@@ -109,19 +111,19 @@ def rank_memory(
                 stopped=record["stopped"],
                 oom=oom,
                 unknown_branches=places.unknown_branches(record["unknown_reads"]),
-                steps_memory=tuple(StepPeaks(**one) for one in device["steps"]),
+                steps_memory=tuple(StepPeaks(**peaks) for peaks in device["steps"]),
                 memory=_points(device["curve"]),
                 unit=record.get("unit", "step"),
                 not_reached=places.not_reached(record),
                 short_bytes=short if oom is not None and oom.went_past else None,
             )
         )
-    return found
+    return memories
 
 
 def ranks_together(processes: Sequence[Process]) -> int:
     """How many ranks train together, by what the processes say."""
-    return max((int(one.record["world"]) for one in processes), default=1)
+    return max((int(process.record["world"]) for process in processes), default=1)
 
 
 def failures(process: Process) -> list[dict[str, Any]]:
@@ -149,7 +151,7 @@ def _oom(record: dict[str, Any], device: dict[str, Any], *, failed_command: bool
     past = record.get("past")
     if past is not None and past["device"] == device["device"]:
         return _oom_of(record, past, caught=False, went_past=True)
-    failed = [one for one in record["ooms"] if one["device"] == device["device"]]
+    failed = [oom for oom in record["ooms"] if oom["device"] == device["device"]]
     if not failed:
         return None
     last = failed[-1]

@@ -171,12 +171,12 @@ def _ranks(request: WatchRequest, seen: Seen, device: RunDevice | None) -> tuple
     real = request.gpus is None
     context = device.context_bytes if device is not None else None
 
-    def usable(one: dict[str, Any]) -> int | None:
+    def usable(device_record: dict[str, Any]) -> int | None:
         if real:
-            return usable_bytes(one)
+            return usable_bytes(device_record)
         assert device is not None and device.usable_bytes is not None and context is not None
         # Other processes on the same GPU leave less than the context alone does.
-        return device.usable_bytes - max(0, int(one["outside_bytes"]) - context)
+        return device.usable_bytes - max(0, int(device_record["outside_bytes"]) - context)
 
     measured = real and device is not None and device.kind == "real"
     return tuple(
@@ -199,11 +199,15 @@ def _with_evidence(
 
     The first rank that ran out is the one to look at: others may fail because of it.
     """
-    at = {(one.rank, bad["device"]): bad["at"] for one in seen.processes for bad in failures(one)}
+    at = {
+        (process.rank, bad["device"]): bad["at"]
+        for process in seen.processes
+        for bad in failures(process)
+    }
     failed = [rank for rank in ranks if rank.outcome == "oom"]
     first = min(failed, key=lambda rank: at[rank.rank, rank.device], default=None)
     answer: SnapshotDevice | None = None
-    found = []
+    with_names = []
     for rank in ranks:
         file = None if rank.oom is None else rank.oom.snapshot
         if rank.oom is not None and file is not None:
@@ -214,8 +218,8 @@ def _with_evidence(
             if rank is first and answer is not None:
                 first = changed = with_snapshot(changed, answer)
             rank = changed
-        found.append(rank)
-    return tuple(found), first, answer
+        with_names.append(rank)
+    return tuple(with_names), first, answer
 
 
 def _ended_for_memory(told: Sequence[Diagnosis], outside: Sequence[str]) -> bool:
@@ -233,7 +237,7 @@ def _ended_for_memory(told: Sequence[Diagnosis], outside: Sequence[str]) -> bool
 
 def _micro_batch(seen: Seen, request: WatchRequest) -> int | None:
     """The micro-batch size, as the Trainer says it, or an option of the command."""
-    told = {one.record.get("micro_batch_size") for one in seen.processes}
+    told = {process.record.get("micro_batch_size") for process in seen.processes}
     (size,) = told if len(told) == 1 else (None,)
     return size or micro_batch_of(request.command)
 

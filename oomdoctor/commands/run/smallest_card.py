@@ -39,7 +39,7 @@ def with_cards(report: Report, request: WatchRequest, seen: Seen) -> Report:
     processes = seen.processes
     events = read_events(seen.folder, processes)
     settings = _settings(processes)
-    built_for = [word for one in processes for word in one.record["architectures"]]
+    built_for = [word for recorded in processes for word in recorded.record["architectures"]]
     least = least_capability(request.gpus.card.capability, built_for)
     gave_up = any(rank.stopped == "past" for rank in report.ranks)
     finished = report.exit_code_of_command == 0 and report.status != "interrupted" and not gave_up
@@ -85,28 +85,28 @@ def _warnings(
     request: WatchRequest, gpus: EmulatedGpus, seen: Seen, ranks: Sequence[RankMemory]
 ) -> list[Warn]:
     processes, failed = seen.processes, seen.failed
-    found = variant_warnings(gpus.card) + emulated.value_warnings(str(request.python))
-    found += emulated.inexact_parts(seen.folder)
+    warns = variant_warnings(gpus.card) + emulated.value_warnings(str(request.python))
+    warns += emulated.inexact_parts(seen.folder)
     ranks_asked = ranks_together(processes)
     if gpus.alone and ranks_asked > 1:
         wording = "failed" if failed and not ran_out(ranks) else "text"
-        found.append(warning("one_rank", wording, ranks=ranks_asked))
+        warns.append(warning("one_rank", wording, ranks=ranks_asked))
     if not ranks and not failed:
-        found.append(warning("gpu_unused"))
+        warns.append(warning("gpu_unused"))
     value = about_a_value(processes) if failed else None
     if value is not None:
-        found.append(warning("unknown_values", message=value))
+        warns.append(warning("unknown_values", message=value))
     steps = max((rank.steps for rank in ranks), default=0)
     ran_on = request.steps == "steady" and not any(rank.stopped for rank in ranks)
     if ran_on and not failed and steps > _FEW_STEPS:
-        found.append(warning("not_steady", steps=steps))
-    return found
+        warns.append(warning("not_steady", steps=steps))
+    return warns
 
 
 def _settings(processes: Sequence[Process]) -> AllocatorSettings:
     """The allocator's settings as the processes had them; the defaults if they cannot be read."""
-    text = next((str(one.record["allocator"] or "") for one in processes), "")
-    release = next((one.record["torch"] for one in processes), [2, 12])
+    text = next((str(process.record["allocator"] or "") for process in processes), "")
+    release = next((process.record["torch"] for process in processes), [2, 12])
     major, minor = release[:2]
     try:
         parsed = AllocatorSettings.parse(text)
@@ -140,7 +140,7 @@ def smallest_gpu(
         return None
     allocated = max(rank.peak_allocated_bytes for rank in ranks)
     reserved = max(rank.peak_reserved_bytes for rank in ranks)
-    replayable = bool(events) and all(one.is_whole for one in events)
+    replayable = bool(events) and all(recorded.is_whole for recorded in events)
 
     def holds(room: int) -> bool:
         if room >= reserved:
@@ -148,7 +148,7 @@ def smallest_gpu(
         return (
             room >= allocated
             and replayable
-            and all(_reserved(one, room, settings) is not None for one in events)
+            and all(_reserved(recorded, room, settings) is not None for recorded in events)
         )
 
     card = card_that_holds(holds, least=least, ranks=together)
@@ -166,8 +166,8 @@ def least_capability(card: str, architectures: Sequence[str]) -> tuple[int, int]
     The build of torch needs kernels for it (`architectures`, such as sm_75). A run on a card with
     bfloat16 and flash attention may use them, so a card without them would not do.
     """
-    known = [int(word[3:].rstrip("af")) for word in architectures if word.startswith("sm_")]
-    oldest = divmod(min(known), 10) if known else (0, 0)
+    built = [int(word[3:].rstrip("af")) for word in architectures if word.startswith("sm_")]
+    oldest = divmod(min(built), 10) if built else (0, 0)
     return max(oldest, MODERN) if capability_numbers(card) >= MODERN else oldest
 
 
@@ -180,7 +180,7 @@ def as_on_a_larger_card(ranks: Sequence[RankMemory], seen: Seen) -> tuple[RankMe
         return tuple(ranks)
     settings = _settings(seen.processes)
     pairs = zip(ranks, read_events(seen.folder, seen.processes), strict=True)
-    return tuple(_as_on_a_larger_card(rank, one, settings) for rank, one in pairs)
+    return tuple(_as_on_a_larger_card(rank, recorded, settings) for rank, recorded in pairs)
 
 
 def _as_on_a_larger_card(
@@ -226,10 +226,10 @@ def larger_batch(ranks: Sequence[RankMemory], micro_batch_size: int | None) -> L
     if not micro_batch_size:
         return None
     sizes = [_of_rank(rank, micro_batch_size) for rank in ranks]
-    known = [size for size in sizes if size is not None]
-    if not known or len(known) < len(sizes):
+    told = [size for size in sizes if size is not None]
+    if not told or len(told) < len(sizes):
         return None
-    largest, per_row = min(known)
+    largest, per_row = min(told)
     if largest <= micro_batch_size:
         return None
     return LargerBatch(micro_batch_size, largest, per_row)

@@ -49,7 +49,7 @@ class ClosedForm:
     case: Case
     surely: bool = True
     own_line: bool = False
-    known: dict[TrainConfig, int] = field(default_factory=dict)
+    sized: dict[TrainConfig, int] = field(default_factory=dict)
 
     @property
     def usable_bytes(self) -> int:
@@ -62,10 +62,10 @@ class ClosedForm:
 
     def least_bytes(self, config: TrainConfig) -> int:
         """What a configuration needs, the context included."""
-        if config not in self.known:
+        if config not in self.sized:
             moment = self.case.whole(replace(self.case.trained, config=config))
-            self.known[config] = moment.size_bytes + self.case.context
-        return self.known[config]
+            self.sized[config] = moment.size_bytes + self.case.context
+        return self.sized[config]
 
     def needs_more(self, more: TrainConfig, less: TrainConfig) -> bool:
         """Not asked of a formula: each set is computed."""

@@ -68,7 +68,7 @@ def _points(result: ProbeResult) -> Iterator[Point]:
 def front(points: Sequence[Point]) -> list[Point]:
     """The points that no other beats: none is as fast with less memory. By memory, ascending."""
     best: list[Point] = []
-    for point in sorted(points, key=lambda one: (one.memory, -one.speed)):
+    for point in sorted(points, key=lambda candidate: (candidate.memory, -candidate.speed)):
         if not best or point.speed > best[-1].speed:
             best.append(point)
     return best

@@ -122,7 +122,11 @@ class Cells:
 
 def _fits_with(card: CardPlan, method: str) -> str | None:
     """The change with which a method was simulated to fit a card; None if there is none."""
-    remedies = (one for one in card.remedies if one.method == method and one.basis == "simulated")
+    remedies = (
+        remedy
+        for remedy in card.remedies
+        if remedy.method == method and remedy.basis == "simulated"
+    )
     return next((remedy.change for remedy in remedies), None)
 
 

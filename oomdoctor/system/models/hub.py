@@ -42,7 +42,7 @@ class _Found:
     config: Mapping[str, Any]
     path: str | None = None
     revision: str | None = None
-    known: CatalogueModel | None = None
+    catalogued: CatalogueModel | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -89,7 +89,7 @@ def resolve_with_notes(ref: ModelRef) -> tuple[ModelSpec, tuple[str, ...]]:
             "config.json refers to custom code (auto_map), which does not run without "
             f"--trust-remote-code; without it, transformers must support {model_type}"
         )
-    counted = source.known is not None and source.known.auto_class == AUTO_CLASSES[task]
+    counted = source.catalogued is not None and source.catalogued.auto_class == AUTO_CLASSES[task]
     spec = ModelSpec(
         id=source.id,
         source=source.source,
@@ -97,7 +97,9 @@ def resolve_with_notes(ref: ModelRef) -> tuple[ModelSpec, tuple[str, ...]]:
         model_type=model_type,
         task=task,
         config=config,
-        parameters=source.known.parameters if source.known is not None and counted else None,
+        parameters=source.catalogued.parameters
+        if source.catalogued is not None and counted
+        else None,
         revision=source.revision,
         path=source.path,
         trust_remote_code=ref.trust_remote_code,
@@ -166,7 +168,7 @@ def _from_catalogue(ref: ModelRef, reason: str | None = None) -> _Found:
         )
     if ref.revision:
         notes.append(f"--revision {ref.revision} is ignored for built-in facts")
-    return _Found(name, "catalogue", catalogued.config, known=catalogued, notes=tuple(notes))
+    return _Found(name, "catalogue", catalogued.config, catalogued=catalogued, notes=tuple(notes))
 
 
 def _snapshot(ref: ModelRef, source: ModelSource, path: Path) -> _Found:

@@ -183,5 +183,5 @@ def _first_node() -> str:
     if not names:
         return socket.gethostname()
     answer = ask("scontrol", "show", "node", names[0], deadline_s=_DEADLINE_S)
-    found = re.search(r"\bNodeAddr=(\S+)", answer.text)
-    return found[1] if found else names[0]
+    match = re.search(r"\bNodeAddr=(\S+)", answer.text)
+    return match[1] if match else names[0]

@@ -41,9 +41,9 @@ def answer_alone(job: ProbeJob, progress: PhaseFile, answer: AnswerOne) -> Reply
 
 
 def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
         return port
 
 
@@ -68,12 +68,14 @@ def idle_host() -> AbstractContextManager[object]:
     ) -> object:
         if any(issubclass(kind, DTensor) for kind in kinds):
             return NotImplemented  # it calls the operators on its part
-        tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
+        tensors = [
+            tensor for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, torch.Tensor)
+        ]
         wanted = kwargs.get("device")
-        elsewhere = any(one.device.type not in ("cpu", "meta") for one in tensors)
+        elsewhere = any(tensor.device.type not in ("cpu", "meta") for tensor in tensors)
         if elsewhere or (wanted is not None and torch.device(wanted).type != "cpu"):
             return func(*args, **kwargs)  # a copy between host and GPU is the GPU's
-        reads_large = any(is_large(one) for one in tensors)
+        reads_large = any(is_large(tensor) for tensor in tensors)
         if not (reads_large or _fills(func)) or _is_view(func):
             return func(*args, **kwargs)
         if func._opname in ("_pin_memory", "pin_memory"):
@@ -82,7 +84,9 @@ def idle_host() -> AbstractContextManager[object]:
         if targets:  # in place: returns what it would have written, if it returns anything
             several = len(func._schema.returns) > 1
             return (tuple(targets) if several else targets[0]) if func._schema.returns else None
-        shapes, words = tree_map_only(torch.Tensor, lambda one: one.to("meta"), (args, kwargs))
+        shapes, words = tree_map_only(
+            torch.Tensor, lambda tensor: tensor.to("meta"), (args, kwargs)
+        )
         words.pop("pin_memory", None)
         if "device" in words or _fills(func):
             words["device"] = torch.device("meta")

@@ -37,16 +37,16 @@ def answer_ranks(job: ProbeJob, progress: PhaseFile, folder: Path, answer: Answe
 
 def _replies(folder: Path, world: int) -> dict[int, Reply]:
     """The replies by rank; a rank that wrote none says how far it came."""
-    found = {}
+    replies = {}
     for rank in range(world):
         own = reply_file(folder, rank)
         if own.is_file():
-            found[rank] = loads(Reply, own.read_text())
+            replies[rank] = loads(Reply, own.read_text())
         elif phase_file(own).is_file():
             phase = phase_file(own).read_text().strip() or None
             failure = Failure("no_reply", f"rank {rank} ended without a reply", last_phase=phase)
-            found[rank] = Reply(status="failed", failure=failure)
-    return found
+            replies[rank] = Reply(status="failed", failure=failure)
+    return replies
 
 
 def joined(replies: Mapping[int, Reply], first_failed: int | None, ranks_of_node: int = 1) -> Reply:
@@ -67,8 +67,8 @@ def joined(replies: Mapping[int, Reply], first_failed: int | None, ranks_of_node
         return next(iter(replies.values()), _NO_REPLY)
     worst = max(measured, key=lambda rank: (measured[rank].deciding_peak_bytes(), -rank))
     ranks = tuple(
-        RankPeak(rank, one.peak_allocated_bytes, one.peak_reserved_bytes)
-        for rank, one in sorted(measured.items())
+        RankPeak(rank, own.peak_allocated_bytes, own.peak_reserved_bytes)
+        for rank, own in sorted(measured.items())
     )
     host = _of_a_node(measured, ranks_of_node)
     whole = replace(measured[worst], ranks=ranks, host_peak_bytes=host)
@@ -80,8 +80,8 @@ def _of_a_node(measured: Mapping[int, Measurement], ranks: int) -> int | None:
     if len(measured) < 2:
         return None
     nodes: dict[int, int] = {}
-    for rank, one in measured.items():
-        if one.peak_rss_bytes is None:
+    for rank, own in measured.items():
+        if own.peak_rss_bytes is None:
             return None
-        nodes[rank // ranks] = nodes.get(rank // ranks, 0) + one.peak_rss_bytes
+        nodes[rank // ranks] = nodes.get(rank // ranks, 0) + own.peak_rss_bytes
     return max(nodes.values())

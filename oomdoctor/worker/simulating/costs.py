@@ -254,15 +254,15 @@ def _alike(rule: _Rule, call: OperatorCall) -> bool:
     """
     tensors = [call.argument(name) for name, passes in rule.arguments.items() if passes]
     tensors += call.result if isinstance(call.result, tuple) else [call.result]
-    known = None
+    first = None
     for tensor in tensors:
         if not isinstance(tensor, torch.Tensor) or not tensor.dim():
             continue  # a list, or a number
-        if known is None:
+        if first is None:
             if not tensor.is_contiguous():
                 return False
-            known = tensor.dtype, tensor.shape, tensor.stride()
-        elif (tensor.dtype, tensor.shape, tensor.stride()) != known:
+            first = tensor.dtype, tensor.shape, tensor.stride()
+        elif (tensor.dtype, tensor.shape, tensor.stride()) != first:
             return False
     return True
 

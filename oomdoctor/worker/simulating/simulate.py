@@ -86,7 +86,7 @@ def _simulated(
     with simulated_rung(job, progress, shallow=shallow) as recorder:
         recorder.with_values = with_values
         facts = recorder.facts()
-        found = _predicted(job, recorder, facts, request.recordings)
+        predicted = _predicted(job, recorder, facts, request.recordings)
         for other in request.other_lengths:
             recorder.set_length(other.sequence_length)
             config = replace(job.config, sequence_length=other.sequence_length)
@@ -94,7 +94,7 @@ def _simulated(
                 _predicted(replace(job, config=config), recorder, facts, other.recordings)
             except Exception:  # noqa: BLE001  (it has a job of its own then, which says why)
                 traceback.print_exc(file=sys.stderr)
-    return found
+    return predicted
 
 
 def _predicted(
@@ -111,12 +111,12 @@ def _predicted(
         return made[-1]
 
     knowledge = Knowledge(speed_errors(), parse_oom)
-    found = predictions(job.config, job.simulation, pack, record, knowledge)
+    predicted = predictions(job.config, job.simulation, pack, record, knowledge)
     if file is not None and made:
         whole = Pack(facts, (*pack.recordings, *made), pack.computed)
         with suppress(OSError):  # a full disk costs later plans their head start, not this answer
             file.write_bytes(packed(whole))
-    return found
+    return predicted
 
 
 def _known(file: Path | None, facts: RungFacts) -> Pack:

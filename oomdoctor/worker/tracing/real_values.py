@@ -75,10 +75,10 @@ def values_of(tensor: object) -> torch.Tensor | None:
     """What a tensor holds; None if that is not known."""
     if not isinstance(tensor, torch.Tensor):
         return None
-    known: torch.Tensor | None = getattr(tensor, _NAME, None)
-    if known is None and not isinstance(tensor, FakeTensor) and tensor.device.type != "meta":
+    values: torch.Tensor | None = getattr(tensor, _NAME, None)
+    if values is None and not isinstance(tensor, FakeTensor) and tensor.device.type != "meta":
         return tensor if _is_small(tensor) else None
-    return known
+    return values
 
 
 @contextmanager
@@ -110,8 +110,8 @@ def lists_known(is_refused: Callable[[], bool] = lambda: False) -> Iterator[None
             raise UnknownValuesError(f"cannot be simulated: {made} is made of unknown numbers")
 
     def number(value: object) -> object:
-        known = isinstance(value, FakeTensor) and values_of(value) is not None
-        return tolist(value) if known else value
+        has_values = isinstance(value, FakeTensor) and values_of(value) is not None
+        return tolist(value) if has_values else value
 
     def tensor(data: object, **kwargs: object) -> torch.Tensor:
         made: torch.Tensor = own_tensor(tree_map(number, data), **kwargs)
@@ -141,11 +141,11 @@ def learn(
     func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object], result: object
 ) -> None:
     """Keep what the result of an operator holds, if all of its tensors are known."""
-    results = [one for one in tree_leaves(result) if isinstance(one, torch.Tensor)]
+    results = [tensor for tensor in tree_leaves(result) if isinstance(tensor, torch.Tensor)]
     if not results or not all(map(_is_small, results)):
         return
     given = set(map(id, _tensors((args, kwargs))))
-    if any(hasattr(one, _NAME) and id(one) not in given for one in results):
+    if any(hasattr(tensor, _NAME) and id(tensor) not in given for tensor in results):
         return  # `dynamic` has said it
     real = _computed(func, args, kwargs)
     if real is None:
@@ -157,8 +157,8 @@ def learn(
         elif func is torch.ops.aten.argmax.default and len(args) == 2:
             know(results[0], _evenly_chosen(args[0], results[0], args[1]))
         return
-    for one, value in zip(results, _tensors(real), strict=True):
-        know(one, value)
+    for tensor, value in zip(results, _tensors(real), strict=True):
+        know(tensor, value)
 
 
 def _evenly_chosen(scores: object, indices: torch.Tensor, dim: object) -> torch.Tensor:
@@ -196,8 +196,8 @@ def _computed(
     func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]
 ) -> object | None:
     tensors = _tensors((args, kwargs))
-    known = [values_of(one) for one in tensors]
-    if any(one is None for one in known):
+    values = [values_of(tensor) for tensor in tensors]
+    if any(tensor is None for tensor in values):
         return None
     if not tensors and not func._schema.name.removeprefix("aten::").startswith(_MADE):
         return None  # random numbers
@@ -233,7 +233,7 @@ def _forget(func: OpOverload, args: Sequence[object]) -> None:
 
 
 def _tensors(tree: object) -> list[torch.Tensor]:
-    return [one for one in tree_leaves(tree) if isinstance(one, torch.Tensor)]
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
 def overloads(*names: str) -> Iterator[OpOverload]:

@@ -22,16 +22,16 @@ class Run:
 class Line:
     """Middle units in the order in which a chain has them: each has `births` blocks more.
 
-    The blocks of `known` are known, and tell those of the others.
+    The blocks of the unit `origin` are known, and tell those of the others.
     """
 
     units: range
-    known: int
+    origin: int
     births: int
 
     def distance(self, unit: int) -> int:
-        """From a block of the known unit to the same block of another one."""
-        return (unit - self.known) * self.units.step * self.births
+        """From a block of `origin` to the same block of another one."""
+        return (unit - self.origin) * self.units.step * self.births
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class Chain:
         line = self.line
         if line is None or unit not in line.units:
             return self.homes.get((unit, key))
-        source = self.homes.get((line.known, key))
+        source = self.homes.get((line.origin, key))
         return None if source is None else source + line.distance(unit)
 
 

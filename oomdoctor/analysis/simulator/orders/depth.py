@@ -199,7 +199,7 @@ class _Extension:
             self._emit(number, part)
 
     def _repeat(self, chain: Chain, parts: list[_Part], source: int) -> None:
-        """Emit middle units from the last two, which are `known` and the one before it.
+        """Emit middle units from the last two, which are `source` and the one before it.
 
         These two and the new ones only free blocks of middle units. From one to the next, the
         number of each block therefore grows by the same.
