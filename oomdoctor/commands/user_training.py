@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from oomdoctor.commands.jobs.host import python_path
-from oomdoctor.errors import OomDoctorError, usage_error
+from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.job.model import ModelRef
 from oomdoctor.records.report.user_training import Document, UserTraining
 from oomdoctor.stacks.programs import BY_NAME
 from oomdoctor.stacks.reading.finish import Overrides, finished
-from oomdoctor.stacks.reading.merge import FILES_DISAGREE, draft_of, recognized
+from oomdoctor.stacks.reading.merge import FILES_DISAGREE, bad_config, draft_of, recognized
 from oomdoctor.stacks.writing.patch import Written, written
 from oomdoctor.system.environment import worker_environment
 from oomdoctor.system.models import hub
@@ -178,14 +178,10 @@ def _refused(document: Document, parser: str, fault: Mapping[str, str | None]) -
     name, message = fault["name"], str(fault["message"])
     message = message if len(message) <= _LONGEST else f"{message[: _LONGEST - 3]}..."
     line = document.lines.get(name or "")
-    place = document.path if line is None else f"{document.path}:{line}"
     about = f"{name}: " if name and name not in message else ""
     program = BY_NAME[document.asked].package if document.asked else "its program"
-    return usage_error(
-        "bad_config",
-        f"--from: {place}: {about}{message} ({parser})",
-        f"fix this setting; {program} itself would stop here",
-    )
+    hint = f"fix this setting; {program} itself would stop here"
+    return bad_config(document.path, f"{about}{message} ({parser})", hint, line)
 
 
 def _answers(

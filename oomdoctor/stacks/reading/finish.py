@@ -27,9 +27,8 @@ from oomdoctor.stacks.names.row import by_name, settings_data, shown
 from oomdoctor.stacks.partial_config import PartialConfig, RungKeys, only, without
 from oomdoctor.stacks.programs.program import OF_WEIGHTS
 from oomdoctor.stacks.programs.trl import in_chunks
-from oomdoctor.stacks.reading.apply import bad_config, left_out
 from oomdoctor.stacks.reading.conclude import conclude
-from oomdoctor.stacks.reading.merge import Draft
+from oomdoctor.stacks.reading.merge import Draft, bad_config, left_out
 
 _LENGTH = 2048
 ModelConfig = Callable[[], Mapping[str, object]]
@@ -58,7 +57,7 @@ class Overrides:
 
 def finished(
     draft: Draft,
-    model_config: ModelConfig | None = None,
+    model_config: ModelConfig = dict,
     overrides: Overrides | None = None,
     *,
     on_gpus: bool = True,
@@ -71,7 +70,6 @@ def finished(
         OomDoctorError: the settings contradict each other, or shard over an unknown number of
             GPUs (exit 2).
     """
-    asked = model_config or dict
     given = (overrides or Overrides()).by_key()
     values = draft.values | _gpus_of_batch(draft.values)
     for key, (_, value) in given.items():
@@ -82,13 +80,13 @@ def finished(
     partial = filled | values
     settings = conclude(partial, draft.main.program, draft.values)
     assumed = _assumed(draft, settings, filled)
-    settings |= _of_model(settings, asked, assumed)
+    settings |= _of_model(settings, model_config, assumed)
     if settings.get("adapter_dtype") == OF_WEIGHTS:
         settings["adapter_dtype"] = settings["weights_dtype"]
-    settings |= _frozen(partial, asked)
-    settings = _without_images(settings, values, asked, assumed)
+    settings |= _frozen(partial, model_config)
+    settings = _without_images(settings, values, model_config, assumed)
     library = in_chunks(draft.main.document, settings)
-    if library is not None and "vision_config" not in asked():
+    if library is not None and "vision_config" not in model_config():
         settings["loss"] = "chunked"
         assumed["loss"] = f"SFTTrainer computes the loss in chunks in {library}"
     if on_gpus:

@@ -15,7 +15,7 @@ from oomdoctor.records.report.user_training import Document
 from oomdoctor.stacks.programs import PROGRAMS
 from oomdoctor.stacks.programs.trl import CONFIGS
 from oomdoctor.stacks.programs.unsloth import CLASSES as UNSLOTH_CLASSES
-from oomdoctor.stacks.reading.apply import bad_config
+from oomdoctor.stacks.reading.merge import bad_config
 from oomdoctor.stacks.reading.script_calls import LOADED_BY_TRL, Reading, Script
 
 # With one of these, Unsloth does not quantize to 4 bits, which it does otherwise.
@@ -79,7 +79,7 @@ def parse(path: str, text: str) -> Script:
     except (SyntaxError, ValueError, RecursionError) as error:
         line, why = getattr(error, "lineno", None), getattr(error, "msg", error)
         hint = "fix the file, or pass the settings as YAML or JSON"
-        raise bad_config(f"{path}:{line}" if line else path, f"not Python: {why}", hint) from None
+        raise bad_config(path, f"not Python: {why}", hint, line) from None
     return Reading(path, text, tree).read()
 
 

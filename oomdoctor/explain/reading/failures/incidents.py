@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 
-from oomdoctor.explain.reading.dialects import NO_DIALECT, Dialect
 from oomdoctor.explain.reading.failures.going_on import Report
+from oomdoctor.explain.reading.parse import NO_DIALECT, Dialect
 from oomdoctor.records.job.measurement import OomEvent
 from oomdoctor.records.report.diagnosis import Incident, Numbers, ReadPhase
 

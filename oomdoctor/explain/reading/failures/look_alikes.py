@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from oomdoctor.explain.reading.dialects import any_hint
+from oomdoctor.explain.reading.parse import any_hint
 from oomdoctor.explain.reading.patterns import patterns
 from oomdoctor.package_data import data_of
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from oomdoctor.explain.reading.dialects import any_hint
-from oomdoctor.explain.reading.parse import DIALECTS, MAY_OPEN, parse_oom, read_message
+from oomdoctor.explain.reading.parse import DIALECTS, MAY_OPEN, any_hint, parse_oom, read_message
 from oomdoctor.explain.reading.printed_sizes import size_bytes
 from oomdoctor.explain.reading.scan import scan
 
