@@ -29,7 +29,7 @@ from oomdoctor.records.report.snapshot import (
     SnapshotGrowth,
 )
 from oomdoctor.snapshot.history import History
-from oomdoctor.snapshot.replays import Order, Runs, order_of
+from oomdoctor.snapshot.replays import Order, Runs
 from oomdoctor.units import MIB
 
 _TRIED_LINES = 4
@@ -163,7 +163,7 @@ def with_replays(
     let a failed request pass; `others` gives the GPUs to suggest for that."""
     if not asked and answer.oom is None:
         return answer
-    runs = Runs(history, order_of(history))
+    runs = Runs(history)
     fits = tuple(fit_of(history, runs, room) for room in asked)
     oom = answer.oom
     if oom is not None:

@@ -30,7 +30,7 @@ from oomdoctor.snapshot.growth.growth_answer import growth_of
 from oomdoctor.snapshot.history import History
 from oomdoctor.snapshot.reading.events import ALLOC, NO_STACK, Events
 from oomdoctor.snapshot.reading.snapshot import HeldSegment
-from oomdoctor.snapshot.replays import Runs, order_of, releases_of
+from oomdoctor.snapshot.replays import Runs, releases_of
 
 SHOWN_BLOCKS = 50
 
@@ -117,7 +117,7 @@ def _with_expandable(history: History) -> int | None:
         return None
     if history.settings.expandable_segments or lives.began_reserved:
         return None
-    runs = Runs(history, order_of(history))
+    runs = Runs(history)
     return runs.needed(expandable=True) if runs.note is None and runs.can() else None
 
 

@@ -37,8 +37,8 @@ _MOST_EVENTS = 8_000_000  # in all replays of a trace; a million takes one to fi
 class Runs:
     """The replays of one trace. They are counted, so that a long trace does not take forever."""
 
-    def __init__(self, history: History, order: Order) -> None:
-        self._history, self.order = history, order
+    def __init__(self, history: History) -> None:
+        self._history, self.order = history, order_of(history)
         self.settings = history.settings
         """The allocator's settings when the trace was recorded."""
         self._left = _MOST_EVENTS

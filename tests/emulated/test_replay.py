@@ -12,7 +12,7 @@ from oomdoctor.snapshot.changes import half_sizes
 from oomdoctor.snapshot.device_answer import fragmentation_of
 from oomdoctor.snapshot.history import history_of
 from oomdoctor.snapshot.reading.snapshot import read_snapshot
-from oomdoctor.snapshot.replays import Runs, order_of
+from oomdoctor.snapshot.replays import Runs
 
 SCRIPT = Path(__file__).parents[1] / "examples" / "replayed.py"
 
@@ -26,7 +26,7 @@ def test_replays_agree_with_torch(watched: Watched) -> None:
     snapshot = read_snapshot(watched.folder / "history.pickle")
     (device,) = snapshot.devices
     history = history_of(snapshot, device)
-    runs = Runs(history, order_of(history))
+    runs = Runs(history)
     assert runs.note is None
     halves = half_sizes(history, runs.order)
     assert halves is not None

@@ -39,7 +39,7 @@ from oomdoctor.snapshot.changes import with_half
 from oomdoctor.snapshot.device_answer import device_of
 from oomdoctor.snapshot.history import History, history_of
 from oomdoctor.snapshot.reading.snapshot import read_snapshot
-from oomdoctor.snapshot.replays import Runs, order_of
+from oomdoctor.snapshot.replays import Runs
 from oomdoctor.stacks.reading.command_line import command_of, options_of
 
 SOURCE = "output"
@@ -228,7 +228,7 @@ def _replayed(rank: RankMemory, file: Path, batch: int | None) -> _Replayed | No
     history = _history_in(file, rank.device)
     if history is None:
         return None
-    runs = Runs(history, order_of(history))
+    runs = Runs(history)
     if runs.note is not None or runs.order.failed is not None:
         return None
     room = rank.peak_reserved_bytes - (rank.short_bytes or 0)

@@ -15,7 +15,6 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -52,13 +51,6 @@ def _repeat(steps: list[StepPeaks], step: int, cycle: int) -> bool:
     if len(last) < 2 * cycle or last[-1].step != step:
         return False
     return all(now.repeats(before) for before, now in zip(last, last[cycle:], strict=False))
-
-
-def on_out_of_memory(act: Callable[[int, int, int, int], None]) -> None:
-    """Call `act(device, requested, total, free)` when a request fails, before it is raised."""
-    import torch
-
-    torch._C._cuda_attach_out_of_memory_observer(act)
 
 
 def last_exception() -> dict[str, Any] | None:

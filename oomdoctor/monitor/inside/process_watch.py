@@ -22,7 +22,7 @@ from typing import Any
 from oomdoctor.emulator.variables import ALONE
 from oomdoctor.monitor.inside import ending, memory, passes, past_memory, process_facts
 from oomdoctor.monitor.inside.allocator_history import Snapshots, leave_to_the_script
-from oomdoctor.monitor.inside.counted import CountedMemory
+from oomdoctor.monitor.inside.memory import CountedMemory
 from oomdoctor.monitor.inside.traced import TracedMemory
 from oomdoctor.monitor.shared_folder import asked, rank_and_world, replace_file
 from oomdoctor.system.environment import WATCH_FOLDER, allocator_settings, variable
@@ -80,7 +80,7 @@ class Watch:
         self._memory.begin()
         optimizer.register_optimizer_step_post_hook(self._after_step)
         self._passes.begin()
-        ending.on_out_of_memory(self._on_out_of_memory)
+        torch._C._cuda_attach_out_of_memory_observer(self._on_out_of_memory)
         process_facts.note_reads()
         memory.keep_peaks()
         atexit.register(self._at_exit)
@@ -204,6 +204,7 @@ class Watch:
         return None
 
     def _on_out_of_memory(self, device: int, requested: int, total: int, free: int) -> None:
+        """A request fails, and its error is not raised yet."""
         import torch
 
         with self._quietly():

@@ -10,8 +10,7 @@ from typing import Any
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.report.diagnosis import SettingValue
 from oomdoctor.snapshot.reading.events import NO_STACK, Events, Stacks, Traces
-from oomdoctor.snapshot.reading.instructions import PickleError
-from oomdoctor.snapshot.reading.plain_pickle import load
+from oomdoctor.snapshot.reading.plain_pickle import PickleError, load
 
 _DUMP = 'write one with torch.cuda.memory._dump_snapshot("memory_snapshot.pickle")'
 

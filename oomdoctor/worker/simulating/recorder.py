@@ -21,7 +21,7 @@ from oomdoctor.records.configuration.config import TrainConfig, documents_of, pa
 from oomdoctor.records.facts.categories import GRADIENTS, INPUTS, OPTIMIZER
 from oomdoctor.records.job.costs import OpCost
 from oomdoctor.records.job.result import ProbeJob
-from oomdoctor.worker.simulating.cuda.workspaces import workspace_setting
+from oomdoctor.worker.simulating.cuda.choices import workspace_setting
 from oomdoctor.worker.simulating.device.answers import Answers, know_padded
 from oomdoctor.worker.simulating.load import Instruments, LoadedRung
 from oomdoctor.worker.simulating.shallow import depths_of

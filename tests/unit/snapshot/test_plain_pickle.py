@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from oomdoctor.snapshot.reading import plain_pickle
-from oomdoctor.snapshot.reading.instructions import PickleError
+from oomdoctor.snapshot.reading.plain_pickle import PickleError
 
 
 class Kept:

@@ -172,7 +172,7 @@ def test_an_emptied_cache_is_replayed(tmp_path: Path) -> None:
     writer.give_back("kept")
     writer.alloc("x", 100 * MIB, "forward")
     found = history(writer, tmp_path)
-    runs = Runs(found, order_of(found))
+    runs = Runs(found)
     assert len(runs.order.marks) == 1 and runs.note is None
     assert runs.needed() == (16 + 32 + 100) * MIB
 
@@ -182,6 +182,6 @@ def test_the_work_is_linear(tmp_path: Path) -> None:
     found = {n: history(large_blocks(n), tmp_path) for n in (100, 400)}
 
     def work(steps: int) -> object:
-        return Runs(found[steps], order_of(found[steps])).needed()
+        return Runs(found[steps]).needed()
 
     assert grows_no_faster(work, 100, 8)

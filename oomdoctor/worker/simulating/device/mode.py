@@ -5,7 +5,7 @@ A mode costs each operator about as much as its fake kernel, so there is one mod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cache
@@ -20,9 +20,8 @@ from oomdoctor.worker.replacing import replaced
 from oomdoctor.worker.simulating.device.answers import Answers
 from oomdoctor.worker.simulating.device.results import Again, Maker, describer, is_regular
 from oomdoctor.worker.tracing import real_values
-from oomdoctor.worker.tracing.calls import Observer, OperatorCall, Recording, made_of_tensors
+from oomdoctor.worker.tracing.calls import Kinds, Observer, OperatorCall, Recording, made_of_tensors
 
-Types = Sequence[type]  # of the tensors among the arguments
 Arguments = tuple[object, ...]
 Keywords = Mapping[str, object]
 
@@ -102,7 +101,7 @@ class SimulatedDevice(_OfOneRung, FakeTensorMode):  # type: ignore[misc]
         return _RealOperators(self._observer)
 
     def __torch_dispatch__(
-        self, func: OpOverload, types: Types, args: Arguments = (), kwargs: Keywords | None = None
+        self, func: OpOverload, types: Kinds, args: Arguments = (), kwargs: Keywords | None = None
     ) -> object:
         if any(map(made_of_tensors, types)):
             return NotImplemented
@@ -131,7 +130,7 @@ class SimulatedDevice(_OfOneRung, FakeTensorMode):  # type: ignore[misc]
         return result
 
     def _answered(
-        self, func: OpOverload, types: Types, args: Arguments, kwargs: Keywords
+        self, func: OpOverload, types: Kinds, args: Arguments, kwargs: Keywords
     ) -> object:
         """The result of an operator that the step calls, with what is known of its values."""
         answer = self.answers.of(func)
@@ -149,7 +148,7 @@ class SimulatedDevice(_OfOneRung, FakeTensorMode):  # type: ignore[misc]
             real_values.learn(func, args, kwargs, result)
         return result
 
-    def _result(self, func: OpOverload, types: Types, args: Arguments, kwargs: Keywords) -> object:
+    def _result(self, func: OpOverload, types: Kinds, args: Arguments, kwargs: Keywords) -> object:
         """What an operator returns: remembered, or from the fake kernel of torch."""
         key = self._describe(func, args, kwargs) if is_regular(func) else None
         if key is None:
@@ -173,7 +172,7 @@ _by_torch = getattr(_guarded, "__wrapped__", _guarded)
 
 
 def _from_kernel(
-    mode: FakeTensorMode, func: OpOverload, types: Types, args: Arguments, kwargs: Keywords
+    mode: FakeTensorMode, func: OpOverload, types: Kinds, args: Arguments, kwargs: Keywords
 ) -> object:
     kernel = _own_kernels().get(func)
     if kernel is not None:

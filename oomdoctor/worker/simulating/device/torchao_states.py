@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import TypeAlias
 
 import torch
@@ -31,7 +31,7 @@ def replacements(*, cuda: bool) -> Iterator[AbstractContextManager[None]]:
 
     On the CPU memory is measured on the eager step, so nothing is compiled there.
     """
-    module = _module()
+    module = next(filter(None, map(module_if_there, _PLACES)), None)
     if module is None:
         return
     yield replaced(module._AdamBase, "add_param_group", _add_param_group)
@@ -75,10 +75,6 @@ def _eager() -> SimpleNamespace:
     eager = SimpleNamespace(**vars(torch))
     eager.compile = lambda function, **_: function
     return eager
-
-
-def _module() -> ModuleType | None:
-    return next(filter(None, map(module_if_there, _PLACES)), None)
 
 
 def _new_buffer(optimizer: Optimizer, parameter: torch.Tensor, signed: bool) -> State:

@@ -8,6 +8,7 @@ samples themselves.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from inspect import Parameter, signature
 from pathlib import Path
@@ -17,7 +18,6 @@ import torch
 
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.choices import Dtype
-from oomdoctor.records.job.model import ModelSpec
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.tracing import real_values
 from oomdoctor.worker.training.model_config import model_class, needed_package
@@ -48,9 +48,10 @@ def recordings(
         UnsupportedError: the feature extractor needs a package, or makes other inputs.
     """
     model, inputs = setup.model_config, _inputs_of(setup)
+    asked = _Asked(setup.job.model.path, model.model_type, model.to_json_string(), model)
     made = {
         name: (shape, dtype)
-        for name, shape, dtype in _extracted(_Asked(setup.job.model, model), config.audio_seconds)
+        for name, shape, dtype in _extracted(asked, config.audio_seconds)
         if name in inputs
     }
     if not any(dtype.is_floating_point for _, dtype in made.values()):
@@ -72,7 +73,9 @@ def _dtype(config: TrainConfig) -> Dtype:
 
 def spoken(config: TrainConfig, setup: Setup) -> int:
     """How many labels a recording has, if a rung does not say it."""
-    return _SPOKEN * _seconds(_extractor(setup.job.model, setup.model_config), config.audio_seconds)
+    return _SPOKEN * _seconds(
+        _extractor(setup.job.model.path, setup.model_config), config.audio_seconds
+    )
 
 
 def _inputs_of(setup: Setup) -> Mapping[str, Parameter]:
@@ -84,18 +87,14 @@ def _inputs_of(setup: Setup) -> Mapping[str, Parameter]:
     return {} if kind is None else signature(kind.forward).parameters  # code of the hub
 
 
+@dataclass(frozen=True, slots=True)
 class _Asked:
     """A model by what decides its features."""
 
-    def __init__(self, spec: ModelSpec, model: PretrainedConfig) -> None:
-        self.spec, self.model = spec, model
-        self._key = (spec.path, model.model_type, model.to_json_string())
-
-    def __hash__(self) -> int:
-        return hash(self._key)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Asked) and self._key == other._key
+    path: str | None
+    kind: str
+    settings: str
+    model: PretrainedConfig = field(compare=False)
 
 
 @lru_cache(maxsize=32)
@@ -104,7 +103,7 @@ def _extracted(asked: _Asked, seconds: int) -> tuple[tuple[str, torch.Size, torc
     import numpy
 
     with real_values.computing():
-        extractor = _extractor(asked.spec, asked.model)
+        extractor = _extractor(asked.path, asked.model)
         rate = getattr(extractor, "sampling_rate", _RATE)
         samples = numpy.random.default_rng(0).standard_normal(_seconds(extractor, seconds) * rate)
         noise = samples.astype("float32")
@@ -122,16 +121,14 @@ def _seconds(extractor: FeatureExtractionMixin | None, asked: int) -> int:
     return asked or getattr(extractor, "chunk_length", None) or _SECONDS
 
 
-def _extractor(spec: ModelSpec, model: PretrainedConfig) -> FeatureExtractionMixin | None:
+def _extractor(path: str | None, model: PretrainedConfig) -> FeatureExtractionMixin | None:
     """What makes features of sound for a model; None if transformers has nothing for it."""
     import transformers
     from transformers.models.auto.feature_extraction_auto import FEATURE_EXTRACTOR_MAPPING_NAMES
 
-    if spec.path is not None and (Path(spec.path) / "preprocessor_config.json").exists():
-        extractor: FeatureExtractionMixin = transformers.AutoFeatureExtractor.from_pretrained(
-            spec.path
-        )
-        return extractor
+    if path is not None and (Path(path) / "preprocessor_config.json").exists():
+        published: FeatureExtractionMixin = transformers.AutoFeatureExtractor.from_pretrained(path)
+        return published
     parts = [model, *(getattr(model, name, None) for name in _PARTS)]
     types = [kind for part in parts if (kind := getattr(part, "model_type", None))]
     names = {**FEATURE_EXTRACTOR_MAPPING_NAMES, **_PUBLISHED}

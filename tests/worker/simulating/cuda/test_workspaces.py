@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.worker.protocol import PhaseFile
-from oomdoctor.worker.simulating.cuda import workspaces
-from oomdoctor.worker.simulating.cuda.workspaces import workspaces_of
+from oomdoctor.worker.simulating.cuda import choices
+from oomdoctor.worker.simulating.cuda.choices import workspaces_of
 from oomdoctor.worker.simulating.simulate import simulated_rung
 from oomdoctor.worker.tracing.calls import OperatorCall
 from oomdoctor.worker.tracing.steps import Lasting, Passing
@@ -41,7 +41,7 @@ class Recorder(TorchDispatchMode):
 @pytest.fixture
 def release(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
     found: tuple[int, int] = request.param
-    monkeypatch.setattr(workspaces, "torch_release", lambda: found)
+    monkeypatch.setattr(choices, "torch_release", lambda: found)
     return found
 
 
@@ -98,7 +98,7 @@ def test_other_operators_need_none() -> None:
 
 
 def test_the_step_keeps_that_of_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workspaces, "torch_release", lambda: (2, 14))
+    monkeypatch.setattr(choices, "torch_release", lambda: (2, 14))
     job = tiny_job("dense", method="lora", use_dora=True)  # peft multiplies to know the lengths
 
     with simulated_rung(simulation_job(job), PhaseFile(None), shallow=False) as recorder:
