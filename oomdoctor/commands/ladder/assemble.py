@@ -28,7 +28,8 @@ from oomdoctor.records.report.report import (
 from oomdoctor.records.report.user_training import YourRung
 from oomdoctor.records.report.warnings import unusual_sizes, warning
 from oomdoctor.system.catalogue import find_gpu
-from oomdoctor.system.machine.nvml import list_gpus
+from oomdoctor.system.environment import is_emulating
+from oomdoctor.system.machine.nvml import list_gpus, may_have_gpu
 from oomdoctor.system.recipes.recipes import left_out
 from oomdoctor.system.store.run_folders import RunFolder
 
@@ -149,7 +150,7 @@ def _for_size(
 
 def _is_here(cards: tuple[CardPlan, ...]) -> bool:
     """Whether this machine has the one card of a plan, or any GPU where it is just a size."""
-    if len(cards) != 1:
+    if len(cards) != 1 or not (may_have_gpu() or is_emulating()):  # NVML takes long to load
         return False
     gpus = list_gpus()
     if cards[0].total_source == SIZE_SOURCE:
