@@ -36,6 +36,8 @@ from oomdoctor.units import GIB
 _RE = patterns("case")
 _OF_TRAINING = {"optimizer", "accumulation_steps", "method"}
 
+_SHARED_MEMORY = {"amd apu", "spark"}  # GPUs whose memory is the system's
+_ALIKE = 0.15  # how far what a second rank holds may be from what the first holds
 _NEIGHBORS = 16  # how far the ids of two ranks that start together may be from each other
 
 
@@ -95,7 +97,7 @@ class Case:
     @property
     def others(self) -> int | None:
         """What processes hold that are not part of this job; None if nothing shows such."""
-        if self.program.kind == "rl" or self.ranks_share:
+        if self.program.kind == "rl" or self.ranks_share or self.around & _SHARED_MEMORY:
             return None
         held = usage.others(self.incident.event)
         if held is None or self.parallel < 2:
@@ -124,6 +126,9 @@ class Case:
         """
         large = [process for process in self.incident.listed_processes if process.used_bytes >= GIB]
         launched = "launcher" in self.facts.mentions
+        own, held = self.reserved or 0, usage.others(self.incident.event) or 0
+        if launched and not large and own >= GIB:
+            return abs(held - own) < own * _ALIKE
         elsewhere = (self.incident.rank or 0) > 0 and "GPU 0 has" in self.message and len(large) > 2
         if len(large) < 2 or not (launched or elsewhere):
             return False

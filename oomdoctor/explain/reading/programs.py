@@ -103,6 +103,8 @@ def program_of(incident: Incident, mentions: Mapping[str, tuple[str, ...]]) -> P
     marked = (program for mark in marks for program in programs() if mark(program))
     rl = (program for program in programs() if program.kind == "rl" and program.name in mentions)
     seen = next(marked, None)
+    if seen is programs()[-1] and all("/torch/" in frame for frame in shown):
+        seen = next(marked, seen)  # the end of a traceback: torch's, whatever the program
     if seen is None or seen.kind in ("engine", "training"):
         seen = next(rl, seen)
     if seen is not None and seen.kind == "engine":

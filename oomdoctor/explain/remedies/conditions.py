@@ -281,7 +281,9 @@ WHEN: Mapping[str, Condition] = {
     "qlora": lambda case: _quantisable(case) and _quantizes(case),
     "half_weights": _wide_weights,
     "quantized_load": lambda case: _unquantized(case) and _quantizes(case),
-    "device_map": lambda case: not _launched(case) and case.dialect != "mps",
+    "device_map": lambda case: (
+        not _launched(case) and "launcher" not in case.facts.mentions and case.dialect != "mps"
+    ),
     "zero_grad_none": lambda case: not case.shows(r"transformers/trainer\.py"),
     "eval_to_host": lambda case: case.setup.get("eval_accumulation_steps") is None,
     "smaller_eval": lambda case: (

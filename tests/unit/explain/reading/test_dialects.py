@@ -197,6 +197,11 @@ MESSAGES = [
     ("$ Torch: unable to mmap memory: you tried to mmap 0GB.", "dataloader_shm", "shm", {}),
     ("OSError: [Errno 28] No space left on device: '/psm_77ab'", "dataloader_shm", "shm", {}),
     ("DataLoader worker (pid 77) is killed by signal: Killed.", "dataloader_worker", "host", {}),
+    ("WARNING CUDA OutOfMemoryError in TaskAlignedAssigner, using CPU", "cuda_caching_allocator",
+     "gpu", {}),
+    ("RuntimeError: Resource exhausted: Failed to allocate request for 2.00MiB (2097152B) on "
+     "device ordinal 0", "xla", "gpu", {"requested": 2 * MIB}),
+    ("RuntimeError: Some background workers are no longer alive", "background_worker", "host", {}),
     ("RuntimeError: One or more background workers are no longer alive. Exiting.",
      "background_worker", "host", {}),
     ("Out of memory: Killed process 9 (python) total-vm:20kB, anon-rss:8192kB, file-rss:0kB",
