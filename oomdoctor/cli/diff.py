@@ -54,7 +54,6 @@ def diff(options: DiffOptions) -> None:
 
 
 def _ended(answer: DiffAnswer) -> tuple[Status, ExitCode]:
-    """The status and the exit code of a comparison."""
     if not answer.rungs:
         return "partial", ExitCode.INCONCLUSIVE
     return ("no", ExitCode.NO) if answer.verdict == "worse" else ("ok", ExitCode.OK)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oomdoctor.cli.option_reader import Reader, hub_id, model_name
-from oomdoctor.cli.options.ladder import LadderOptions
+from oomdoctor.cli.options.verbs import LadderOptions
 from oomdoctor.cli.streams.output import say
 from oomdoctor.emulator.card import split_count
 from oomdoctor.records.configuration.faults import MOST_GPUS

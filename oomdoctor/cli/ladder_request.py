@@ -18,7 +18,7 @@ from oomdoctor.analysis.search.precision import ladder_for
 from oomdoctor.cli.ladder_from import lengths_request, training_request
 from oomdoctor.cli.option_reader import Reader, model_name
 from oomdoctor.cli.options.exclusions import given_options
-from oomdoctor.cli.options.ladder import LadderOptions, PlanOptions, ProbeOptions
+from oomdoctor.cli.options.verbs import LadderOptions, PlanOptions, ProbeOptions
 from oomdoctor.cli.streams.output import can_say, say
 from oomdoctor.commands.devices.cards import card_named
 from oomdoctor.commands.devices.device import USUAL_CPU_SHAPE

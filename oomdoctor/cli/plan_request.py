@@ -11,7 +11,7 @@ from oomdoctor.analysis.command_line import SOLVED_WORDS
 from oomdoctor.cli.ladder_from import with_files
 from oomdoctor.cli.ladder_request import USUAL_SHAPES, common_request, only, read_gpus
 from oomdoctor.cli.option_reader import Reader
-from oomdoctor.cli.options.ladder import PlanOptions
+from oomdoctor.cli.options.verbs import PlanOptions
 from oomdoctor.commands.devices.cards import card_named, cards_of
 from oomdoctor.commands.devices.emulated import check_vendor
 from oomdoctor.commands.plan.picks import price_list

@@ -7,7 +7,7 @@ from functools import partial
 import typer
 
 from oomdoctor.cli.options.flatten import flatten, typed_options
-from oomdoctor.cli.options.ladder import ProbeOptions
+from oomdoctor.cli.options.verbs import ProbeOptions
 from oomdoctor.cli.streams.carry_out import carry_out, delete_old_runs
 from oomdoctor.cli.streams.output import publish_report
 

@@ -11,7 +11,7 @@ from oomdoctor.analysis.command_line import command_line
 from oomdoctor.cli.ladder_from import training_request, with_files
 from oomdoctor.cli.ladder_request import USUAL_SHAPES, common_request, read_gpus, recorded_only
 from oomdoctor.cli.option_reader import Reader, model_name
-from oomdoctor.cli.options.ladder import ProbeOptions
+from oomdoctor.cli.options.verbs import ProbeOptions
 from oomdoctor.commands.devices.emulated import emulated_gpus
 from oomdoctor.emulator.card import MAX_DEVICES, split_count
 from oomdoctor.errors import OomDoctorError, usage_error

@@ -24,15 +24,12 @@ def watch_request(options: RunOptions) -> WatchRequest:
         OomDoctorError: an option is wrong, or there is no such command (exit 2).
     """
     reader = Reader("run", quiet=options.quiet)
-    if options.ranks not in ("all", "1"):
-        reader.fault("--ranks", f"is all or 1, not {options.ranks!r}")
-    gpus = _gpus(reader, options.emulate, alone=options.ranks == "1")
+    ranks = reader.choice("--ranks", options.ranks, ("all", "1"))
+    gpus = _gpus(reader, options.emulate, alone=ranks == "1")
     reader.exclude(options)
     asked = options.steps or ("all" if options.emulate is None else "steady")
     steps = asked if asked in ("steady", "all") else reader.integer("--steps", asked)
-    if options.weights not in get_args(Weights):
-        reader.fault("--weights", f"is real or synthetic, not {options.weights!r}")
-    weights: Weights = "synthetic" if options.weights == "synthetic" else "real"
+    weights: Weights = reader.choice("--weights", options.weights, get_args(Weights))
     values = _values(reader, options.values)
     _check_case(reader, options.case)
     reader.check()

@@ -46,20 +46,14 @@ def result_at(report: Report, place: str, run: str) -> ProbeResult:
     ]
     if len(named) == 1:
         return named[0]
-    raise _no_such(results, place, run, several=len(named) > 1)
-
-
-def _no_such(
-    results: Sequence[ProbeResult], place: str, run: str, *, several: bool
-) -> OomDoctorError:
     if not results:
-        return usage_error(
+        raise usage_error(
             "no_rungs",
             f"the run {run} has no configurations",
             'make one: oomdoctor plan MODEL --gpu "RTX 4090"',
         )
-    problem = "is the label of several configurations" if several else "is not a configuration"
-    return usage_error(
+    problem = "is the label of several configurations" if named else "is not a configuration"
+    raise usage_error(
         "unknown_rung", f"{place} {problem} of the run {run}", f"choose one:\n{listed(results)}"
     )
 

@@ -56,7 +56,6 @@ def report_parts(report: Report) -> list[Part]:
 
 
 def _head(report: Report, look: Look) -> list[Section]:
-    """The answer."""
     first, *others = answer_lines(report, look.plus_minus)
     return [Section("", (Note(first, "strong"), *(Note(text, "normal") for text in others)))]
 

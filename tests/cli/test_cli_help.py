@@ -18,8 +18,13 @@ from oomdoctor.cli.main import COMMANDS as VERBS
 from oomdoctor.cli.options import PANELS, option_rows
 from oomdoctor.cli.options.answer import FORMATS, AnswerOptions, RankOptions
 from oomdoctor.cli.options.flatten import declared_types, leaves
-from oomdoctor.cli.options.ladder import LadderOptions, PlanOptions, ProbeOptions
-from oomdoctor.cli.options.verbs import ExplainOptions, ShowOptions
+from oomdoctor.cli.options.verbs import (
+    ExplainOptions,
+    LadderOptions,
+    PlanOptions,
+    ProbeOptions,
+    ShowOptions,
+)
 from oomdoctor.records.codec import dumps
 from oomdoctor.records.job.model import SourceChoice, TaskChoice
 from oomdoctor.records.job.result import WeightsChoice
@@ -84,7 +89,6 @@ OURS = {
     "oomdoctor.cli.options.completion",
     "oomdoctor.cli.options.verbs",
     "oomdoctor.cli.options.flatten",
-    "oomdoctor.cli.options.ladder",
     "oomdoctor.cli.streams",
     "oomdoctor.cli.streams.output",
     "oomdoctor.cli.streams.carry_out",

@@ -261,7 +261,11 @@ def test_a_report_without_a_gpu_says_so_and_fits_the_schema(tmp_path):
         (["--emulate", "65xT4", "--", "true"], "from 1 to 64 devices", "run --help"),
         (["--emulate", "MI300X", "--", "true"], "not an NVIDIA card", "run --help"),
         (["--emulate", "T4", "--steps", "few", "--", "true"], "--steps: 'few'", "run --help"),
-        (["--emulate", "T4", "--ranks", "2", "--", "true"], "--ranks: is all or 1", "run --help"),
+        (
+            ["--emulate", "T4", "--ranks", "2", "--", "true"],
+            "--ranks: '2' is not one of all, 1",
+            "run --help",
+        ),
         (
             ["--emulate", "T4", "--values", "x", "--", "true"],
             "--values: is max, half or a number",

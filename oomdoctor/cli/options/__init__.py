@@ -3,8 +3,7 @@
 Names, sections and help of each option are a row in `data/options.toml`; type and default stand
 here. An option whose words depend on other tables is declared in Python.
 
-    ladder     `probe` and `plan`
-    verbs      `explain`, `run`, `show`, `runs`; the options of other verbs stand beside them
+    verbs      verbs with a request, such as `probe`; the options of other verbs stand beside them
     answer     the ranking, and the format and place of the answer
     exclusions which of them exclude or need each other: the rows of `data/exclusions.toml`
     completion what a shell offers for a half-typed value

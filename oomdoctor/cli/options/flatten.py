@@ -59,19 +59,15 @@ def _parameters(
     """The parameters of an option, or of a dataclass; `defaults` are texts for its help."""
     if not is_options(hint):
         shown = (defaults or {}).get(name)
-        annotation = hint if shown is None else _with_default(hint, shown)
-        yield Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        if shown is not None:
+            info = copy(hint.__metadata__[0])
+            info.help = f"{info.help}  [default: {shown}]"
+            hint = Annotated[hint.__origin__, info]
+        yield Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=hint)
         return
     for field in fields(hint):
         inner = field.metadata.get("defaults", defaults)
         yield from _parameters(field.name, declared_types(hint)[field.name], field.default, inner)
-
-
-def _with_default(hint: Any, shown: str) -> Any:
-    """The annotation of an option with its default at the end of its help."""
-    info = copy(hint.__metadata__[0])
-    info.help = f"{info.help}  [default: {shown}]"
-    return Annotated[hint.__origin__, info]
 
 
 def _collected(hint: Any, name: str, given: dict[str, Any]) -> Any:

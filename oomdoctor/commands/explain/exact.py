@@ -43,7 +43,6 @@ _AFTER_ALL = 1 + max(Tier)  # remedies that are no changes of the table, such as
 _STOPPED = "the simulation was interrupted"
 
 Rows = Mapping[str, ProbeResult]
-Simulate = Callable[..., Report]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +115,12 @@ def check(
         reasons = [_STOPPED] if stop() is not None else [fault.message for fault in report.errors]
         reasons += [row.reason for row in report.results if row.reason is not None]
         return Checked(diagnosis, reasons[0] if reasons else "the simulation gave no peak", stop())
-    whole = _with_segments_on(labels, rows, diagnosis.room_bytes, simulate, stop)
+    wasteful = {
+        replace(config, allocator="expandable_segments"): label
+        for config, label in labels.items()
+        if label in rows and _wastes(rows[label], diagnosis.room_bytes)
+    }
+    whole = _rows(simulate(wasteful)) if wasteful and stop() is None else {}
     remedies = []
     for remedy, config in zip(diagnosis.remedies, changed, strict=True):
         if remedy.key == "bigger_card":
@@ -233,22 +237,6 @@ def _request(diagnosis: Diagnosis, model: ModelRef, python: str) -> SurveyReques
 def _rows(report: Report) -> Rows:
     """The rows of a plan that have a peak, by label."""
     return {row.label: row for row in report.results if row.peak_device_bytes is not None}
-
-
-def _with_segments_on(
-    labels: Mapping[TrainConfig, str],
-    rows: Rows,
-    room: int,
-    simulate: Simulate,
-    stop: Callable[[], ExitCode | None],
-) -> Rows:
-    """The rows again with expandable segments, of those that these may help."""
-    wasteful = {
-        replace(config, allocator="expandable_segments"): label
-        for config, label in labels.items()
-        if label in rows and _wastes(rows[label], room)
-    }
-    return {} if not wasteful or stop() is not None else _rows(simulate(wasteful))
 
 
 def _wastes(row: ProbeResult, room: int) -> bool:

@@ -150,7 +150,8 @@ def estimate_times(
         if runs_on_card_only(rung.config):
             continue
         row = findings.row(card, rung)
-        if findings.was_run(card, rung) and row.outcome == "fits" and row.micro_batch_size:
+        by_engine = row.evidence == "emulated"
+        if by_engine and row.outcome == "fits" and row.micro_batch_size:
             tasks.append(Task(rung, (row.micro_batch_size,), (card,)))
     if card.facts is None or not tasks:
         return

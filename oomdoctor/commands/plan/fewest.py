@@ -111,11 +111,10 @@ def find_fewest(
             told = [
                 starting(on_event, [_shown(*pair) for pair in each], total) for each in (run, rest)
             ]
-            ended = chain(
-                _run(findings, engines, run, told[0]),
-                _simulate(findings, simulators, rest, told[1]),
-            )
-            for search, gpus in ended:
+            tasks = [Task(search.at(gpus), (search.size,), (search.card,)) for search, gpus in rest]
+            simulated = findings.simulate(simulators, tasks, told[1])
+            ended = (rest[one.number] for one in simulated)
+            for search, gpus in chain(_run(findings, engines, run, told[0]), ended):
                 done += 1
                 attempts = _take(findings, search, gpus)
                 shown = _shown(search, gpus)
@@ -174,7 +173,6 @@ def _no_search(search: _Search, findings: Findings, context: Context) -> str | N
 
 
 def _may_run(findings: Findings, search: _Search) -> bool:
-    """Whether the engine of a rung may run."""
     counted = findings.contexts[search.card.name].counts is not None
     return not search.simulated and is_sharded(search.rung.config) and counted
 
@@ -193,17 +191,6 @@ def _run(
             continue
         keep(findings, search.card, asked[ran.number], (ran.attempt,))
         yield search, gpus
-
-
-def _simulate(
-    findings: Findings, simulators: Simulators, wanted: Sequence[_Try], told: Callable[[int], None]
-) -> Iterator[_Try]:
-    """Simulate rungs, if there are any."""
-    if not wanted:
-        return
-    tasks = [Task(search.at(gpus), (search.size,), (search.card,)) for search, gpus in wanted]
-    for ended in findings.simulate(simulators, tasks, told):
-        yield wanted[ended.number]
 
 
 def _take(findings: Findings, search: _Search, gpus: int) -> tuple[Attempt, ...]:

@@ -222,10 +222,6 @@ class Findings(Ledger):
         self.attempts[key] = attempts
         self._run.add(key)
 
-    def was_run(self, card: Card, rung: Rung) -> bool:
-        """Whether the engine of a rung ran on the emulated card."""
-        return (card.name, rung.config.key()) in self._run
-
     def rows(self, card: Card) -> tuple[ProbeResult, ...]:
         """A row for each rung, and for each sequence length of a sweep, on a card."""
         return tuple(

@@ -6,7 +6,7 @@ percentile), because that is the rung one would choose.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from oomdoctor.analysis.dataset_distribution import STEP_TOKENS, rows_above
 from oomdoctor.analysis.dataset_verdict import best_of, cards_verdict, verdict
@@ -58,9 +58,17 @@ def find_limits(findings: Findings, simulators: Simulators) -> tuple[LengthLimit
     for _ in range(_MOST_ROUNDS):
         wanted = {search.next_try() for search in searches.values()}
         lengths = sorted(tokens for tokens in wanted if tokens is not None)
-        attempts = list(
-            _simulated(findings, simulators, card, rung, lengths, tuple(sorted(searches)))
-        )
+        # One simulation of each length covers all micro-batch sizes.
+        tasks = [
+            Task(variant, tuple(sorted(searches)), (card,))
+            for tokens in lengths
+            for variant in at_length((rung,), tokens)
+        ]
+        attempts = [
+            attempt
+            for ended in findings.simulate(simulators, tasks, keep=False)
+            for attempt in findings.attempts_on(card, tasks[ended.number], ended)
+        ]
         if not attempts:
             break
         _take(searches, attempts)
@@ -121,24 +129,6 @@ def _take(searches: Mapping[int, LargestValue], attempts: Iterable[Attempt]) -> 
         if search is not None and attempt.measurement is not None:
             peak = attempt.measurement.deciding_peak_bytes()
             search.take(attempt.config.sequence_length, Tried(attempt.surely_fits, peak))
-
-
-def _simulated(
-    findings: Findings,
-    simulators: Simulators,
-    card: Card,
-    rung: Rung,
-    lengths: Sequence[int],
-    sizes: tuple[int, ...],
-) -> Iterator[Attempt]:
-    """The rung at some lengths; one simulation of each covers all micro-batch sizes."""
-    tasks = [
-        Task(variant, sizes, (card,))
-        for tokens in lengths
-        for variant in at_length((rung,), tokens)
-    ]
-    for ended in findings.simulate(simulators, tasks, keep=False):
-        yield from findings.attempts_on(card, tasks[ended.number], ended)
 
 
 def _limit(findings: Findings, card: Card, rung: Rung, size: int, tokens: int) -> LengthLimit:

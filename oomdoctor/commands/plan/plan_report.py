@@ -36,6 +36,9 @@ from oomdoctor.system.machine.capabilities import installed_versions
 from oomdoctor.system.machine.devices import Device, describe
 from oomdoctor.system.store.run_folders import RunFolder
 
+Rows = Mapping[str, tuple[ProbeResult, ...]]
+"""The rows of each card, by its name."""
+
 
 def report(
     findings: Findings,
@@ -81,9 +84,7 @@ def report(
     )
 
 
-def _speeds_unknown(
-    findings: Findings, rows: Mapping[str, tuple[ProbeResult, ...]]
-) -> tuple[Warn, ...]:
+def _speeds_unknown(findings: Findings, rows: Rows) -> tuple[Warn, ...]:
     """A warning about named cards without a speed; with --all-gpus, the legend says it."""
     unknown = {
         card.name: {compute_dtype(row.config) for row in unknown}
@@ -99,9 +100,7 @@ def _speeds_unknown(
     return (warning("speed_unknown", cards=list(unknown), types=types, by_peak=by_speed),)
 
 
-def _short_of_host(
-    findings: Findings, rows: Mapping[str, tuple[ProbeResult, ...]]
-) -> tuple[Warn, ...]:
+def _short_of_host(findings: Findings, rows: Rows) -> tuple[Warn, ...]:
     """A warning about rungs that fit the card, but not the host memory that the plan names."""
     has = findings.plan.host_memory_bytes
     needs = {
@@ -176,9 +175,7 @@ _PLACES: dict[CardOrder, Callable[[CardPlan], tuple[float, ...] | tuple[str, ...
 }
 
 
-def why_of(
-    findings: Findings, card: Card | None, rows: Mapping[str, tuple[ProbeResult, ...]]
-) -> Why | None:
+def why_of(findings: Findings, card: Card | None, rows: Rows) -> Why | None:
     """The rung at the micro-batch size of its row; None if not requested or not simulated."""
     plan, inspection = findings.plan, findings.inspection
     if plan.why is None or card is None or inspection is None:

@@ -285,7 +285,6 @@ def _fitting(attempts: list[tuple[Attempt, ...]]) -> str:
 
 
 def _card_warnings(cards: tuple[Card, ...], request: SurveyRequest) -> list[Warn]:
-    """Warnings about the devices."""
     warns = []
     sizes = [card.name for card in cards if card.facts is None]
     if sizes:
@@ -309,7 +308,6 @@ def _card_warnings(cards: tuple[Card, ...], request: SurveyRequest) -> list[Warn
 
 
 def _price_warnings(cards: tuple[Card, ...], request: SurveyRequest) -> list[Warn]:
-    """Warnings about the price list."""
     prices = request.plan.prices if request.plan is not None else None
     if prices is None:
         return []

@@ -22,7 +22,7 @@ from oomdoctor.commands.probe.knowledge import Knowledge, predict_rungs
 from oomdoctor.commands.probe.state import SurveyState
 from oomdoctor.commands.probe.walk import SurveyJobs, walk
 from oomdoctor.records.job.result import Attempt, ProbeResult
-from oomdoctor.records.report.user_training import YOURS, Aim, UserTraining, YourChange, YourRung
+from oomdoctor.records.report.user_training import YOURS, Aim, UserTraining, YourRung
 
 _ENOUGH = 2  # changes that help
 _MOST_MEASURED = 3
@@ -132,7 +132,6 @@ def _promising(
 
 
 def _why_none(state: SurveyState, row: ProbeResult, answer: Answer, simulation: Simulation) -> str:
-    """Why no change makes the rung fit, by simulation."""
     context, headroom = state.context, state.request.headroom
     own = context.compute_capability
     card_for: Callable[[ProbeResult], str | None] = (
@@ -180,21 +179,12 @@ def _answer(
     aim: Aim = "faster" if row.outcome == "fits" else "fits"
     if row.outcome == "unsupported" and not changes:
         return YourRung(row.key, YOURS, None, (), words, None)
-    return YourRung(row.key, YOURS, aim, changes, words, _reason(aim, words, ruled_out, changes))
-
-
-def _reason(
-    aim: Aim,
-    words: tuple[str, ...],
-    ruled_out: tuple[tuple[str, ...], str] | None,
-    changes: Sequence[YourChange],
-) -> str | None:
-    """Why no measured change helps; None if one does."""
+    reason: str | None = "no change can run here"
     if changes:
-        return None
-    if words:
+        reason = None
+    elif words:
         any_of = ", or ".join(words)
-        return f"{any_of} is not faster" if aim == "faster" else f"not even with {any_of}"
-    if ruled_out is not None and ruled_out[0]:
-        return f"when simulated, {ruled_out[1]}"
-    return "no change can run here"
+        reason = f"{any_of} is not faster" if aim == "faster" else f"not even with {any_of}"
+    elif ruled_out is not None and ruled_out[0]:
+        reason = f"when simulated, {ruled_out[1]}"
+    return YourRung(row.key, YOURS, aim, changes, words, reason)

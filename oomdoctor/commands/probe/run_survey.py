@@ -184,7 +184,6 @@ def _prepare(state: SurveyState, jobs: SurveyJobs) -> None:
 
 
 def _report(state: SurveyState, started_at: str, ending: Ending) -> Report:
-    """The report of what is known now."""
     setup, results = state.setup, state.results()
     asked = state.request.emulate is not None  # then the page says what there is
     ended = (

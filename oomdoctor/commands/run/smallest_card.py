@@ -48,7 +48,7 @@ def with_cards(report: Report, request: WatchRequest, seen: Seen) -> Report:
     )
     return replace(
         report,
-        next_commands=_next(request, request.gpus, report.ranks, smallest, failed=seen.failed),
+        next_commands=_next(request, seen, report.ranks, smallest),
         warnings=tuple(_warnings(request, request.gpus, seen, report.ranks)),
         smallest_gpu=smallest,
         unknown_sizes=unknown_sizes(request, processes),
@@ -56,12 +56,7 @@ def with_cards(report: Report, request: WatchRequest, seen: Seen) -> Report:
 
 
 def _next(
-    request: WatchRequest,
-    gpus: EmulatedGpus,
-    ranks: Sequence[RankMemory],
-    smallest: SmallestGpu | None,
-    *,
-    failed: bool,
+    request: WatchRequest, seen: Seen, ranks: Sequence[RankMemory], smallest: SmallestGpu | None
 ) -> tuple[str, ...]:
     """The same command on the smallest card that would do.
 
@@ -69,7 +64,9 @@ def _next(
     error, the same on a card with room for it. If it failed for another reason with one rank, the
     same with all of them.
     """
-    if failed and gpus.alone and not ran_out(ranks):
+    gpus = request.gpus
+    assert gpus is not None
+    if seen.failed and gpus.alone and not ran_out(ranks):
         return (line_of(request, gpus.card.name, alone=False),)
     name = smallest.name if smallest is not None else None
     if request.stop_at_oom and ran_out(ranks):

@@ -93,7 +93,6 @@ def _colors() -> str:
 
 
 def _part(part: Part, pictures: Sequence[dict[str, Any]]) -> dict[str, object]:
-    """A part of the page as the template wants it."""
     return {
         "name": part.name,
         "title": part.title,

@@ -167,7 +167,6 @@ def _engines(report: Report) -> str:
 
 
 def _ran_unsloth(result: ProbeResult) -> bool:
-    """Whether Unsloth ran a rung of a plan."""
     ran = result.evidence == "emulated" and result.measurement is not None
     return ran and result.config.library == "unsloth"
 

@@ -36,15 +36,17 @@ class Passage:
         self._tail, self._shown = tail, shown
         self._lock = threading.Lock()
         self._terminals: list[tuple[int, int]] = []
-        self._threads: list[threading.Thread] = []
         out, error = os.fstat(1), os.fstat(2)
         self.stdout, first = self._opened(1)
         same = (out.st_dev, out.st_ino, out.st_rdev) == (error.st_dev, error.st_ino, error.st_rdev)
         self.stderr = self.stdout
-        self._add(first, 1)
+        passed_on = [(first, 1)]
         if not same:
             self.stderr, second = self._opened(2)
-            self._add(second, 2)
+            passed_on.append((second, 2))
+        self._threads = [
+            threading.Thread(target=self._pass_on, args=ends, daemon=True) for ends in passed_on
+        ]
 
     def start(self) -> None:
         """Begin to pass on, once the command has its ends."""
@@ -75,10 +77,6 @@ class Passage:
         _copy_size(ours, write)
         self._terminals.append((read, ours))
         return write, read
-
-    def _add(self, source: int, ours: int) -> None:
-        thread = threading.Thread(target=self._pass_on, args=(source, ours), daemon=True)
-        self._threads.append(thread)
 
     def _pass_on(self, source: int, ours: int) -> None:
         while True:

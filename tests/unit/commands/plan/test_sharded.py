@@ -121,8 +121,10 @@ def test_an_engine_that_is_missing_leaves_its_rung_to_the_simulation() -> None:
 
 
 def fewest(known: Findings, engines: FakeEngines) -> None:
-    nothing = cast("Any", None)
-    find_fewest(known, known.cards[0], cast("Engines", engines), nothing, lambda event: None)
+    simulators = FakeSimulators()
+    both = cast("Engines", engines), cast("Simulators", simulators)
+    find_fewest(known, known.cards[0], *both, lambda event: None)
+    assert not simulators.jobs
 
 
 def shared(config: TrainConfig) -> int:
