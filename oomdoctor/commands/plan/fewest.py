@@ -112,9 +112,9 @@ def find_fewest(
                 starting(on_event, [_shown(*pair) for pair in each], total) for each in (run, rest)
             ]
             tasks = [Task(search.at(gpus), (search.size,), (search.card,)) for search, gpus in rest]
-            simulated = findings.simulate(simulators, tasks, told[1])
-            ended = (rest[one.number] for one in simulated)
-            for search, gpus in chain(_run(findings, engines, run, told[0]), ended):
+            simulations = findings.simulate(simulators, tasks, told[1])
+            simulated = (rest[ended.number] for ended in simulations)
+            for search, gpus in chain(_run(findings, engines, run, told[0]), simulated):
                 done += 1
                 attempts = _take(findings, search, gpus)
                 shown = _shown(search, gpus)
