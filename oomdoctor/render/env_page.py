@@ -43,8 +43,8 @@ class Environment:
     slurm: SlurmFacts
     settings: tuple[Setting, ...]
     memory_available_bytes: int
-    environments: tuple[KeptEnvironment, ...] = ()
-    emulation: Emulation | None = None
+    environments: tuple[KeptEnvironment, ...]
+    emulation: Emulation
 
 
 def environment_page(environment: Environment) -> Listing:
@@ -69,7 +69,7 @@ def environment_page(environment: Environment) -> Listing:
     page = (
         Section("GPUs", tuple(_gpu_blocks(environment))),
         Section("Capabilities", (able,)),
-        *_emulation(environment.emulation),
+        _emulation(environment.emulation),
         *_environments(environment.environments),
         Section("Slurm", (_slurm(environment.slurm),)),
         Section("Settings", (settings,)),
@@ -77,9 +77,7 @@ def environment_page(environment: Environment) -> Listing:
     return Listing("env", {"environment": environment}, page)
 
 
-def _emulation(emulation: Emulation | None) -> tuple[Section, ...]:
-    if emulation is None:
-        return ()
+def _emulation(emulation: Emulation) -> Section:
     use = 'oomdoctor probe MODEL --emulate "RTX 4090"'
     notes = [f"possible with {emulation.python}: {use}"]
     if emulation.without_values is not None:
@@ -89,7 +87,7 @@ def _emulation(emulation: Emulation | None) -> tuple[Section, ...]:
             emulation.reason or "not possible here",
             *([emulation.hint] if emulation.hint else []),
         ]
-    return (Section("Emulated GPU", tuple(Note(text, "normal") for text in notes)),)
+    return Section("Emulated GPU", tuple(Note(text, "normal") for text in notes))
 
 
 def _environments(kept: tuple[KeptEnvironment, ...]) -> tuple[Section, ...]:

@@ -131,7 +131,6 @@ def not_given_back(chosen: Device) -> list[Warn]:
     if chosen.gpu is None:
         return []
     end = time.monotonic() + GIVE_BACK_LIMIT_S
-    missing = 0
     while True:
         now = {gpu.uuid: gpu.free_bytes for gpu in list_gpus()}
         taken = [
@@ -143,9 +142,8 @@ def not_given_back(chosen: Device) -> list[Warn]:
         if missing <= _TOLERANCE:
             return []
         if time.monotonic() > end:
-            break
+            return [warning(MEMORY_NOT_FREE, missing=format_bytes(missing))]
         time.sleep(0.1)
-    return [warning(MEMORY_NOT_FREE, missing=format_bytes(missing))]
 
 
 def timing_limit_s(chosen: Device) -> float:

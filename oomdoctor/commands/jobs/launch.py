@@ -32,6 +32,10 @@ NO_HOST_MEMORY = (
 )
 
 
+Launched = tuple[Attempt, Reply | None]
+"""How a job ended, and its reply if there is one."""
+
+
 class Stopped(Exception):  # noqa: N818  (not an error: the user or the scheduler asked for it)
     """The survey was told to stop while a job ran."""
 
@@ -45,7 +49,7 @@ def launch(
     deadline_s: float,
     stop: Callable[[], bool],
     on_phase: Callable[[str], None] = lambda phase: None,
-) -> tuple[Attempt, Reply | None]:
+) -> Launched:
     """Run `job` in `folder`, which keeps job, reply and log, and return how it ended.
 
     `deadline_s` counts from the start of the child. A measured peak is compared with

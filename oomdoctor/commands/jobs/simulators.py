@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from typing import Self, TypeVar
 
 from oomdoctor.commands.jobs.host import WorkerHost
-from oomdoctor.commands.jobs.launch import attempt_of, launch
+from oomdoctor.commands.jobs.launch import Launched, attempt_of, launch
 from oomdoctor.commands.jobs.remembered import Memory
 from oomdoctor.records.codec import dumps
 from oomdoctor.records.job.result import Attempt, ProbeJob, Reply
@@ -43,6 +43,8 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 COMPILES_NOTHING = {"TORCHDYNAMO_DISABLE": "1"}
 
 Numbered = tuple[int, ProbeJob]
+OnStart = Callable[[int], None]
+"""Gets the number of each job when it starts."""
 Result = TypeVar("Result")
 _MOST_PROCESSES = 2
 _FEWEST_JOBS = 4  # for fewer it is not worth starting processes
@@ -100,7 +102,7 @@ class Simulators:
             host.close()
 
     def run(
-        self, jobs: Sequence[ProbeJob], on_start: Callable[[int], None] = lambda number: None
+        self, jobs: Sequence[ProbeJob], on_start: OnStart = lambda number: None
     ) -> Iterator[Ended]:
         """The jobs as they finish; `on_start` gets the number of each job when it starts.
 
@@ -123,9 +125,7 @@ class Simulators:
                 host.start()  # they load their libraries at the same time
             yield from self._launched(open_jobs, on_start)
 
-    def run_one(
-        self, job: ProbeJob, on_phase: Callable[[str], None]
-    ) -> tuple[Attempt, Reply | None]:
+    def run_one(self, job: ProbeJob, on_phase: Callable[[str], None]) -> Launched:
         """Run one job without a deadline; `on_phase` gets each phase.
 
         Raises:
@@ -135,9 +135,7 @@ class Simulators:
         (ended,) = self._together([(0, job)], lambda number: None, on_phase, math.inf)
         return ended.attempt, ended.reply
 
-    def _launched(
-        self, jobs: Sequence[Numbered], on_start: Callable[[int], None]
-    ) -> Iterator[Ended]:
+    def _launched(self, jobs: Sequence[Numbered], on_start: OnStart) -> Iterator[Ended]:
         with ThreadPoolExecutor(len(self._hosts)) as threads:
             left: set[Future[list[Ended]]] = {
                 threads.submit(self._together, group, on_start) for group in self._groups(jobs)
@@ -166,7 +164,7 @@ class Simulators:
     def _together(
         self,
         group: Sequence[Numbered],
-        on_start: Callable[[int], None],
+        on_start: OnStart,
         on_phase: Callable[[str], None] = lambda phase: None,
         deadline_s: float | None = None,
     ) -> list[Ended]:

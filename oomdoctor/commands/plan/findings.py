@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from oomdoctor.analysis.dataset_distribution import shapes_of
@@ -13,7 +13,7 @@ from oomdoctor.analysis.speed.training_time import training_data
 from oomdoctor.analysis.verdict import conclude
 from oomdoctor.commands.devices import device
 from oomdoctor.commands.devices.cards import Card, of_ranks
-from oomdoctor.commands.jobs.simulators import Ended, Simulators
+from oomdoctor.commands.jobs.simulators import Ended, OnStart, Simulators
 from oomdoctor.commands.ladder.ledger import Ledger, sweep_within_limits, with_bound, within_limits
 from oomdoctor.commands.plan.tasks import Task, context_of, swept
 from oomdoctor.records.configuration.config import Rung, TrainConfig, taken_bytes
@@ -163,7 +163,7 @@ class Findings(Ledger):
         self,
         simulators: Simulators,
         tasks: Sequence[Task],
-        on_start: Callable[[int], None] = lambda number: None,
+        on_start: OnStart = lambda number: None,
         *,
         for_later: bool = False,
         keep: bool = True,

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from oomdoctor.analysis.search.ladder import NextTry, SkipRung
 from oomdoctor.analysis.speed_verdict import may_teach
 from oomdoctor.commands.devices import device, startup_errors
-from oomdoctor.commands.events import EventKind, Listener, SurveyEvent
+from oomdoctor.commands.events import Listener, SurveyEvent
 from oomdoctor.commands.jobs.host import WorkerHost
-from oomdoctor.commands.jobs.launch import launch, on_one_gpu
+from oomdoctor.commands.jobs.launch import Launched, launch, on_one_gpu
 from oomdoctor.commands.probe.knowledge import Knowledge
 from oomdoctor.commands.probe.state import Ending, SurveySetup, SurveyState
 from oomdoctor.records.configuration.config import Rung, TrainConfig, taken_bytes
@@ -28,7 +28,6 @@ from oomdoctor.records.job.result import (
     ProbeJob,
     ProbeResult,
     RecordingRequest,
-    Reply,
     refused,
 )
 from oomdoctor.records.report.report import RungFile, SurveyRequest
@@ -50,7 +49,7 @@ def walk(state: SurveyState, jobs: SurveyJobs, knowledge: Knowledge | None) -> N
             return
         if isinstance(step, SkipRung):
             state.skip(step)
-            _tell(state, jobs, "skipped", step.rung, message=step.reason)
+            _tell(state, jobs, step.rung, SurveyEvent("skipped", message=step.reason))
             continue
         attempt = _try(state, jobs, step)
         state.keep(attempt)
@@ -60,7 +59,8 @@ def walk(state: SurveyState, jobs: SurveyJobs, knowledge: Knowledge | None) -> N
             state.correct_predictions(
                 knowledge.learn(step.rung, attempt, predicted, trusted=trusted)
             )
-        _tell(state, jobs, "tried", step.rung, step.micro_batch_size, attempt=attempt)
+        tried = SurveyEvent("tried", micro_batch_size=step.micro_batch_size, attempt=attempt)
+        _tell(state, jobs, step.rung, tried)
         told = any(warn.code == MEMORY_NOT_FREE for warn in state.warnings)
         if not told and state.request.emulate is None:
             state.warn(device.not_given_back(state.setup.device))
@@ -70,33 +70,24 @@ def _try(state: SurveyState, jobs: SurveyJobs, step: NextTry) -> Attempt:
     """Try one micro-batch size of one rung in its own process."""
     rung, size = step.rung, step.micro_batch_size
     config = rung.config.with_micro_batch(size)
-    _tell(state, jobs, "trying", rung, size, message=step.why)
+    trying = SurveyEvent("trying", micro_batch_size=size, message=step.why)
+    _tell(state, jobs, rung, trying)
     reason = cannot_run(config, state.context.compute_capability)
     if reason is not None:
         return refused(config, reason)
-    return jobs.measure(
-        rung.label,
-        config,
-        state.context.usable_bytes,
-        on_phase=lambda phase: _tell(state, jobs, "phase", rung, size, phase=phase),
-    )
+
+    def on_phase(phase: str) -> None:
+        _tell(state, jobs, rung, SurveyEvent("phase", micro_batch_size=size, phase=phase))
+
+    return jobs.measure(rung.label, config, state.context.usable_bytes, on_phase=on_phase)
 
 
-def _tell(
-    state: SurveyState,
-    jobs: SurveyJobs,
-    kind: EventKind,
-    rung: Rung,
-    size: int | None = None,
-    *,
-    phase: str | None = None,
-    attempt: Attempt | None = None,
-    message: str | None = None,
-) -> None:
+def _tell(state: SurveyState, jobs: SurveyJobs, rung: Rung, event: SurveyEvent) -> None:
+    """Tell an event of a rung, with its place among the others."""
     rungs = state.all_rungs()
     index, total = 1 + rungs.index(rung), len(rungs)
     left = sum(other is not rung for other in state.standing().still_to_try())
-    jobs.on_event(SurveyEvent(kind, rung, size, phase, attempt, index, total, message, left=left))
+    jobs.on_event(replace(event, rung=rung, index=index, total=total, left=left))
 
 
 def record_rungs(state: SurveyState, jobs: SurveyJobs) -> None:
@@ -112,23 +103,20 @@ def record_rungs(state: SurveyState, jobs: SurveyJobs) -> None:
         # The label may have changed with the 16-bit type of the device.
         place = [rung.label for rung in asked.recipe.rungs].index(label)
         rung, row = state.rungs[place], state.results()[place]
-        size = _size_to_record(row)
-        if size is None:
-            reason = row.reason or "it did not run"
-            state.warn([warning("not_recorded", kind=kind, label=rung.label, reason=reason)])
-            continue
-        message = f"recording the {kind} of {rung.label} at micro-batch {size}"
-        jobs.on_event(SurveyEvent("waiting", message=message))
-        name = re.sub(r"[^\w.+-]+", "-", rung.label)
-        file = state.setup.folder.path / f"{kind}-{name}.{_ENDINGS[kind]}"
-        config = rung.config.with_micro_batch(size)
-        attempt = jobs.record(rung.label, config, state.context.usable_bytes, kind, str(file))
-        if attempt.outcome not in ("fits", "oom") or not file.is_file():
+        size, reason = _size_to_record(row), row.reason or "it did not run"
+        if size is not None:
+            message = f"recording the {kind} of {rung.label} at micro-batch {size}"
+            jobs.on_event(SurveyEvent("waiting", message=message))
+            name = re.sub(r"[^\w.+-]+", "-", rung.label)
+            file = state.setup.folder.path / f"{kind}-{name}.{_ENDINGS[kind]}"
+            config = rung.config.with_micro_batch(size)
+            attempt = jobs.record(rung.label, config, state.context.usable_bytes, kind, str(file))
+            if attempt.outcome in ("fits", "oom") and file.is_file():
+                state.files += (RungFile(kind, rung.label, size, str(file)),)
+                continue
             file.unlink(missing_ok=True)  # what a step that failed has left says nothing
             reason = attempt.reason or attempt.outcome
-            state.warn([warning("not_recorded", kind=kind, label=rung.label, reason=reason)])
-            continue
-        state.files += (RungFile(kind, rung.label, size, str(file)),)
+        state.warn([warning("not_recorded", kind=kind, label=rung.label, reason=reason)])
 
 
 def _size_to_record(row: ProbeResult) -> int | None:
@@ -169,16 +157,14 @@ class SurveyJobs:
             config=on_one_gpu(config),
             device_type=self.setup.device.type,
         )
-        attempt, reply = self._launched(job, "inspect", None)
+        attempt, reply = self._launched(job)
         if reply is not None and reply.inspection is not None:
             return reply.inspection
         raise startup_errors.inspection_error(attempt, self.setup.spec, self.setup.request.python)
 
-    def without_deadline(
-        self, job: ProbeJob, on_phase: Callable[[str], None]
-    ) -> tuple[Attempt, Reply | None]:
+    def without_deadline(self, job: ProbeJob, on_phase: Callable[[str], None]) -> Launched:
         """Run a job that may take long, such as counting a large data file."""
-        return self._launched(job, job.label, None, on_phase, math.inf)
+        return self._launched(job, on_phase, deadline_s=math.inf)
 
     def measure(
         self, label: str, config: TrainConfig, usable_bytes: int, *, on_phase: Callable[[str], None]
@@ -186,8 +172,7 @@ class SurveyJobs:
         """Try one micro-batch size of one rung in its own process."""
         size = config.micro_batch_size
         assert isinstance(size, int)
-        job = self._job(label, config, usable_bytes)
-        return self._launched(job, label, usable_bytes, on_phase, size=size)[0]
+        return self._launched(self._job(label, config, usable_bytes), on_phase, size=size)[0]
 
     def record(
         self, label: str, config: TrainConfig, usable_bytes: int, kind: FileKind, file: str
@@ -198,24 +183,24 @@ class SurveyJobs:
             mode="record",
             recording=RecordingRequest(kind, file),
         )
-        return self._launched(job, f"{kind}-{label}", usable_bytes)[0]
+        return self._launched(job, name=f"{kind}-{label}")[0]
 
     def _launched(
         self,
         job: ProbeJob,
-        name: str,
-        usable_bytes: int | None,
         on_phase: Callable[[str], None] = lambda phase: None,
+        *,
+        name: str | None = None,
         deadline_s: float | None = None,
         size: int | None = None,
-    ) -> tuple[Attempt, Reply | None]:
-        """Run a job in the folder of that name; a try of a micro-batch size is kept there."""
-        folder = self.setup.folder.job_folder(name, size)
+    ) -> Launched:
+        """Run a job in the folder of its label, or of `name`; a try of a size is kept there."""
+        folder = self.setup.folder.job_folder(name or job.label, size)
         attempt, reply = launch(
             self.host,
             job,
             folder,
-            usable_bytes=usable_bytes,
+            usable_bytes=job.budget_bytes,
             deadline_s=self.setup.request.rung_limit_s if deadline_s is None else deadline_s,
             on_phase=on_phase,
             stop=self.ending.is_over,

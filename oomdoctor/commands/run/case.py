@@ -38,13 +38,13 @@ from oomdoctor.system.store.cases import CASE, PAGE, new_case
 from oomdoctor.system.store.record_files import writing
 
 WIDTH = 100
+Rendered = Callable[[Report], str]
+"""Makes the page of a report."""
 _PLAIN = re.compile(r"(?i)true|false|none|null|yes|no|\d{1,8}")
 _LEAST = 6  # characters; shorter values are in every text
 
 
-def write_case(
-    report: Report, seen: Seen, given: Path | None, rendered: Callable[[Report], str]
-) -> Report:
+def write_case(report: Report, seen: Seen, given: Path | None, rendered: Rendered) -> Report:
     """Write the case of a report and return the report with its folder.
 
     `given` is where the user wants the case, and `rendered` makes the page.

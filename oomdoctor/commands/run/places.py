@@ -21,6 +21,8 @@ from oomdoctor.package_data import data_of, in_tuples
 from oomdoctor.records.report.diagnosis import Frame, ReadPhase
 from oomdoctor.records.report.run import Place, UnknownBranch
 
+Record = dict[str, Any]
+"""What a process noted, as it is in its JSON, or a part of it."""
 _HOOKED: tuple[ReadPhase, ...] = ("load", "forward", "loss", "backward", "optimizer", "eval")
 # A function of a library that says more than the hooks do: a part of its file, its name, the phase.
 _FUNCTIONS: tuple[tuple[str, str, ReadPhase], ...] = in_tuples(data_of("phases.toml")["functions"])
@@ -41,9 +43,7 @@ _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _TESTS = (ast.If, ast.While, ast.Assert, ast.IfExp, ast.comprehension, ast.Match, ast.Compare)
 
 
-def user_line(
-    peak: dict[str, Any], libraries: list[str], script: str | None = None
-) -> Place | None:
+def user_line(peak: Record, libraries: list[str], script: str | None = None) -> Place | None:
     """The innermost line of the user's own code; in the backward pass, what called it.
 
     The script that was started is the user's, also if a package installed it.
@@ -55,7 +55,7 @@ def user_line(
     return None
 
 
-def library_line(peak: dict[str, Any], libraries: list[str]) -> Place | None:
+def library_line(peak: Record, libraries: list[str]) -> Place | None:
     """The innermost line of all, if it is a library's."""
     python = [frame for frame in peak["frames"] if frame["filename"].endswith(".py")]
     frames = [frame for frame in python if not is_ours(frame["filename"])]
@@ -64,7 +64,7 @@ def library_line(peak: dict[str, Any], libraries: list[str]) -> Place | None:
     return _place(frames[0])
 
 
-def phase_of_peak(peak: dict[str, Any]) -> ReadPhase:
+def phase_of_peak(peak: Record) -> ReadPhase:
     """The phase by the stack, where a function says it, else by the hooks.
 
     Without hooks, the whole stack says it; it also says what of a forward pass is the loss.
@@ -82,7 +82,7 @@ def phase_of_peak(peak: dict[str, Any]) -> ReadPhase:
     return told if hooked is None or told == "loss" else hooked
 
 
-def _by_stack(frames: list[dict[str, Any]]) -> ReadPhase:
+def _by_stack(frames: list[Record]) -> ReadPhase:
     outermost_first = tuple(
         Frame(frame["filename"], frame["line"], frame["name"], None)
         for frame in reversed(frames)
@@ -91,7 +91,7 @@ def _by_stack(frames: list[dict[str, Any]]) -> ReadPhase:
     return phase_of(outermost_first)[0]
 
 
-def _in_backward(peak: dict[str, Any]) -> bool:
+def _in_backward(peak: Record) -> bool:
     # The thread of the backward pass has no Python stack, except where it computes again or runs
     # a function that a library wrote in Python: then the script is not below.
     frames = peak["frames"]
@@ -105,11 +105,11 @@ def shown_file(file: str) -> str:
     return str(path.relative_to(here)) if path.is_relative_to(here) else file
 
 
-def _place(frame: dict[str, Any]) -> Place:
+def _place(frame: Record) -> Place:
     return Place(shown_file(frame["filename"]), int(frame["line"] or 0), frame["name"])
 
 
-def unknown_branches(reads: list[dict[str, Any]]) -> tuple[UnknownBranch, ...]:
+def unknown_branches(reads: list[Record]) -> tuple[UnknownBranch, ...]:
     """The user's lines that may have decided something by an unknown value, most frequent first."""
     counts: dict[tuple[str, int], int] = {}
     for read in reads:
@@ -215,7 +215,7 @@ def tree_of(file: str) -> ast.Module | None:
         return None
 
 
-def not_reached(record: dict[str, Any]) -> tuple[Place, ...]:
+def not_reached(record: Record) -> tuple[Place, ...]:
     """The calls that come after the stop of a process, the nearest first; none if it ran on."""
     by_name: dict[str, Place] = {}
     for frame in record.get("stopped_in", ()):

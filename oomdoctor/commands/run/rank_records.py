@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from oomdoctor.commands.run import places
+from oomdoctor.commands.run.places import Record
 from oomdoctor.records.job.result import Evidence
 from oomdoctor.records.report.run import MemoryPoint, RankMemory, RankOom, RankOutcome
 from oomdoctor.records.report.watch import StepPeaks
@@ -36,7 +36,7 @@ class Process:
     """What one process left; `rank` is unique among the processes of the command."""
 
     rank: int
-    record: dict[str, Any]
+    record: Record
 
 
 def read_processes(folder: Path) -> list[Process]:
@@ -73,7 +73,7 @@ def rank_memory(
     process: Process,
     *,
     failed: bool,
-    usable_bytes: Callable[[dict[str, Any]], int | None],
+    usable_bytes: Callable[[Record], int | None],
     context_bytes: int | None,
     evidence: Evidence = "emulated",
 ) -> list[RankMemory]:
@@ -126,7 +126,7 @@ def ranks_together(processes: Sequence[Process]) -> int:
     return max((int(process.record["world"]) for process in processes), default=1)
 
 
-def failures(process: Process) -> list[dict[str, Any]]:
+def failures(process: Process) -> list[Record]:
     """The requests that failed, and the first one that was granted past a GPU's memory."""
     past = process.record.get("past")
     return [*process.record["ooms"], *([past] if past is not None else [])]
@@ -137,13 +137,13 @@ def ran_out(ranks: Sequence[RankMemory]) -> bool:
     return any(rank.outcome == "oom" for rank in ranks)
 
 
-def _outcome(record: dict[str, Any], oom: RankOom | None, failed: bool) -> RankOutcome:
+def _outcome(record: Record, oom: RankOom | None, failed: bool) -> RankOutcome:
     if oom is not None and not oom.caught:
         return "oom"
     return "failed" if failed and (record["exception"] or not record["ended"]) else "fits"
 
 
-def _oom(record: dict[str, Any], device: dict[str, Any], *, failed_command: bool) -> RankOom | None:
+def _oom(record: Record, device: Record, *, failed_command: bool) -> RankOom | None:
     """The request that would have ended the process on a device, else the last that failed.
 
     A script may catch the error and then exit with 1, which fails the command (`failed_command`).
@@ -164,9 +164,7 @@ def _oom(record: dict[str, Any], device: dict[str, Any], *, failed_command: bool
     return _oom_of(record, last, caught=caught, went_past=False)
 
 
-def _oom_of(
-    record: dict[str, Any], last: dict[str, Any], *, caught: bool, went_past: bool
-) -> RankOom:
+def _oom_of(record: Record, last: Record, *, caught: bool, went_past: bool) -> RankOom:
     return RankOom(
         requested_bytes=last["requested_bytes"],
         free_bytes=last["free_bytes"],

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from oomdoctor.commands.devices.cards import of_ranks
-from oomdoctor.commands.run.case import snapshot_name, write_case
+from oomdoctor.commands.run.case import Rendered, snapshot_name, write_case
 from oomdoctor.commands.run.diagnosis import (
     diagnoses_of,
     joined,
@@ -46,7 +46,7 @@ def report_of(
     started: datetime,
     elapsed_s: float,
     on_crash: Callable[[Exception], None],
-    rendered: Callable[[Report], str],
+    rendered: Rendered,
     joined: Callable[[Report], Report] | None = None,
 ) -> Report:
     """The report. If memory ran out, a case is written; `rendered` makes its page. `joined` makes
@@ -70,9 +70,7 @@ def report_of(
         _remove_live_logs(seen.folder)
 
 
-def _with_case(
-    report: Report, request: WatchRequest, seen: Seen, rendered: Callable[[Report], str]
-) -> Report:
+def _with_case(report: Report, request: WatchRequest, seen: Seen, rendered: Rendered) -> Report:
     try:
         return write_case(report, seen, request.case, rendered)
     except OomDoctorError as error:

@@ -17,6 +17,7 @@ from typing import Any
 
 from oomdoctor import __version__
 from oomdoctor.commands.devices.emulated import BUILDING, EmulatedGpus, check_possible, emulating
+from oomdoctor.commands.run.case import Rendered
 from oomdoctor.commands.run.process.command import run_command
 from oomdoctor.commands.run.process.guard import end_left_over, guarded
 from oomdoctor.commands.run.process.streams import Tail
@@ -54,7 +55,7 @@ def run_watched(
     request: WatchRequest,
     on_start: Callable[[str], None],
     on_crash: Callable[[Exception], None],
-    rendered: Callable[[Report], str],
+    rendered: Rendered,
 ) -> Report:
     """Run the command to its end; `on_start` gets a line to show before its first output, and one
     before a second run, if memory depends on values that are not known; `on_crash` the error if the
@@ -94,7 +95,7 @@ class _Runs:
     here: tuple[Gpu, ...]
     on_start: Callable[[str], None]
     on_crash: Callable[[Exception], None]
-    rendered: Callable[[Report], str]
+    rendered: Rendered
 
     def again(
         self, request: WatchRequest, first: Report, joined: Callable[[Report], Report] | None = None

@@ -33,6 +33,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _ASSIGNS = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.NamedExpr)
 _GIVES_BACK = (ast.Return, ast.Yield)
 _PASS_ON = (*_ASSIGNS, *_GIVES_BACK, ast.Call, ast.For, ast.comprehension, ast.Subscript)
+_Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _Scope = tuple[ast.AST, ...]
 """The functions around a piece of code, from the outermost."""
 _Place = tuple[ast.AST, _Scope, str]
@@ -73,7 +74,7 @@ class _Code:
     def __init__(self, files: tuple[str, ...]) -> None:
         self.uses: dict[str, list[_Place]] = {}
         self.scopes: dict[ast.AST, _Scope] = {}
-        self.functions: dict[str, list[ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda]] = {}
+        self.functions: dict[str, list[_Function]] = {}
         self.classes: dict[str, list[ast.ClassDef]] = {}
         self.bound: set[tuple[ast.AST, str]] = set()
         self._places: list[_Place] = []
@@ -225,9 +226,7 @@ class _Flow:
                 yield from self._names(element, scope)
 
 
-def _arguments(
-    function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, call: ast.Call
-) -> Iterator[tuple[str, ast.expr]]:
+def _arguments(function: _Function, call: ast.Call) -> Iterator[tuple[str, ast.expr]]:
     """The arguments of a function and what a call gives them."""
     args = function.args
     names = [each.arg for each in (*args.posonlyargs, *args.args)]

@@ -220,6 +220,7 @@ def _mark_phases(axes: Any, bands: Bands) -> None:
     whole = bands.edges[-1] - bands.edges[0]
     room = axes.bbox.width / whole
     over = axes.get_xaxis_transform()
+    above = {"xycoords": over, "ha": "center", "va": "bottom"}
     steps: dict[str, list[float]] = {}
     for span in bands.spans:
         steps.setdefault(span.step, [span.begins, span.ends])[1] = span.ends
@@ -230,10 +231,8 @@ def _mark_phases(axes: Any, bands: Bands) -> None:
         short = PHASES[span.phase].short if span.phase in PHASES else None
         for name in (span.phase, short or span.phase):
             if len(name) * look.SMALL * 0.6 < (span.ends - span.begins) * room - 6:
-                axes.text(
-                    (span.begins + span.ends) / 2, 1.02, name, transform=over, ha="center",
-                    va="bottom", fontsize=look.SMALL, color=ink("faint"),
-                )  # fmt: skip
+                middle = (span.begins + span.ends) / 2
+                look.note(axes, name, (middle, 1.02), color=ink("faint"), **above)
                 break
     for number, (step, (begins, ends)) in enumerate(steps.items()):
         if number:
@@ -243,10 +242,7 @@ def _mark_phases(axes: Any, bands: Bands) -> None:
             )  # fmt: skip
         name = STEPS.get(step, step)
         if len(name) * look.SMALL * 0.6 < (ends - begins) * room:
-            axes.text(
-                (begins + ends) / 2, 1.09, name, transform=over, ha="center", va="bottom",
-                fontsize=look.SMALL, color=ink("ink"),
-            )  # fmt: skip
+            look.note(axes, name, ((begins + ends) / 2, 1.09), **above)
 
 
 def _mark_limit(axes: Any, bands: Bands, limit: int, size: Size) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from itertools import groupby
 from statistics import mode
@@ -158,7 +157,9 @@ _ONE_CARD = "`oomdoctor plan MODEL --gpu CARD` shows them all for one card, and 
 # A table is read as a whole only if it is not longer than this.
 _MOST_ROWS = 58
 # How far the speeds of the cards of a row may differ; the first that saves enough rows.
-_TOLERANCES = (0.02, 0.05, 0.10, 0.15, 0.20, 0.30, 0.50)
+_TOLERANCES = (0.02, 0.05, 0.10, 0.15, 0.20, 0.30, 0.50, math.inf)
+Group = list[CardPlan]
+"""The card that a row shows, and then the others that it stands for."""
 
 
 def card_sections(report: Report) -> list[Section]:
@@ -229,19 +230,19 @@ def _table(cards: Sequence[CardPlan], plan: PlanRequest | None) -> Sized:
         cells = Cells(cards, detail, currency)
         notes = [Note(text) for text in (cells.note(METHODS), fold) if text]
         drawn.append((_grid(groups, cells, short=True), tuple(notes)))
-    single = [Group(card, ()) for card in cards]
+    single = [[card] for card in cards]
     return Sized(_grid(single, Cells(cards, Detail.LABEL, currency)), tuple(drawn))
 
 
 def _grid(groups: Sequence[Group], cells: Cells, *, short: bool = False) -> Grid:
     rows = tuple(
         (
-            card_name(group.card.name) + (f" (+{len(group.others)})" if group.others else ""),
-            "" if cells.detail is Detail.NAME else card_size(group.card.memory_bytes),
-            cells.money(group.card.price_per_hour) if cells.detail <= Detail.BATCH else "",
-            *(cells.cell(group.card, name) for name in METHODS),
+            card_name(first.name) + (f" (+{len(others)})" if others else ""),
+            "" if cells.detail is Detail.NAME else card_size(first.memory_bytes),
+            cells.money(first.price_per_hour) if cells.detail <= Detail.BATCH else "",
+            *(cells.cell(first, name) for name in METHODS),
         )
-        for group in groups
+        for first, *others in groups
     )
     # Only the narrowest version may leave methods out of the table: they go below the row.
     columns = (
@@ -282,34 +283,24 @@ def _off(spreads: Sequence[float]) -> str:
     return f", off by up to {high}" if low == high else f", off by {low} to {high}"
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """The first card of a row, which the row shows, and the others that it stands for."""
-
-    card: CardPlan
-    others: tuple[CardPlan, ...]
-
-
 def few(cards: Sequence[CardPlan]) -> tuple[list[Group], str]:
     """The rows for the cards, in their order, and a note that names the cards without a row."""
     for tolerance in _TOLERANCES:
         groups = _grouped(cards, tolerance)
         if len(groups) <= _MOST_ROWS:
             break
-    else:
-        tolerance, groups = math.inf, _grouped(cards, math.inf)
     return groups, _note(groups, tolerance)
 
 
 def _grouped(cards: Sequence[CardPlan], tolerance: float) -> list[Group]:
-    groups: list[list[CardPlan]] = []
+    groups: list[Group] = []
     for card in cards:
         home = next((group for group in groups if _alike(group[0], card, tolerance)), None)
         if home is None:
             groups.append([card])
         else:
             home.append(card)
-    return [Group(first, tuple(others)) for first, *others in groups]
+    return groups
 
 
 def _alike(first: CardPlan, card: CardPlan, tolerance: float) -> bool:
@@ -333,13 +324,13 @@ def _same(pick: CardPick | None, other: CardPick | None, tolerance: float) -> bo
 
 
 def _note(groups: Sequence[Group], tolerance: float) -> str:
-    shared = [group for group in groups if group.others]
-    if not shared:
-        return ""
     told = "; ".join(
-        f"{card_name(group.card.name)} = {', '.join(card_name(c.name) for c in group.others)}"
-        for group in shared
+        f"{card_name(first.name)} = {', '.join(card_name(card.name) for card in others)}"
+        for first, *others in groups
+        if others
     )
+    if not told:
+        return ""
     like = "and methods that fit" if math.isinf(tolerance) else "and configurations"
     within = "" if math.isinf(tolerance) else f", and speeds within {format_percent(tolerance)}"
     return f"(+N) stands for N more cards with the same memory {like}{within}: {told}."

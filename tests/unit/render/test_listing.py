@@ -11,7 +11,7 @@ from example_gpu import gpu_report
 from oomdoctor.records.configuration.config import Recipe
 from oomdoctor.records.job.machine import Capability, Gpu, GpuFacts, GpuProcess, Setting
 from oomdoctor.render import lists as listing
-from oomdoctor.render.env_page import Environment, environment_page
+from oomdoctor.render.env_page import Emulation, Environment, environment_page
 from oomdoctor.render.formats import Style
 from oomdoctor.system.catalogue import CatalogueModel
 from oomdoctor.system.environment import SlurmFacts
@@ -61,6 +61,8 @@ ENVIRONMENT = Environment(
     slurm=SlurmFacts("4711", "node1", "gpu", "0", 64 * GIB, False),
     settings=(Setting("HF_HOME", "/data/hf", "environment"), Setting("HF_TOKEN", None, "default")),
     memory_available_bytes=100 * GIB,
+    environments=(),
+    emulation=Emulation(possible=False, python="python3", reason="there is no C compiler"),
 )
 
 

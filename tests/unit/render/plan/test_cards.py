@@ -124,8 +124,8 @@ def test_cards_share_a_row_only_with_the_same_memory_rungs_and_price() -> None:
         replace(priced_at("F", 24 * GIB, 1000.0), price_per_hour=1.0),
     )
     groups, note = few([first, same, *others])
-    assert [group.card.name for group in groups] == ["A", "C", "D", "E", "F"]
-    assert groups[0].others == (same,)
+    assert [shown.name for shown, *_ in groups] == ["A", "C", "D", "E", "F"]
+    assert groups[0] == [first, same]
     assert "speeds within 2%: A = B" in note
     assert few(others)[1] == ""
 
