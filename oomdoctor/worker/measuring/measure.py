@@ -87,14 +87,14 @@ def measure(job: ProbeJob, progress: PhaseFile) -> Measurement:
         setup.notes.append(
             "on the CPU, host and device share one memory; offloaded tensors are not counted"
         )
-    if not job.timed:
-        return summarise(setup, meter, totals, trace, curve, losses, None, 0)
-    if _compiles(job.config) and device.type == "cpu":
-        if job.config.compile:
-            compilation.begin_to_compile(setup.model)
-        marks.listen(lambda phase: None)
-        training_step(setup, batches, marks)  # this step compiles, so it is not timed
-    timing, skipped = time_steps(setup, batches, job, marks)
+    timing, skipped = None, 0
+    if job.timed:
+        if _compiles(job.config) and device.type == "cpu":
+            if job.config.compile:
+                compilation.begin_to_compile(setup.model)
+            marks.listen(lambda phase: None)
+            training_step(setup, batches, marks)  # this step compiles, so it is not timed
+        timing, skipped = time_steps(setup, batches, job, marks)
     return summarise(setup, meter, totals, trace, curve, losses, timing, skipped)
 
 

@@ -20,7 +20,6 @@ from oomdoctor.system.catalogue import gpus
 from oomdoctor.worker.protocol import Marks, PhaseFile
 from oomdoctor.worker.simulating.cuda.choices import Choices
 from oomdoctor.worker.simulating.operator_log import OperatorLog
-from oomdoctor.worker.simulating.replicas import note_replica
 from oomdoctor.worker.simulating.shallow import (
     IrregularLayersError,
     WholeModel,
@@ -32,6 +31,7 @@ from oomdoctor.worker.simulating.shallow import (
     units_of,
     unrepeated,
 )
+from oomdoctor.worker.simulating.world import note_replica
 from oomdoctor.worker.tracing.trace import AllocationTrace
 from oomdoctor.worker.tracing.whereabouts import Whereabouts
 from oomdoctor.worker.training.build import build

@@ -27,18 +27,16 @@ from oomdoctor.records.job.simulation import Prediction
 from oomdoctor.system.catalogue import speed_errors
 from oomdoctor.worker.protocol import PhaseFile, UnknownValuesError, UnsupportedError
 from oomdoctor.worker.replacing import replaced
-from oomdoctor.worker.simulating.cuda import flash_package
+from oomdoctor.worker.simulating.cuda import attention
 from oomdoctor.worker.simulating.cuda.as_on_cuda import as_on_cuda
 from oomdoctor.worker.simulating.device.fake import simulated_device
 from oomdoctor.worker.simulating.load import instruments_for, load
 from oomdoctor.worker.simulating.recorder import Recorder
-from oomdoctor.worker.simulating.replicas import zero3_products
 from oomdoctor.worker.simulating.shallow import IrregularLayersError, unrepeated
-from oomdoctor.worker.simulating.world import fake_world
+from oomdoctor.worker.simulating.world import fake_world, zero3_products
 from oomdoctor.worker.tracing import real_values
-from oomdoctor.worker.training.build import import_libraries
+from oomdoctor.worker.training.build import check_supported, import_libraries
 from oomdoctor.worker.training.objectives.images import is_in_tower
-from oomdoctor.worker.training.support import check_supported
 
 
 def simulate(job: ProbeJob, progress: PhaseFile) -> tuple[Prediction, ...]:
@@ -141,7 +139,7 @@ def simulated_rung(job: ProbeJob, progress: PhaseFile, *, shallow: bool) -> Iter
     assert job.simulation is not None
     replicated = job.config.sharding == "ddp"
     config = _one_rank(job)
-    built_as = replace(job, config=flash_package.built_as(config))
+    built_as = replace(job, config=attention.built_as(config))
     instruments = instruments_for(job.simulation, progress)
     trace = instruments.trace
     import_libraries()

@@ -1,12 +1,13 @@
 """Build a job's model, its adapter, and the Trainer whose step is measured.
 
 transformers, peft, accelerate and bitsandbytes do the work, as in real training. This module passes
-the rung's values to them and raises `UnsupportedError` if one of them cannot do what is needed.
-What techniques add to it, and when, is in `order`.
+the rung's values to them and raises `UnsupportedError` if one of them, or the device, cannot do
+what is needed. What techniques add to it, and when, is in `order`.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import tempfile
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
@@ -14,9 +15,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from oomdoctor.records.configuration.config import TrainConfig, is_zero, steps_in_backward
+from oomdoctor.records.configuration.faults import Where, card_lacks, unsupported
+from oomdoctor.records.facts.attention import ATTENTIONS
 from oomdoctor.records.facts.dtypes import dtype_bytes
+from oomdoctor.records.facts.optimizers import OPTIMIZERS
 from oomdoctor.records.job.result import ProbeJob
-from oomdoctor.worker.protocol import OnHost, refused
+from oomdoctor.worker.protocol import OnHost, UnsupportedError, refused
 from oomdoctor.worker.replacing import module_if_there
 from oomdoctor.worker.training import optimizers, unsloth
 from oomdoctor.worker.training.loading import load_model
@@ -26,7 +30,6 @@ from oomdoctor.worker.training.objectives.task import built_job
 from oomdoctor.worker.training.order import act_at, scales_gradients
 from oomdoctor.worker.training.setup import Books, OnPhase, Setup
 from oomdoctor.worker.training.sharding import engine_arguments, prepare
-from oomdoctor.worker.training.support import check_supported, installed
 from oomdoctor.worker.training.trl import arguments_class, objective_arguments
 
 if TYPE_CHECKING:
@@ -140,3 +143,65 @@ def _arguments(setup: Setup) -> TrainingArguments:
             **engine_arguments(config, dtype_bytes(config.weights_dtype)),
             **objective_arguments(config),
         )
+
+
+def check_supported(config: TrainConfig, device_type: str, *, simulated: bool = False) -> None:
+    """Check before anything is built. A simulation needs no kernels, only what builds the model.
+
+    Raises:
+        UnsupportedError: it is not supported; the text says why and what to do.
+    """
+    row = OPTIMIZERS.get(config.optimizer)
+    if config.offload == "optimizer" and (row is None or not row.steps_on_host):
+        raise UnsupportedError(
+            f'{config.optimizer} only updates on the GPU; use offload = "optimizer" with '
+            "adamw_torch_fused, or use paged_adamw_8bit, whose states move to the host by "
+            "themselves"
+        )
+    on_cpu = device_type == "cpu"
+    places: dict[Where, bool] = {
+        "anywhere": True,
+        "cpu": on_cpu,
+        "simulated": simulated,
+        "run": not simulated,
+        "worker": True,
+    }
+    for where, applies in places.items():
+        if applies and (reason := unsupported(config, where, installed)) is not None:
+            raise UnsupportedError(reason)
+    if steps_in_backward(config) and config.accumulation_steps() > 1:
+        raise UnsupportedError(
+            "a step in the backward pass cannot accumulate gradients; make effective_batch_size "
+            "the micro-batch size"
+        )
+    if not simulated:
+        own = None
+        if not on_cpu and torch.cuda.is_available():
+            own = "{}.{}".format(*torch.cuda.get_device_capability())
+        lacking = None if on_cpu else card_lacks(config, own)
+        if lacking is not None:
+            raise UnsupportedError(lacking)
+        _check_attention(config, device_type)
+
+
+def _check_attention(config: TrainConfig, device_type: str) -> None:
+    row = ATTENTIONS[config.attention]
+    if row.module is None:
+        return
+    if device_type == "cpu":
+        raise UnsupportedError(f"{row.name} needs a GPU")
+    if not installed(row.module):
+        raise UnsupportedError(
+            f"{row.name} needs the package {row.package} ({row.install}); "
+            "sdpa already includes a flash kernel"
+        )
+    plain = config.weights_dtype == "float32" and config.autocast_dtype == "none"
+    if plain and row.sixteen_bit_only:
+        raise UnsupportedError(
+            f"{row.name} computes in 16 bits only; set weights_dtype or autocast_dtype"
+        )
+
+
+def installed(module: str) -> bool:
+    """Whether a package is there; nothing is imported."""
+    return importlib.util.find_spec(module) is not None

@@ -17,8 +17,7 @@ from oomdoctor.records.facts.architectures import SIZE_NAMES, family_of
 from oomdoctor.records.job.model import ParameterCounts
 from oomdoctor.records.job.result import Inspection, ProbeJob
 from oomdoctor.system.machine import libraries
-from oomdoctor.worker.training.layers import stacks_of
-from oomdoctor.worker.training.lora_targets import named_targets
+from oomdoctor.worker.training.layers import named_targets, stacks_of
 from oomdoctor.worker.training.model_config import load_config, model_class, needed_package
 
 if TYPE_CHECKING:

@@ -32,7 +32,6 @@ from oomdoctor.worker.training.techniques.scaler import check_scalable, scale_gr
 from oomdoctor.worker.training.trl import make_trl_trainer, phased
 
 Mark = Literal["before", "model", "optimizer"]
-MARKS: tuple[Mark, ...] = ("before", "model", "optimizer")
 """When a technique acts: before the model is placed on the device; on the loaded model, which gets
 its adapters and its Trainer there; after the optimizer was made, if no engine makes its own."""
 

@@ -34,7 +34,7 @@ from oomdoctor.records.facts.optimizers import (
 )
 from oomdoctor.records.job.model import ParameterCounts
 from oomdoctor.worker.protocol import UnsupportedError
-from oomdoctor.worker.training import support
+from oomdoctor.worker.training import build
 
 COUNTS = ParameterCounts(
     total=1_000_000, linear=800_000, embedding=150_000, rest=50_000, buffers_bytes=0
@@ -146,7 +146,7 @@ def _rung(row: Unsupported) -> list[TrainConfig]:
 
 @pytest.mark.parametrize("row", unsupported_rows(), ids=lambda row: f"{row.key}-{row.where}")
 def test_unsupported(row: Unsupported, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(support, "installed", lambda module: not row.modules)
+    monkeypatch.setattr(build, "installed", lambda module: not row.modules)
     monkeypatch.setenv("OOMDOCTOR_EMULATED", "1" if row.where == "emulated" else "")
     hint = get_type_hints(TrainConfig)[row.key]
     known = RECIPE_NAMES if row.key == "optimizer" else get_args(hint)
@@ -156,11 +156,11 @@ def test_unsupported(row: Unsupported, monkeypatch: pytest.MonkeyPatch) -> None:
     for config in _rung(row):
         text = row.text(getattr(config, row.key))
         assert "{" not in text
-        assert unsupported(config, row.where, support.installed) == text
+        assert unsupported(config, row.where, build.installed) == text
         if row.modules:
             assert unsupported(config, row.where, lambda module: True) is None
         with pytest.raises(UnsupportedError) as caught:
-            support.check_supported(config, device, simulated=row.where == "simulated")
+            build.check_supported(config, device, simulated=row.where == "simulated")
         assert str(caught.value) == text
 
 

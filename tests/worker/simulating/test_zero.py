@@ -22,8 +22,8 @@ from oomdoctor.records.job.simulation import PredictedSize, SimulationRequest, T
 from oomdoctor.system.catalogue import find_gpu, speed_errors
 from oomdoctor.units import GIB
 from oomdoctor.worker.protocol import PhaseFile, UnsupportedError
-from oomdoctor.worker.simulating.replicas import zero3_products
 from oomdoctor.worker.simulating.simulate import simulate
+from oomdoctor.worker.simulating.world import zero3_products
 from oomdoctor.worker.training.inspection import inspect_model
 
 TARGET = Target("card", 80 * GIB, 79 * GIB, GIB, find_gpu("NVIDIA L40S"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from compared_steps import CPU
@@ -11,9 +11,10 @@ from tiny_models import tiny_job
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.training import build as building
 from oomdoctor.worker.training import order
-from oomdoctor.worker.training.order import MARKS, TECHNIQUES, Technique
+from oomdoctor.worker.training.order import TECHNIQUES, Mark, Technique
 from oomdoctor.worker.training.setup import Setup
 
+MARKS = get_args(Mark)
 # In each line, what acts first is needed by what acts next, for the reason beside it.
 CHAINS = [
     # peft keeps what is frozen; its wrapper would hide the layers from the count.

@@ -16,9 +16,9 @@ from tiny_models import tiny_job
 from oomdoctor.worker.host import _imports_first
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.training import unsloth
+from oomdoctor.worker.training.build import check_supported
 from oomdoctor.worker.training.model_config import load_config
 from oomdoctor.worker.training.setup import Setup
-from oomdoctor.worker.training.support import check_supported
 from oomdoctor.worker.training.synthetic import Blueprint
 from oomdoctor.worker.training.unsloth import write_checkpoint
 

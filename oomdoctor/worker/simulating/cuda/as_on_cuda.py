@@ -33,7 +33,7 @@ from oomdoctor.records.configuration.config import TrainConfig, trains_with_trl
 from oomdoctor.records.facts.attention import ATTENTIONS
 from oomdoctor.records.facts.optimizers import is_paged
 from oomdoctor.worker.replacing import replaced
-from oomdoctor.worker.simulating.cuda import attention, autocast, flash_package, flex, liger
+from oomdoctor.worker.simulating.cuda import attention, autocast, flex, liger
 from oomdoctor.worker.simulating.cuda.choices import Choices
 from oomdoctor.worker.simulating.cuda.liger import launch, no_driver_needed
 from oomdoctor.worker.simulating.registering import implemented
@@ -60,7 +60,7 @@ def as_on_cuda(
         stack.enter_context(implemented({"dropout": cuda_dropout}, "AutogradCPU"))
         stack.enter_context(attention.cuda_sdpa(choices.attention))
         if ATTENTIONS[config.attention].stand_in is not None:
-            stack.enter_context(flash_package.simulated_attention())
+            stack.enter_context(attention.simulated_packages())
         if config.attention == "flex_attention":
             stack.enter_context(flex.simulated_attention())
         if config.quantization != "none" and config.kbit_prepare == "peft":

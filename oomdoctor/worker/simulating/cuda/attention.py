@@ -2,20 +2,32 @@
 
 `choices` makes the choice. The preparation of the inputs follows attention.cpp of torch
 2.6-2.13. The meta kernel and the autograd formula of the chosen operator then put CUDA's outputs,
-log-sum-exp and gradients into the trace. `kernels.attention_kernels` has what backward
-kernels hold internally.
+log-sum-exp and gradients into the trace. `attention_kernels` has what backward kernels hold
+internally.
+
+flash_attention_2 and _3 are simulated without their packages. Both run the kernel of SDPA's flash
+backend, so the model is built with "sdpa" and its attention function is replaced. The same: the
+output as (batch, length, heads, head dimension), the log-sum-exp as (batch, heads, length) in fp32,
+no mask, grouped queries without repeated keys, and the accumulators of the backward pass (PyTorch's
+kernel was taken from flash-attn 2). Not the same: FlashAttention 3 accumulates dK and dV of grouped
+queries in fp32 per key head, not in 16 bits per query head. That takes less memory with three or
+more query heads per key head.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch._ops import OpOverload
 
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.facts.attention import ATTENTIONS
+from oomdoctor.worker.protocol import UnsupportedError
+from oomdoctor.worker.replacing import module_if_there, restored
 from oomdoctor.worker.simulating.registering import implemented
 from oomdoctor.worker.tracing.calls import Answering, Kinds
 
@@ -61,12 +73,12 @@ def cuda_sdpa(choose: Callable[[Call], Backend]) -> AbstractContextManager[None]
         enable_gqa: bool = False,
     ) -> torch.Tensor:
         call = Call(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-        return run(choose(call), call)
+        return _run(choose(call), call)
 
     return implemented({"scaled_dot_product_attention": attend}, "AutogradCPU")
 
 
-def run(backend: Backend, call: Call) -> torch.Tensor:
+def _run(backend: Backend, call: Call) -> torch.Tensor:
     """attention.cpp `scaled_dot_product_attention`, after the backend is chosen."""
     kernels = {"flash": _flash, "math": _math, "cudnn": _cudnn, "efficient": _efficient}
     return kernels[backend](call)
@@ -75,7 +87,7 @@ def run(backend: Backend, call: Call) -> torch.Tensor:
 def _flash(call: Call) -> torch.Tensor:
     """Pad head dimensions to a multiple of 8 outside the kernel, and cut the result."""
     size = call.query.shape[-1]
-    padded = [pad_last(tensor, 8) for tensor in (call.query, call.key, call.value)]
+    padded = [_padded(tensor) for tensor in (call.query, call.key, call.value)]
     scale = call.scale if call.scale is not None else size**-0.5
     results = torch.ops.aten._scaled_dot_product_flash_attention(
         *padded, call.dropout, call.is_causal, False, scale=scale
@@ -144,7 +156,106 @@ def _additive_mask(call: Call) -> torch.Tensor | None:
     return torch.where(call.mask, 0.0, masked)
 
 
-def pad_last(tensor: torch.Tensor, multiple: int) -> torch.Tensor:
-    """The tensor with zeros up to a multiple of the last dimension, if it is none."""
-    short = -tensor.shape[-1] % multiple
+def _padded(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor with zeros up to a multiple of 8 in its last dimension, if it is none."""
+    short = -tensor.shape[-1] % 8
     return torch.nn.functional.pad(tensor, (0, short)) if short else tensor
+
+
+def built_as(config: TrainConfig) -> TrainConfig:
+    """The rung to build: sdpa stands in for a package, whose kernels then replace sdpa's.
+
+    Raises:
+        UnsupportedError: the package would take padding out of the rows first.
+    """
+    stand_in = ATTENTIONS[config.attention].stand_in
+    if stand_in is None:
+        return config
+    if config.padding != "none":
+        raise UnsupportedError(
+            f"{config.attention} takes the padding out before its kernel, which is not simulated; "
+            "leave out padding, for which this attention needs no mask, or use sdpa"
+        )
+    return replace(config, attention=stand_in)
+
+
+@contextmanager
+def simulated_packages() -> Iterator[None]:
+    """Make models with the implementation "sdpa" act as with one of the packages.
+
+    This works for models that use transformers' AttentionInterface (4.48 and later).
+    """
+    from transformers import modeling_utils
+
+    # Set as an entry: libraries replace sdpa in this way too, which hides what is registered.
+    functions = modeling_utils.ALL_ATTENTION_FUNCTIONS
+    original = functions["sdpa"]
+    functions["sdpa"] = _forward
+    try:
+        with _masks_of_the_packages():
+            yield
+    finally:
+        functions["sdpa"] = original
+
+
+def _masks_of_the_packages() -> AbstractContextManager[None]:
+    """Build no mask, as for the packages; with a sliding window sdpa has one (from 4.53 on)."""
+    masks = module_if_there("transformers.masking_utils")
+    if masks is None:
+        return nullcontext()
+    makers = masks.ALL_MASK_ATTENTION_FUNCTIONS._global_mapping
+    return restored(makers, {"sdpa": masks.flash_attention_mask})
+
+
+def _forward(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    cu_seq_lens_q: torch.Tensor | None = None,
+    max_length_q: int | None = None,
+    **_: object,
+) -> tuple[torch.Tensor, None]:
+    """transformers integrations/flash_attention.py; inputs are (batch, heads, length, size).
+
+    `cu_seq_lens_q` are the borders of documents, of which the longest has `max_length_q` tokens.
+    """
+    if query.dtype == torch.float32:
+        # Norms that peft keeps in fp32 make fp32 queries; then the dtype of the weights counts.
+        weights = [p.dtype for p in module.parameters() if p.is_floating_point()]
+        halves = [dtype for dtype in weights if dtype != torch.float32]
+        autocast = torch.is_autocast_enabled("cpu")
+        dtype = torch.get_autocast_dtype("cpu") if autocast else next(iter(halves), torch.bfloat16)
+        query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
+    causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    if cu_seq_lens_q is not None and max_length_q is not None:
+        tensors = (query, key, value)
+        return _of_documents(tensors, cu_seq_lens_q, max_length_q, dropout, causal, scaling), None
+    grouped = key.shape[1] != query.shape[1]
+    call = Call(query, key, value, None, dropout, causal, scaling, grouped)
+    return _run("flash", call).transpose(1, 2), None
+
+
+def _of_documents(
+    tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    borders: torch.Tensor,
+    longest: int,
+    dropout: float,
+    causal: bool,
+    scaling: float | None,
+) -> torch.Tensor:
+    """`flash_attn_varlen_func` on a row of documents, which are (tokens, heads, size) to it."""
+    query, key, value = (
+        tensor.transpose(1, 2).reshape(-1, tensor.shape[1], tensor.shape[3]) for tensor in tensors
+    )
+    size = query.shape[-1]
+    scale = scaling if scaling is not None else size**-0.5
+    query, key, value = (_padded(tensor) for tensor in (query, key, value))
+    out = torch.ops.aten._flash_attention_forward(
+        query, key, value, borders, borders, longest, longest, dropout, causal, False, scale=scale
+    )[0]
+    return out[..., :size].view(tensors[0].shape[0], -1, *out[..., :size].shape[-2:])

@@ -12,7 +12,7 @@ from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.choices import Dtype
 from oomdoctor.records.job.model import Task
 from oomdoctor.worker.protocol import UnsupportedError
-from oomdoctor.worker.training.lora_targets import named_targets
+from oomdoctor.worker.training.layers import named_targets
 from oomdoctor.worker.training.objectives.images import TOWERS
 
 if TYPE_CHECKING:

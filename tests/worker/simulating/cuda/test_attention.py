@@ -13,9 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.worker.simulating.cuda import choices
-from oomdoctor.worker.simulating.cuda.attention import Call, cuda_sdpa
+from oomdoctor.worker.simulating.cuda.attention import Call, cuda_sdpa, simulated_packages
 from oomdoctor.worker.simulating.cuda.choices import choose_backend
-from oomdoctor.worker.simulating.cuda.flash_package import simulated_attention
 from oomdoctor.worker.simulating.cuda.kernel_rules import steps_of
 from oomdoctor.worker.simulating.device.fake import simulated_device
 from oomdoctor.worker.tracing.calls import OperatorCall
@@ -283,7 +282,7 @@ def test_flash_packages_are_stood_in_for(device: None) -> None:
     model = tiny("llama").train()
     tokens = torch.zeros(2, 16, dtype=torch.long)
     recorder = Recorder(H100)
-    with simulated_attention(), cuda_sdpa(partial(choose_backend, card=H100)), recorder:
+    with simulated_packages(), cuda_sdpa(partial(choose_backend, card=H100)), recorder:
         model(input_ids=tokens, labels=tokens).loss.backward()
     # Hopper would send sdpa to cuDNN; the package always runs its own kernel, with grouped heads.
     assert recorder.attention == [
@@ -306,7 +305,7 @@ def test_a_stand_in_takes_the_place_of_what_a_library_put_there(
         """The function of the library."""
 
     monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, "sdpa", own)
-    with simulated_attention():
+    with simulated_packages():
         assert ALL_ATTENTION_FUNCTIONS["sdpa"] is not own
     assert ALL_ATTENTION_FUNCTIONS["sdpa"] is own
 
@@ -323,7 +322,7 @@ def test_documents_in_a_row_reach_the_kernel_for_variable_lengths(
     )
     borders = torch.empty(4, dtype=torch.int32)
     recorder = Recorder()
-    with simulated_attention(), recorder:
+    with simulated_packages(), recorder:
         attend = modeling_utils.ALL_ATTENTION_FUNCTIONS["sdpa"]
         tensors = (each.transpose(1, 2) for each in (query, key, value))
         module = torch.nn.Module()

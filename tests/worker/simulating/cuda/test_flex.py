@@ -20,7 +20,7 @@ from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.worker.host import clean_slate
 from oomdoctor.worker.protocol import PhaseFile, UnsupportedError
 from oomdoctor.worker.simulating.simulate import simulated_rung
-from oomdoctor.worker.training.support import check_supported
+from oomdoctor.worker.training.build import check_supported
 
 HEADS, KEYS, LENGTH, SIZE, ROWS = 32, 8, 512, 64, 2
 SUMS = 4 * ROWS * HEADS * LENGTH

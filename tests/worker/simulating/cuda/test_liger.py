@@ -24,9 +24,9 @@ from oomdoctor.worker.host import clean_slate
 from oomdoctor.worker.protocol import PhaseFile, UnsupportedError
 from oomdoctor.worker.simulating.cuda.liger import no_driver_needed
 from oomdoctor.worker.simulating.simulate import simulate, simulated_rung
-from oomdoctor.worker.training import support
+from oomdoctor.worker.training import build
+from oomdoctor.worker.training.build import check_supported
 from oomdoctor.worker.training.inspection import inspect_model
-from oomdoctor.worker.training.support import check_supported
 
 _LIGER = importlib.util.find_spec("liger_kernel") and importlib.util.find_spec("triton")
 _RECENT = bool(_LIGER) and version("liger-kernel").startswith("0.8.")
@@ -212,7 +212,7 @@ def test_a_model_that_liger_does_not_know_says_so() -> None:
 def test_without_its_packages_liger_is_unsupported(
     missing: str, simulated: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(support, "installed", lambda module: module != missing)
+    monkeypatch.setattr(build, "installed", lambda module: module != missing)
     config = replace(TrainConfig(), loss="liger")
     with pytest.raises(UnsupportedError, match="pip install liger-kernel"):
         check_supported(config, "cuda", simulated=simulated)
@@ -222,12 +222,12 @@ def test_a_rung_with_liger_ends_as_unsupported_where_it_is_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "liger_kernel.transformers", None)
-    monkeypatch.setattr(support, "installed", lambda module: module != "liger_kernel")
+    monkeypatch.setattr(build, "installed", lambda module: module != "liger_kernel")
     with pytest.raises(UnsupportedError, match="pip install liger-kernel"), clean_slate():
         simulate(liger_job(), PhaseFile(None))
 
 
 def test_liger_needs_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(support, "installed", lambda module: True)
+    monkeypatch.setattr(build, "installed", lambda module: True)
     with pytest.raises(UnsupportedError, match="need a GPU"):
         check_supported(replace(TrainConfig(), loss="liger"), "cpu", simulated=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from oomdoctor.worker.simulating.device.answers import normalized
 from oomdoctor.worker.simulating.device.fake import simulated_device
-from oomdoctor.worker.simulating.device.sums import normalized
 
 HALF = torch.empty(2, 3, 8, dtype=torch.bfloat16)
 

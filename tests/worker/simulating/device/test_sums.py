@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from oomdoctor.worker.simulating.device import sums
+from oomdoctor.worker.simulating.device import answers
 from oomdoctor.worker.simulating.device.fake import simulated_device
 from oomdoctor.worker.tracing.calls import OperatorCall
 
@@ -20,11 +20,11 @@ class Sums(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.in_place: list[bool] = []
-        self.alone = sums.only_the_engine()
+        self.alone = answers.only_the_engine()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten.add.Tensor:
-            answer = sums.sum_of_gradients(self.alone, args)
+            answer = answers.sum_of_gradients(self.alone, args)
             self.in_place.append(answer is not None)
             if answer is not None:
                 return answer
@@ -97,12 +97,12 @@ def test_the_forward_pass_is_left_alone() -> None:
     [torch.ones(3, 4), torch.ones(3, 4).T, torch.ones(2, 3, 4).permute(1, 0, 2), torch.ones(1, 4)],
 )
 def test_dense_in_any_order(tensor: torch.Tensor) -> None:
-    assert sums._is_dense(tensor)
+    assert answers._is_dense(tensor)
 
 
 @pytest.mark.parametrize("tensor", [torch.ones(3, 4)[:, :2], torch.ones(1).expand(4)])
 def test_not_dense(tensor: torch.Tensor) -> None:
-    assert not sums._is_dense(tensor)
+    assert not answers._is_dense(tensor)
 
 
 @pytest.mark.parametrize("cuda", [True, False])
@@ -130,7 +130,7 @@ def test_the_gradient_of_an_index_is_written_to_its_zeros() -> None:
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
             if func is torch.ops.aten.index_put.default:
-                found.append(sums.gradient_of_index(args) is args[0])
+                found.append(answers.gradient_of_index(args) is args[0])
             return func(*args, **(kwargs or {}))
 
     made = torch.ones(4, requires_grad=True)[torch.tensor([0, 1])].sum()

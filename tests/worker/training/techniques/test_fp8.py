@@ -17,7 +17,7 @@ from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.configuration.faults import FP8_CAPABILITY, card_lacks
 from oomdoctor.system.catalogue import gpus
 from oomdoctor.worker.protocol import UnsupportedError
-from oomdoctor.worker.training.support import check_supported
+from oomdoctor.worker.training.build import check_supported
 
 FP8 = {"fp8": "torchao", "job_device_type": "cuda", "sequence_length": 64}
 needs_torchao = pytest.mark.skipif(find_spec("torchao") is None, reason="needs torchao")

@@ -14,7 +14,7 @@ from oomdoctor.worker.measuring.measure import measure
 from oomdoctor.worker.protocol import PhaseFile, UnsupportedError
 from oomdoctor.worker.training.build import build
 from oomdoctor.worker.training.inspection import inspect_model
-from oomdoctor.worker.training.lora_targets import named_targets
+from oomdoctor.worker.training.layers import named_targets
 
 LORA = {"method": "lora", "lora_rank": 4}
 SAVED = {**LORA, "modules_to_save": ("embed_tokens", "lm_head")}
