@@ -110,6 +110,12 @@ _INSTEAD: dict[str, dict[str, Any]] = {
     "encoder-decoder": {"": {"pad_token_id": 0, "decoder_start_token_id": 101}},
     **{key: {"": {"vocab_size": 32}} for key in ("wav2vec2-bert", "wav2vec2-conformer")},
     "moonshine": {"": {"pad_token_id": 2}},
+    "voxtral": {"": {"audio_token_id": 24}},
+    **{
+        key: {"projector_config": {"encoder_hidden_size": 1024}}
+        for key in ("granite_speech", "granite_speech_plus")
+    },
+    "qwen3_asr": {"audio_config": {"output_dim": 2048}},
     "moonshine_streaming": {
         "": {"pad_token_id": 2, "num_key_value_heads": 8, "decoder_start_token_id": 1}
     },
@@ -255,7 +261,7 @@ def answer(kind: str, name: str, task: Task, method: Method) -> dict[str, Any]:
 
 
 def _simulated(spec: ModelSpec, rung: TrainConfig) -> tuple[Prediction, tuple[str, ...]]:
-    """The simulation of a rung; if its reason says to set no autocast, of that, with the reason."""
+    """The simulation of a rung; of what a refusal says to set instead, with the reason."""
     target = Target("1 TiB", 1 << 40, 1 << 40, 0, None)
     job = ProbeJob(mode="inspect", label=rung.method, model=spec, config=rung, device_type="cpu")
     inspection = inspect_model(job)
@@ -268,8 +274,11 @@ def _simulated(spec: ModelSpec, rung: TrainConfig) -> tuple[Prediction, tuple[st
         with clean_slate():
             return simulate(job, PhaseFile(None))[0], ()
     except UnsupportedError as error:
-        settings: dict[str, Any] = dict(re.findall(r"(\w+)=(\w+)", str(error)))
-        if "autocast_dtype" not in settings or rung.autocast_dtype == "none":
+        named = dict(
+            re.findall(r"(autocast_dtype|weights_dtype|sequence_length)=(\w+)", str(error))
+        )
+        settings: dict[str, Any] = {k: int(v) if v.isdigit() else v for k, v in named.items()}
+        if not any(getattr(rung, name) != value for name, value in settings.items()):
             raise
         return _simulated(spec, replace(rung, **settings))[0], (str(error),)
 

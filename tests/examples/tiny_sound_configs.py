@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tiny_configs import ENCODER_DECODER
+from tiny_configs import DECODER, ENCODER_DECODER
 
 from oomdoctor.records.job.model import Task
 
@@ -38,6 +38,40 @@ OF_SOUND: dict[str, tuple[Task, str, dict[str, Any]]] = {
             "bos_token_id": 1,
             "eos_token_id": 1,
             "decoder_start_token_id": 1,
+        },
+    ),
+    "beside-text": (
+        "speech-seq2seq",
+        "VoxtralForConditionalGeneration",
+        {
+            "model_type": "voxtral",
+            "text_config": {"model_type": "llama", **DECODER},
+            "audio_config": {
+                "model_type": "voxtral_encoder",
+                "hidden_size": 32,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 2,
+                "intermediate_size": 128,
+                "num_mel_bins": 16,
+            },
+            "audio_token_id": 24,
+        },
+    ),
+    "each-token-hears": (
+        "speech-seq2seq",
+        "VoxtralRealtimeForConditionalGeneration",
+        {
+            "model_type": "voxtral_realtime",
+            "text_config": {"model_type": "voxtral_realtime_text", "head_dim": 16, **DECODER},
+            "audio_config": {
+                "model_type": "voxtral_realtime_encoder",
+                "hidden_size": 32,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 2,
+                "head_dim": 16,
+                "intermediate_size": 64,
+                "num_mel_bins": 16,
+            },
         },
     ),
     "ctc": ("ctc", "Wav2Vec2ForCTC", {"model_type": "wav2vec2", **_WAVES}),

@@ -40,7 +40,10 @@ def task_of(config: Mapping[str, Any], asked: TaskChoice) -> Task:
     classifies = architecture_of(config).endswith(HEADS["image-classification"])
     if classifies and asked in ("auto", "image-classification"):
         return "image-classification"
-    if (task := _on_text_alone(config)) is not None and asked in ("auto", task):
+    task = _on_text_alone(config)
+    if task == "seq2seq-lm" and other_input(config) == "sound" and asked == "auto":
+        return "speech-seq2seq"
+    if task is not None and asked in ("auto", task):
         return task
     if task == "seq2seq-lm" and asked == "speech-seq2seq":
         return asked

@@ -20,6 +20,7 @@ from oomdoctor.analysis.simulator.tape import Region, Tape, TapeBlock
 from oomdoctor.records.configuration.config import TrainConfig, documents_of, padded_rows
 from oomdoctor.records.facts.categories import GRADIENTS, INPUTS, OPTIMIZER
 from oomdoctor.records.job.costs import OpCost
+from oomdoctor.records.job.model import ON_SOUND
 from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.worker.simulating.cuda.choices import workspace_setting
 from oomdoctor.worker.simulating.device.answers import Answers, know_padded
@@ -212,8 +213,9 @@ class Recorder:
         if padded_rows(config):
             know_padded(batch["attention_mask"] for batch in batches)
         images = setup.task == "image-text-to-text" and config.images > 0
+        beside_sound = setup.task in ON_SOUND and "input_ids" in batches[0]
         # A grid of patches decides shapes, which no operator says.
-        with_values = images or self.with_values or "spatial_shapes" in batches[0]
+        with_values = images or beside_sound or self.with_values or "spatial_shapes" in batches[0]
         self._answers.values_known = with_values
         if with_values:
             self._know(batches, config, images=images)

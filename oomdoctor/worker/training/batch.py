@@ -21,7 +21,7 @@ from oomdoctor.records.job.model import ON_SOUND
 from oomdoctor.worker.training.objectives.image_forms import classified
 from oomdoctor.worker.training.objectives.images import plain_tokens, with_images
 from oomdoctor.worker.training.objectives.packing import joined, padded, row_of
-from oomdoctor.worker.training.objectives.sound import recordings, spoken, writes_beside_text
+from oomdoctor.worker.training.objectives.sound import recordings, spoken, with_recordings
 from oomdoctor.worker.training.objectives.task import completions_of, pairs_of, scored_in_step
 from oomdoctor.worker.training.setup import Setup
 
@@ -124,8 +124,8 @@ def _whole_batch(setup: Setup, config: TrainConfig, rows: int) -> Tensors:
     ids = torch.randint(first if first < end else 0, end, shape, generator=generator)
     if task == "image-text-to-text":
         return with_images(ids, config, model_config, generator)
-    if task in ON_SOUND and not writes_beside_text(setup):
-        return recordings(rows, config, setup, generator) | {"labels": ids}
+    if task in ON_SOUND:
+        return with_recordings(ids, config, setup, generator)
     if config.objective == "grpo":
         return completions_of(ids, config)
     if config.objective != "default":

@@ -26,6 +26,7 @@ from oomdoctor.worker.training import optimizers, unsloth
 from oomdoctor.worker.training.loading import load_model
 from oomdoctor.worker.training.model_config import load_config
 from oomdoctor.worker.training.objectives.images import why_text_alone
+from oomdoctor.worker.training.objectives.sound import why_without_sound
 from oomdoctor.worker.training.objectives.task import built_job
 from oomdoctor.worker.training.order import act_at, scales_gradients
 from oomdoctor.worker.training.setup import Books, OnPhase, Setup
@@ -73,7 +74,9 @@ def build(
         reason := why_text_alone(config, setup.model_config)
     ):
         setup.notes.append(f"trained on text alone, without images: {reason}")
-    elif job.model.task in ("masked-lm", "seq2seq-lm", "speech-seq2seq") and hasattr(
+    elif job.model.task == "speech-seq2seq" and (reason := why_without_sound(config, setup)):
+        setup.notes.append(f"trained on text alone, without sound: {reason}")
+    elif job.model.task in ("masked-lm", "seq2seq-lm") and hasattr(
         setup.model_config, "text_config"
     ):
         setup.notes.append("trained on text alone, without what else this class takes")

@@ -227,8 +227,13 @@ def test_with_a_large_vocabulary_the_peak_falls_by_about_the_logits(packed: dict
         ("ctc", {"audio_seconds": 2}),
         ("ctc", {"audio_seconds": 2, "method": "lora"}),
         ("named-sounds", {"audio_seconds": 2}),
+        ("beside-text", {"sequence_length": 400}),
+        ("beside-text", {"sequence_length": 400, "method": "lora"}),
+        ("each-token-hears", {"sequence_length": 25, "audio_seconds": 2}),
     ],
 )
 def test_recordings_need_what_was_measured(kind: str, rung: dict[str, Any]) -> None:
+    if kind in ("beside-text", "each-token-hears"):
+        pytest.importorskip("transformers", minversion="5.24")
     found = differences(tiny_job(kind, **rung))
     assert set(found.values()) == {0}, found

@@ -105,12 +105,12 @@ class Answers:
             value: bool | int | float = constant.item()
             return value
         is_truth = tensor.dtype == torch.bool
-        number = getattr(tensor, _NAME, None)
-        if number is not None:
-            return bool(number) if is_truth else float(number)
         read = real_values.number_in(tensor) if self.values_known else None
         if read is not None:
             return read
+        answer = getattr(tensor, _NAME, None)
+        if answer is not None:
+            return bool(answer) if is_truth else float(answer)
         if is_truth:
             return False  # a random number does not drop a layer
         return 1.0 if tensor.is_floating_point() else self._number

@@ -40,7 +40,13 @@ TOWERS = ("visual", "vision_tower", "vision_model", "vision_encoder", "image_enc
 """The names of vision encoders in models."""
 _PLACES = "image_embeds_position_mask"  # the input that says which tokens are of images
 _ENCODE = ("get_image_features", "get_video_features")
-_SPECIAL = ("image_token_id", "image_token_index", "video_token_id", "vision_start_token_id")
+_SPECIAL = (
+    "image_token_id",
+    "image_token_index",
+    "video_token_id",
+    "vision_start_token_id",
+    "audio_token_id",
+)
 
 
 def with_images(
@@ -211,13 +217,13 @@ def _counted(asked: _Asked) -> int | ImagesUnknownError:
                 stated = images.tokens
                 with ShapesOnly(), real_values.lists_known():
                     whole = class_of(model)._from_config(copy.deepcopy(built))
-                    return _rows_in(_encoded(whole, images))
+                    return rows_in(_encoded(whole, images))
         except ImagesUnknownError as error:
             return error
         except Exception as error:
             if type(error) is UnsupportedError:
                 raise
-            reason = _short(error)
+            reason = short(error)
     if stated is not None and not _has_encoder(model):
         return stated
     return ImagesUnknownError(
@@ -252,17 +258,17 @@ def _encoded(model: PreTrainedModel, images: Images) -> object:
     return encode(**{name: value for name, value in given.items() if name in takes})
 
 
-def _rows_in(features: object) -> int:
+def rows_in(features: object) -> int:
     """The rows of a tensor, of several, or of the output of a model that has them."""
     if isinstance(features, torch.Tensor):
         rows: int = features.numel() // features.shape[-1]
         return rows
     if isinstance(features, list | tuple):
-        return sum(map(_rows_in, features))
+        return sum(map(rows_in, features))
     pooled = getattr(features, "pooler_output", None)
-    return _rows_in(features.last_hidden_state if pooled is None else pooled)  # type: ignore[attr-defined]
+    return rows_in(features.last_hidden_state if pooled is None else pooled)  # type: ignore[attr-defined]
 
 
-def _short(error: Exception) -> str:
+def short(error: Exception) -> str:
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0][:120]}" if lines else type(error).__name__

@@ -2,11 +2,13 @@
 
 It is the one in the model's folder, or that of the type with the sizes that the config names, and
 runs on seconds of noise: all recordings of a batch have one length. A class without one takes the
-samples themselves.
+samples themselves. Where a decoder continues a text, each row begins with a recording, and the
+model's own encoder says how many tokens it is; they have no labels.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -20,23 +22,62 @@ from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.choices import Dtype
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.tracing import real_values
+from oomdoctor.worker.tracing.real_values import ShapesOnly
 from oomdoctor.worker.training.model_config import model_class, needed_package
+from oomdoctor.worker.training.objectives.images import rows_in, short
 from oomdoctor.worker.training.setup import Setup
 
 if TYPE_CHECKING:
-    from transformers import FeatureExtractionMixin, PretrainedConfig
+    from transformers import FeatureExtractionMixin, PretrainedConfig, PreTrainedModel
 
 _SECONDS, _RATE = 10, 16_000  # of a recording and its samples, where the extractor has none
 _SPOKEN = 10  # labels of a second, in CTC
 _BINS = ("num_mel_bins", "input_feat_per_channel")
+# The masks of recordings, which extractors call `attention_mask`.
+_MASKS = ("input_features_mask", "feature_attention_mask", "padding_mask")
 _PARTS = ("encoder_config", "encoder", "audio_config")
 # Extractors of published checkpoints, where transformers maps the type to another one.
 _PUBLISHED = {"wav2vec2-bert": "SeamlessM4TFeatureExtractor"}
 
 
-def writes_beside_text(setup: Setup) -> bool:
-    """Whether the model continues a text in which recordings stand, so it has one decoder."""
-    return "input_ids" in _inputs_of(setup)
+def with_recordings(
+    ids: torch.Tensor, config: TrainConfig, setup: Setup, generator: torch.Generator
+) -> dict[str, torch.Tensor]:
+    """The tensors of a whole batch with rows `ids` of (recordings, length) to write, by name.
+
+    Raises:
+        UnsupportedError: a recording does not fit into a row.
+    """
+    asked, model, length = _asked(setup), setup.model_config, ids.shape[1]
+    if "input_ids" not in asked.inputs():
+        return recordings(len(ids), config, setup, generator) | {"labels": ids}
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids.clone()}
+    tokens = _tokens(asked, config.audio_seconds)
+    if isinstance(tokens, str):
+        return batch
+    if not hasattr(model, "audio_token_id"):  # each token hears its part
+        if tokens != length:
+            raise UnsupportedError(
+                f"a row of {model.model_type} is as long as its recording; set "
+                f"sequence_length={tokens}, or other audio_seconds"
+            )
+    elif tokens >= length:
+        raise UnsupportedError(
+            f"a recording of {tokens:,} tokens does not fit into a sequence of {length:,}; "
+            "set audio_seconds or --seq-len"
+        )
+    else:
+        within = (torch.arange(length) < tokens).expand_as(ids)
+        batch["input_ids"] = torch.where(within, model.audio_token_id, ids)
+        batch["labels"] = torch.where(within, -100, ids)
+    return recordings(len(ids), config, setup, generator) | batch  # its mask is that of text
+
+
+def why_without_sound(config: TrainConfig, setup: Setup) -> str | None:
+    """Why rows of text have no recordings; None if they have, or if rows are recordings."""
+    asked = _asked(setup)
+    tokens = _tokens(asked, config.audio_seconds) if "input_ids" in asked.inputs() else 0
+    return tokens if isinstance(tokens, str) else None
 
 
 def recordings(
@@ -47,21 +88,12 @@ def recordings(
     Raises:
         UnsupportedError: the feature extractor needs a package, or makes other inputs.
     """
-    model, inputs = setup.model_config, _inputs_of(setup)
-    asked = _Asked(setup.job.model.path, model.model_type, model.to_json_string(), model)
-    made = {
-        name: (shape, dtype)
-        for name, shape, dtype in _extracted(asked, config.audio_seconds)
-        if name in inputs
-    }
-    if not any(dtype.is_floating_point for _, dtype in made.values()):
-        raise UnsupportedError(f"how {model.model_type} takes sound is not known")
     takes = getattr(torch, _dtype(config))
     return {
         name: torch.randn((rows, *shape), generator=generator).to(takes)
         if dtype.is_floating_point
         else torch.ones((rows, *shape), dtype=dtype)
-        for name, (shape, dtype) in made.items()
+        for name, shape, dtype in _extracted(_asked(setup), config.audio_seconds)
     }
 
 
@@ -78,43 +110,96 @@ def spoken(config: TrainConfig, setup: Setup) -> int:
     )
 
 
-def _inputs_of(setup: Setup) -> Mapping[str, Parameter]:
-    """The inputs of the forward pass."""
-    made = model_class(setup.job.model, setup.model_config)
-    kind = getattr(made, "kind", None)
-    if kind is None:
-        kind = made._model_mapping.get(type(setup.model_config), None)  # type: ignore[attr-defined]
-    return {} if kind is None else signature(kind.forward).parameters  # code of the hub
-
-
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A model by what decides its features."""
+    """A model by what decides its features; `kind` is None for code of the hub."""
 
+    kind: type[PreTrainedModel] | None
     path: str | None
-    kind: str
     settings: str
     model: PretrainedConfig = field(compare=False)
+
+    def inputs(self) -> Mapping[str, Parameter]:
+        """The inputs of the forward pass."""
+        return {} if self.kind is None else signature(self.kind.forward).parameters
+
+
+def _asked(setup: Setup) -> _Asked:
+    model = setup.model_config
+    auto = model_class(setup.job.model, model)
+    kind = getattr(auto, "kind", None)
+    if kind is None:
+        kind = auto._model_mapping.get(type(model), None)  # type: ignore[attr-defined]
+    return _Asked(kind, setup.job.model.path, model.model_type + model.to_json_string(), model)
 
 
 @lru_cache(maxsize=32)
 def _extracted(asked: _Asked, seconds: int) -> tuple[tuple[str, torch.Size, torch.dtype], ...]:
-    """The names, shapes and types of the inputs that are made of one recording."""
+    """The names, shapes and types of the inputs that are made of one recording.
+
+    Raises:
+        UnsupportedError: the feature extractor needs a package, or makes other inputs.
+    """
     import numpy
 
+    inputs = asked.inputs()
+    mask = next((name for name in _MASKS if name in inputs), "attention_mask")
     with real_values.computing():
         extractor = _extractor(asked.path, asked.model)
         rate = getattr(extractor, "sampling_rate", _RATE)
         samples = numpy.random.default_rng(0).standard_normal(_seconds(extractor, seconds) * rate)
         noise = samples.astype("float32")
         if extractor is None:
-            return (("input_values", torch.Size([len(noise)]), torch.float32),)
-        made = extractor(noise, sampling_rate=rate, return_tensors="pt")
-        return tuple(
-            (name, value[0].shape, value.dtype)
-            for name, value in made.items()
-            if isinstance(value, torch.Tensor)  # Cohere also says which chunk is of which recording
+            features: Mapping[str, object] = {"input_values": torch.from_numpy(noise)[None]}
+        else:
+            settings = {"sampling_rate": rate, "return_tensors": "pt"}
+            if mask != "attention_mask":
+                settings["return_attention_mask"] = True
+            takes = signature(extractor.__call__).parameters
+            features = extractor(noise, **{key: settings[key] for key in settings if key in takes})
+    renamed = {mask if key == "attention_mask" else key: value for key, value in features.items()}
+    features_of_class = tuple(
+        (name, value[0].shape, value.dtype)
+        for name, value in renamed.items()
+        if name in inputs and isinstance(value, torch.Tensor)  # Cohere's says more beside tensors
+    )
+    if not any(dtype.is_floating_point for _, _, dtype in features_of_class):
+        raise UnsupportedError(f"how {asked.model.model_type} takes sound is not known")
+    return features_of_class
+
+
+@lru_cache(maxsize=32)
+def _tokens(asked: _Asked, seconds: int) -> int | str:
+    """How many tokens of its row a recording is; why that is not known."""
+    model = copy.deepcopy(asked.model)
+    assert asked.kind is not None
+    if getattr(model, "audio_token_id", 0) is None:
+        return f"config.json of {model.model_type} names no token for sound"
+    model.get_text_config().num_hidden_layers = 1
+    try:
+        features = _extracted(asked, seconds)
+        with real_values.computing():
+            recorded = {name: torch.ones((1, *shape), dtype=of) for name, shape, of in features}
+            with torch.no_grad(), ShapesOnly(), real_values.lists_known():
+                return _heard(asked.kind._from_config(model), recorded)
+    except Exception as error:  # noqa: BLE001  (the class may fail in any way)
+        return (
+            f"how many tokens a recording of {model.model_type} takes is not known ({short(error)})"
         )
+
+
+def _heard(model: PreTrainedModel, features: Mapping[str, torch.Tensor]) -> int:
+    """How many tokens the encoder of a fake model makes of one recording."""
+    if not hasattr(model, "get_audio_features"):  # Qwen2-Audio only has this
+        tower, frames = model.get_submodule("model.audio_tower"), features["input_features"]
+        return int(tower._get_feat_extract_output_lengths(frames.shape[-1])[1])
+    inputs = {}
+    for name, values in features.items():
+        dtype = model.dtype if values.is_floating_point() else values.dtype
+        inputs[name] = torch.empty(values.shape, dtype=dtype)
+        if not values.is_floating_point():
+            real_values.know(inputs[name], values)
+    return rows_in(model.get_audio_features(**inputs))
 
 
 def _seconds(extractor: FeatureExtractionMixin | None, asked: int) -> int:

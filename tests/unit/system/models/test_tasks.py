@@ -163,14 +163,13 @@ def test_a_task_of_speech_that_is_asked_for() -> None:
         task_of(_config("LlamaForCausalLM", **TEXT), "ctc")
 
 
-def test_a_class_that_writes_about_sound_is_trained_on_text_alone() -> None:
+def test_a_class_that_writes_about_sound_hears_it_unless_asked_for_text() -> None:
     parts = {"text_config": TEXT, "audio_config": {"model_type": "qwen2_audio_encoder"}}
-    for asked in ("auto", "seq2seq-lm"):
-        assert (
-            task_of(_config("Qwen2AudioForConditionalGeneration", **parts), asked) == "seq2seq-lm"
-        )
+    hears = _config("Qwen2AudioForConditionalGeneration", **parts)
+    assert task_of(hears, "auto") == "speech-seq2seq"
+    assert task_of(hears, "seq2seq-lm") == "seq2seq-lm"
     with pytest.raises(OomDoctorError, match="takes sound"):
-        task_of(_config("Qwen2AudioForConditionalGeneration", **parts), "masked-lm")
+        task_of(hears, "masked-lm")
     see = _config("ModernVBertForMaskedLM", text_config=TEXT, vision_config=IMAGE)
     assert task_of(see, "auto") == "masked-lm"
     from_text = {"sampling_rate": 16000, "is_encoder_decoder": True, **TEXT}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 import torch
 from tiny_models import tiny_job, tiny_spec
 
+from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.training.batch import Batch, micro_batches
+from oomdoctor.worker.training.build import build
 from oomdoctor.worker.training.model_config import load_config
 from oomdoctor.worker.training.setup import Setup
 
@@ -80,8 +83,47 @@ def test_what_an_extractor_says_beside_tensors_is_left_out(monkeypatch: pytest.M
 
     own = WhisperFeatureExtractor.__call__
 
+    @wraps(own)
     def and_chunks(*args: Any, **kwargs: Any) -> Any:
         return own(*args, **kwargs) | {"decoder_attention_mask": [(0, None)]}
 
     monkeypatch.setattr(WhisperFeatureExtractor, "__call__", and_chunks)
     assert "decoder_attention_mask" not in _batch("whisper", audio_seconds=7)
+
+
+def test_a_decoder_hears_what_stands_before_its_text() -> None:
+    """Voxtral's encoder makes 375 tokens of 30 seconds, which have no labels."""
+    pytest.importorskip("transformers", minversion="5.0")
+    batch = _batch("beside-text", sequence_length=400)
+    shapes = _shapes(batch)
+    assert shapes == {
+        **dict.fromkeys(("input_ids", "attention_mask", "labels"), (2, 400)),
+        "input_features": (2, 16, 3000),
+    }
+    ids, labels = batch["input_ids"], batch["labels"]
+    assert isinstance(ids, torch.Tensor)
+    assert isinstance(labels, torch.Tensor)
+    assert ((ids == 24).sum(1) == 375).all()
+    assert ((labels == -100) == (ids == 24)).all()
+    with pytest.raises(UnsupportedError, match="375 tokens does not fit into a sequence of 300"):
+        _batch("beside-text", sequence_length=300)
+
+
+def test_a_decoder_without_a_token_for_sound_is_trained_on_text_alone() -> None:
+    pytest.importorskip("transformers", minversion="5.0")
+    spec = tiny_spec("beside-text")
+    spec = replace(spec, config={**spec.config, "audio_token_id": None})
+    assert "input_features" not in _batch("beside-text", job_model=spec)
+    setup = build(tiny_job("beside-text", job_model=spec), torch.device("cpu"))
+    assert setup.notes == [
+        "trained on text alone, without sound: config.json of voxtral names no token for sound"
+    ]
+
+
+def test_where_each_token_hears_a_row_is_as_long_as_its_recording() -> None:
+    pytest.importorskip("transformers", minversion="5.24")
+    shapes = _shapes(_batch("each-token-hears", sequence_length=25, audio_seconds=2))
+    assert shapes["input_ids"] == (2, 25)
+    assert shapes["input_features"] == (2, 16, 200)
+    with pytest.raises(UnsupportedError, match="set sequence_length=25, or other audio_seconds"):
+        _batch("each-token-hears", sequence_length=32, audio_seconds=2)
