@@ -312,6 +312,29 @@ assert loss.item() > 1e30, "the loss is wrong"
     assert "no kernel runs" in error
 
 
+def test_a_notebook_that_ends_with_an_error_where_it_was_stopped(watched: Watched) -> None:
+    """Its kernel catches the exit of a cell, keeps it as the last error, and goes on."""
+    script = """
+import sys, torch
+cell = '''
+layer = torch.nn.Linear(512, 512).cuda()
+optimizer = torch.optim.AdamW(layer.parameters())
+for _ in range(50):
+    layer(torch.randn(8, 512, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+'''
+try:
+    exec(cell)
+except BaseException as error:
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
+    sys.exit(1)
+"""
+    report, _, error = watched.run("T4", script)
+    assert (report.status, report.exit_code, report.ranks[0].outcome) == ("ok", 0, "fits")
+    assert "Fits on" in error
+
+
 def test_the_exit_code_is_kept_and_an_unknown_value_is_what_was_asked(watched: Watched) -> None:
     script = """
 import sys, torch

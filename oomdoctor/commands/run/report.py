@@ -28,7 +28,12 @@ from oomdoctor.commands.run.rank_records import (
     read_processes,
 )
 from oomdoctor.commands.run.real import device_of, machine_of, usable_bytes
-from oomdoctor.commands.run.seen_outside import Seen, lines_from_outside, notes_from_outside
+from oomdoctor.commands.run.seen_outside import (
+    Seen,
+    lines_from_outside,
+    notes_from_outside,
+    unless_stopped,
+)
 from oomdoctor.commands.run.session import WatchRequest
 from oomdoctor.commands.run.smallest_card import as_on_a_larger_card, larger_batch, with_cards
 from oomdoctor.errors import ExitCode, OomDoctorError
@@ -57,7 +62,9 @@ def report_of(
     """
     bare = _without_summary(request, seen, started, elapsed_s)
     try:
-        seen = replace(seen, processes=tuple(read_processes(seen.folder)))
+        processes = tuple(read_processes(seen.folder))
+        seen = replace(seen, processes=processes, ended=unless_stopped(seen.ended, processes))
+        bare = _without_summary(request, seen, started, elapsed_s)
         report = _with_summary(bare, request, seen)
         report = report if joined is None else joined(report)
         if report.status == "no" and not request.changes:

@@ -69,6 +69,18 @@ def was_killed(ended: Ended, processes: Sequence[Process]) -> bool:
     return _by_signal(ended, signal.SIGKILL) or killed
 
 
+def unless_stopped(ended: Ended, processes: Sequence[Process]) -> Ended:
+    """How the command ended, if nothing but the end of a training that was stopped failed.
+
+    A notebook ends with an error where its cell exits, and so do some launchers.
+    """
+    stopped = any(process.record["stopped"] for process in processes)
+    errors = {(process.record["exception"] or {}).get("type") for process in processes}
+    if stopped and ended.status > 0 and ended.signal is None and errors - {None} == {"SystemExit"}:
+        return Ended(0, None)
+    return ended
+
+
 def notes_from_outside(ended: Ended, host: HostMemory | None) -> list[str]:
     """Sentences about an end that is not for lack of memory, or of which that is not known."""
     notes = []

@@ -12,7 +12,12 @@ import pytest
 
 from oomdoctor.commands.run.process.command import Ended
 from oomdoctor.commands.run.rank_records import Process
-from oomdoctor.commands.run.seen_outside import Samples, lines_from_outside, notes_from_outside
+from oomdoctor.commands.run.seen_outside import (
+    Samples,
+    lines_from_outside,
+    notes_from_outside,
+    unless_stopped,
+)
 from oomdoctor.explain.diagnose import diagnose
 from oomdoctor.explain.reading.scan import scan
 from oomdoctor.explain.training.known import Given
@@ -43,6 +48,16 @@ def test_so_is_a_rank_that_left_no_last_record() -> None:
     host = replace(HOST, kernel_kills=1)
     assert lines_from_outside(FAILED, [_process(ended=False)], host)
     assert not lines_from_outside(FAILED, [_process()], host)
+
+
+def test_a_notebook_that_takes_our_stop_for_an_error_did_not_fail() -> None:
+    kernel = _process(stopped="steady", exception={"type": "SystemExit"})
+    helper = _process(stopped=None)
+    assert unless_stopped(FAILED, [kernel, helper]).exit_code == 0
+    assert unless_stopped(FAILED, [helper]) == FAILED
+    failed = _process(stopped=None, exception={"type": "ValueError"})
+    assert unless_stopped(FAILED, [kernel, failed]) == FAILED
+    assert unless_stopped(KILLED, [kernel]) == KILLED
 
 
 def test_a_kill_without_a_count_says_who_did_not_send_it(monkeypatch: pytest.MonkeyPatch) -> None:
