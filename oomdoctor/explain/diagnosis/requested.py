@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from math import prod
 
 from oomdoctor.analysis.allocator.sizes import LARGE_SEGMENT, SMALL_SEGMENT, segment_size
-from oomdoctor.explain.diagnosis.usage import OF_PYTORCH
 from oomdoctor.explain.memory.model_sizes import Sizes
 from oomdoctor.explain.memory.states import trainable
+from oomdoctor.explain.reading.parse import OF_PYTORCH
 from oomdoctor.explain.training.assumed import training_of
 from oomdoctor.explain.training.known import Setup
 from oomdoctor.package_data import data_of, in_tuples

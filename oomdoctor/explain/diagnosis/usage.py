@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+from oomdoctor.explain.reading.parse import OF_PYTORCH
 from oomdoctor.records.job.measurement import OomEvent
 from oomdoctor.units import GIB
 
-OF_PYTORCH = frozenset({"cuda_caching_allocator", "hip", "xpu"})
-"""The dialects of PyTorch's caching allocator: they count what it gave to tensors, and print the
-segment that it requested. Several processes and a display can share their devices."""
 # WSL and Windows print a negative difference as unsigned.
 UNDERFLOW = "17179869184.00 GiB"
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.diagnosis.requested import is_pool_segment
-from oomdoctor.explain.diagnosis.usage import OF_PYTORCH, UNDERFLOW
+from oomdoctor.explain.diagnosis.usage import UNDERFLOW
 from oomdoctor.explain.reading.failures.look_alikes import DATA
+from oomdoctor.explain.reading.parse import OF_PYTORCH
 from oomdoctor.records.facts.phases import OF_A_STEP, PHASES
 from oomdoctor.records.report.diagnosis import RESOURCE_WORDS
 from oomdoctor.units import MIB, format_bytes

@@ -103,6 +103,9 @@ _TABLE = data_of("dialects.toml")
 _SETS = {name: _captured(figures) for name, figures in _TABLE["figures"].items()}
 _SENTENCES = _SETS["sentences"]  # the figures of torch since 2.1, which lists other processes too
 DIALECTS = tuple(_row(row) for row in _TABLE["dialect"])
+OF_PYTORCH = frozenset({"cuda_caching_allocator", "hip", "xpu"})
+"""The dialects of PyTorch's caching allocator: they count what it gave to tensors, and print the
+segment that it requested. Several processes and a display can share their devices."""
 
 
 def any_hint(rows: Iterable[str]) -> re.Pattern[str]:

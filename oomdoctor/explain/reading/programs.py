@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
+from oomdoctor.explain.reading.parse import OF_PYTORCH
 from oomdoctor.package_data import data_of, in_tuples
 from oomdoctor.records.facts.choices import FormatName
 from oomdoctor.records.report.diagnosis import Frame, Incident
@@ -93,12 +94,13 @@ def program_of(incident: Incident, mentions: Mapping[str, tuple[str, ...]]) -> P
     """
     named = [program for program in programs() if incident.event.dialect in program.dialects]
     shown = [_shown(frame) for frame in incident.frames]
+    of_pytorch = incident.event.dialect in OF_PYTORCH
     marks: tuple[Callable[[Program], bool], ...] = (
         lambda program: program.frames is not None and any(map(program.frames.search, shown)),
         lambda program: (
             program.lines is not None and any(map(program.lines.search, incident.lines))
         ),
-        lambda program: program.name in mentions,
+        lambda program: program.name in mentions and not (of_pytorch and program.kind == "array"),
     )
     marked = (program for mark in marks for program in programs() if mark(program))
     rl = (program for program in programs() if program.kind == "rl" and program.name in mentions)

@@ -197,6 +197,15 @@ MESSAGES = [
     ("$ Torch: unable to mmap memory: you tried to mmap 0GB.", "dataloader_shm", "shm", {}),
     ("OSError: [Errno 28] No space left on device: '/psm_77ab'", "dataloader_shm", "shm", {}),
     ("DataLoader worker (pid 77) is killed by signal: Killed.", "dataloader_worker", "host", {}),
+    ("expandable_segments: memory mapping failed with OOM on device 0 while trying to map 2097152 "
+     "bytes (free: 1048576, total: 1073741824).", "cuda_caching_allocator", "gpu",
+     {"requested": 2 * MIB, "free": MIB, "capacity": GIB}),
+    ("[enforce fail at context_gpu.cu:300] error == cudaSuccess. 2 vs 0. Error at: a.cu:300: out "
+     "of memory", "cuda_caching_allocator", "gpu", {}),
+    ("MemoryError: Allocation of 512.00 MB failed on NV. Used: 4.00 GB", "cuda_caching_allocator",
+     "gpu", {"requested": 512 * 10**6, "process": 4 * 10**9}),
+    ("rocm_driver.cc:600] failed to allocate 1.00G (1073741824 bytes) from device: "
+     "HIP_ERROR_OutOfMemory", "cuda_driver", "gpu", {}),
     ("WARNING CUDA OutOfMemoryError in TaskAlignedAssigner, using CPU", "cuda_caching_allocator",
      "gpu", {}),
     ("RuntimeError: Resource exhausted: Failed to allocate request for 2.00MiB (2097152B) on "
