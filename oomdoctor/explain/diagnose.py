@@ -237,12 +237,12 @@ def _with_needed_checkpointing(
         incident.phase == "forward" and re.search(_OUTPUT, near)
     )
     said = "activation_checkpointing" in setup or not passed
-    if said or capacity is None or kept is None:
+    if said or capacity is None or not training.tokens:
         return training, assumed
     held = weights(sizes, training).size_bytes
     checkpointed = training.changed(activation_checkpointing="full")
     less = activations(sizes, checkpointed)
-    if kept.size_bytes + held < capacity or less is None or less.size_bytes + held > capacity:
+    if kept.size_bytes + held < capacity or less.size_bytes + held > capacity:
         return training, assumed
     sure = "activation checkpointing, because the forward pass would not fit without it"
     told = tuple(sure if words == NO_CHECKPOINTING else words for words in assumed)

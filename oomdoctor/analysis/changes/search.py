@@ -181,10 +181,8 @@ class Search:
         while waiting and len(fitting) < self.wanted and not self._stopped:
             now, waiting = waiting[:_AT_ONCE], waiting[_AT_ONCE:]
             self._ask([changes for steps in now for changes in steps])
-            for steps in now:
-                fitting += [self._judged[changes.config] for changes in filter(self._fits, steps)][
-                    :1
-                ]
+            first = (next(filter(self._fits, steps), None) for steps in now)
+            fitting += [self._judged[changes.config] for changes in first if changes is not None]
         return fitting[: self.wanted]
 
     def _any(self, lattice: Lattice) -> ChangeSet | None:
@@ -234,9 +232,12 @@ class Search:
             and not self._ruled_out(changes)
         ]
 
-    def _fits(self, changes: ChangeSet) -> bool:
+    def _outcome(self, changes: ChangeSet) -> Outcome | None:
         judged = self._judged.get(changes.config)
-        return judged is not None and judged[1].outcome == "fits"
+        return None if judged is None else judged[1].outcome
+
+    def _fits(self, changes: ChangeSet) -> bool:
+        return self._outcome(changes) == "fits"
 
     def _ask(self, sets: Sequence[ChangeSet]) -> None:
         """Judge sets. If one is not supported, find the change that is to blame."""
@@ -249,10 +250,7 @@ class Search:
             else:
                 self._judged[changes.config] = changes, verdict
         for changes in asked:
-            if (
-                changes.config in self._judged
-                and self._judged[changes.config][1].outcome == "unsupported"
-            ):
+            if self._outcome(changes) == "unsupported":
                 self._blame(changes)
 
     def _blame(self, refused: ChangeSet) -> None:

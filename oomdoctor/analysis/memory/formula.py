@@ -8,8 +8,7 @@ full fine-tuning with AdamW in float32: 4 for the weight, 4 for the gradient, 8 
 
 from __future__ import annotations
 
-from oomdoctor.analysis.memory.bounds import weights_bytes
-from oomdoctor.analysis.memory.closed_form import state_width, trained_bytes_of
+from oomdoctor.analysis.memory.closed_form import state_width, trained_bytes_of, weights_bytes
 from oomdoctor.records.configuration.adapters import saved_dtype
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.categories import ACTIVATIONS, INPUTS, LOGITS, TEMPORARY

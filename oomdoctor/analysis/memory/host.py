@@ -11,8 +11,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from oomdoctor.analysis.memory.bounds import shards_of, weights_bytes
-from oomdoctor.analysis.memory.closed_form import state_width, trained_bytes_of
+from oomdoctor.analysis.memory.closed_form import (
+    shards_of,
+    state_width,
+    trained_bytes_of,
+    weights_bytes,
+)
 from oomdoctor.records.configuration.adapters import compute_dtype
 from oomdoctor.records.configuration.config import TrainConfig, is_fsdp, is_zero, uses_host
 from oomdoctor.records.facts.choices import AUTO

@@ -13,8 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from oomdoctor.analysis.memory.bounds import keeps_all_gradients, state_bytes, weights_bytes
-from oomdoctor.analysis.memory.closed_form import state_ceiling
+from oomdoctor.analysis.memory.closed_form import (
+    keeps_all_gradients,
+    state_bytes,
+    state_ceiling,
+    weights_bytes,
+)
 from oomdoctor.analysis.memory.shape import shape_of
 from oomdoctor.records.capability import MODERN, capability_numbers
 from oomdoctor.records.configuration.adapters import compute_dtype

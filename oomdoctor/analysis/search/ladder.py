@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from oomdoctor.analysis.memory.bounds import Bound, lower_bound
+from oomdoctor.analysis.memory.closed_form import Bound, lower_bound
 from oomdoctor.analysis.memory.shape import shape_of
 from oomdoctor.analysis.search.dominance import Setting, needs_more
 from oomdoctor.analysis.search.from_prediction import RungPrediction, next_predicted, out_of_reach

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from oomdoctor.analysis.memory.bounds import shards_of
+from oomdoctor.analysis.memory.closed_form import shards_of
 from oomdoctor.analysis.speed.links import AUTO_LINK, HOST_ADAM_PER_S, Links, links_of
 from oomdoctor.analysis.speed.traffic import Transfer, host_updates, traffic_of
 from oomdoctor.records.configuration.config import TrainConfig

@@ -12,8 +12,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from oomdoctor.analysis.memory.bounds import shards_of
-from oomdoctor.analysis.memory.closed_form import packed_bytes, state_width, trained_bytes_of
+from oomdoctor.analysis.memory.closed_form import (
+    packed_bytes,
+    shards_of,
+    state_width,
+    trained_bytes_of,
+)
 from oomdoctor.analysis.speed.roofline import efficiency_of
 from oomdoctor.analysis.speed.throughput import (
     CountedModel,

@@ -18,8 +18,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from oomdoctor.analysis.memory.bounds import shards_of
-from oomdoctor.analysis.memory.closed_form import constant_bytes, packed_bytes, trained_bytes_of
+from oomdoctor.analysis.memory.closed_form import (
+    constant_bytes,
+    packed_bytes,
+    shards_of,
+    trained_bytes_of,
+)
 from oomdoctor.records.configuration.adapters import compute_dtype
 from oomdoctor.records.configuration.config import TrainConfig, is_fsdp, is_zero
 from oomdoctor.records.facts.dtypes import dtype_bytes

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from oomdoctor.analysis.memory.bounds import shards_of
+from oomdoctor.analysis.memory.closed_form import shards_of
 from oomdoctor.analysis.search.ladder import Context, fixed_size, too_big
 from oomdoctor.analysis.search.micro_batch import divisors, next_with_room, sample_of
 from oomdoctor.commands.devices.cards import Card

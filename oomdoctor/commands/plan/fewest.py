@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from oomdoctor.analysis.command_line import rung_text
-from oomdoctor.analysis.memory.bounds import shards_of
+from oomdoctor.analysis.memory.closed_form import shards_of
 from oomdoctor.analysis.search.fewest_gpus import FewestGpus
 from oomdoctor.analysis.search.ladder import Context, bound_of, fixed_size, too_big
 from oomdoctor.commands.devices.cards import Card

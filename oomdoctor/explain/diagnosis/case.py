@@ -210,7 +210,7 @@ class Case:
     @property
     def at_least(self) -> bool:
         """Whether the total leaves out what grows with batch and length."""
-        return self.training is not None and self.training.tokens is None and self.trains
+        return self.training is not None and not self.training.tokens and self.trains
 
     @cached_property
     def context(self) -> int:

@@ -22,11 +22,9 @@ _SHARED = {
 _MAKES_SCORES = ("eager", "sdpa")  # the kernels that transformers replaces if scores are capped
 
 
-def activations(sizes: Sizes, training: Training) -> Term | None:
-    """What autograd keeps at the end of the forward pass; None without batch and length."""
+def activations(sizes: Sizes, training: Training) -> Term:
+    """What autograd keeps at the end of the forward pass."""
     tokens = training.tokens
-    if tokens is None:
-        return None
     saved = _stream_bytes_per_token if training.checkpoints else layer_bytes_per_token
     layer, note = saved(sizes, training), " (checkpoints)" if training.checkpoints else ""
     text = f"{tokens:,} tokens x {sizes.layers} layers x {layer:,} bytes{note}"
@@ -36,7 +34,7 @@ def activations(sizes: Sizes, training: Training) -> Term | None:
 def recomputed(sizes: Sizes, training: Training) -> Term | None:
     """The activations of the first layer that the backward pass recomputes, and all checkpoints."""
     kept, tokens = activations(sizes, training), training.tokens
-    if kept is None or tokens is None or not training.checkpoints:
+    if not training.checkpoints:
         return None
     stream = _stream_bytes_per_token(sizes, training)
     layer = layer_bytes_per_token(sizes, training)
@@ -44,12 +42,9 @@ def recomputed(sizes: Sizes, training: Training) -> Term | None:
     return Term("activations", kept.size_bytes + tokens * layer, text)
 
 
-def first_layer(sizes: Sizes, training: Training) -> Term | None:
+def first_layer(sizes: Sizes, training: Training) -> Term:
     """What the last layer of the backward pass still needs, when all gradients are there."""
-    tokens = training.tokens
-    if tokens is None:
-        return None
-    layer = layer_bytes_per_token(sizes, training)
+    tokens, layer = training.tokens, layer_bytes_per_token(sizes, training)
     return Term("activations", tokens * layer, f"{tokens:,} tokens x 1 layer x {layer:,} bytes")
 
 
@@ -157,18 +152,15 @@ def _adapter_bytes_per_token(sizes: Sizes, training: Training) -> int:
     return width * (sum(inputs.values()) + training.config.lora_rank * len(adapted))
 
 
-def logits(sizes: Sizes, training: Training) -> Term | None:
+def logits(sizes: Sizes, training: Training) -> Term:
     """The output of the head, the log-softmax and two gradients, as the backward pass starts.
 
     The 16-bit output itself is gone by then, but the allocator holds on to its block. Capped logits
     save what the cap computed.
     """
-    tokens = training.tokens
-    if tokens is None:
-        return None
     if training.config.loss != "default":  # the full logits are never held
         return Term("logits", 0, "computed in chunks by the fused loss")
-    width = training.compute_bytes
+    tokens, width = training.tokens, training.compute_bytes
     parts = [width] * ((width < 4) + sizes.capped_logits) + [4, 4, 4]
     text = f"{tokens:,} tokens x {sizes.vocabulary:,} x ({' + '.join(map(str, parts))}) bytes"
     return Term("logits", tokens * sizes.vocabulary * sum(parts), text)

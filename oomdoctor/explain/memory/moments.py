@@ -54,9 +54,9 @@ def moments(sizes: Sizes, training: Training) -> tuple[Moment, ...]:
     # Gradients of earlier micro-batches wait for the optimizer step.
     waiting = learned if training.accumulation_steps > 1 else None
     timeline = []
-    kept, output = activations(sizes, training), logits(sizes, training)
-    copies = weight_copies(sizes, training)
-    if kept is not None and output is not None:
+    if training.tokens:
+        kept, output = activations(sizes, training), logits(sizes, training)
+        copies = weight_copies(sizes, training)
         start = "as the backward pass starts"
         timeline.append(_moment("at the end of the forward pass", "forward", *base, waiting, kept))
         timeline.append(_moment(start, "loss backward", *base, waiting, kept, output, copies))

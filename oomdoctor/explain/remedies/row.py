@@ -93,10 +93,10 @@ def _difference(case: Case, changes: Mapping[str, Any], fallback: str, request: 
         saved = before.size_bytes - after.size_bytes
         if saved > 0:
             return Effect(saved, "arithmetic", parts_text(case, before, after))
-        if case.training.tokens is not None and not request:
+        if case.training.tokens and not request:
             return Effect(0, "arithmetic", "nothing on the device gets smaller")
     seen = _seen(case, changes, halves=request == _HALF)
-    grows = case.training is not None and case.training.tokens is not None
+    grows = case.training is not None and case.training.tokens > 0
     if seen is not None and not (before is not None and grows):
         return seen
     if request and (case.requested or 0) >= 50 * MIB and not case.gathered:

@@ -283,7 +283,7 @@ def _wide_states(case: Case, training: Training) -> bool:
 
 def _grows(case: Case, training: Training) -> bool:
     """Whether what grows with batch and length is known."""
-    return case.trains and training.tokens is not None
+    return case.trains and training.tokens > 0
 
 
 def _sdpa(case: Case, training: Training) -> bool:

@@ -55,10 +55,9 @@ class Training:
         return self.config.sequence_length if self.length_known else None
 
     @property
-    def tokens(self) -> int | None:
-        if self.micro_batch_size is None or self.sequence_length is None:
-            return None
-        return self.micro_batch_size * self.sequence_length
+    def tokens(self) -> int:
+        """Of one forward pass; 0 without batch and length."""
+        return (self.micro_batch_size or 0) * (self.sequence_length or 0)
 
     @property
     def accumulation_steps(self) -> int:
@@ -120,7 +119,7 @@ class Training:
         GPUs, or that DeepSpeed keeps in two precisions.
         """
         config = self.config
-        if self.tokens is None or optimizer_named(config.optimizer) is None:
+        if not self.tokens or optimizer_named(config.optimizer) is None:
             return None
         if config.sharding not in ("none", "ddp") or self.master_weights:
             return None

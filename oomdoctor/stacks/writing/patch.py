@@ -25,22 +25,13 @@ from oomdoctor.records.report.user_training import (
 from oomdoctor.stacks.names.row import table_at
 from oomdoctor.stacks.reading.script import parse
 from oomdoctor.stacks.writing.changed_lines import changed_lines, unsaid
-from oomdoctor.stacks.writing.python_patch import changed_script
+from oomdoctor.stacks.writing.python_patch import Edit, changed_script
 from oomdoctor.stacks.writing.script_code import code_of
 from oomdoctor.stacks.writing.yaml_text import patched_yaml, without
 
 
 class NotPatchedError(ValueError):
     """A change that cannot be written into this file; the message is the reason."""
-
-
-@dataclass(frozen=True, slots=True)
-class Edit:
-    """A setting by its dotted path, and its new value; `removed` takes it out of the file."""
-
-    name: str
-    value: Any = None
-    removed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +74,8 @@ def _in_script(
     before, script = text, parse(path, text)
     said, left = list[ChangedLine](), list[str]()
     for line in lines:
-        edit = edit_of(line)
         try:
-            done = changed_script(path, text, edit.name, edit.value, removed=edit.removed)
+            done = changed_script(path, text, edit_of(line))
         except ValueError:
             left.append(line.name)
             continue
@@ -203,7 +193,7 @@ def patched(path: str, text: str, edits: Sequence[Edit]) -> str:
 
 def _patched(path: str, text: str, edit: Edit) -> str:
     if path.endswith(".py"):
-        return changed_script(path, text, edit.name, edit.value, removed=edit.removed).text
+        return changed_script(path, text, edit).text
     if path.endswith(".json"):
         return _patched_json(text, edit)
     return without(text, edit.name) if edit.removed else patched_yaml(text, edit.name, edit.value)

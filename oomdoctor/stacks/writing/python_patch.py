@@ -28,6 +28,15 @@ _TORCH = ("dtype", "torch_dtype", "bnb_4bit_compute_dtype")
 
 
 @dataclass(frozen=True, slots=True)
+class Edit:
+    """A setting by its dotted path, and its new value; `removed` takes it out of the file."""
+
+    name: str
+    value: Any = None
+    removed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ScriptEdit:
     """A script with one setting changed: its text, and what it says there now.
 
@@ -40,25 +49,25 @@ class ScriptEdit:
     call: str | None = None
 
 
-def changed_script(path: str, text: str, name: str, value: Any, *, removed: bool) -> ScriptEdit:
-    """The script with a setting changed, by its name in files; `removed` takes out a keyword.
+def changed_script(path: str, text: str, edit: Edit) -> ScriptEdit:
+    """The script with a setting changed, by its name in files.
 
     Raises:
         ValueError: a setting is no literal, or belongs to a call that is not there.
     """
-    script = parse(path, text)
+    script, name = parse(path, text), edit.name
     place = script.places.get(name)
-    if removed:
+    if edit.removed:
         return _without(text, script, name)
     if place is not None:
         source = text[place.start : place.end]
         if not _is_literal(source, name):
             raise ValueError(f"{name} is {' '.join(source.split())}, no literal")
-        new = f"torch.{value}" if source.startswith("torch.") else literal(value)
+        new = f"torch.{edit.value}" if source.startswith("torch.") else literal(edit.value)
         return _replaced(text, place.start, place.end, new)
     if any(line.name == name for line in script.unread):
         raise ValueError(f"{name} is an expression")
-    return _added(text, script, name, value)
+    return _added(text, script, name, edit.value)
 
 
 def call_name(call: ast.Call) -> str:

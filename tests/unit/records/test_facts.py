@@ -7,8 +7,7 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from oomdoctor.analysis.memory.bounds import state_bytes
-from oomdoctor.analysis.memory.closed_form import state_ceiling, state_width
+from oomdoctor.analysis.memory.closed_form import state_bytes, state_ceiling, state_width
 from oomdoctor.analysis.memory.shape import size_in
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.configuration.faults import Unsupported, unsupported, unsupported_rows

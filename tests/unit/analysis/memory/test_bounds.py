@@ -9,7 +9,7 @@ from analysis_make import COUNTS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oomdoctor.analysis.memory.bounds import lower_bound, state_bytes, weights_bytes
+from oomdoctor.analysis.memory.closed_form import lower_bound, state_bytes, weights_bytes
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.job.model import ParameterCounts
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from oomdoctor.analysis.memory.bounds import lower_bound
+from oomdoctor.analysis.memory.closed_form import lower_bound
 from oomdoctor.analysis.memory.shape import least_counts
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.configuration.keys import label_of

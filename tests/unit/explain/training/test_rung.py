@@ -84,5 +84,5 @@ def test_a_smaller_micro_batch_accumulates_more() -> None:
 
 def test_an_unknown_size_stays_unknown() -> None:
     unknown = training_of(Setup({"accumulation_steps": 4, "world_size": 2}), {})[0]
-    assert (unknown.micro_batch_size, unknown.sequence_length, unknown.tokens) == (None,) * 3
+    assert (unknown.micro_batch_size, unknown.sequence_length, unknown.tokens) == (None, None, 0)
     assert (unknown.accumulation_steps, unknown.rung) == (4, None)
