@@ -34,9 +34,8 @@ def is_own(file: str, libraries: Collection[str] = (), script: str | None = None
     if script is not None and file == script:
         folder, _, name = path.rpartition("/")
         return "." in name or folder not in libraries
-    return not _is_library(path) and not any(
-        path == library or path.startswith(f"{library.rstrip('/')}/") for library in libraries
-    )
+    folders = tuple(f"{library.rstrip('/')}/" for library in libraries)
+    return not _is_library(path) and path not in libraries and not path.startswith(folders)
 
 
 def is_ours(file: str) -> bool:

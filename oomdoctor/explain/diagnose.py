@@ -21,12 +21,11 @@ from oomdoctor.explain.remedies.choose import remedies
 from oomdoctor.explain.remedies.closing import no_way
 from oomdoctor.explain.remedies.sets import choices
 from oomdoctor.explain.training.assumed import NO_CHECKPOINTING, Training, training_of
-from oomdoctor.explain.training.known import PROGRAM, Given, setup_of
+from oomdoctor.explain.training.known import PROGRAM, Given, Setup, setup_of
 from oomdoctor.records.codec import shared
 from oomdoctor.records.job.measurement import OomEvent
 from oomdoctor.records.report.diagnosis import Diagnosis, Frame, Incident, LogFacts, Numbers
 from oomdoctor.records.report.run import Place
-from oomdoctor.stacks.partial_config import PartialConfig
 from oomdoctor.units import format_bytes
 
 _OUTPUT = r"lm_head|logits|loss_utils"  # what follows the layers of the forward pass
@@ -202,12 +201,9 @@ def _case(
     if sizes is not None:
         program = program_of(incident, facts.mentions)
         library = None if program is None else program.library
-        training, guesses = training_of(
-            setup, config, library, facts.versions.get("transformers"), given
-        )
-        training, guesses = _with_needed_checkpointing(
-            training, guesses, incident, sizes, setup.values
-        )
+        release = facts.versions.get("transformers")
+        training, guesses = training_of(setup, config, library, release, given)
+        training, guesses = _with_needed_checkpointing(training, guesses, incident, sizes, setup)
         named = f"{model.id} (named by {given.model_origin})" if model else "the log's config"
         assumed = (f"sizes of {named}", *guesses)
     return Case(
@@ -224,19 +220,14 @@ def _case(
 
 
 def _with_needed_checkpointing(
-    training: Training,
-    assumed: tuple[str, ...],
-    incident: Incident,
-    sizes: Sizes,
-    setup: PartialConfig,
+    training: Training, assumed: tuple[str, ...], incident: Incident, sizes: Sizes, setup: Setup
 ) -> tuple[Training, tuple[str, ...]]:
     """The training, with checkpointing if the forward pass could not have succeeded without it."""
     capacity, kept = incident.event.capacity_bytes, activations(sizes, training)
     near = " ".join(f"{f.file} {f.function} {f.code or ''}" for f in incident.frames[-4:])
-    passed = incident.phase in _AFTER_FORWARD or (
-        incident.phase == "forward" and re.search(_OUTPUT, near)
-    )
-    said = "activation_checkpointing" in setup or not passed
+    at_output = incident.phase == "forward" and re.search(_OUTPUT, near)
+    passed = at_output or incident.phase in _AFTER_FORWARD
+    said = "activation_checkpointing" in setup.values or not passed
     if said or capacity is None or not training.tokens:
         return training, assumed
     held = weights(sizes, training).size_bytes

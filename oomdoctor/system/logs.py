@@ -45,9 +45,8 @@ def read_chunks(path: str | None) -> Iterator[bytes]:
             hint = f"name the files in it: oomdoctor explain {typed}/{next(kinds, _KINDS[0])}"
         elif isinstance(error, PermissionError):
             what = f"cannot read {path}: Permission denied"
-            hint = (
-                f"ask its owner for a copy (ls -l {typed}), or pipe the text: oomdoctor explain -"
-            )
+            owner = f"ask its owner for a copy (ls -l {typed})"
+            hint = f"{owner}, or pipe the text: oomdoctor explain -"
         raise usage_error("log_unreadable", what, hint) from None
 
 

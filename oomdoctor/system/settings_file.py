@@ -54,10 +54,8 @@ def read_text(path: Path, option: str) -> str:
     except OSError as error:
         if error.errno == errno.EFBIG:
             raise _bad(path, option, f"is {error.strerror}, so it is not a configuration") from None
-        reason = error.strerror or "cannot be read"
-        raise usage_error(
-            "config_missing", f"{option}: {path}: {reason}", _WITHOUT[option]
-        ) from None
+        what = f"{option}: {path}: {error.strerror or 'cannot be read'}"
+        raise usage_error("config_missing", what, _WITHOUT[option]) from None
     except UnicodeDecodeError:
         raise _bad(path, option, "is not UTF-8 text") from None
 

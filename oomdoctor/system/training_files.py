@@ -305,9 +305,8 @@ def read_saved_arguments(path: Path) -> dict[str, Any]:
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            (entry,) = [
-                member for member in archive.infolist() if member.filename.endswith("/data.pkl")
-            ]
+            members = archive.infolist()
+            (entry,) = [member for member in members if member.filename.endswith("/data.pkl")]
             if entry.file_size > _LIMIT:
                 raise ValueError("is too large")
             saved = _Reader(io.BytesIO(archive.read(entry))).load()

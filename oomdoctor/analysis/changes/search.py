@@ -163,9 +163,8 @@ class Search:
             near = (pair for pair in judged if pair[1].outcome == "borderline")
             usable = self.judge.usable_bytes
             fitting = [pair for pair in near if (pair[1].needs_bytes or 0) <= usable][:1]
-        return Answer(
-            tuple(fitting), judged, nearest, self._unsupported, self._least, not self._stopped
-        )
+        done = not self._stopped
+        return Answer(tuple(fitting), judged, nearest, self._unsupported, self._least, done)
 
     def _of_tier(self, lattice: Lattice) -> list[Judged]:
         """Sets of the tier that fit, the cheapest first."""

@@ -90,12 +90,11 @@ class Lattice:
     def methods(self) -> Iterator[dict[str, Option]]:
         """The methods of the tier: as it is, and each other one."""
         others = [row for row in self._rows if row.group == "method" and _count(row, self.base)]
-        changes_it = self.tier in (Tier.LORA, Tier.QLORA)
-        if not changes_it:
+        if self.tier in (Tier.LORA, Tier.QLORA):
+            others = [row for row in others if row.tier == self.tier]
+        else:
             yield {}
-        yield from (
-            {"method": (row, 0)} for row in others if not changes_it or row.tier == self.tier
-        )
+        yield from ({"method": (row, 0)} for row in others)
 
     def groups(self, method: Chosen) -> dict[str, list[Option]]:
         """What each group can be changed to with a method, the mildest first."""

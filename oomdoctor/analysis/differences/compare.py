@@ -95,9 +95,7 @@ def matched(
         mine, theirs = Counter(map(kind, left)), Counter(map(kind, right))
         for row in list(left):
             same = kind(row)
-            other = next(
-                (candidate for candidate in right if same and kind(candidate) == same), None
-            )
+            other = next((other for other in right if same and kind(other) == same), None)
             # A sweep has a rung at several sizes, so another size is another row.
             alone = kind is _settings or mine[same] == theirs[same] == 1
             if other is not None and alone:

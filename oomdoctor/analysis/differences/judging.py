@@ -134,9 +134,8 @@ def _verdict(before: Row, after: Row, quantities: tuple[QuantityChange, ...]) ->
             return "worse"
         return "better" if after.outcome == "fits" else "different"
     # A number that only one side has, such as the speed beside an emulated GPU, decides nothing.
-    return most_important(
-        quantity.verdict for quantity in quantities if quantity.difference is not None
-    )
+    on_both = (quantity for quantity in quantities if quantity.difference is not None)
+    return most_important(quantity.verdict for quantity in on_both)
 
 
 def _quantities(before: Row, after: Row, sides: Sides) -> Iterator[QuantityChange]:

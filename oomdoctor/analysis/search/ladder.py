@@ -111,9 +111,8 @@ class Standing:
             if raised is not None:
                 size, keys = attempt.config.micro_batch_size, " and ".join(raised)
                 ran_out = f"{other.label} ran out of memory at micro-batch size {size}"
-                return SkipRung(
-                    rung, f"{ran_out}, and this one needs more because of its {keys}", None
-                )
+                why = f"{ran_out}, and this one needs more because of its {keys}"
+                return SkipRung(rung, why, None)
         return None
 
 

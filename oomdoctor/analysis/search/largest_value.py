@@ -118,9 +118,7 @@ class LargestValue:
             self._bracket = Bracket(value, peak, self._end, None)
         elif bracket.low < value < bracket.high:
             narrowed = bracket.narrowed(value, tried.fits, peak)
-            is_measured = (
-                bracket.high < self._end
-            )  # otherwise it was no guess between two known ends
+            is_measured = bracket.high < self._end  # else no guess between two known ends
             self._bracket = narrowed if is_measured else replace(narrowed, poor=0)
 
     def next_try(self) -> int | None:

@@ -92,9 +92,8 @@ def chosen(samples: Sequence[Sample]) -> Sample | None:
     best = max(timed, key=lambda sample: (sample.tokens_per_s or 0.0, sample.micro_batch_size))
     if not best.is_estimate:
         return best
-    return min(
-        (sample for sample in timed if is_worth(sample.tokens_per_s, best.tokens_per_s)), key=_size
-    )
+    alike = (sample for sample in timed if is_worth(sample.tokens_per_s, best.tokens_per_s))
+    return min(alike, key=_size)
 
 
 def is_worth(rate: float | None, best: float | None) -> bool:

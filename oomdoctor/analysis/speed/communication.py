@@ -126,12 +126,11 @@ def with_communication(
     if updates_all:
         update /= shards_of(config)
     micro, waits, late = timing.micro_step_s, spent.micro_step_exposed_s, spent.update_exposed_s
+    spread = _spread(micro, timing.micro_step_spread, waits, spent.micro_step_hidden_s)
     return replace(
         timing,
         micro_step_s=micro + waits,
-        micro_step_spread=_spread(
-            micro, timing.micro_step_spread, waits, spent.micro_step_hidden_s
-        ),
+        micro_step_spread=spread,
         optimizer_step_s=update + late,
         optimizer_step_spread=_spread(update, timing.optimizer_step_spread, late, 0.0),
         first_untraced_step_s=timing.first_untraced_step_s + waits + late,

@@ -41,9 +41,8 @@ def verdict(case: Case) -> str:
         text += f" ({incident.repeats} times)"
     if incident.survived:
         finished = incident.recovery in case.facts.evidence.get("finished", ())
-        text += (
-            f"; the program caught the error and the run {'finished' if finished else 'continued'}"
-        )
+        end = "finished" if finished else "continued"
+        text += f"; the program caught the error and the run {end}"
     return text
 
 

@@ -105,10 +105,8 @@ def _hardware(case: Case, values: Mapping[str, str]) -> list[Ranked]:
     config = case.trained.config
     shardable = case.trains and config.method != "qlora" and config.world_size == 1
     for count in _CARDS if shardable else ():
-        batch = config.effective_batch_size * count
-        sharded = case.trained.changed(
-            world_size=count, sharding="fsdp", effective_batch_size=batch
-        )
+        sizes = {"world_size": count, "effective_batch_size": config.effective_batch_size * count}
+        sharded = case.trained.changed(sharding="fsdp", **sizes)
         choice = Choice((), (), sharded, case.whole(sharded).size_bytes + case.context)
         if not fits(case, choice.leaves_bytes):
             continue
@@ -158,9 +156,8 @@ def smallest_card(case: Case, size_bytes: int) -> GpuFacts | None:
     errors = fit.PeakErrors(catalogue.peak_errors(), None, None)
     method = "full" if case.training is None else case.training.config.method
     held = (size_bytes - case.context) * (1 + (errors.share(method, "reserved") or 0.0))
-    return fit.smallest_card(
-        catalogue.gpus(), lambda room: room >= held, vendor=vendor, surely=True
-    )
+    gpus = catalogue.gpus()
+    return fit.smallest_card(gpus, lambda room: room >= held, vendor=vendor, surely=True)
 
 
 def _named(card: GpuFacts) -> str:

@@ -92,18 +92,14 @@ def _generates(case: Case) -> bool:
 
 
 def _not_checkpointed(case: Case) -> bool:
-    if (
-        case.setup.get("activation_checkpointing") not in (None, "none")
-        or case.incident.recomputing
-    ):
+    if case.incident.recomputing or "checkpointing on" in case.facts.mentions:
+        return False
+    if case.setup.get("activation_checkpointing") not in (None, "none"):
         return False
     if case.training is not None and case.training.checkpoints:
         return False
-    if "checkpointing on" in case.facts.mentions:
-        return False
-    return case.phase == "unknown" or (
-        case.phase in ("forward", "loss", "backward") and case.in_training
-    )
+    in_step = case.phase in ("forward", "loss", "backward") and case.in_training
+    return case.phase == "unknown" or in_step
 
 
 # Optimizer, gradients and weights.
@@ -147,9 +143,8 @@ def _hugging_face(case: Case) -> bool:
 
 
 def _trainable_by_lora(case: Case) -> bool:
-    return (
-        _hugging_face(case) and _full(case) and (case.in_training or case.phase in ("load", "init"))
-    )
+    starts = case.phase in ("load", "init")
+    return _hugging_face(case) and _full(case) and (case.in_training or starts)
 
 
 def _quantisable(case: Case) -> bool:

@@ -178,9 +178,7 @@ def _cheapest(form: ClosedForm, tiers: Sequence[Tier]) -> Choice | None:
                 adapt=lambda config: completed(case, config),
                 tiers=tiers,
             ).answer()
-            fitting = [
-                candidate for candidate, verdict in answer.fitting if verdict.outcome == "fits"
-            ]
+            fitting = [changes for changes, judged in answer.fitting if judged.outcome == "fits"]
             if fitting:
                 return _choice(form, fitting[0])
             if not any(fits(case, verdict.needs_bytes or 0) for _, verdict in answer.judged):

@@ -85,6 +85,5 @@ def typed(diagnosis: Diagnosis, remedy: Remedy) -> dict[str, str]:
 
 def is_certain(diagnosis: Diagnosis, lines: Mapping[str, str]) -> bool:
     """Whether the lines need no name beside them: one line that is not for another library."""
-    return len(lines) == 1 and all(
-        name == diagnosis.framework or name not in libraries() for name in lines
-    )
+    others = set(libraries()) - {diagnosis.framework}
+    return len(lines) == 1 and not others & lines.keys()

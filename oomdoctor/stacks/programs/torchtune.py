@@ -143,9 +143,8 @@ def _prepare(given: PartialConfig, said: Collection[str]) -> None:
     if given.get("tune_fused") and given.get("optimizer") == "adamw_torch":
         given["optimizer"] = "adamw_torch_fused"
     if "tune_modules" in given:
-        given["lora_targets"] = lora_targets(
-            given["tune_modules"], mlp=given.get("tune_mlp", False)
-        )
+        mlp = given.get("tune_mlp", False)
+        given["lora_targets"] = lora_targets(given["tune_modules"], mlp=mlp)
 
 
 PROGRAM = Program(

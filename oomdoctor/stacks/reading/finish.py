@@ -268,9 +268,7 @@ def within(
     left: list[NotTaken] = []
     for key, what in config_faults(config):
         tries = ((value, replace(config, **{key: value})) for value in KEYS[key].instead)
-        fitting = (
-            (value, other) for value, other in tries if key not in dict(config_faults(other))
-        )
+        fitting = (pair for pair in tries if key not in dict(config_faults(pair[1])))
         if (nearest := next(fitting, None)) is not None:
             value, config = nearest
             reason = f"oomdoctor cannot combine it: {what}"

@@ -42,9 +42,8 @@ def changed_lines(training: UserTraining, after: TrainConfig) -> tuple[ChangedLi
     if before.allocator != after.allocator:
         lines.append(ChangedLine(None, _ALLOCATOR, None, "expandable_segments:True", None))
     main = main_file(training)
-    engine = next(
-        (line_said.file for line_said in training.said if _ENGINE & {line_said.key}), main.path
-    )  # the file that sets the engine
+    # The file that sets the engine.
+    engine = next((line.file for line in training.said if line.key in _ENGINE), main.path)
     for file in training.files:
         table = table_of(file.path, file.format)
         for row in () if table is None else table.rows:

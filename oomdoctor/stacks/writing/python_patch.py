@@ -187,9 +187,8 @@ def _without(text: str, script: Script, name: str) -> ScriptEdit:
             start, end = line, end + 1
     else:  # the last one: the comma before it goes too
         start = len(text[:start].rstrip().removesuffix(","))
-    return ScriptEdit(
-        text[:start] + text[end:], f"without {given.arg}", given.lineno, call_name(call)
-    )
+    changed, shown = text[:start] + text[end:], f"without {given.arg}"
+    return ScriptEdit(changed, shown, given.lineno, call_name(call))
 
 
 def _is_literal(source: str, name: str) -> bool:

@@ -188,11 +188,9 @@ def code_of(
     """
     makers: dict[Maker, None] = {}
     for name in names:
-        maker = next(
-            (function for start, function in _MAKERS.items() if name.startswith(start)), None
-        )
-        if maker is None:
+        fitting = [maker for start, maker in _MAKERS.items() if name.startswith(start)]
+        if not fitting:
             raise ValueError(f"the script has no place for {name}")
-        makers[maker] = None
+        makers[fitting[0]] = None
     place = _Place(path, text, script, program)
     return tuple(code for maker in makers for code in maker(place, after))

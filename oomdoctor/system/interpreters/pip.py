@@ -126,9 +126,8 @@ def pip_error(lines: list[str], asked: tuple[str, ...]) -> OomDoctorError:
         choices = f"versions that it finds: {', '.join(near)}"
         here = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
         what = f"--with: pip finds no {missing[1]} for {here}"
-        return usage_error(
-            "unknown_version", what, choices if near else f"pip index versions {name}"
-        )
+        hint = choices if near else f"pip index versions {name}"
+        return usage_error("unknown_version", what, hint)
     if "ResolutionImpossible" in text:
         facts = [line for line in lines if re.match(r"\s{4}.* (depends on|requested)", line)]
         return usage_error(

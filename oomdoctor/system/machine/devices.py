@@ -207,10 +207,9 @@ def _by_uuid(uuid: str, gpus: tuple[Gpu, ...]) -> Gpu:
         raise _no_gpu(gpus)
     matching = _matching(uuid, gpus)
     if len(matching) != 1:
-        what = "no GPU has" if not matching else f"{len(matching)} GPUs have"
-        raise usage_error(
-            "unknown_device", f"{what} a UUID that starts with {uuid}", _choices(matching or gpus)
-        )
+        count = f"{len(matching)} GPUs have" if matching else "no GPU has"
+        what = f"{count} a UUID that starts with {uuid}"
+        raise usage_error("unknown_device", what, _choices(matching or gpus))
     return matching[0]
 
 
@@ -222,9 +221,8 @@ def _ambiguous(what: str, gpus: tuple[Gpu, ...]) -> OomDoctorError:
         else "the GPUs differ, and only CUDA knows which one it ranks fastest"
     )
     remedy = "" if sliced else "; or number them by PCI bus with CUDA_DEVICE_ORDER=PCI_BUS_ID"
-    return usage_error(
-        "ambiguous_device", f"{what} is ambiguous: {reason}", _choices(gpus) + remedy
-    )
+    hint = _choices(gpus) + remedy
+    return usage_error("ambiguous_device", f"{what} is ambiguous: {reason}", hint)
 
 
 def _no_gpu(gpus: tuple[Gpu, ...]) -> OomDoctorError:
@@ -250,9 +248,8 @@ def _too_few(count: int, allowed: tuple[Gpu, ...], gpus: tuple[Gpu, ...]) -> Oom
     """The error; the caller adds the line to type, because it knows the request."""
     seen = f"CUDA_VISIBLE_DEVICES shows {_counted(allowed)}"
     here = f"this machine has {_counted(gpus)}" if len(allowed) == len(gpus) else seen
-    return machine_error(
-        "too_few_gpus", f"{count} GPUs were asked for, and {here}", f"use --gpus {len(allowed)}"
-    )
+    what = f"{count} GPUs were asked for, and {here}"
+    return machine_error("too_few_gpus", what, f"use --gpus {len(allowed)}")
 
 
 def _counted(gpus: tuple[Gpu, ...]) -> str:

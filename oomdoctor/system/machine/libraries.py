@@ -66,9 +66,8 @@ def versions_of(python: str, environment: Mapping[str, str]) -> dict[str, str] |
                 check=True,
                 env=dict(environment),
             )
-            installed = {
-                str(name): str(version) for name, version in json.loads(done.stdout).items()
-            }
+            told = json.loads(done.stdout)
+            installed = {str(name): str(version) for name, version in told.items()}
         except (OSError, subprocess.SubprocessError, ValueError, AttributeError):
             return None
     return None if EDITABLE in installed.values() else installed

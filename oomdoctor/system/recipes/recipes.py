@@ -295,9 +295,8 @@ class _Reader:
 
     def _is_for_one(self, faults: Sequence[KeyFault]) -> bool:
         """Whether a rung without errors on one GPU has one on several, whatever the sizes are."""
-        return (self.sizes.get("gpus") or 1) > 1 and any(
-            key not in Sizes.__annotations__ for key, _ in faults
-        )
+        several = (self.sizes.get("gpus") or 1) > 1
+        return several and any(key not in Sizes.__annotations__ for key, _ in faults)
 
     def _repeated(self, index: int, rung: Rung) -> list[KeyFault]:
         # By rung_key: all micro-batch sizes of a configuration belong to one rung.

@@ -117,13 +117,9 @@ def end_of(head: JobRecord) -> JobEnd | None:
 
 def _account(records: list[JobRecord]) -> Account:
     head = next((record for record in records if not record.is_step), records[0])
-    head = replace(
-        head,
-        peak_bytes=max((r.peak_bytes for r in records if r.peak_bytes), default=None),
-        requested_bytes=max(
-            (r.requested_bytes for r in records if r.requested_bytes), default=None
-        ),
-    )
+    peak = max((r.peak_bytes for r in records if r.peak_bytes), default=None)
+    requested = max((r.requested_bytes for r in records if r.requested_bytes), default=None)
+    head = replace(head, peak_bytes=peak, requested_bytes=requested)
     others = tuple(
         record
         for record in records

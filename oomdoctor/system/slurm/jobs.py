@@ -85,9 +85,8 @@ def _job(name: str, records: list[JobRecord]) -> LogSource:
     named = [Path(path) for record in records for path in record.outputs]
     folders = [Path(record.work_dir) for record in records if record.work_dir]
     places = list(dict.fromkeys([Path.cwd(), *folders]))
-    files = [path for path in dict.fromkeys(named) if is_there(path)] or _usual_files(
-        records[0].job, places
-    )
+    there = [path for path in dict.fromkeys(named) if is_there(path)]
+    files = there or _usual_files(records[0].job, places)
     readable, notes = _readable(files)
     if not files:
         notes = _absent(records[0].job, named, places)
@@ -154,6 +153,5 @@ def _unknown(job: str, scontrol: SlurmAnswer, sacct: SlurmAnswer) -> OomDoctorEr
 
 def _unread(job: str, sentence: str | None, notes: Iterable[str]) -> OomDoctorError:
     message = "; ".join([sentence or f"job {job}", *notes])
-    return usage_error(
-        "no_job_output", message, "pass the job's output file: oomdoctor explain FILE"
-    )
+    hint = "pass the job's output file: oomdoctor explain FILE"
+    return usage_error("no_job_output", message, hint)

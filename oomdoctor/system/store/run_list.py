@@ -101,9 +101,8 @@ def _case(path: Path) -> StoredRun:
     except OomDoctorError as error:
         outcome = _unreadable(path.name, error.message)
         return replace(row, started_at=_stamp(path.name), problem=error.message, outcome=outcome)
-    resource = next(
-        (diagnosis.resource for diagnosis in report.diagnoses if diagnosis.is_oom), None
-    )
+    resources = (diagnosis.resource for diagnosis in report.diagnoses if diagnosis.is_oom)
+    resource = next(resources, None)
     named = report.device.gpu_name if report.device is not None else None
     count = report.device.gpus if report.device is not None else 1
     return replace(

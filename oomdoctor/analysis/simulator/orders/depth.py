@@ -176,9 +176,8 @@ class _Extension:
                 continue
             home = self.home.get(-event)
             if home is None:
-                raise IrregularError(
-                    f"a middle unit frees a block of {block.operator} outside the layers"
-                )
+                freed = f"a block of {block.operator} outside the layers"
+                raise IrregularError(f"a middle unit frees {freed}")
             number, unit, key = home
             death = ("death", run.region[1] - unit, block.size)
             signature.append((death, (number, key), unit in (0, simulated - 1)))

@@ -57,9 +57,8 @@ def with_second_micro_step(tape: Tape, taken: Mapping[int, int]) -> Tape:
                 left = double.born(tape.blocks[event - 1], region)
                 double.carried[left_in[event - 1]] = left
             elif event - 1 in taken:
-                copies[event] = double.born(
-                    replace(tape.blocks[event - 1], category=TEMPORARY), region
-                )
+                copied = replace(tape.blocks[event - 1], category=TEMPORARY)
+                copies[event] = double.born(copied, region)
             elif event in deaths:
                 copies[event] = double.born(tape.blocks[event - 1], region)
 
@@ -121,9 +120,8 @@ def with_steady_step(
     for start, end, step, phase in spans(order.windows, len(order.events)):
         if step not in (_BATCH, "first"):
             continue
-        windows.append(
-            (len(events), *(order.windows[-1][1:] if step == _BATCH else ("steady", phase)))
-        )
+        window = order.windows[-1][1:] if step == _BATCH else ("steady", phase)
+        windows.append((len(events), *window))
         for first, length, times in order.repeats:
             if not start <= first < end:
                 continue

@@ -46,9 +46,8 @@ class Finding:
     @property
     def kill(self) -> bool:
         """Whether it reports that the system or a launcher saw a process killed."""
-        return (
-            self.dialect.lived_on or self.dialect.hints_only
-        ) and self.incident.resource == "host"
+        tells_of_others = self.dialect.lived_on or self.dialect.hints_only
+        return tells_of_others and self.incident.resource == "host"
 
     @property
     def bare(self) -> bool:

@@ -68,9 +68,8 @@ def _in_command_or_change(place: Place) -> bool:
     raw, text = place.raw, place.raw.strip()
     if _RE["command"].search(raw) or _RE["one_line_commit"].search(raw):
         return True
-    if len(text) > 15 and any(
-        _RE["command"].search(line) and text in line for line in place.before[-3:]
-    ):
+    commands = (line for line in place.before[-3:] if _RE["command"].search(line))
+    if len(text) > 15 and any(text in line for line in commands):
         return True
     if raw[:1] in "+-" and _last(_RE["hunk"].search, place.before) >= 0:
         return True
@@ -89,9 +88,9 @@ def _in_data(place: Place) -> bool:
         return True
     if not _RE["error_key"].search(place.raw):
         several = len(_RE["key"].findall(place.raw)) > 1
-        if _RE["strong_value"].search(place.lead) or (
-            several and _RE["value_of_row"].search(place.lead)
-        ):
+        if _RE["strong_value"].search(place.lead):
+            return True
+        if several and _RE["value_of_row"].search(place.lead):
             return True
     ends: tuple[_Test, ...] = (_RE["chat_end"].search, starts_traceback)
     began = _last(_RE["chat"].search, place.before)

@@ -278,10 +278,8 @@ def _joined(held: list[tuple[int, str]], tight: set[int] | None) -> Reading:
     flat = ""
     ends: list[tuple[int, int]] = []
     for index, piece in held:
-        whole = (
-            _RE["digit_last"].search(flat[-24:]) is None or _RE["digit_first"].match(piece) is None
-        )
-        gap = "" if not ends or (tight and ends[-1][0] in tight) or not whole else " "
+        in_number = _RE["digit_last"].search(flat[-24:]) and _RE["digit_first"].match(piece)
+        gap = "" if not ends or (tight and ends[-1][0] in tight) or in_number else " "
         flat = f"{flat}{gap}{piece}"
         ends.append((index, len(flat)))
     return Reading(flat, tuple(ends))
