@@ -14,7 +14,12 @@ from oomdoctor.cli.explain_sources import STDIN
 from oomdoctor.cli.option_reader import Reader, hub_id
 from oomdoctor.cli.options.verbs import ExplainOptions
 from oomdoctor.cli.streams import output
-from oomdoctor.commands.explain.explained import built_in
+from oomdoctor.commands.explain.explained import (
+    built_in,
+    settings_in,
+    with_model_named,
+    with_training,
+)
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.units import GIB
 
@@ -53,8 +58,6 @@ def read_given(reader: Reader, options: ExplainOptions) -> tuple[Given, tuple[st
     given, notes = _with_model(given, model, config)
     if config is None:
         return given, notes
-    from oomdoctor.commands.explain.given_file import with_training
-
     given, disagreements = with_training(given, config, interpreter(options), parse=options.exact)
     return given, notes + disagreements
 
@@ -68,7 +71,6 @@ def _with_model(
     given: Given, model: str | None, config: Path | None
 ) -> tuple[Given, tuple[str, ...]]:
     """The model of --model, or the one that the file names, if it is built in."""
-    from oomdoctor.commands.explain.given_file import with_model_named
     from oomdoctor.explain.training.known import setup_of
 
     if model is not None:
@@ -91,7 +93,6 @@ def _with_model(
 
 def _settings_in(path: Path, option: str) -> Mapping[str, Any]:
     """The settings of a training file or a command; only a file can be changed."""
-    from oomdoctor.commands.explain.given_file import settings_in
     from oomdoctor.system.training_files import is_command
 
     if option == "--apply" and is_command(str(path)):

@@ -205,16 +205,14 @@ class WorkerHost:
         killed = status == -signal.SIGKILL and not lines
         if killed:
             last = "it was killed"
-        hint = "the full message is in " + str(self._log)
+        code, message = "worker_failed", f"the worker cannot start: {last}"
+        hint = f"the full message is in {self._log}"
         if "No module named" in last:
             hint = f"install what you train with: {self._python} -m pip install torch transformers"
-            return machine_error("worker_failed", f"the worker cannot start: {last}", hint)
         # Libraries that get no memory say so in many ways.
-        limit = tightest("memory" if killed else "addresses", host_limits())
-        if limit is None:
-            return machine_error("worker_failed", f"the worker cannot start: {last}", hint)
-        message = f"the worker cannot start: {last}; {limit.words}"
-        return machine_error("host_limit", message, hint)
+        elif limit := tightest("memory" if killed else "addresses", host_limits()):
+            code, message = "host_limit", f"{message}; {limit.words}"
+        return machine_error(code, message, hint)
 
     def _next_event(self, wait_s: float) -> dict[str, Any] | None:
         """The next message from the host; None after `wait_s`, `_CLOSED` once the host is gone."""

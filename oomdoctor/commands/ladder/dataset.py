@@ -63,17 +63,15 @@ def at_rows(request: SurveyRequest, counted: CountedRows) -> SurveyRequest:
     """The request with every rung at the length of its rows: of the longest, or of packed ones."""
     assert request.lengths is not None
     tokens = request.lengths.packed_tokens or counted.distribution.longest.tokens
-    rungs = at_length(request.recipe.rungs, tokens)
+    rungs = [at_length(rung, tokens) for rung in request.recipe.rungs]
     unique = {rung.config.key(): rung for rung in reversed(rungs)}  # two rungs may become one
     recipe = replace(request.recipe, rungs=tuple(reversed(unique.values())))
     return replace(request, sequence_length=tokens, recipe=recipe)
 
 
-def at_length(rungs: Sequence[Rung], tokens: int) -> tuple[Rung, ...]:
-    """The rungs at that row length."""
-    return tuple(
-        replace(rung, config=replace(rung.config, sequence_length=tokens)) for rung in rungs
-    )
+def at_length(rung: Rung, tokens: int) -> Rung:
+    """The rung at that row length."""
+    return replace(rung, config=replace(rung.config, sequence_length=tokens))
 
 
 def other_shapes(rungs: Sequence[Rung], shapes: Sequence[LengthShape]) -> Iterator[Rung]:
@@ -81,8 +79,8 @@ def other_shapes(rungs: Sequence[Rung], shapes: Sequence[LengthShape]) -> Iterat
     own = {rung.config.sequence_length for rung in rungs}
     for tokens in dict.fromkeys(shape.tokens for shape in shapes):
         if tokens not in own:
-            for rung in at_length(rungs, tokens):
-                yield replace(rung, label=f"{rung.label} at {tokens:,} tokens")
+            for rung in rungs:
+                yield replace(at_length(rung, tokens), label=f"{rung.label} at {tokens:,} tokens")
 
 
 def _job(request: SurveyRequest, spec: ModelSpec) -> ProbeJob:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from oomdoctor.analysis.memory.shape import least_counts
 from oomdoctor.analysis.search.ladder import Context, bound_of, too_big
 from oomdoctor.analysis.search.precision import emulated, ladder_for
-from oomdoctor.commands.ladder.dataset import at_rows
+from oomdoctor.commands.ladder.dataset import at_length, at_rows
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.configuration.config import Rung, TrainConfig, adapts_all_linear
 from oomdoctor.records.job.dataset import CountedRows
@@ -157,9 +157,8 @@ def within_limits(
     asked = max(rung.config.sequence_length for rung in rungs)
     lowered: dict[str, Rung] = {}  # two rungs may become one
     for rung in rungs:
-        length = min(rung.config.sequence_length, limit)
-        config = replace(rung.config, sequence_length=length)
-        lowered.setdefault(config.key(), replace(rung, config=config))
+        shorter = at_length(rung, min(rung.config.sequence_length, limit))
+        lowered.setdefault(shorter.config.key(), shorter)
     return (
         replace(request, sequence_length=min(request.sequence_length, limit)),
         tuple(lowered.values()),

@@ -53,17 +53,14 @@ def find_limits(findings: Findings, simulators: Simulators) -> tuple[LengthLimit
         size: LargestValue(steps, card.usable_bytes, longest) for size in sorted({1, size})[::-1]
     }
     for shape in sorted(findings.shapes, key=lambda shape: shape.tokens):
-        (variant,) = at_length((rung,), shape.tokens)
+        variant = at_length(rung, shape.tokens)
         _take(searches, findings.attempts.get((card.name, variant.config.key()), ()))
     for _ in range(_MOST_ROUNDS):
         wanted = {search.next_try() for search in searches.values()}
         lengths = sorted(tokens for tokens in wanted if tokens is not None)
         # One simulation of each length covers all micro-batch sizes.
-        tasks = [
-            Task(variant, tuple(sorted(searches)), (card,))
-            for tokens in lengths
-            for variant in at_length((rung,), tokens)
-        ]
+        sizes = tuple(sorted(searches))
+        tasks = [Task(at_length(rung, tokens), sizes, (card,)) for tokens in lengths]
         attempts = [
             attempt
             for ended in findings.simulate(simulators, tasks, keep=False)
@@ -107,8 +104,7 @@ def lengths_answer(findings: Findings) -> LengthsAnswer | None:
 def _at(findings: Findings, card: Card, rung: Rung, shape: ShapeName) -> ProbeResult:
     """The rung's row at one of the shapes."""
     (tokens,) = (row_shape.tokens for row_shape in findings.shapes if row_shape.name == shape)
-    (variant,) = at_length((rung,), tokens)
-    return findings.row(card, variant)
+    return findings.row(card, at_length(rung, tokens))
 
 
 def _best(findings: Findings, card: Card) -> Rung | None:

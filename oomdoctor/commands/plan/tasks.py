@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from oomdoctor.analysis.search.ladder import Context, fixed_size, too_big
 from oomdoctor.analysis.simulator.predicted_attempts import sizes_to_predict
 from oomdoctor.commands.devices.cards import Card
+from oomdoctor.commands.ladder.dataset import at_length
 from oomdoctor.commands.ladder.ledger import counts_from_config
 from oomdoctor.records.configuration.config import Rung
 from oomdoctor.records.job.model import ModelSpec
@@ -59,10 +60,7 @@ def swept(rung: Rung, plan: PlanRequest) -> tuple[Rung, ...]:
     """The rung at every sequence length of the sweep; without one, the rung itself."""
     if plan.sweep is None or plan.sweep.key != "sequence_length":
         return (rung,)
-    return tuple(
-        replace(rung, config=replace(rung.config, sequence_length=value))
-        for value in plan.sweep.values
-    )
+    return tuple(at_length(rung, value) for value in plan.sweep.values)
 
 
 def tasks_of(

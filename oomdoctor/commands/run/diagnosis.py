@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 
 from oomdoctor.analysis.search.micro_batch import divisors
 from oomdoctor.commands.explain.applied import in_your_file
-from oomdoctor.commands.explain.explained import with_model
-from oomdoctor.commands.explain.given_file import of_command
+from oomdoctor.commands.explain.explained import of_command, with_model
 from oomdoctor.commands.run.process.streams import Tail
 from oomdoctor.commands.run.rank_records import Process, failures
 from oomdoctor.commands.run.seen_outside import Seen

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from snapshots import Writer, training
 
-from oomdoctor.commands.explain.explained import built_in
-from oomdoctor.commands.explain.given_file import with_training
+from oomdoctor.commands.explain.explained import built_in, with_training
 from oomdoctor.explain.diagnose import diagnose, diagnosis_of
 from oomdoctor.explain.evidence import SnapshotEvidence, evidence_of
 from oomdoctor.explain.reading.lines.stream import lines

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from oomdoctor.commands.explain.given_file import with_training
+from oomdoctor.commands.explain.explained import with_training
 from oomdoctor.commands.run.diagnosis import diagnoses_of, micro_batch_of
 from oomdoctor.commands.run.process import streams
 from oomdoctor.commands.run.process.streams import Tail
