@@ -26,7 +26,7 @@ from oomdoctor.records.report.snapshot import (
 )
 from oomdoctor.records.report.timeline import CONFIDENCES
 from oomdoctor.snapshot.blocks import BEFORE, Lives
-from oomdoctor.snapshot.growth.growth_answer import growth_of
+from oomdoctor.snapshot.growth import growth_of
 from oomdoctor.snapshot.history import History
 from oomdoctor.snapshot.reading.events import ALLOC, NO_STACK, Events
 from oomdoctor.snapshot.reading.snapshot import HeldSegment

@@ -1,16 +1,21 @@
-"""Replace a library's attribute or mapping entries for a while, then put them back.
+"""Replace a library's attribute, mapping entries or kernels for a while, then put them back.
 
 The simulation changes what a few library functions do, because no device is there to answer them.
 Every use of this module has a comment with its reason. Not thread-safe: one simulation at a time.
+Operators of our own stay registered.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
+from functools import cache
 from types import ModuleType
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from torch._ops import OpOverload
 
 
 def module_if_there(name: str) -> ModuleType | None:
@@ -62,3 +67,30 @@ def restored(
     finally:
         mapping.clear()
         mapping.update(before)
+
+
+@cache  # a process can define an operator only once
+def own_operator(
+    name: str, schema: str, function: Callable[..., object] | None = None
+) -> OpOverload:
+    """An operator for every device, also for fake tensors; without a `function` it does nothing."""
+    import torch
+
+    torch.library.define(f"oomdoctor::{name}", schema)
+    kernel = function or (lambda *_: None)
+    torch.library.impl(f"oomdoctor::{name}", "CompositeExplicitAutograd", kernel)
+    return getattr(torch.ops.oomdoctor, name).default
+
+
+@contextmanager
+def implemented(kernels: Mapping[str, Callable[..., object]], key: str) -> Iterator[None]:
+    """Let these kernels run operators of torch at a dispatch key, in the whole process."""
+    import torch
+
+    library = torch.library.Library("aten", "IMPL")
+    for name, kernel in kernels.items():
+        library.impl(name, kernel, key)
+    try:
+        yield
+    finally:
+        library._destroy()

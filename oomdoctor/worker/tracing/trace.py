@@ -23,7 +23,6 @@ from oomdoctor.records.facts.categories import CATEGORIES, TEMPORARY, WEIGHTS
 from oomdoctor.records.job.measurement import MemoryCurve
 from oomdoctor.worker.replacing import replaced
 from oomdoctor.worker.tracing.calls import OperatorCall, Recording, resized_storages
-from oomdoctor.worker.tracing.categories import OptimizerWalk, category_of, gathered
 from oomdoctor.worker.tracing.steps import (
     OTHERS,
     Freed,
@@ -35,7 +34,14 @@ from oomdoctor.worker.tracing.steps import (
     Step,
 )
 from oomdoctor.worker.tracing.tensors import local_part, plain_tensors, tensors_in
-from oomdoctor.worker.tracing.whereabouts import NOWHERE, Place, Whereabouts
+from oomdoctor.worker.tracing.whereabouts import (
+    NOWHERE,
+    OptimizerWalk,
+    Place,
+    Whereabouts,
+    category_of,
+    gathered,
+)
 
 Watcher = Callable[[OperatorCall], None]
 # Called before the results are recorded: what the kernel does with memory.

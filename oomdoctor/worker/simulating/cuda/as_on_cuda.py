@@ -32,11 +32,10 @@ from oomdoctor.analysis.simulator.tape import EMPTIED, Region
 from oomdoctor.records.configuration.config import TrainConfig, trains_with_trl
 from oomdoctor.records.facts.attention import ATTENTIONS
 from oomdoctor.records.facts.optimizers import is_paged
-from oomdoctor.worker.replacing import replaced
+from oomdoctor.worker.replacing import implemented, replaced
 from oomdoctor.worker.simulating.cuda import attention, autocast, flex, liger
 from oomdoctor.worker.simulating.cuda.choices import Choices
 from oomdoctor.worker.simulating.cuda.liger import launch, no_driver_needed
-from oomdoctor.worker.simulating.registering import implemented
 from oomdoctor.worker.tracing.trace import AllocationTrace
 
 if TYPE_CHECKING:

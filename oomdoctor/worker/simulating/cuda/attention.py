@@ -27,8 +27,7 @@ from torch._ops import OpOverload
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.attention import ATTENTIONS
 from oomdoctor.worker.protocol import UnsupportedError
-from oomdoctor.worker.replacing import module_if_there, restored
-from oomdoctor.worker.simulating.registering import implemented
+from oomdoctor.worker.replacing import implemented, module_if_there, restored
 from oomdoctor.worker.tracing.calls import Answering, Kinds
 
 Backend = Literal["cudnn", "flash", "efficient", "math"]

@@ -19,8 +19,7 @@ import torch
 from torch._ops import OpOverload
 
 from oomdoctor.package_data import data_of
-from oomdoctor.worker.replacing import replaced
-from oomdoctor.worker.simulating.registering import implemented
+from oomdoctor.worker.replacing import implemented, replaced
 from oomdoctor.worker.tracing.tensors import tensors_in
 
 Kernel = Callable[..., torch.Tensor]

@@ -23,8 +23,7 @@ from torch.autograd.function import FunctionCtx
 
 from oomdoctor.analysis.allocator.sizes import round_size
 from oomdoctor.worker.protocol import UnsupportedError
-from oomdoctor.worker.replacing import replaced, restored
-from oomdoctor.worker.simulating.registering import own_operator
+from oomdoctor.worker.replacing import own_operator, replaced, restored
 from oomdoctor.worker.tracing.calls import OperatorCall
 from oomdoctor.worker.tracing.steps import Lasting
 

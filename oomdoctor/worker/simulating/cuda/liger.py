@@ -18,9 +18,8 @@ from types import ModuleType, SimpleNamespace
 
 import torch
 
-from oomdoctor.worker.replacing import replaced
+from oomdoctor.worker.replacing import own_operator, replaced
 from oomdoctor.worker.simulating.cuda.choices import Choices
-from oomdoctor.worker.simulating.registering import own_operator
 from oomdoctor.worker.tracing.tensors import memory_of
 
 Apply = Callable[..., None]  # Liger's function that takes a model

@@ -23,8 +23,7 @@ import torch
 from torch.nn import Module
 
 from oomdoctor.worker.protocol import UnsupportedError
-from oomdoctor.worker.replacing import module_if_there, replaced, restored
-from oomdoctor.worker.simulating.registering import own_operator
+from oomdoctor.worker.replacing import module_if_there, own_operator, replaced, restored
 from oomdoctor.worker.training.synthetic import is_fake
 
 if TYPE_CHECKING:

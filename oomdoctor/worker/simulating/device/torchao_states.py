@@ -17,8 +17,7 @@ from typing import TypeAlias
 import torch
 from torch.optim import Optimizer
 
-from oomdoctor.worker.replacing import module_if_there, replaced
-from oomdoctor.worker.simulating.registering import own_operator
+from oomdoctor.worker.replacing import module_if_there, own_operator, replaced
 
 # Codes, scales and a table, or a plain one.
 State: TypeAlias = dict[str, torch.Tensor] | torch.Tensor

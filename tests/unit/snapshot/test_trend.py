@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from oomdoctor.snapshot.growth.levels import rise_of
+from oomdoctor.snapshot.growth_levels import rise_of
 
 
 def ratchet(steps: int) -> list[int]:

@@ -9,7 +9,7 @@ from growth import grows_no_faster
 from snapshots import Writer, training
 
 from oomdoctor.records.report.snapshot import SnapshotGrowth
-from oomdoctor.snapshot.growth.growth_answer import growth_of
+from oomdoctor.snapshot.growth import growth_of
 from oomdoctor.snapshot.history import History, history_of
 from oomdoctor.snapshot.reading.snapshot import read_snapshot
 from oomdoctor.units import KIB, MIB

@@ -1,4 +1,4 @@
-"""All growth of a trace in one answer.
+"""Memory that a program leaves behind again and again, all of a trace in one answer.
 
 What a caught out-of-memory error leaves behind.
 
@@ -15,15 +15,18 @@ from itertools import accumulate, pairwise
 
 from oomdoctor.records.report.diagnosis import Confidence
 from oomdoctor.records.report.snapshot import HeldBlocks, SnapshotGrowth
-from oomdoctor.snapshot.growth.kinds import calls, is_larger_input, kind_of, phase_of
-from oomdoctor.snapshot.growth.levels import (
+from oomdoctor.snapshot.growth_levels import (
     LEAST_RISES,
     Levels,
     Line,
     Moments,
     Rise,
+    calls,
+    is_larger_input,
+    kind_of,
     levels_of,
     moments_of,
+    phase_of,
     rise_of,
 )
 from oomdoctor.snapshot.history import History
