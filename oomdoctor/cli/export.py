@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from oomdoctor.records.report.report import Report
     from oomdoctor.stacks.rung import StackRung
 
-_HELP = "run `oomdoctor export --help`"
 _TARGETS = get_args(FormatName)
 
 
@@ -54,10 +53,9 @@ def export(options: ExportOptions) -> None:
     from oomdoctor.cli.option_reader import Reader
     from oomdoctor.stacks.export import export as exported
 
-    if options.to is not None and options.to not in _TARGETS:
-        named = ", ".join(_TARGETS)
-        raise usage_error("bad_option", f"--to: {options.to!r} is not one of {named}", _HELP)
     reader = Reader("export")
+    if options.to is not None:
+        reader.choice("--to", options.to, _TARGETS)
     reader.exclude(options)
     reader.check()
     _check_kept(options)
@@ -91,7 +89,7 @@ def _check_kept(options: ExportOptions) -> None:
             )
 
 
-def _of_run(options: ExportOptions) -> tuple[StackRung, list[str]]:
+def _of_run(options: ExportOptions) -> tuple[StackRung, tuple[str, ...]]:
     """A rung of a run, and what to know about it."""
     from oomdoctor.commands.export import result_at, stack_rung, warning
     from oomdoctor.commands.ladder.unfinished import stored_report
@@ -103,17 +101,16 @@ def _of_run(options: ExportOptions) -> tuple[StackRung, list[str]]:
         raise _incomplete(report, options)
     result = result_at(report, options.place, folder.name)
     note = warning(result)
-    return stack_rung(report, result, folder.name), [] if note is None else [f"warning: {note}"]
+    return stack_rung(report, result, folder.name), () if note is None else (f"warning: {note}",)
 
 
-def _converted(options: ExportOptions) -> tuple[StackRung, list[str]]:
+def _converted(options: ExportOptions) -> tuple[StackRung, tuple[str, ...]]:
     """The rung of the user's own files, and what of them it does not hold."""
     from oomdoctor.commands.export import rung_of_files
 
     if options.to is None:
-        raise usage_error("incomplete", "say what to write (--to)", _HELP)
-    rung, notes = rung_of_files(options.from_ or (), options.to)
-    return rung, list(notes)
+        raise usage_error("incomplete", "say what to write (--to)", "run `oomdoctor export --help`")
+    return rung_of_files(options.from_ or (), options.to)
 
 
 def _incomplete(report: Report, options: ExportOptions) -> OomDoctorError:

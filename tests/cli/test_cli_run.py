@@ -54,10 +54,9 @@ from itertools import count
 from oomdoctor.cli.main import run
 from oomdoctor.records.job.machine import Gpu
 from oomdoctor.commands.run import seen_outside
-from oomdoctor.commands.run import real
 from oomdoctor.commands.run import run_watched as watched
 gpu = Gpu(0, "GPU-1", "NVIDIA T4", 15 << 30, 15 << 30, "7.5", ())
-real.list_gpus = watched.list_gpus = lambda: (gpu,)
+watched.list_gpus = lambda: (gpu,)
 kills = count()
 seen_outside.oom_kills_here = lambda: 7 + min(1, next(kills))
 sys.exit(run(["run", *sys.argv[1:]]))
@@ -291,9 +290,9 @@ def test_a_script_without_python_before_it(cli, tmp_path, monkeypatch):
 
 
 def test_without_a_gpu_the_line_that_emulates_one(cli, monkeypatch):
-    monkeypatch.setattr("oomdoctor.commands.run.real.list_gpus", lambda: ())
-    monkeypatch.setattr("oomdoctor.commands.run.real.may_have_gpu", lambda: False)
-    monkeypatch.setattr("oomdoctor.commands.run.real._ANOTHER_DRIVER", Path("/no/such"))
+    monkeypatch.setattr("oomdoctor.commands.run.run_watched.list_gpus", lambda: ())
+    monkeypatch.setattr("oomdoctor.commands.run.run_watched.may_have_gpu", lambda: False)
+    monkeypatch.setattr("oomdoctor.commands.run.run_watched._ANOTHER_DRIVER", Path("/no/such"))
     ended = cli("run", "--", "true", "a b")
     assert ended.code == 5
     assert "oomdoctor run --emulate 'RTX 4090' -- true 'a b'" in " ".join(ended.err.split())

@@ -1,4 +1,4 @@
-"""The records that the watched processes left, and what they say about each rank."""
+"""The records that the watched processes left, and what they say about each rank and each GPU."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from oomdoctor.commands.run import places
 from oomdoctor.commands.run.places import Record
+from oomdoctor.records.job.machine import Gpu, Machine
 from oomdoctor.records.job.result import Evidence
-from oomdoctor.records.report.run import MemoryPoint, RankMemory, RankOom, RankOutcome
+from oomdoctor.records.report.run import MemoryPoint, RankMemory, RankOom, RankOutcome, RunDevice
 from oomdoctor.records.report.watch import StepPeaks
+from oomdoctor.system.machine.devices import Device, describe
 
 _MOST_POINTS = 120
 
@@ -124,6 +126,63 @@ def rank_memory(
 def ranks_together(processes: Sequence[Process]) -> int:
     """How many ranks train together, by what the processes say."""
     return max((int(process.record["world"]) for process in processes), default=1)
+
+
+def device_of(processes: Sequence[Process], here: Sequence[Gpu]) -> RunDevice | None:
+    """The GPUs that the command used, by what its processes say; else those of the machine.
+
+    `usable_bytes` is that of the fullest one. None if nothing is known.
+    """
+    used = [
+        (process.record, device) for process in processes for device in process.record["devices"]
+    ]
+    if used:
+        named = {d.get("uuid") or (r["pid"], d["device"]) for r, d in used}
+        smallest = min((d for _, d in used), key=lambda d: usable_on(d) or 0)
+        return RunDevice(
+            kind="emulated" if here and all(gpu.emulated for gpu in here) else "real",
+            gpu_name=smallest.get("name"),
+            gpus=len(named),
+            total_bytes=smallest.get("total_bytes") or 0,
+            compute_capability=smallest.get("capability"),
+            context_bytes=None,
+            usable_bytes=usable_on(smallest),
+        )
+    if not here:
+        return None
+    first = here[0]
+    return RunDevice(
+        kind="emulated" if first.emulated else "real",
+        gpu_name=first.name,
+        gpus=len(here),
+        total_bytes=first.total_bytes,
+        compute_capability=first.compute_capability,
+        context_bytes=None,
+        usable_bytes=None,
+    )
+
+
+def machine_of(processes: Sequence[Process], gpus: Sequence[Gpu]) -> Machine | None:
+    """The machine with the first GPU that ran out of memory, and who else used it then.
+
+    `gpus` is what the driver said at that moment. None if it said nothing.
+    """
+    records = [process.record for process in processes]
+    uuids = [d.get("uuid") for r in records if r["ooms"] for d in r["devices"]]
+    chosen = next((gpu for gpu in gpus if gpu.uuid in uuids), gpus[0] if gpus else None)
+    if chosen is None:
+        return None
+    versions = next((record.get("versions") for record in records), None)
+    machine = describe(Device("cuda", chosen), versions or {})
+    ours = {record["pid"] for record in records}
+    others = tuple(process for process in chosen.processes if process.pid not in ours)
+    return replace(machine, other_processes=others)
+
+
+def usable_on(device: Record) -> int | None:
+    """What a process could reserve on a device beside its context and other processes."""
+    total = device.get("total_bytes")
+    return None if total is None else max(0, total - device["outside_bytes"])
 
 
 def failures(process: Process) -> list[Record]:

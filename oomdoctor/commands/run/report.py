@@ -21,13 +21,15 @@ from oomdoctor.commands.run.diagnosis import (
 )
 from oomdoctor.commands.run.process.command import Ended
 from oomdoctor.commands.run.rank_records import (
+    device_of,
     failures,
+    machine_of,
     ran_out,
     rank_memory,
     ranks_together,
     read_processes,
+    usable_on,
 )
-from oomdoctor.commands.run.real import device_of, machine_of, usable_bytes
 from oomdoctor.commands.run.seen_outside import (
     Seen,
     lines_from_outside,
@@ -178,7 +180,7 @@ def _ranks(request: WatchRequest, seen: Seen, device: RunDevice | None) -> tuple
 
     def usable(device_record: dict[str, Any]) -> int | None:
         if real:
-            return usable_bytes(device_record)
+            return usable_on(device_record)
         assert device is not None and device.usable_bytes is not None and context is not None
         # Other processes on the same GPU leave less than the context alone does.
         return device.usable_bytes - max(0, int(device_record["outside_bytes"]) - context)

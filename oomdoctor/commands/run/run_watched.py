@@ -7,8 +7,9 @@ if the run with it fits the emulated card.
 from __future__ import annotations
 
 import ast
+import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -21,7 +22,6 @@ from oomdoctor.commands.run.case import Rendered
 from oomdoctor.commands.run.process.command import run_command
 from oomdoctor.commands.run.process.guard import end_left_over, guarded
 from oomdoctor.commands.run.process.streams import Tail
-from oomdoctor.commands.run.real import gpus_here
 from oomdoctor.commands.run.report import report_of
 from oomdoctor.commands.run.seen_outside import Seen, sampled
 from oomdoctor.commands.run.session import (
@@ -37,14 +37,15 @@ from oomdoctor.explain.remedies.wording import with_peaks
 from oomdoctor.records.job.machine import Gpu
 from oomdoctor.records.report.diagnosis import Remedy
 from oomdoctor.records.report.report import Report
-from oomdoctor.system.environment import all_variables
+from oomdoctor.system.environment import all_variables, slurm
 from oomdoctor.system.machine.limits import available_memory
-from oomdoctor.system.machine.nvml import list_gpus
+from oomdoctor.system.machine.nvml import list_gpus, may_have_gpu, why_no_driver
 from oomdoctor.units import GIB, format_bytes
 
 # How long a second run may take: so long, and so many times as long as the first.
 _AT_LEAST_S, _LONGER = 60.0, 4
 _MOST_CURES = 3
+_ANOTHER_DRIVER = Path("/dev/kfd")  # AMD's: torch has the same allocator there
 _ORDER = ("run", "replay", "no", None)
 Settings = Mapping[str, Any]
 # Host memory of one process that trains on emulated GPUs: torch, transformers and their tables.
@@ -133,10 +134,28 @@ class _Runs:
             )
 
 
+def _gpus_here(command: Sequence[str]) -> tuple[Gpu, ...]:
+    """The GPUs of this machine; empty where a driver is there that cannot be asked.
+
+    Raises:
+        OomDoctorError: there is none (exit 5).
+    """
+    gpus = list_gpus()
+    if gpus or may_have_gpu() or _ANOTHER_DRIVER.exists():
+        return gpus
+    emulated = shlex.join(["oomdoctor", "run", "--emulate", "RTX 4090", "--", *command])
+    hint = f"emulate one: {emulated}"
+    if slurm().on_login_node:
+        started = shlex.join(["srun", "--gres=gpu:1", "oomdoctor", "run", "--", *command])
+        hint = f"on this Slurm login node: {started}; or {hint}"
+    reason = why_no_driver() or "the NVIDIA driver reports no GPU"
+    raise machine_error("no_gpu", f"no GPU to run on: {reason}", hint)
+
+
 def _checked(request: WatchRequest) -> tuple[Gpu, ...]:
     """The real GPUs, if the command shall run on them; checks that it can run where it shall."""
     if request.gpus is None:
-        return gpus_here(request.command)
+        return _gpus_here(request.command)
     check_possible(str(request.python), "--emulate")
     refuse_too_many(request, available_memory())
     return ()
