@@ -265,11 +265,8 @@ def _token() -> Setting:
         has_token = bool(path.read_text(encoding="utf-8").strip())
     except (OSError, UnicodeDecodeError):
         has_token = False
-    return (
-        Setting("HF_TOKEN", HIDDEN, str(path))
-        if has_token
-        else Setting("HF_TOKEN", None, "default")
-    )
+    value, origin = (HIDDEN, str(path)) if has_token else (None, "default")
+    return Setting("HF_TOKEN", value, origin)
 
 
 def _offline() -> Setting:

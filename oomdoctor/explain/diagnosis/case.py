@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 from oomdoctor.analysis.memory.closed_form import Term
 from oomdoctor.analysis.memory.overhead import context_bytes
@@ -347,13 +348,8 @@ class Case:
 
     def logged(self, pattern: str) -> tuple[str, ...]:
         """The quoted lines of the incident and of the log's evidence that match; at most three."""
-        told = [
-            line
-            for facts in (self.facts.evidence, self.facts.mentions)
-            for lines in facts.values()
-            for line in lines
-        ]
-        lines = dict.fromkeys((*self.incident.lines, *told))
+        told = (*self.facts.evidence.values(), *self.facts.mentions.values())
+        lines = dict.fromkeys(chain(self.incident.lines, *told))
         matching = [line for line in lines if re.search(pattern, line, re.IGNORECASE)]
         if not matching and re.search(pattern, self.message, re.IGNORECASE):
             matching = [self.message]  # its lines were wrapped in the middle of the words

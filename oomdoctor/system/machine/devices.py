@@ -215,12 +215,11 @@ def _by_uuid(uuid: str, gpus: tuple[Gpu, ...]) -> Gpu:
 
 def _ambiguous(what: str, gpus: tuple[Gpu, ...]) -> OomDoctorError:
     sliced = any(gpu.uuid.startswith("MIG-") for gpu in gpus)
-    reason = (
-        "a GPU is split into MIG instances, which have no fixed numbers"
-        if sliced
-        else "the GPUs differ, and only CUDA knows which one it ranks fastest"
-    )
-    remedy = "" if sliced else "; or number them by PCI bus with CUDA_DEVICE_ORDER=PCI_BUS_ID"
+    if sliced:
+        reason, remedy = "a GPU is split into MIG instances, which have no fixed numbers", ""
+    else:
+        reason = "the GPUs differ, and only CUDA knows which one it ranks fastest"
+        remedy = "; or number them by PCI bus with CUDA_DEVICE_ORDER=PCI_BUS_ID"
     hint = _choices(gpus) + remedy
     return usage_error("ambiguous_device", f"{what} is ambiguous: {reason}", hint)
 
