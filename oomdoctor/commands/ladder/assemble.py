@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 
 from oomdoctor import __version__
@@ -50,22 +50,29 @@ def warnings_of(request: SurveyRequest) -> list[Warn]:
     return [*warns, *([warning("left_out", names=for_one)] if for_one else [])]
 
 
+@dataclass(frozen=True, slots=True)
+class Course:
+    """Where and when a run went on; `interrupted` is the exit code of a signal if one ended it."""
+
+    folder: RunFolder
+    started_at: str
+    elapsed_s: float
+    interrupted: ExitCode | None
+
+
 def report(
     ledger: Ledger,
+    course: Course,
     *,
-    folder: RunFolder,
-    started_at: str,
-    elapsed_s: float,
     machine: Machine,
     budget: Budget | None,
     results: tuple[ProbeResult, ...],
     warnings: tuple[Warn, ...],
-    interrupted: ExitCode | None,
     judged: tuple[ProbeResult, ...] | None = None,
     cards: tuple[CardPlan, ...] = (),
     yours: YourRung | None = None,
 ) -> Report:
-    """The public document; `interrupted` is the exit code of a signal, None if it finished.
+    """The public document.
 
     `warnings` are added to those of the ledger. `judged` are the rows among which are those that
     decide the exit code, by default `results`. `yours` is the answer about the rung of --from if
@@ -75,13 +82,13 @@ def report(
     yours = ledger.yours or yours
     ranking = rank(results, request.rank_by)
     judged = deciding(results if judged is None else judged, request)
-    exit_code, status = exit_of(judged, interrupted)
-    broken_off = interrupted is not None
+    exit_code, status = exit_of(judged, course.interrupted)
+    broken_off = course.interrupted is not None
     pages = all(find_spec(name) is not None for name in ("jinja2", "matplotlib"))
     here = next_commands(
         judged,
         request,
-        folder.name,
+        course.folder.name,
         interrupted=broken_off,
         on_cpu=machine.device == "cpu",
         pages=pages,
@@ -104,9 +111,9 @@ def report(
         status=status,
         exit_code=int(exit_code),
         tool=Tool("oomdoctor", __version__),
-        started_at=started_at,
-        elapsed_s=elapsed_s,
-        run_dir=str(folder.path),
+        started_at=course.started_at,
+        elapsed_s=course.elapsed_s,
+        run_dir=str(course.folder.path),
         request=request,
         machine=machine,
         model=ModelFacts(
@@ -127,7 +134,7 @@ def report(
         files=ledger.files,
         yours=yours,
     )
-    line = None if broken_off else export_line(report, folder.name)
+    line = None if broken_off else export_line(report, course.folder.name)
     return report if line is None else replace(report, next_commands=_with(report, line))
 
 

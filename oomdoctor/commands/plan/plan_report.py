@@ -11,12 +11,12 @@ from oomdoctor.analysis.memory.formula import formula_view
 from oomdoctor.analysis.ranking import without_speed
 from oomdoctor.commands.devices.cards import Card
 from oomdoctor.commands.ladder import assemble
+from oomdoctor.commands.ladder.assemble import Course
 from oomdoctor.commands.plan.findings import Findings
+from oomdoctor.commands.plan.longest_row import lengths_answer
 from oomdoctor.commands.plan.picks import card_plan
-from oomdoctor.errors import ExitCode
 from oomdoctor.records.configuration.adapters import compute_dtype
 from oomdoctor.records.configuration.config import Rung
-from oomdoctor.records.job.dataset import LengthsAnswer
 from oomdoctor.records.job.machine import Machine
 from oomdoctor.records.job.result import Attempt, ProbeResult
 from oomdoctor.records.report.plan import (
@@ -34,22 +34,13 @@ from oomdoctor.records.report.report import Budget, Report, Simulations, Warn
 from oomdoctor.records.report.warnings import host_memory_short, warning
 from oomdoctor.system.machine.capabilities import installed_versions
 from oomdoctor.system.machine.devices import Device, describe
-from oomdoctor.system.store.run_folders import RunFolder
 
 Rows = Mapping[str, tuple[ProbeResult, ...]]
 """The rows of each card, by its name."""
 
 
-def report(
-    findings: Findings,
-    *,
-    folder: RunFolder,
-    started_at: str,
-    elapsed_s: float,
-    interrupted: ExitCode | None,
-    lengths: LengthsAnswer | None = None,
-) -> Report:
-    """The public document; `interrupted` is the exit code of a signal, None for a finished plan."""
+def report(findings: Findings, course: Course) -> Report:
+    """The public document."""
     rows = {card.name: findings.rows(card) for card in findings.cards}
     single = findings.cards[0] if len(findings.cards) == 1 and findings.plan.ranks else None
     cards = tuple(
@@ -58,9 +49,7 @@ def report(
     )
     of_card = assemble.report(
         findings,
-        folder=folder,
-        started_at=started_at,
-        elapsed_s=elapsed_s,
+        course,
         machine=_machine(findings),
         budget=None
         if single is None
@@ -69,7 +58,6 @@ def report(
         ),
         results=rows[single.name] if single is not None else (),
         warnings=_speeds_unknown(findings, rows) + _short_of_host(findings, rows),
-        interrupted=interrupted,
         judged=tuple(row for of_card in rows.values() for row in of_card),
         cards=in_order(cards, findings.plan),
     )
@@ -77,7 +65,7 @@ def report(
         of_card,
         sweep=sweep_answer(findings),
         why=why_of(findings, single, rows),
-        lengths=lengths,
+        lengths=lengths_answer(findings),
         simulations=_simulations(findings),
         solve=findings.solution,
         fewest=findings.fewest,

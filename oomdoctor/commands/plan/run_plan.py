@@ -18,7 +18,7 @@ from oomdoctor.commands.events import Listener, SurveyEvent, starting
 from oomdoctor.commands.jobs.host import WorkerHost
 from oomdoctor.commands.jobs.launch import Stopped, on_one_gpu
 from oomdoctor.commands.jobs.simulators import Simulators
-from oomdoctor.commands.ladder.assemble import warnings_of
+from oomdoctor.commands.ladder.assemble import Course, warnings_of
 from oomdoctor.commands.ladder.dataset import count_rows, other_shapes
 from oomdoctor.commands.ladder.ledger import bounds_only, counts_from_config
 from oomdoctor.commands.ladder.unfinished import keeping
@@ -35,7 +35,7 @@ from oomdoctor.commands.plan.engines import (
 )
 from oomdoctor.commands.plan.fewest import find_fewest
 from oomdoctor.commands.plan.findings import Findings
-from oomdoctor.commands.plan.longest_row import find_limits, lengths_answer
+from oomdoctor.commands.plan.longest_row import find_limits
 from oomdoctor.commands.plan.plan_report import report as finished_report
 from oomdoctor.commands.plan.recording import record_snapshot
 from oomdoctor.commands.plan.solve import find_crossings, solve
@@ -86,14 +86,8 @@ def run_plan(
     findings = _known_of(request)
 
     def so_far() -> Report:
-        return finished_report(
-            findings,
-            folder=folder,
-            started_at=started_at,
-            elapsed_s=time.monotonic() - begin,
-            interrupted=stop(),
-            lengths=lengths_answer(findings),
-        )
+        course = Course(folder, started_at, time.monotonic() - begin, stop())
+        return finished_report(findings, course)
 
     listen = keeping(folder, so_far, on_event, _KEPT_EVERY_S)
     run = _Run(findings, folder, listen, lambda: stop() is not None)

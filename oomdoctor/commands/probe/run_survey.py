@@ -195,14 +195,11 @@ def _report(state: SurveyState, started_at: str, ending: Ending) -> Report:
     versions = state.inspection.versions if state.inspection else installed_versions()
     report = assemble.report(
         state,
-        folder=setup.folder,
-        started_at=started_at,
-        elapsed_s=ending.elapsed_s(),
+        assemble.Course(setup.folder, started_at, ending.elapsed_s(), ending.stop()),
         machine=describe(setup.device, versions),
         budget=state.budget,
         results=results,
         warnings=ended,
-        interrupted=ending.stop(),
         yours=unmeasured(state),
     )
     return replace(report, lengths=measured_answer(state.counted, results, state.request))

@@ -17,6 +17,7 @@ from oomdoctor.commands.devices.cards import cards_of
 from oomdoctor.commands.events import SurveyEvent
 from oomdoctor.commands.jobs.launch import Stopped
 from oomdoctor.commands.jobs.simulators import Ended, Simulators
+from oomdoctor.commands.ladder.assemble import Course
 from oomdoctor.commands.plan import engine_ladder as ladder
 from oomdoctor.commands.plan.engine_ladder import run_ladder
 from oomdoctor.commands.plan.engines import (
@@ -260,9 +261,7 @@ def test_what_needs_more_host_memory_than_the_plan_names(
     run(known, FakeEngines(lambda config: 10 * GIB))
     (row,) = known.rows(known.cards[0])
     assert row.host_peak_bytes is not None and 10 * GIB < row.host_peak_bytes < 200 * GIB
-    made = finished_report(
-        known, folder=RunFolder(tmp_path), started_at="", elapsed_s=0.0, interrupted=None
-    )
+    made = finished_report(known, Course(RunFolder(tmp_path), "", 0.0, None))
     found = [warning.message for warning in made.warnings if warning.code == "host_memory"]
     assert [row.label in text and "10.0 GiB of --host-memory" in text for text in found] == (
         [True] * len(named)
