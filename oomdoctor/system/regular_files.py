@@ -72,10 +72,8 @@ def is_denied(path: Path) -> bool:
     """Whether a file of this name is hidden by a folder that this user may not open."""
     try:
         path.stat()
-    except PermissionError:
-        return True
-    except (OSError, ValueError):
-        return False
+    except (OSError, ValueError) as error:
+        return isinstance(error, PermissionError)
     return False
 
 

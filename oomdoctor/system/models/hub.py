@@ -89,7 +89,8 @@ def resolve_with_notes(ref: ModelRef) -> tuple[ModelSpec, tuple[str, ...]]:
             "config.json refers to custom code (auto_map), which does not run without "
             f"--trust-remote-code; without it, transformers must support {model_type}"
         )
-    counted = source.catalogued is not None and source.catalogued.auto_class == AUTO_CLASSES[task]
+    catalogued = source.catalogued
+    counted = catalogued is not None and catalogued.auto_class == AUTO_CLASSES[task]
     spec = ModelSpec(
         id=source.id,
         source=source.source,
@@ -97,9 +98,7 @@ def resolve_with_notes(ref: ModelRef) -> tuple[ModelSpec, tuple[str, ...]]:
         model_type=model_type,
         task=task,
         config=config,
-        parameters=source.catalogued.parameters
-        if source.catalogued is not None and counted
-        else None,
+        parameters=catalogued.parameters if catalogued is not None and counted else None,
         revision=source.revision,
         path=source.path,
         trust_remote_code=ref.trust_remote_code,

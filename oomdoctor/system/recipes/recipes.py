@@ -124,16 +124,14 @@ def parse_rung(text: str, yours: TrainConfig | None = None, **sizes: Unpack[Size
     """
     words: dict[str, str] = {}
     faults: list[KeyFault] = []
-    first, *others = text.split(",")
+    parts = text.split(",")
     base: dict[str, Any] = {}
-    if first.strip() == YOURS and others:
+    if parts[0].strip() == YOURS and len(parts) > 1:
+        del parts[0]
         if yours is None:
             faults.append((YOURS, "is the configuration of --from, which is not given"))
         else:
             base = asdict(yours)
-        parts = others
-    else:
-        parts = [first, *others]
     for part in parts:
         key, equals, word = (piece.strip() for piece in part.partition("="))
         if not equals or not key or not word:
