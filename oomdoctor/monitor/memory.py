@@ -19,7 +19,7 @@ from typing import Any
 from oomdoctor.monitor.alerts import Alert, Alerts
 from oomdoctor.monitor.log import LiveLine, LiveLog
 from oomdoctor.monitor.pinned import PinnedMemory
-from oomdoctor.monitor.readings import Reader, Reading, allocated_now, current_first, gpus, why_not
+from oomdoctor.monitor.readings import Reader, Reading, allocated_now, gpus, why_not
 from oomdoctor.monitor.shared_folder import rank_and_world
 from oomdoctor.records.codec import shared
 from oomdoctor.records.report.watch import LiveEventKind, LiveStep
@@ -169,8 +169,7 @@ class MemoryWatch:
             self._reader = Reader()
             if self._wants_log is not False:
                 path = None if self._wants_log is True else Path(self._wants_log)
-                live_gpus = current_first(gpus())
-                self._log = LiveLog(live_gpus, path=path, total_steps=self._total_steps)
+                self._log = LiveLog(gpus(), path=path, total_steps=self._total_steps)
                 _tell_of_failures(weakref.ref(self))
                 if self._log.path is None:
                     _LOG.warning("oomdoctor: no live log is written: %s", self._log.why_not)

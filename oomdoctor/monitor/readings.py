@@ -8,10 +8,10 @@ says; a reset by the script itself works as ever.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import wraps
+from functools import cache, wraps
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -119,21 +119,25 @@ def why_not() -> str | None:
 
 
 def gpus() -> tuple[LiveGpu, ...]:
-    """The devices that torch sees. CUDA must be initialized."""
+    """The devices that torch sees, the current one first. CUDA must be initialized."""
     import torch
 
-    return tuple(live_gpu(n, device_facts(n)) for n in range(torch.cuda.device_count()))
+    here = torch.cuda.current_device()
+    indices = sorted(range(torch.cuda.device_count()), key=lambda index: index != here)
+    return tuple(map(live_gpu, indices))
 
 
-def live_gpu(index: int, facts: dict[str, Any]) -> LiveGpu:
+def live_gpu(index: int) -> LiveGpu:
     """A device as the live log describes it."""
     from oomdoctor.records.report.watch import LiveGpu
 
+    facts = device_facts(index)
     return LiveGpu(index, facts["name"], facts["uuid"], facts["total_bytes"])
 
 
-def device_facts(device: int) -> dict[str, Any]:
-    """What the device is. `uuid` is spelled as the driver does; None before torch 2.4."""
+@cache
+def device_facts(device: int) -> Mapping[str, Any]:
+    """What the device is. `uuid` is spelled as the driver does; None where torch does not say."""
     import torch
 
     properties = torch.cuda.get_device_properties(device)
@@ -144,14 +148,6 @@ def device_facts(device: int) -> dict[str, Any]:
         "total_bytes": int(properties.total_memory),
         "capability": f"{properties.major}.{properties.minor}",
     }
-
-
-def current_first(live_gpus: tuple[LiveGpu, ...]) -> tuple[LiveGpu, ...]:
-    """The devices, the current one first."""
-    import torch
-
-    here = torch.cuda.current_device()
-    return tuple(sorted(live_gpus, key=lambda gpu: gpu.index != here))
 
 
 def _stats(device: int) -> Stats:

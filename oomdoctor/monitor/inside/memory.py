@@ -106,14 +106,14 @@ class DeviceMemory:
     def _ask_outside(self, device: int) -> None:
         self._outside[device] = max(self._outside.get(device, 0), outside_bytes(device))
 
-    def _record_of(self, device: int, facts: dict[str, Any], **more: Any) -> dict[str, Any]:
+    def _record_of(self, device: int, **more: Any) -> dict[str, Any]:
         """What the record says of a device, without a trace; `more` is what a trace knows."""
         import torch
 
         stats = torch.cuda.memory_stats_as_nested_dict(device)
         return {
             "device": device,
-            **facts,
+            **device_facts(device),
             **counters_of(device, stats),
             "retries": stats["num_alloc_retries"],
             "outside_bytes": self._outside.get(device, 0),
@@ -138,7 +138,6 @@ class CountedMemory(DeviceMemory):
         super().__init__()
         self._every_step = every_step
         self._counted_at = 0.0
-        self._facts: dict[int, dict[str, Any]] = {}
         self._asked_at = 0.0
 
     def begin(self) -> None:
@@ -167,7 +166,7 @@ class CountedMemory(DeviceMemory):
         for device, stats in _used().items():
             ended[device] = StepPeaks(step=step, **counters_of(device, stats))
             self._keep_step(device, ended[device])
-        self.live.write({device: self._facts_of(device) for device in ended}, ended)
+        self.live.write(ended)
 
     def forget(self) -> None:
         """Nothing is remembered of a step but its memory."""
@@ -189,12 +188,7 @@ class CountedMemory(DeviceMemory):
 
     def devices(self) -> list[dict[str, Any]]:
         """The devices on which this process has reserved memory."""
-        return [self._record_of(device, self._facts_of(device)) for device in _used()]
-
-    def _facts_of(self, device: int) -> dict[str, Any]:
-        if device not in self._facts:
-            self._facts[device] = device_facts(device)
-        return self._facts[device]
+        return [self._record_of(device) for device in _used()]
 
 
 def _used() -> dict[int, dict[str, Any]]:
@@ -219,12 +213,12 @@ class Live:
         self._log: LiveLog | None = None
         self._inode: int | None = None
 
-    def write(self, devices: dict[int, dict[str, Any]], steps: dict[int, StepPeaks]) -> None:
-        """Write the memory after a step; `devices` are facts, both by the index of the device."""
+    def write(self, steps: dict[int, StepPeaks]) -> None:
+        """Write the memory after a step, by the index of the device."""
         from oomdoctor.monitor.log import LiveLog
 
         if self._log is None:
-            self._log = LiveLog(tuple(live_gpu(*item) for item in sorted(devices.items())))
+            self._log = LiveLog(tuple(map(live_gpu, sorted(steps))))
             if self._log.path is not None:
                 self._inode = self._log.path.stat().st_ino
         for device, step in steps.items():

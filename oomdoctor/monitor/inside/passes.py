@@ -16,8 +16,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from oomdoctor.monitor.inside.ending import script_file
-from oomdoctor.monitor.inside.process_facts import is_own_here
+from oomdoctor.monitor.inside.process_facts import own_files
 
 _MOST_ACCUMULATED = 64  # passes after which it is a step if nobody saw the gradients change
 _MOST_NODES = 10_000
@@ -125,7 +124,7 @@ class Passes:
             return False
         if len(sys.modules) != self._modules:
             self._modules = len(sys.modules)
-            self._makes = any(map(self._makes_one, _own_files()))
+            self._makes = any(map(self._makes_one, own_files()))
         return self._makes
 
     def _has_ended(self) -> bool:
@@ -161,15 +160,6 @@ def _leaf_of(outputs: Any) -> Any:
                 return node.variable
             todo += [before for before, _ in node.next_functions if before is not None]
     return None
-
-
-def _own_files() -> Iterator[str]:
-    """The files of the user's own code that this process has loaded."""
-    script = script_file()
-    for module in list(sys.modules.values()):
-        file = vars(module).get("__file__")
-        if isinstance(file, str) and file.endswith(".py") and is_own_here(file, script):
-            yield file
 
 
 def makes_an_optimizer(file: str) -> bool:

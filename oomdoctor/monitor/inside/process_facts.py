@@ -99,7 +99,8 @@ def is_own_here(file: str, script: str | None) -> bool:
 def own_files() -> list[str]:
     """The files of the user's own code that this process has loaded."""
     folders, script = library_folders(), script_file()
-    loaded = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    # Some modules import others when they are asked for an attribute, so none is asked.
+    loaded = {getattr(m, "__dict__", {}).get("__file__") for m in list(sys.modules.values())}
     files = {str(file) for file in (*loaded, script) if file is not None}
     return sorted(f for f in files if f.endswith(".py") and is_own(f, folders, script))
 

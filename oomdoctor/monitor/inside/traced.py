@@ -25,7 +25,6 @@ from oomdoctor.monitor.inside import allocator_history, past_memory
 from oomdoctor.monitor.inside.allocator_history import History, Request, read_all
 from oomdoctor.monitor.inside.ending import frames_here
 from oomdoctor.monitor.inside.memory import DeviceMemory
-from oomdoctor.monitor.readings import device_facts
 from oomdoctor.records.report.watch import StepPeaks
 
 _MOST_FRAMES = 60
@@ -134,7 +133,6 @@ class TracedMemory(DeviceMemory):
         self._write_events(history)
         return self._record_of(
             history.device,
-            device_facts(history.device),
             peak=self._places.get(history.device),
             curve=history.curve.points,
             events_are_whole=history.is_whole,

@@ -37,7 +37,7 @@ def test_one_rule_says_whether_an_optimizer_is_awaited(
     """Those that live and those that the code is yet to make were asked for apart."""
     file = tmp_path / "train.py"
     file.write_text("import torch\no = torch.optim.SGD(w)")
-    monkeypatch.setattr(passes, "_own_files", lambda: iter([str(file)]))
+    monkeypatch.setattr(passes, "own_files", lambda: [str(file)])
     watch = Passes(lambda: None)
     assert watch.awaits({}, 3) and not watch.take_steps()
     watch._all = passes._LATE
