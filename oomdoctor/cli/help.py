@@ -88,8 +88,11 @@ class Wrapper(Command):
         if "--" not in args:
             ctx.allow_interspersed_args = False
             rest = super().parse_args(ctx, list(args))
-            if rest or any(ctx.params.get("command") or ()):
-                raise _no_dashes(ctx, args)
+            command = list(ctx.params.get("command") or ())
+            if rest or any(command):
+                own = args[: len(args) - len(command)]
+                line = shlex.join([*ctx.command_path.split(), *own, "--", *command])
+                raise usage_error("no_dashes", "put -- before the command to run", line)
             return rest
         return super().parse_args(ctx, args)
 
@@ -155,13 +158,6 @@ def _complete(option: str, shell: str) -> None:
             f"print it instead: oomdoctor {_SHOW} {shell}",
         ) from None
     output.say(f"wrote {file} for {shell}; open a new terminal")
-
-
-def _no_dashes(context: Any, arguments: list[str]) -> OomDoctorError:
-    command = list(context.params.get("command") or ())
-    own = arguments[: len(arguments) - len(command)]
-    line = shlex.join([*context.command_path.split(), *own, "--", *command])
-    return usage_error("no_dashes", "put -- before the command to run", line)
 
 
 def interrupted() -> OomDoctorError:

@@ -65,24 +65,19 @@ def parse_since(text: str, now: datetime) -> datetime:
 
 
 def _limits(options: RunsOptions, reader: Reader) -> Limits | None:
-    given = {
-        "--keep": options.keep,
-        "--older-than": options.older_than,
-        "--max-size": options.max_size,
-    }
     if not options.prune:
         return None
-    if any(value is not None for value in given.values()):
-        keep, older, size = given.values()
-        return Limits(
-            None if keep is None else reader.integer("--keep", keep, minimum=0),
-            None if older is None else reader.read("--older-than", older, parse_age, 1.0),
-            None if size is None else reader.size("--max-size", size),
-        )
+    given: dict[str, float] = {}
+    if options.keep is not None:
+        given["keep"] = reader.integer("--keep", options.keep, minimum=0)
+    if options.older_than is not None:
+        given["older_than_s"] = reader.read("--older-than", options.older_than, parse_age, 1.0)
+    if options.max_size is not None:
+        given["max_bytes"] = reader.size("--max-size", options.max_size)
     standing = runs_limit()
-    if standing is not None:
-        return reader.read("OOMDOCTOR_RUNS_LIMIT", standing, parse_limits, Limits())
-    return None
+    if given or standing is None:
+        return Limits(**given) if given else None
+    return reader.read("OOMDOCTOR_RUNS_LIMIT", standing, parse_limits, Limits())
 
 
 _FORMATS = {".html": "html", ".htm": "html", ".png": "png", ".svg": "svg"}

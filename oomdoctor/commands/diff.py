@@ -39,7 +39,12 @@ def difference(before: str | None, after: str | None) -> DiffAnswer:
             raise usage_error(
                 "nothing_to_compare", f"{called} has no results to compare: {_why(report)}", _LINE
             )
-    return compared(first, second, (name, other_name), _sides(first, second))
+    contexts = [card.context for report in (first, second) for card in report.cards]
+    off = max(
+        (max(share.high - share.likely, share.likely - share.low) for share in contexts), default=0
+    )
+    sides = Sides(_errors(first), _errors(second), off)
+    return compared(first, second, (name, other_name), sides)
 
 
 def opened(name: str) -> tuple[str, Report]:
@@ -99,14 +104,6 @@ def _why(report: Report) -> str:
     if report.command in ("probe", "plan", "run"):
         return report.errors[0].message if report.errors else "it found nothing"
     return f"it is a report of {report.command}"
-
-
-def _sides(before: Report, after: Report) -> Sides:
-    contexts = [card.context for report in (before, after) for card in report.cards]
-    off = max(
-        (max(share.high - share.likely, share.likely - share.low) for share in contexts), default=0
-    )
-    return Sides(_errors(before), _errors(after), off)
 
 
 def _errors(report: Report) -> PeakErrors:

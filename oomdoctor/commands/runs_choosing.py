@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -31,11 +32,11 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much of the history to keep; None for no limit. All limits hold at once."""
+    """How many runs to keep, how old they may be, and how large in all; all of it holds at once."""
 
-    keep: int | None = None
-    older_than_s: float | None = None
-    max_bytes: int | None = None
+    keep: float = math.inf
+    older_than_s: float = math.inf
+    max_bytes: float = math.inf
 
 
 def parse_limits(text: str) -> Limits:
@@ -58,12 +59,7 @@ def parse_limits(text: str) -> Limits:
         given[kind] = value
     if not given:
         raise ValueError("write a number of runs, an age such as 30d, or a size such as 5GiB")
-    keep, size = given.get("keep"), given.get("max_bytes")
-    return Limits(
-        None if keep is None else int(keep),
-        given.get("older_than_s"),
-        None if size is None else int(size),
-    )
+    return Limits(**given)
 
 
 def chosen(runs: Iterable[StoredRun], wanted: Wanted) -> Iterator[StoredRun]:
@@ -90,12 +86,8 @@ def over_limit(runs: Sequence[StoredRun], limits: Limits, now: datetime) -> tupl
     total = sum(run.size_bytes for run in runs)
     for place, run in reversed(list(enumerate(runs))):
         began = _time(run.started_at)
-        age = (now - began).total_seconds() if began is not None else None
-        over = (
-            (limits.keep is not None and place >= limits.keep)
-            or (limits.older_than_s is not None and age is not None and age > limits.older_than_s)
-            or (limits.max_bytes is not None and total > limits.max_bytes)
-        )
+        age_s = (now - began).total_seconds() if began is not None else 0.0
+        over = place >= limits.keep or age_s > limits.older_than_s or total > limits.max_bytes
         if over and kept_because(run, now) is None:
             too_many.append(run)
             total -= run.size_bytes

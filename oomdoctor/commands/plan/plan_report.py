@@ -47,6 +47,8 @@ def report(findings: Findings, course: Course) -> Report:
         card_plan(card, rows[card.name], findings.request, findings.remedies.get(card.name, ()))
         for card in findings.cards
     )
+    dates = findings.simulated.values()  # one serves all cards
+    cached = [date for date in dates if date is not None]
     of_card = assemble.report(
         findings,
         course,
@@ -66,7 +68,7 @@ def report(findings: Findings, course: Course) -> Report:
         sweep=sweep_answer(findings),
         why=why_of(findings, single, rows),
         lengths=lengths_answer(findings),
-        simulations=_simulations(findings),
+        simulations=Simulations(len(dates), len(cached), min(cached, default=None)),
         solve=findings.solution,
         fewest=findings.fewest,
     )
@@ -99,13 +101,6 @@ def _short_of_host(findings: Findings, rows: Rows) -> tuple[Warn, ...]:
     }
     short = {label: size for label, size in needs.items() if has is not None and size > has}
     return (host_memory_short(short, has, here=False),) if has is not None and short else ()
-
-
-def _simulations(findings: Findings) -> Simulations:
-    """Where the simulations came from; one serves all cards."""
-    dates = findings.simulated.values()
-    cached = [date for date in dates if date is not None]
-    return Simulations(len(dates), len(cached), min(cached, default=None))
 
 
 def _machine(findings: Findings) -> Machine:
