@@ -121,7 +121,7 @@ def _beside(texts: Sequence[str], objective: str) -> dict[str, tuple[str, Any]]:
 def _left(training: UserTraining, elsewhere: Mapping[str, bool]) -> tuple[str, ...]:
     """Notes on settings of the files: those not in the rung, then those without effect on it.
 
-    `known` are the names of settings that other programs have; True if the target does not.
+    `elsewhere` are the names of settings that other programs have; True if the target does not.
     """
     left = [setting for setting in training.not_taken if setting.name not in elsewhere]
     notes = [f"not taken: {setting.name}: {setting.reason}" for setting in left if setting.matters]

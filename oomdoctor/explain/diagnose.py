@@ -251,7 +251,7 @@ def incident_of(
 ) -> Incident:
     """A request that a device could not meet, as if a log had told of it.
 
-    `frames` are outermost first; `known` are `step` and `rank`, and more numbers of the event.
+    `frames` are outermost first; `numbers` are `step` and `rank`, and more of the event.
     """
     device, oom = evidence.device, evidence.oom
     unallocated = oom.reserved_bytes - oom.allocated_bytes

@@ -99,20 +99,16 @@ class Standing:
     def _ruled_out(self, rung: Rung) -> SkipRung | None:
         """A skip if a rung that surely needs no more ran out at the same or a smaller size."""
         smallest = rung.config.with_micro_batch(fixed_size(rung.config, self.context) or 1)
-        tried = (
-            (earlier, attempt)
-            for earlier in self.rungs
-            for attempt in attempts_of(earlier, self.attempts)
-        )
-        for other, attempt in tried:
-            if attempt.outcome != "oom":
-                continue
-            raised = needs_more(smallest, attempt.config, self.context)
-            if raised is not None:
-                size, keys = attempt.config.micro_batch_size, " and ".join(raised)
-                ran_out = f"{other.label} ran out of memory at micro-batch size {size}"
-                why = f"{ran_out}, and this one needs more because of its {keys}"
-                return SkipRung(rung, why, None)
+        for other in self.rungs:
+            for attempt in attempts_of(other, self.attempts):
+                if attempt.outcome != "oom":
+                    continue
+                raised = needs_more(smallest, attempt.config, self.context)
+                if raised is not None:
+                    size, keys = attempt.config.micro_batch_size, " and ".join(raised)
+                    ran_out = f"{other.label} ran out of memory at micro-batch size {size}"
+                    why = f"{ran_out}, and this one needs more because of its {keys}"
+                    return SkipRung(rung, why, None)
         return None
 
 

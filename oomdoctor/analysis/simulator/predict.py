@@ -55,8 +55,8 @@ def predictions(
     """Predict peaks, fit and times of a rung for the sizes and devices of the request.
 
     Returns one prediction for each kind of card, or a single one if the request names no device.
-    `known` has recordings of the rung; `record` makes another one. What is computed from them is
-    added to those of the pack.
+    `pack` has recordings of the rung; `record` makes another one. What is computed from them is
+    added to it.
 
     Raises:
         NewStructureError: a recording is missing, and `record` cannot make it.

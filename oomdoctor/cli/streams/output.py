@@ -80,7 +80,7 @@ class Started:
         self._clock, self._at = time.monotonic(), datetime.now(UTC)
 
     def report(self, command: str, status: Status, code: int, **fields: Any) -> Report:
-        """The report of the command until now, with the fields that it `found`."""
+        """The report of the command until now, with the fields that it found."""
         from oomdoctor.records.report.report import bare_report
 
         bare = bare_report(command, status, code, self._at, time.monotonic() - self._clock)

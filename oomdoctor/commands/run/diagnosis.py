@@ -69,7 +69,7 @@ def _told_of(
     """The diagnoses of failures of the command, with the lines of its files to change.
 
     Its script or file of settings is read as `explain --config` does. Options of the command, such
-    as --per_device_train_batch_size 4, are settings of the training. `known` is what else is known.
+    as --per_device_train_batch_size 4, are settings of the training. `context` is the rest.
     """
     typed_in = replace(context, settings=typed(request.command), settings_source="the command")
     python = str(request.python or sys.executable)

@@ -31,7 +31,7 @@ def remedies(
     """The rows with these keys that can help, in the order in which to try them.
 
     `keys` come in the order of their causes.
-    `found` are the changes that the closed form found for a training that is beyond the GPU.
+    `choices` are the changes that the closed form found for a training that is beyond the GPU.
     """
     values = values_of(case)
     ranked: list[tuple[tuple[float, ...], Remedy]] = []

@@ -40,7 +40,7 @@ Ranked = tuple[tuple[int, float, float], Remedy]
 def closing(case: Case, choices: Sequence[Choice], values: Mapping[str, str]) -> list[Ranked]:
     """The computed remedies, each with its place: what closes the gap first.
 
-    `found` are the changes of the training that help.
+    `choices` are the changes of the training that help.
     """
     return [*(_remedy(case, choice, values) for choice in choices), *_hardware(case, values)]
 

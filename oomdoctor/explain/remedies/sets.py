@@ -43,7 +43,7 @@ class ClosedForm:
     """A judge that computes peaks. With `surely`, what is too close to the room is borderline.
 
     With `own_line`, what stores attention scores is short: the line that failed makes them.
-    `known` are the peaks that were computed.
+    `sized` are the peaks that were computed.
     """
 
     case: Case

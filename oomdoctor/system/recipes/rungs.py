@@ -249,7 +249,7 @@ def nearest(
 ) -> str:
     """` (did you mean X?)`, or nothing if no known word is similar.
 
-    The order of `known` is kept among words that contain the typed one, so the most usual comes
+    The order of `choices` is kept among words that contain the typed one, so the most usual comes
     first. `others` are other names of known words. Of words that are only spelled alike, at
     most `alike` are named.
     """
