@@ -101,14 +101,17 @@ class Case:
         if self.program.kind == "rl" or self.ranks_share or self.around & _SHARED_MEMORY:
             return None
         held = usage.others(self.incident.event)
-        if held is None or self.parallel < 2:
-            return held
-        # With tensor parallelism, the other workers may have a context on this GPU too.
+        if held is None:
+            return None
+        # Workers of an engine and other ranks may have a context on this GPU too; ranks' are alike.
         contexts = [
             process.used_bytes
             for process in self.incident.listed_processes
             if process.used_bytes < GIB
         ]
+        alike = self.program.kind != "engine" and len(contexts) > 1 and len(set(contexts)) == 1
+        if self.parallel < 2 and not alike:
+            return held
         return max(0, held - sum(contexts))
 
     @property

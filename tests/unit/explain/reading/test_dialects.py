@@ -206,6 +206,14 @@ MESSAGES = [
      "gpu", {"requested": 512 * 10**6, "process": 4 * 10**9}),
     ("rocm_driver.cc:600] failed to allocate 1.00G (1073741824 bytes) from device: "
      "HIP_ERROR_OutOfMemory", "cuda_driver", "gpu", {}),
+    ("Exception in gpu_hist: Memory allocation error on worker 0: std::bad_alloc: "
+     "cudaErrorMemoryAllocation: out of memory", "cuda_driver", "gpu", {}),
+    ("terminate called\n  what():  std::bad_alloc: out of memory", "cuda_driver", "gpu", {}),
+    ("  what():  Memory Object Allocation Failure", "cuda_driver", "gpu", {}),
+    ("lightgbm.basic.LightGBMError: Out of Host Memory", "cpu_allocator", "host", {}),
+    ("RuntimeError: indice.cu 125\ncuda execution failed with error 2", "cuda_driver", "gpu", {}),
+    ("INFO | Failed (CUDA out of memory) on sequence a-9 of length 918.", "cuda_caching_allocator",
+     "gpu", {}),
     ("WARNING CUDA OutOfMemoryError in TaskAlignedAssigner, using CPU", "cuda_caching_allocator",
      "gpu", {}),
     ("RuntimeError: Resource exhausted: Failed to allocate request for 2.00MiB (2097152B) on "
