@@ -146,6 +146,7 @@ def unsupported() -> str:
         "anywhere": "`probe`, `plan`",
         "simulated": "`plan`",
         "cpu": "`probe` on the CPU",
+        "unified": "GPUs that share the host's memory (GB10)",
         "worker": "`probe`, `plan`",
     }
     rows = []

@@ -45,8 +45,6 @@ _KEPT_BYTES_ABOVE = 900 * _MIB
 _BELOW_MARKETED = frozenset(
     ("T4", "P40", "A2", "A10", "A10G", "A40", "L4", "L40", "L40S", "B100", "GB200", "GB10")
 )
-# Cards whose memory is the host's.
-_UNIFIED = frozenset(("GB10",))
 
 
 def context_bytes(gpu: GpuFacts | None) -> ByteRange:
@@ -86,11 +84,6 @@ def with_nccl(context: ByteRange, ranks: int) -> ByteRange:
         return context
     source = f"{context.source}; NCCL {more // _MIB} MiB, measured by others on A100"
     return ByteRange(context.low + more, context.likely + more, context.high + more, source)
-
-
-def shares_host_memory(gpu: GpuFacts) -> bool:
-    """Whether the memory of a GPU is the host's."""
-    return not _UNIFIED.isdisjoint(gpu.name.split())
 
 
 def device_total_bytes(gpu: GpuFacts) -> tuple[int, str]:

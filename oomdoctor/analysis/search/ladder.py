@@ -15,6 +15,7 @@ from oomdoctor.analysis.search.dominance import Setting, needs_more
 from oomdoctor.analysis.search.from_prediction import RungPrediction, next_predicted, out_of_reach
 from oomdoctor.analysis.search.micro_batch import NextSize, Sample, next_size, sample_of
 from oomdoctor.records.configuration.config import Rung, TrainConfig
+from oomdoctor.records.configuration.faults import cannot_run, unsupported
 from oomdoctor.records.facts.choices import AUTO
 from oomdoctor.records.job.dataset import TrainingData
 from oomdoctor.records.job.machine import GpuFacts
@@ -40,6 +41,13 @@ class Context(Setting):
     emulated: bool = False
     data: TrainingData | None = None
     predictions: Mapping[str, RungPrediction] = field(default_factory=dict)
+
+    def refuses(self, config: TrainConfig) -> str | None:
+        """Why the device cannot run a configuration, or gains nothing by it; None otherwise."""
+        reason = cannot_run(config, self.compute_capability)
+        if reason is None and self.gpu is not None and self.gpu.shares_host_memory:
+            return unsupported(config, "unified", installed=bool)
+        return reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,6 @@ from oomdoctor.analysis.simulator.predicted_attempts import sizes_to_predict
 from oomdoctor.analysis.verdict import conclude
 from oomdoctor.commands.user_training import write_change
 from oomdoctor.records.configuration.config import Rung, TrainConfig, adapts_all_linear
-from oomdoctor.records.configuration.faults import cannot_run
 from oomdoctor.records.facts.choices import AUTO
 from oomdoctor.records.job.result import Attempt, ProbeResult, refused
 from oomdoctor.records.report.report import SurveyRequest
@@ -124,9 +123,7 @@ class Simulation:
         for changed in changes:
             size = fixed_size(changed.config, self.context)
             earlier = self._attempts.get(key := changed.config.rung_key(), ())
-            reason = cannot_run(
-                changed.config.with_micro_batch(size or 1), self.context.compute_capability
-            )
+            reason = self.context.refuses(changed.config.with_micro_batch(size or 1))
             if reason is not None:
                 self._attempts[key] = (*earlier, refused(changed.config, reason))
                 continue

@@ -29,7 +29,6 @@ from oomdoctor.commands.plan.engines import (
 from oomdoctor.commands.plan.findings import Findings
 from oomdoctor.commands.plan.tasks import Task
 from oomdoctor.records.configuration.config import Rung
-from oomdoctor.records.configuration.faults import cannot_run
 from oomdoctor.records.facts.dtypes import dtype_bytes
 from oomdoctor.records.job.measurement import Measurement
 from oomdoctor.records.job.result import Attempt, refused
@@ -113,7 +112,7 @@ def keep(findings: Findings, card: Card, rung: Rung, attempts: tuple[Attempt, ..
 def _may_run(findings: Findings, card: Card, rung: Rung, context: Context) -> bool:
     """Whether a rung runs; if not, why is kept."""
     smallest = rung.config.with_micro_batch(fixed_size(rung.config, context) or 1)
-    reason = cannot_run(smallest, context.compute_capability)
+    reason = context.refuses(smallest)
     if reason is not None:
         findings.attempts[card.name, rung.config.key()] = (refused(smallest, reason),)
         return False

@@ -22,7 +22,6 @@ from oomdoctor.commands.plan.engines import Engines, is_sharded, was_stopped_by_
 from oomdoctor.commands.plan.findings import Findings
 from oomdoctor.commands.plan.tasks import Task
 from oomdoctor.records.configuration.config import Rung, TrainConfig
-from oomdoctor.records.configuration.faults import cannot_run
 from oomdoctor.records.configuration.keys import label_of
 from oomdoctor.records.job.result import Attempt
 from oomdoctor.records.report.report import SurveyRequest
@@ -162,7 +161,7 @@ def _no_search(search: _Search, findings: Findings, context: Context) -> str | N
     if not numbers:
         return "not in the range of --gpus"
     last = search.at(numbers[-1])
-    refusal = cannot_run(last.config, context.compute_capability)
+    refusal = context.refuses(last.config)
     if refusal is not None:
         return refusal
     skip = too_big(last, context)

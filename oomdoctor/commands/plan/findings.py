@@ -17,7 +17,6 @@ from oomdoctor.commands.jobs.simulators import Ended, OnStart, Simulators
 from oomdoctor.commands.ladder.ledger import Ledger, sweep_within_limits, with_bound, within_limits
 from oomdoctor.commands.plan.tasks import Task, context_of, swept
 from oomdoctor.records.configuration.config import Rung, TrainConfig, taken_bytes
-from oomdoctor.records.configuration.faults import cannot_run
 from oomdoctor.records.job.dataset import CountedRows, LengthLimit, LengthShape
 from oomdoctor.records.job.model import ModelSpec
 from oomdoctor.records.job.result import Attempt, Inspection, ProbeJob, ProbeResult, refused
@@ -116,7 +115,7 @@ class Findings(Ledger):
             key = card.name, task.rung.config.key()
             if key in self.attempts or key in self.skipped:
                 continue
-            reason = cannot_run(config, _known_capability(card))
+            reason = self.contexts[card.name].refuses(config)
             if reason is None:
                 left.append(card)
             else:

@@ -20,7 +20,6 @@ from oomdoctor.commands.jobs.simulators import Simulators
 from oomdoctor.commands.plan.findings import Findings
 from oomdoctor.commands.plan.tasks import Task
 from oomdoctor.records.configuration.config import Rung
-from oomdoctor.records.configuration.faults import cannot_run
 from oomdoctor.records.job.measurement import Measurement
 from oomdoctor.records.job.model import ON_SOUND, WITHOUT_LENGTH
 from oomdoctor.records.job.result import Attempt, ProbeResult
@@ -164,8 +163,7 @@ def _not_applicable(findings: Findings, search: _Search) -> str | None:
     if search.key == "sequence_length" and findings.spec.task in WITHOUT_LENGTH:
         takes = "sound has" if findings.spec.task in ON_SOUND else "images have"
         return f"not applicable: {takes} no sequence length"
-    has = search.card.facts.compute_capability if search.card.facts else None
-    return cannot_run(config, has)
+    return findings.contexts[search.card.name].refuses(config)
 
 
 def _wanted(searches: Sequence[_Search]) -> list[tuple[int, list[_Search]]]:

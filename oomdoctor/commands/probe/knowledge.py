@@ -33,7 +33,6 @@ from oomdoctor.commands.jobs.simulators import Simulators
 from oomdoctor.commands.probe.state import LadderPrediction, SurveyState
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.configuration.config import Rung, taken_bytes
-from oomdoctor.records.configuration.faults import cannot_run
 from oomdoctor.records.job.costs import Calibration
 from oomdoctor.records.job.machine import GpuFacts
 from oomdoctor.records.job.result import Attempt, ProbeJob
@@ -224,7 +223,7 @@ def predict_rungs(
 def _is_open(rung: Rung, context: Context) -> bool:
     """Whether the rung is valid and its lower bound leaves room."""
     size = fixed_size(rung.config, context) or 1
-    refused = cannot_run(rung.config.with_micro_batch(size), context.compute_capability)
+    refused = context.refuses(rung.config.with_micro_batch(size))
     return refused is None and too_big(rung, context) is None
 
 

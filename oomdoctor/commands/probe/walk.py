@@ -20,7 +20,6 @@ from oomdoctor.commands.jobs.launch import Launched, launch, on_one_gpu
 from oomdoctor.commands.probe.knowledge import Knowledge
 from oomdoctor.commands.probe.state import Ending, SurveySetup, SurveyState
 from oomdoctor.records.configuration.config import Rung, TrainConfig, taken_bytes
-from oomdoctor.records.configuration.faults import cannot_run
 from oomdoctor.records.job.result import (
     Attempt,
     FileKind,
@@ -72,7 +71,7 @@ def _try(state: SurveyState, jobs: SurveyJobs, step: NextTry) -> Attempt:
     config = rung.config.with_micro_batch(size)
     trying = SurveyEvent("trying", micro_batch_size=size, message=step.why)
     _tell(state, jobs, rung, trying)
-    reason = cannot_run(config, state.context.compute_capability)
+    reason = state.context.refuses(config)
     if reason is not None:
         return refused(config, reason)
 

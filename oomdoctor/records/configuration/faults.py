@@ -201,17 +201,17 @@ def unsloth_faults(config: TrainConfig) -> Faults:
         yield "lora_targets", 'library "unsloth" needs all-linear or names of modules'
 
 
-Where = Literal["anywhere", "simulated", "cpu", "run", "worker"]
+Where = Literal["anywhere", "simulated", "cpu", "unified", "run", "worker"]
 
 
 @dataclass(frozen=True, slots=True)
 class Unsupported:
     """One row: `key` has one of `values`, or any value but the default where `values` is empty.
 
-    `where` says which runs it holds for: all, simulations (`plan`), a CPU as the device, all but
-    simulations, or all again. The reason may use `{value}`. `instead` is what to
-    do. It does not hold for the values of `sharding` in `unless`, nor where all of `modules` are
-    installed.
+    `where` says which runs it holds for: all, simulations (`plan`), a CPU as the device, a GPU that
+    shares the host's memory, all but simulations, or all again. The reason may use `{value}`.
+    `instead` is what to do. It does not hold for the values of `sharding` in `unless`, nor where
+    all of `modules` are installed.
     """
 
     key: str
@@ -242,8 +242,12 @@ def unsupported_rows() -> tuple[Unsupported, ...]:
 
 
 def _row(row: dict[str, Any]) -> Unsupported:
-    libraries = row.pop("libraries", ())
-    own = tuple(name for name, optimizer in OPTIMIZERS.items() if optimizer.library in libraries)
+    libraries, paged = row.pop("libraries", ()), row.pop("paged", False)
+    own = tuple(
+        name
+        for name, optimizer in OPTIMIZERS.items()
+        if optimizer.library in libraries or (paged and optimizer.paged)
+    )
     return Unsupported(**{**row, "values": row.pop("values", ()) + own})
 
 

@@ -48,6 +48,9 @@ class Gpu:
     emulated: bool = False
 
 
+_UNIFIED = frozenset(("GB10",))
+
+
 @dataclass(frozen=True, slots=True)
 class GpuFacts:
     """Published facts about a card. Peaks are dense, in FLOP/s; None if not verified.
@@ -79,6 +82,11 @@ class GpuFacts:
     nvlink_bytes_per_s: float | None = None
     pcie_generation: int | None = None
     pcie_lanes: int | None = None
+
+    @property
+    def shares_host_memory(self) -> bool:
+        """Whether the memory of the GPU is the host's."""
+        return not _UNIFIED.isdisjoint(self.name.split())
 
 
 def real_name(name: str) -> str:

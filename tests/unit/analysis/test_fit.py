@@ -56,6 +56,13 @@ def test_the_headroom_is_a_share_of_what_is_there() -> None:
     assert card.total_bytes - card.usable_bytes == headroom_bytes(card.total_bytes, 0.05)
 
 
+def test_memory_that_the_host_shares_is_also_the_system_s() -> None:
+    gb10, spark = catalogue.find_gpu("GB10"), card_named("GB10", 0.0)
+    assert gb10 is not None and gb10.shares_host_memory
+    assert spark.total_bytes - spark.usable_bytes == 20 * GIB
+    assert usable_bytes(gb10, 0.0) == spark.usable_bytes
+
+
 def test_capabilities_compare_as_numbers() -> None:
     assert capability_numbers("10.0") > capability_numbers("8.9") > capability_numbers(None)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from analysis_make import COUNTS, GIB, MODEL_CONFIG, ended, fit, ran_out, rung
 from hypothesis import given, settings
@@ -16,6 +16,7 @@ from oomdoctor.analysis.search.ladder import (
     attempts_of,
     run_order,
 )
+from oomdoctor.system.catalogue import find_gpu
 
 CONTEXT = Context(
     usable_bytes=40 * GIB,
@@ -165,3 +166,14 @@ def test_every_survey_ends_with_every_rung_settled(usable_gib, seed):
 
 def _fields(context):
     return {field.name: getattr(context, field.name) for field in fields(context)}
+
+
+def test_what_frees_gpu_memory_into_the_host_s_is_refused_where_they_are_one():
+    own, shared = find_gpu("H100"), find_gpu("GB10")
+    lean = rung("lean", optimizer="paged_adamw_8bit", activation_checkpointing="offload")
+    moved = rung("moved", offload="optimizer")
+    for offloading in (lean, moved):
+        assert replace(CONTEXT, gpu=own).refuses(offloading.config) is None
+        reason = replace(CONTEXT, gpu=shared).refuses(offloading.config)
+        assert reason is not None and "shares the memory of the host" in reason
+    assert replace(CONTEXT, gpu=shared).refuses(CKPT.config) is None
