@@ -67,9 +67,7 @@ def _can_liger(case: Case) -> bool:
     if case.incident.recomputing and not case.beyond:  # layers are recomputed after the loss
         return False
     model = case.sizes.model_type if case.sizes else (case.setup.get("model") or "").lower()
-    if model:
-        return any(name in model for name in LIGER_FAMILIES)
-    return True
+    return not model or any(name in model for name in LIGER_FAMILIES)
 
 
 def _can_sdpa(case: Case) -> bool:

@@ -62,7 +62,6 @@ class Reading:
         calls = [node for node in ast.walk(self._tree) if isinstance(node, ast.Call)]
         for call in sorted(calls, key=lambda node: (node.lineno, node.col_offset)):
             name = name_of(call.func)
-            self.script.classes.add(name.split(".")[-1])
             self.script.classes.update(name.split("."))
             reader = _reader(name)
             if reader is not None:

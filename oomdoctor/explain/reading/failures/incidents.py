@@ -97,9 +97,8 @@ def incidents_of(
     for finding in findings:
         ended = finding.dialect.hints_only and not finding.dialect.announces
         recovery = None if ended else _recovery(finding, findings, went_on)
-        finding.incident = replace(
-            finding.incident, survived=recovery is not None, recovery=recovery
-        )
+        survived = recovery is not None
+        finding.incident = replace(finding.incident, survived=survived, recovery=recovery)
     # A warning that nothing came of is no failure.
     findings = [f for f in findings if not (f.dialect.hints_only and f.incident.survived)]
     memory = [f for f in findings if f.memory]
