@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -82,14 +82,9 @@ class Watcher:
 
     def _records(self, pids: frozenset[int]) -> list[LiveRecord]:
         """The live logs that belong to what was asked; kept, so that a later look shows the end."""
-        if self.asked.log is not None:
-            paths: Iterable[Path] = (self.asked.log,)
-        elif self._logs:
-            paths = self._logs
-        else:
-            paths = log_files()
-        logs = [record for path in paths if (record := read_log(path)) is not None]
-        if self.asked.log is None and not self._logs:
+        kept = self._logs if self.asked.log is None else (self.asked.log,)
+        logs = [record for path in kept or log_files() if (record := read_log(path)) is not None]
+        if not kept:
             logs = self._chosen(logs, pids)
             self._logs = tuple(record.path for record in logs)
         return sorted(logs, key=lambda r: (r.header.rank or 0, r.header.pid))

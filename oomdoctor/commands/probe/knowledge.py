@@ -104,14 +104,13 @@ class Knowledge:
         shift, overhead = 0, before.overhead_bytes
         if not self.knows_context:
             assumed = overhead if overhead is not None else context_bytes(self.facts()).likely
-            overhead = measured.overhead_bytes
-            if overhead is not None:  # vLLM is not the machine's
-                overhead -= taken_bytes(attempt.config, gpu.total_bytes)
-            overhead = overhead if overhead is not None else assumed
+            overhead = assumed
+            if measured.overhead_bytes is not None:  # vLLM is not the machine's
+                overhead = measured.overhead_bytes - taken_bytes(attempt.config, gpu.total_bytes)
             shift = overhead - assumed
         speed = None
         if trusted and not self.knows_speed:
-            speed = self._speed(rung, attempt, predictions, before.speed)
+            speed = self._speed(attempt, predictions.get(rung.config.key()), before.speed)
         if self.knows_context and speed is None:
             return predictions
         self.knows_context, self.knows_speed = True, self.knows_speed or speed is not None
@@ -130,14 +129,10 @@ class Knowledge:
         return {key: _corrected(predicted, shift, change) for key, predicted in predictions.items()}
 
     def _speed(
-        self,
-        rung: Rung,
-        attempt: Attempt,
-        predictions: Mapping[str, RungPrediction],
-        before: Calibration,
+        self, attempt: Attempt, prediction: RungPrediction | None, before: Calibration
     ) -> Calibration | None:
         """The factors after a measured time; None if it was not estimated, or is too far off."""
-        size, prediction = attempt.config.micro_batch_size, predictions.get(rung.config.key())
+        size = attempt.config.micro_batch_size
         timing = attempt.measurement.timing if attempt.measurement is not None else None
         facts = self.facts()
         if prediction is None or timing is None or facts is None or not isinstance(size, int):

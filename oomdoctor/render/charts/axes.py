@@ -157,21 +157,18 @@ def end_row(axes: Any, number: int, text: str, top: float, size: Size, **style: 
     note(axes, text, at, away, ha="right", va="center", **style)
 
 
-def legend(
-    figure: Any,
-    handles: Sequence[Any],
-    words: Sequence[str],
-    columns: int,
-    height: int,
-    top: int = 4,
-) -> None:
+Entry = tuple[Any, str]
+"""What stands for something in a legend, and the words for it."""
+
+
+def legend(figure: Any, entries: Sequence[Entry], columns: int, height: int, top: int = 4) -> None:
     """A legend above the chart, from the left, line by line, so many pixels below the top."""
-    rows = -(-len(words) // columns)
+    rows = -(-len(entries) // columns)
     order = [row * columns + column for column in range(columns) for row in range(rows)]
-    shown = [number for number in order if number < len(words)]  # matplotlib fills columns
+    shown = [entries[place] for place in order if place < len(entries)]  # it fills columns
     figure.legend(
-        [handles[number] for number in shown],
-        [words[number] for number in shown],
+        [mark for mark, _ in shown],
+        [words for _, words in shown],
         loc="upper left",
         bbox_to_anchor=(8 / figure.bbox.width, 1 - top / height),
         ncols=columns,

@@ -119,5 +119,5 @@ def _draw(rows: Sequence[Row], figure: Any, size: Size) -> None:
             look.note(axes, "nothing fits", (0, number), (8, 0), va="center", color=ink("faint"))
     there = {method for row in rows for method, _ in row.picks}
     shown = [each for method, each in METHODS.items() if method in there]
-    handles = [look.handle(role, marker) for role, marker, _ in shown]
-    look.legend(figure, handles, [word for *_, word in shown], 3 if size == "wide" else 2, height)
+    entries = [(look.handle(role, marker), word) for role, marker, word in shown]
+    look.legend(figure, entries, 3 if size == "wide" else 2, height)

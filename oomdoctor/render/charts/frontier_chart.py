@@ -149,7 +149,7 @@ def _draw(
         color=ink("faint"), va="bottom",
     )  # fmt: skip
     look.frame(axes, grid="both", label="peak memory")
-    name_points(figure, axes, points, best, usable if usable and usable <= reach else None, size)
+    _name_points(axes, points, best, usable if usable and usable <= reach else None, size)
     _legend(figure, points, best, size, height)
 
 
@@ -216,23 +216,18 @@ def _legend(
         entries.append((other, "other micro-batch sizes"))
     if len(best) > 1:
         entries.append((look.handle("faint", "", linestyle=_DASHED, linewidth=1.5), "Pareto front"))
-    handles, words = zip(*entries, strict=True)
-    look.legend(figure, handles, words, 5 if size == "wide" else 2, height)
+    look.legend(figure, entries, 5 if size == "wide" else 2, height)
 
 
-def name_points(
-    figure: Any,
-    axes: Any,
-    points: Sequence[Point],
-    best: Sequence[Point],
-    usable: int | None,
-    size: Size,
+def _name_points(
+    axes: Any, points: Sequence[Point], best: Sequence[Point], usable: int | None, size: Size
 ) -> None:
     """Write the names of the chosen points, those of the front first."""
     from matplotlib.transforms import Bbox
 
-    figure.canvas.draw()
-    renderer = figure.canvas.get_renderer()
+    canvas = axes.figure.canvas
+    canvas.draw()
+    renderer = canvas.get_renderer()
     inside, at = axes.get_window_extent(renderer), axes.transData.transform
     marks = [at((point.memory, point.speed)) for point in points if point.chosen]
     taken = [Bbox.from_extents(x - 6, y - 6, x + 6, y + 6) for x, y in marks]

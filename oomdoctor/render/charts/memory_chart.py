@@ -77,14 +77,12 @@ def _grid(peaks: Sequence[Peak]) -> Grid:
     )
 
 
-def _legend(peaks: Sequence[Peak]) -> tuple[list[Any], list[str]]:
-    """What stands for the parts, and for the mark at the peak at micro-batch size 1; its words."""
-    roles = parts_in(peaks)
-    handles, words = [look.patch(role) for role in roles], [PART_WORDS[role] for role in roles]
+def _legend(peaks: Sequence[Peak]) -> list[look.Entry]:
+    """The parts, and the mark at the peak at micro-batch size 1."""
+    entries = [(look.patch(role), PART_WORDS[role]) for role in parts_in(peaks)]
     if any(peak.is_compared for peak in peaks):
-        handles.append(look.handle("page", **_mark()))
-        words.append("at micro-batch 1")
-    return handles, words
+        entries.append((look.handle("page", **_mark()), "at micro-batch 1"))
+    return entries
 
 
 def _mark() -> dict[str, Any]:
@@ -92,7 +90,7 @@ def _mark() -> dict[str, Any]:
 
 
 def _head(peaks: Sequence[Peak], size: Size) -> int:
-    lines = -(-len(_legend(peaks)[1]) // _LEGEND_COLUMNS[size])
+    lines = -(-len(_legend(peaks)) // _LEGEND_COLUMNS[size])
     return _LEGEND_LINE * lines + 30
 
 
@@ -113,7 +111,7 @@ def draw_peaks(peaks: Sequence[Peak], limit: Limit | None, figure: Any, size: Si
     _label(axes, peaks, top, size)
     if limit is not None and limit[0] < top:
         _mark_limit(axes, limit, top)
-    look.legend(figure, *_legend(peaks), _LEGEND_COLUMNS[size], height)
+    look.legend(figure, _legend(peaks), _LEGEND_COLUMNS[size], height)
 
 
 def _name(peak: Peak, size: Size) -> str:

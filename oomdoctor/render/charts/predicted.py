@@ -117,6 +117,6 @@ def _draw(pairs: Sequence[Pair], figure: Any, size: Size) -> None:
         axes.plot([pair.predicted], [at], marker="D", color=ink("page"), clip_on=False, **mark)
         look.name_row(axes, number, name, size)
         look.end_row(axes, number, _signed(pair.error), top, size)
-    handles = [look.handle("full", "o"), look.handle("page", "D", **mark)]
-    evidence = sorted({pair.evidence for pair in pairs})
-    look.legend(figure, handles, [" or ".join(evidence), "predicted"], 2, height)
+    evidence = " or ".join(sorted({pair.evidence for pair in pairs}))
+    predicted = look.handle("page", "D", **mark), "predicted"
+    look.legend(figure, [(look.handle("full", "o"), evidence), predicted], 2, height)

@@ -190,11 +190,9 @@ def _draw(bands: Bands, figure: Any, size: Size) -> None:
     axes.xaxis.set_major_formatter(lambda value, _: f"{int(value):,}")
     about = " (this is not time)" if size == "wide" else ""
     look.frame(axes, grid="y", label=f"allocations and releases, in order{about}")
-    words = [
-        f"{PART_WORDS[role]} {format_bytes(bands.sizes[role][bands.peak] or None)}"
-        for role in roles
-    ]
-    look.legend(figure, list(map(look.patch, roles)), words, _LEGEND_COLUMNS[size], height, top=24)
+    held = {role: format_bytes(bands.sizes[role][bands.peak] or None) for role in roles}
+    entries = [(look.patch(role), f"{PART_WORDS[role]} {held[role]}") for role in roles]
+    look.legend(figure, entries, _LEGEND_COLUMNS[size], height, top=24)
     figure.text(
         8 / WIDTHS[size], 1 - 4 / height, "At the peak:", fontsize=look.SMALL,
         color=ink("faint"), va="top",

@@ -104,13 +104,14 @@ def _draw(
     axes.set_xscale("log", base=2)
     axes.set_xlim(sweep.values[0] * 0.95, sweep.values[-1] * 1.05)
     axes.set_ylim(0, top_of(heights, card.usable_bytes))
-    handles = []
+    entries = []
     for line, role, marker in zip(shown, _ROLES, _MARKERS, strict=False):
         points = [(peak.value, tall) for peak in line.peaks if (tall := height_of(peak))]
         line_style = {"linewidth": 2, "markersize": 6}
         axes.plot([value for value, _ in points], [tall for _, tall in points], color=ink(role),
                   marker=marker, markeredgecolor=ink("page"), **line_style)  # fmt: skip
-        handles.append(look.handle(role, marker, linestyle="-", **line_style))
+        mark = look.handle(role, marker, linestyle="-", **line_style)
+        entries.append((mark, look.elided(one_line(line.label), 34)))
     axes.axhline(card.usable_bytes, color=ink("alarm"), linewidth=1.6)
     usable = f"{format_bytes(card.usable_bytes)} usable"
     place = (sweep.values[0], card.usable_bytes)
@@ -120,5 +121,4 @@ def _draw(
     axes.set_xticks(sweep.values[::every], [f"{value:,}" for value in sweep.values[::every]])
     axes.set_xticks([], minor=True)
     look.frame(axes, grid="y", label=SWEPT_WORDS[sweep.key])
-    words = [look.elided(one_line(line.label), 34) for line in shown]
-    look.legend(figure, handles, words, columns, height)
+    look.legend(figure, entries, columns, height)

@@ -154,17 +154,19 @@ def _terminal_grid(grid: Grid, indent: str, width: int) -> list[Text]:
     grid = grid.without_empty_columns()
     columns, rows = grid.columns, _clean(grid)
     room = width - len(indent)
-    kept, widths = _layout(columns, rows, room)
+    widths = _layout(columns, rows, room)
+    kept = list(widths)
     lines = []
     if grid.head:
-        names = _row(columns, kept, [c.name for c in columns], widths, "bold")
+        names = _row(columns, [c.name for c in columns], widths, "bold")
         lines.append(Text(indent) + names)
-    below = indent + " " * (widths[0] + len(_GAP) if widths[0] <= 4 else 4)
+    first, last = widths[kept[0]], kept[-1]
+    below = indent + " " * (first + len(_GAP) if first <= 4 else 4)
     for row in rows:
         more: list[str] = []
-        if columns[kept[-1]].wraps and row[kept[-1]]:
-            row[kept[-1]], *more = wrap(row[kept[-1]], widths[kept[-1]])
-        lines.append(Text(indent) + _row(columns, kept, row, widths))
+        if columns[last].wraps and row[last]:
+            row[last], *more = wrap(row[last], widths[last])
+        lines.append(Text(indent) + _row(columns, row, widths))
         start = sum(widths[i] + len(_GAP) for i in kept[:-1])
         lines += [Text(indent + " " * start + line) for line in more]
         details = [
@@ -193,50 +195,44 @@ def _roomy(block: Sized, room: int) -> tuple[Grid, tuple[Note, ...]]:
     """The first version of a grid that keeps all its columns in the room, or else the last."""
     for grid, notes in block.drawn:
         shown = grid.without_empty_columns()
-        kept, widths = _layout(shown.columns, _clean(shown), room)
-        total = sum(widths[i] for i in kept) + len(_GAP) * (len(kept) - 1)
-        if len(kept) == len(shown.columns) and total <= room:
+        widths = _layout(shown.columns, _clean(shown), room)
+        total = sum(widths.values()) + len(_GAP) * (len(widths) - 1)
+        if len(widths) == len(shown.columns) and total <= room:
             return grid, notes
     return block.drawn[-1]
 
 
 def _row(
-    columns: Sequence[Column],
-    kept: Sequence[int],
-    cells: Sequence[str],
-    widths: Mapping[int, int],
-    style: str = "",
+    columns: Sequence[Column], cells: Sequence[str], widths: Mapping[int, int], style: str = ""
 ) -> Text:
     from rich.text import Text
 
     parts: list[str | tuple[str, str]] = []
-    for i in kept:
-        space = " " * (widths[i] - columns_of(cells[i]))
+    for i, width in widths.items():
+        space = " " * (width - columns_of(cells[i]))
         cell = (cells[i], style or (tone(cells[i]) if columns[i].tone else ""))
         parts += [_GAP] if parts else []
         parts += [space, cell] if columns[i].right else [cell, space]
     return Text.assemble(*parts)
 
 
-def _layout(
-    columns: Sequence[Column], rows: Sequence[Sequence[str]], room: int
-) -> tuple[list[int], dict[int, int]]:
-    """The columns that stay in the table, and their widths; the least important go first."""
+def _layout(columns: Sequence[Column], rows: Sequence[Sequence[str]], room: int) -> dict[int, int]:
+    """The widths of the columns that stay in the table; the least important go first."""
     widths = {
         i: max(columns_of(text) for text in (column.name, *(row[i] for row in rows)))
         for i, column in enumerate(columns)
     }
     for limit in range(max(column.importance for column in columns), -1, -1):
-        kept = [i for i, column in enumerate(columns) if column.importance <= limit]
-        last, gaps = kept[-1], len(_GAP) * (len(kept) - 1)
-        left = room - gaps - sum(widths[i] for i in kept[:-1])
+        kept = {i: widths[i] for i, column in enumerate(columns) if column.importance <= limit}
+        *others, last = kept
+        left = room - sum(widths[i] + len(_GAP) for i in others)
         if left >= widths[last]:
             break
         if columns[last].wraps:
             words = (columns_of(word) for row in rows for word in row[last].split())
             if left >= max([_NARROWEST_TEXT, *words]):
-                return kept, {**widths, last: left}
-    return kept, widths
+                return {**kept, last: left}
+    return kept
 
 
 def _join(details: Sequence[str], width: int, indent: str) -> list[str]:

@@ -63,20 +63,17 @@ def method_answers(report: Report, plus_minus: str) -> list[MethodAnswer]:
     for method, name in _TITLES.items():
         rungs = [r for r in report.results if r.config.method == method and r.key != own]
         best = next((r for r in report.results if r.key == getattr(report.picks, method)), None)
-        if best is not None or rungs:
-            answers.append(MethodAnswer(name, *_of_method(report, method, rungs, best, plus_minus)))
+        if best is not None:
+            text = ", ".join(filter(None, [best.label, about_speed(best, plus_minus)]))
+            answers.append(MethodAnswer(name, text, True))
+        elif rungs:
+            answers.append(MethodAnswer(name, *_without_best(report, method, rungs)))
     return answers
 
 
-def _of_method(
-    report: Report,
-    method: str,
-    rungs: Sequence[ProbeResult],
-    best: ProbeResult | None,
-    plus_minus: str,
+def _without_best(
+    report: Report, method: str, rungs: Sequence[ProbeResult]
 ) -> tuple[str, bool | None]:
-    if best is not None:
-        return ", ".join(filter(None, [best.label, about_speed(best, plus_minus)])), True
     fitting = [r.label for r in rungs if r.outcome == "fits"]
     if any(r.outcome == "fits" and r.speed_state in APART for r in rungs):
         verb = "fits" if len(fitting) == 1 else "fit"

@@ -181,9 +181,7 @@ def checked_sections(report: Report) -> list[Section]:
 def _checked_row(result: ProbeResult, usable: int | None) -> tuple[str, ...]:
     expected = result.predicted.deciding_peak_bytes() if result.predicted is not None else None
     peak = result.deciding_peak_bytes()
-    difference = DASH
-    if expected and peak is not None:
-        difference = f"{(expected - peak) / peak:+.2%}"
+    difference = f"{(expected - peak) / peak:+.2%}" if expected and peak is not None else DASH
     verdict = ", ".join(filter(None, [OUTCOME_WORDS[result.outcome], _difference(result, usable)]))
     sizes = map(format_bytes, (expected, peak))
     return (result.label, batch(result), *sizes, difference, verdict)

@@ -168,8 +168,8 @@ def _draw_device(figure: Any, device: TimelineDevice, size: Size, *, named: bool
     look.byte_axis(axes, "y")
     axes.xaxis.set_major_formatter(lambda value, _: f"{int(value):,}")
     look.frame(axes, grid="y", label="events" + f" of GPU {device.index}" * named)
-    handles, names = axes.get_legend_handles_labels()
-    look.legend(figure, handles, names, _LEGEND_COLUMNS, _HEIGHT)
+    entries = list(zip(*axes.get_legend_handles_labels(), strict=True))
+    look.legend(figure, entries, _LEGEND_COLUMNS, _HEIGHT)
 
 
 def _top(device: TimelineDevice) -> int:
