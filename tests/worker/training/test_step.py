@@ -82,6 +82,18 @@ def test_a_value_that_config_json_lacks_is_named(monkeypatch: pytest.MonkeyPatch
         losses_of(tiny_job("dense"))
 
 
+def test_a_token_that_config_json_leaves_empty_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As classes with a decoder put `decoder_start_token_id` before the labels."""
+    from transformers.models.llama import modeling_llama
+
+    def shift(self: torch.nn.Module, input_ids: torch.Tensor, **_: object) -> None:
+        input_ids[:, 0] = None
+
+    monkeypatch.setattr(modeling_llama.LlamaModel, "forward", shift)
+    with pytest.raises(UnsupportedError, match="no decoder_start_token_id or pad_token_id"):
+        losses_of(tiny_job("dense"))
+
+
 @pytest.mark.parametrize("kind", ["dense", "seq2seq"])
 def test_the_losses_are_those_of_a_real_trainer(kind: str) -> None:
     from transformers import Trainer, TrainingArguments

@@ -11,7 +11,6 @@ from __future__ import annotations
 import copy
 import importlib
 import re
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -39,7 +38,8 @@ if TYPE_CHECKING:
 TOWERS = ("visual", "vision_tower", "vision_model", "vision_encoder", "image_encoder")
 """The names of vision encoders in models."""
 _PLACES = "image_embeds_position_mask"  # the input that says which tokens are of images
-_ENCODE = ("get_image_features", "get_video_features")
+# Qwen2-Audio has no function for its encoder.
+_ENCODE = ("get_image_features", "get_video_features", "get_audio_features", "audio_tower")
 _SPECIAL = (
     "image_token_id",
     "image_token_index",
@@ -212,12 +212,10 @@ def _counted(asked: _Asked) -> int | ImagesUnknownError:
     reason = ""
     for built in (shallow, model):  # not every family can be built with a single layer
         try:
-            with real_values.computing(), torch.no_grad():
+            with real_values.computing():
                 images = images_of(1, config, model)
-                stated = images.tokens
-                with ShapesOnly(), real_values.lists_known():
-                    whole = class_of(model)._from_config(copy.deepcopy(built))
-                    return rows_in(_encoded(whole, images))
+            stated = images.tokens
+            return tokens_of(images, class_of(model), built)
         except ImagesUnknownError as error:
             return error
         except Exception as error:
@@ -239,34 +237,40 @@ def _has_encoder(model: PretrainedConfig) -> bool:
     return any(hasattr(kind, "get_image_features") for kind in (whole, inside))
 
 
+def tokens_of(inputs: Images, kind: type[PreTrainedModel], model: PretrainedConfig) -> int:
+    """The rows of features that the encoder of a fake model makes of images, or of sound."""
+    with real_values.computing(), torch.no_grad(), ShapesOnly(), real_values.lists_known():
+        return _rows_in(_encoded(kind._from_config(copy.deepcopy(model)), inputs))
+
+
 def _encoded(model: PreTrainedModel, images: Images) -> object:
-    """What the vision encoder of a fake model makes of images."""
     dtype = next(model.parameters()).dtype
     inputs = {name: torch.empty(shape, dtype=dtype) for name, shape in images.pixels.items()}
     for name, values in images.numbers.items():
         inputs[name] = torch.empty(values.shape, dtype=values.dtype)
         real_values.know(inputs[name], values)
-    parts = (model, getattr(model, "model", None))
-    encoders = (getattr(part, name) for name in _ENCODE for part in parts if hasattr(part, name))
-    encode: Callable[..., object] | None = next(encoders, None)
-    if encode is None:
-        raise AttributeError(f"{type(model).__name__} has no get_image_features")
-    takes = signature(encode).parameters
     settings = ("vision_feature_layer", "vision_feature_select_strategy")
     given = {name: getattr(model.config, name) for name in settings if hasattr(model.config, name)}
     given |= inputs
-    return encode(**{name: value for name, value in given.items() if name in takes})
+    parts = (model, getattr(model, "model", None))
+    for encode in (
+        getattr(part, name) for name in _ENCODE for part in parts if hasattr(part, name)
+    ):
+        takes = signature(getattr(encode, "forward", encode)).parameters
+        if not inputs.keys().isdisjoint(takes):
+            return encode(**{name: value for name, value in given.items() if name in takes})
+    raise AttributeError(f"{type(model).__name__} has no get_image_features")
 
 
-def rows_in(features: object) -> int:
+def _rows_in(features: object) -> int:
     """The rows of a tensor, of several, or of the output of a model that has them."""
     if isinstance(features, torch.Tensor):
         rows: int = features.numel() // features.shape[-1]
         return rows
     if isinstance(features, list | tuple):
-        return sum(map(rows_in, features))
+        return sum(map(_rows_in, features))
     pooled = getattr(features, "pooler_output", None)
-    return rows_in(features.last_hidden_state if pooled is None else pooled)  # type: ignore[attr-defined]
+    return _rows_in(features.last_hidden_state if pooled is None else pooled)  # type: ignore[attr-defined]
 
 
 def short(error: Exception) -> str:

@@ -22,9 +22,9 @@ from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.choices import Dtype
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.tracing import real_values
-from oomdoctor.worker.tracing.real_values import ShapesOnly
 from oomdoctor.worker.training.model_config import model_class, needed_package
-from oomdoctor.worker.training.objectives.images import rows_in, short
+from oomdoctor.worker.training.objectives.image_forms import Images
+from oomdoctor.worker.training.objectives.images import short, tokens_of
 from oomdoctor.worker.training.setup import Setup
 
 if TYPE_CHECKING:
@@ -171,35 +171,24 @@ def _extracted(asked: _Asked, seconds: int) -> tuple[tuple[str, torch.Size, torc
 @lru_cache(maxsize=32)
 def _tokens(asked: _Asked, seconds: int) -> int | str:
     """How many tokens of its row a recording is; why that is not known."""
-    model = copy.deepcopy(asked.model)
+    model, shallow = asked.model, copy.deepcopy(asked.model)
     assert asked.kind is not None
     if getattr(model, "audio_token_id", 0) is None:
         return f"config.json of {model.model_type} names no token for sound"
-    model.get_text_config().num_hidden_layers = 1
+    shallow.get_text_config().num_hidden_layers = 1
     try:
-        features = _extracted(asked, seconds)
-        with real_values.computing():
-            recorded = {name: torch.ones((1, *shape), dtype=of) for name, shape, of in features}
-            with torch.no_grad(), ShapesOnly(), real_values.lists_known():
-                return _heard(asked.kind._from_config(model), recorded)
+        features, masks = {}, {}
+        for name, shape, dtype in _extracted(asked, seconds):
+            if dtype.is_floating_point:
+                features[name] = (1, *shape)
+            else:
+                with real_values.computing():
+                    masks[name] = torch.ones((1, *shape), dtype=dtype)
+        return tokens_of(Images(features, masks), asked.kind, shallow)
     except Exception as error:  # noqa: BLE001  (the class may fail in any way)
         return (
             f"how many tokens a recording of {model.model_type} takes is not known ({short(error)})"
         )
-
-
-def _heard(model: PreTrainedModel, features: Mapping[str, torch.Tensor]) -> int:
-    """How many tokens the encoder of a fake model makes of one recording."""
-    if not hasattr(model, "get_audio_features"):  # Qwen2-Audio only has this
-        tower, frames = model.get_submodule("model.audio_tower"), features["input_features"]
-        return int(tower._get_feat_extract_output_lengths(frames.shape[-1])[1])
-    inputs = {}
-    for name, values in features.items():
-        dtype = model.dtype if values.is_floating_point() else values.dtype
-        inputs[name] = torch.empty(values.shape, dtype=dtype)
-        if not values.is_floating_point():
-            real_values.know(inputs[name], values)
-    return rows_in(model.get_audio_features(**inputs))
 
 
 def _seconds(extractor: FeatureExtractionMixin | None, asked: int) -> int:
