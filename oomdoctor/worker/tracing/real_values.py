@@ -114,8 +114,7 @@ def lists_known(is_refused: Callable[[], bool] = lambda: False) -> Iterator[None
         return tolist(value) if has_values else value
 
     def tensor(data: object, **kwargs: object) -> torch.Tensor:
-        made: torch.Tensor = own_tensor(tree_map(number, data), **kwargs)
-        return made
+        return own_tensor(tree_map(number, data), **kwargs)
 
     with (
         replaced(FakeTensor, "tolist", tolist),

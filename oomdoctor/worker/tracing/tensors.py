@@ -47,8 +47,7 @@ def inner_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
     """What this rank has of a tensor (`DTensor`); the tensor itself if it is not sharded."""
-    part: torch.Tensor = getattr(tensor, "_local_tensor", tensor)
-    return part
+    return getattr(tensor, "_local_tensor", tensor)
 
 
 def memory_of(tensor: torch.Tensor) -> int:

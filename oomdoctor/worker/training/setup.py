@@ -92,5 +92,4 @@ class Setup:
     @property
     def reference(self) -> Module | None:
         """A second model, which is not trained."""
-        reference: Module | None = getattr(self.trainer, "ref_model", None)
-        return reference
+        return getattr(self.trainer, "ref_model", None)

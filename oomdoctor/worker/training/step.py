@@ -112,8 +112,8 @@ def _clipped(trainer: Trainer, model: torch.nn.Module) -> torch.Tensor | None:
     if not trainer.args.max_grad_norm:
         return None
     norm = trainer.accelerator.clip_grad_norm_(model.parameters(), trainer.args.max_grad_norm)
-    kept: torch.Tensor | None = None if trainer.is_deepspeed_enabled else norm
-    return kept  # of DeepSpeed's, the Trainer keeps a Python number
+    # Of DeepSpeed's, the Trainer keeps a Python number.
+    return None if trainer.is_deepspeed_enabled else norm
 
 
 def evaluation_step(setup: Setup, batch: Batch) -> float:

@@ -42,8 +42,7 @@ class Blueprint:
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of its weights."""
-        dtype: torch.dtype = getattr(torch, self.job.config.weights_dtype)
-        return dtype
+        return getattr(torch, self.job.config.weights_dtype)
 
     def made(self) -> PreTrainedModel:
         """The model.

@@ -88,8 +88,7 @@ def _loaded(name: str, settings: dict[str, object]) -> PreTrainedModel:
     unsloth = importlib.import_module("unsloth")
     kinds = (NotImplementedError, ValueError, ImportError)
     with refused("Unsloth cannot load this model", *kinds, one_line=True):
-        model: PreTrainedModel = unsloth.FastLanguageModel.from_pretrained(name, **settings)[0]
-    return model
+        return unsloth.FastLanguageModel.from_pretrained(name, **settings)[0]
 
 
 def add_adapter(setup: Setup) -> None:

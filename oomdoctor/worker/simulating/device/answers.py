@@ -146,8 +146,7 @@ class Answers:
 
         def found(position_ids: torch.Tensor) -> torch.Tensor | None:
             with replaced(self, "_holds", False):
-                indices: torch.Tensor | None = find(position_ids)
-            return indices
+                return find(position_ids)
 
         # It asks whether the last token still belongs to the first document, and nobody computed
         # that.
@@ -225,8 +224,7 @@ def gradient_of_index(args: Sequence[torch.Tensor]) -> torch.Tensor | None:
     if not _engine_runs():
         return None
     accumulates = len(args) > 3 and args[3]
-    zeros: torch.Tensor = args[0]
-    return zeros if accumulates else None
+    return args[0] if accumulates else None
 
 
 def _engine_runs() -> bool:

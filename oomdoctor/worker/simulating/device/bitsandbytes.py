@@ -118,15 +118,12 @@ def _dequantize(by_peft: Callable[[Module], torch.Tensor]) -> Callable[[Module],
         if not is_fake(weight) or (four_bit is None and eight_bit is None):
             return by_peft(module)
         functional = importlib.import_module("bitsandbytes.functional")
-        result: torch.Tensor
         if four_bit is not None:
-            result = functional.dequantize_4bit(weight.data, four_bit)
-            return result
+            return functional.dequantize_4bit(weight.data, four_bit)
         if module.state.SCB is None:
             module.state.SCB = weight.SCB
         if hasattr(functional, "int8_vectorwise_dequant"):
-            result = functional.int8_vectorwise_dequant(weight.data, module.state.SCB)
-            return result
+            return functional.int8_vectorwise_dequant(weight.data, module.state.SCB)
         return weight.data * module.state.SCB.view(-1, 1) * 7.874015718698502e-3  # as peft does
 
     return dequantized

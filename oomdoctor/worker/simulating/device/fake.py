@@ -104,8 +104,7 @@ def without_inputs(own: Product) -> Product:
     def product(input: torch.Tensor, weight: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
         if weight.requires_grad or weight.dtype == torch.bfloat16:
             return own(input, weight, offs)
-        result: torch.Tensor = _Frozen.apply(input.to(weight.dtype), weight, offs)
-        return result
+        return _Frozen.apply(input.to(weight.dtype), weight, offs)
 
     return product
 

@@ -201,8 +201,7 @@ def _extractor(path: str | None, model: PretrainedConfig) -> FeatureExtractionMi
     from transformers.models.auto.feature_extraction_auto import FEATURE_EXTRACTOR_MAPPING_NAMES
 
     if path is not None and (Path(path) / "preprocessor_config.json").exists():
-        published: FeatureExtractionMixin = transformers.AutoFeatureExtractor.from_pretrained(path)
-        return published
+        return transformers.AutoFeatureExtractor.from_pretrained(path)
     parts = [model, *(getattr(model, name, None) for name in _PARTS)]
     types = [kind for part in parts if (kind := getattr(part, "model_type", None))]
     names = {**FEATURE_EXTRACTOR_MAPPING_NAMES, **_PUBLISHED}

@@ -93,8 +93,7 @@ def convert_to_transformer_engine(setup: Setup) -> None:
 def _autocast(model: Module) -> Module:
     kind = getattr(importlib.import_module("accelerate.utils"), "TERecipeKwargs", None)
     recipe = None if kind is None else kind()  # accelerate 1.3 has only the usual recipe
-    wrapped: Module = _of_accelerate().apply_fp8_autowrap(model, recipe)
-    return wrapped
+    return _of_accelerate().apply_fp8_autowrap(model, recipe)
 
 
 def _of_accelerate() -> ModuleType:
