@@ -9,9 +9,7 @@ micro-batch size that its engine fits. Unsloth cannot be simulated, so its rungs
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from oomdoctor.analysis.memory.closed_form import shards_of
 from oomdoctor.analysis.search.ladder import Context, fixed_size, too_big
@@ -30,7 +28,6 @@ from oomdoctor.commands.plan.findings import Findings
 from oomdoctor.commands.plan.tasks import Task
 from oomdoctor.records.configuration.config import Rung
 from oomdoctor.records.facts.dtypes import dtype_bytes
-from oomdoctor.records.job.measurement import Measurement
 from oomdoctor.records.job.result import Attempt, refused
 
 
@@ -159,20 +156,16 @@ def estimate_times(
     for done, ended in enumerate(findings.simulate(simulators, tasks, told, keep=False), 1):
         task = tasks[ended.number]
         on_event(SurveyEvent("simulated", task.rung, index=done, total=len(tasks)))
-        simulated = {
-            attempt.config.micro_batch_size: attempt.measurement
-            for attempt in findings.attempts_on(card, task, ended)
-        }
+        simulated = findings.attempts_on(card, task, ended)
         if simulated:
             ran = findings.attempts[card.name, task.rung.config.key()]
             findings.keep_run(card, task.rung, tuple(with_times(tried, simulated) for tried in ran))
 
 
-def with_times(
-    attempt: Attempt, simulated: Mapping[int | Literal["auto"], Measurement | None]
-) -> Attempt:
-    """The attempt with the estimated times of its size; `simulated` is by micro-batch size."""
-    estimate = simulated.get(attempt.config.micro_batch_size)
+def with_times(attempt: Attempt, simulated: tuple[Attempt, ...]) -> Attempt:
+    """The attempt with the estimated times of the one that was simulated at its size."""
+    by_size = {other.config.micro_batch_size: other.measurement for other in simulated}
+    estimate = by_size.get(attempt.config.micro_batch_size)
     if attempt.measurement is None or estimate is None:
         return attempt
     return replace(attempt, measurement=replace(attempt.measurement, timing=estimate.timing))

@@ -128,11 +128,9 @@ def _checked(
     row: ProbeResult, rung: Rung, attempts: list[Attempt], findings: Findings, card: Card
 ) -> ProbeResult:
     """The row of the check, with the prediction beside it and the estimate of its speed."""
-    predicted = {
-        attempt.config.micro_batch_size: attempt.measurement
-        for attempt in findings.attempts[card.name, rung.config.key()]
-    }
-    timed = tuple(with_times(attempt, predicted) for attempt in attempts)
+    simulated = findings.attempts[card.name, rung.config.key()]
+    predicted = {attempt.config.micro_batch_size: attempt.measurement for attempt in simulated}
+    timed = tuple(with_times(attempt, simulated) for attempt in attempts)
     alone = Rung(rung.label, attempts[-1].config)  # the sizes were chosen by the plan
     checked = conclude(
         alone, timed, None, findings.contexts[card.name], findings.request, "emulated"

@@ -216,15 +216,12 @@ def _with_evidence(
     answer: SnapshotDevice | None = None
     with_names = []
     for rank in ranks:
-        file = None if rank.oom is None else rank.oom.snapshot
-        if rank.oom is not None and file is not None:
-            if rank is first:
-                answer = snapshot_answer(seen.folder / file, rank.device)
+        if rank.oom is not None and rank.oom.snapshot is not None:
+            file, is_first = seen.folder / rank.oom.snapshot, rank is first
             name = snapshot_name(rank.rank, rank.device) if rank in failed else None
-            changed = replace(rank, oom=replace(rank.oom, snapshot=name))
-            if rank is first and answer is not None:
-                first = changed = with_snapshot(changed, answer)
-            rank = changed
+            rank = replace(rank, oom=replace(rank.oom, snapshot=name))
+            if is_first and (answer := snapshot_answer(file, rank.device)) is not None:
+                first = rank = with_snapshot(rank, answer)
         with_names.append(rank)
     return tuple(with_names), first, answer
 

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from oomdoctor.commands.run.process.command import Ended
@@ -128,19 +128,14 @@ class Samples:
     def look_at_host(self) -> None:
         """Take a sample of the host; the least memory so far is kept."""
         with suppress(OomDoctorError, OSError):
-            available, before = available_memory(), self.host
             total, free = shared_memory()
-            self.host = HostMemory(
-                total_bytes=total_memory(),
-                least_available_bytes=_least(
-                    available, None if before is None else before.least_available_bytes
-                ),
-                kernel_kills=max(0, oom_kills_here() - self._kills_before),
-                shm_total_bytes=total,
-                shm_least_free_bytes=_least(
-                    free, None if before is None else before.shm_least_free_bytes
-                ),
-            )
+            kills = max(0, oom_kills_here() - self._kills_before)
+            now = HostMemory(total_memory(), available_memory(), kills, total, free)
+            if self.host is not None:
+                available = _least(now.least_available_bytes, self.host.least_available_bytes)
+                free = _least(now.shm_least_free_bytes, self.host.shm_least_free_bytes)
+                now = replace(now, least_available_bytes=available, shm_least_free_bytes=free)
+            self.host = now
 
     def has_failed_again(self, folder: Path) -> bool:
         """Whether a process has run out of memory since the last call."""

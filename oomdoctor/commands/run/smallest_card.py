@@ -90,8 +90,7 @@ def _warnings(
         warns.append(warning("one_rank", wording, ranks=ranks_asked))
     if not ranks and not failed:
         warns.append(warning("gpu_unused"))
-    value = about_a_value(processes) if failed else None
-    if value is not None:
+    if failed and (value := about_a_value(processes)) is not None:
         warns.append(warning("unknown_values", message=value))
     steps = max((rank.steps for rank in ranks), default=0)
     ran_on = request.steps == "steady" and not any(rank.stopped for rank in ranks)
