@@ -300,7 +300,9 @@ WHEN: Mapping[str, Condition] = {
     "engine_share_higher": lambda case: share_of(case) < 0.95,
     "engine_context": lambda case: (fits := fitting_context(case)) is None or fits >= SHORTEST,
     "mixed_precision": lambda case: (
-        case.setup.get("autocast_dtype") in (None, "none") and not case.program.half
+        _step_is_on(case)
+        and case.setup.get("autocast_dtype") in (None, "none")
+        and not case.program.half
     ),
     "smaller_image": lambda case: case.program.kind == "diffusion" or _step_is_on(case),
     "more_limit": _contained,

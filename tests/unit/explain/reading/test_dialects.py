@@ -208,6 +208,9 @@ MESSAGES = [
      "HIP_ERROR_OutOfMemory", "cuda_driver", "gpu", {}),
     ("Exception in gpu_hist: Memory allocation error on worker 0: std::bad_alloc: "
      "cudaErrorMemoryAllocation: out of memory", "cuda_driver", "gpu", {}),
+    ("Cuda Error: out of memory at /w/csrc/cumem_allocator.cpp: 62", "cuda_driver", "gpu", {}),
+    ("RuntimeError: after cudaLaunch in triple_chevron_launcher::launch(): out of memory",
+     "cuda_driver", "gpu", {}),
     ("terminate called\n  what():  std::bad_alloc: out of memory", "cuda_driver", "gpu", {}),
     ("  what():  Memory Object Allocation Failure", "cuda_driver", "gpu", {}),
     ("lightgbm.basic.LightGBMError: Out of Host Memory", "cpu_allocator", "host", {}),
