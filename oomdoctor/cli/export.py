@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Annotated, get_args
 
-from oomdoctor.cli.options import COMMON, completion, declare
+from oomdoctor.cli.options import COMMON, completion, option
+from oomdoctor.cli.options.answer import either
 from oomdoctor.cli.options.flatten import flatten
 from oomdoctor.cli.streams import output
 from oomdoctor.errors import OomDoctorError, usage_error
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from oomdoctor.stacks.rung import StackRung
 
 _TARGETS = get_args(FormatName)
+_WORDS = f"What to write: {either(_TARGETS)}."
+_TO = option("--to TARGET", COMMON, _WORDS, completion.one_of(_TARGETS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +27,7 @@ class ExportOptions:
     """A command line of `export`."""
 
     place: str | None = None
-    to: str | None = declare(
-        "--to TARGET",
-        COMMON,
-        f"What to write: {', '.join(_TARGETS[:-1])} or {_TARGETS[-1]}.",
-        completion=completion.one_of(_TARGETS),
-    )
+    to: Annotated[str | None, _TO] = None
     run: str = "latest"
     from_: list[str] | None = None
     output_file: Path | None = None

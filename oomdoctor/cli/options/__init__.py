@@ -16,7 +16,6 @@ oomdoctor's own words, as text or as JSON.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
 from functools import cache
 from typing import Any
 
@@ -48,17 +47,6 @@ def option(
         rich_help_panel=panel,
         autocompletion=completion,
     )
-
-
-def declare(
-    flags: str,
-    panel: str | None,
-    help: str,
-    default: Any = None,
-    completion: Callable[[str], list[str]] | None = None,
-) -> Any:
-    """An option as a field of a dataclass; `flatten` reads it."""
-    return field(default=default, metadata={"option": option(flags, panel, help, completion)})
 
 
 @cache

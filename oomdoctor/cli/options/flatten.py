@@ -94,8 +94,5 @@ def is_options(hint: object) -> bool:
 def declared_types(kind: type) -> dict[str, Any]:
     """The types of the fields of an option dataclass, annotated with its rows in `options.toml`."""
     rows = option_rows().get(kind.__name__.removesuffix("Options").lower(), {})
-    declared = {name: option_of(row) for name, row in rows.items()} | {
-        each.name: each.metadata["option"] for each in fields(kind) if "option" in each.metadata
-    }
     hints = get_type_hints(kind, include_extras=True)
-    return hints | {name: Annotated[hints[name], info] for name, info in declared.items()}
+    return hints | {name: Annotated[hints[name], option_of(row)] for name, row in rows.items()}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
-from oomdoctor.cli.options import OUTPUT, completion, declare
+from oomdoctor.cli.options import OUTPUT, completion, option
 from oomdoctor.cli.options.answer import (
     AnswerOptions,
     ListOptions,
@@ -15,6 +16,9 @@ from oomdoctor.cli.options.answer import (
     either,
 )
 from oomdoctor.render.charts import CHARTS
+
+_WORDS = f"The chart of --png and --svg: {either(CHARTS)}."
+_CHART = option("--chart CHART", OUTPUT, _WORDS, completion.one_of(CHARTS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,13 +174,7 @@ class ShowOptions:
     html: Path | None = None
     png: Path | None = None
     svg: Path | None = None
-    chart: str = declare(
-        "--chart CHART",
-        OUTPUT,
-        f"The chart of --png and --svg: {either(CHARTS)}.",
-        default=CHARTS[0],
-        completion=completion.one_of(CHARTS),
-    )
+    chart: Annotated[str, _CHART] = CHARTS[0]
     rung: str | None = None
     answer: AnswerOptions = field(default_factory=AnswerOptions)
     verbose: Verbose = False
