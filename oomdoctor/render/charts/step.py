@@ -46,16 +46,14 @@ class Span:
 class Bands:
     """What is drawn: the moments on the axis, and for each role its bytes at each moment.
 
-    `edges` are halfway between `places`; phases begin there. `limit` is what tensors may take,
-    None if it is not known.
+    `edges` are halfway between the events of the `curve`; phases begin there. `limit` is what
+    tensors may take, None if it is not known.
     """
 
     label: str
-    places: tuple[int, ...]
+    curve: MemoryCurve
     edges: tuple[float, ...]
     sizes: dict[look.Role, tuple[int, ...]]
-    totals: tuple[int, ...]
-    peak: int
     spans: tuple[Span, ...]
     limit: int | None
 
@@ -91,17 +89,8 @@ def bands_of(report: Report, result: ProbeResult) -> Bands | None:
     limit = None
     if report.budget is not None:
         limit = report.budget.usable_bytes - (measured.overhead_bytes or 0)
-    edges = _edges(curve)
-    return Bands(
-        one_line(result.label),
-        curve.event,
-        edges,
-        _sizes(curve),
-        curve.allocated_bytes,
-        curve.peak,
-        tuple(_spans(curve, edges)),
-        limit,
-    )
+    edges, label = _edges(curve), one_line(result.label)
+    return Bands(label, curve, edges, _sizes(curve), tuple(_spans(curve, edges)), limit)
 
 
 def _edges(curve: MemoryCurve) -> tuple[float, ...]:
@@ -138,11 +127,11 @@ def _moment_words(span: Span) -> str:
 
 
 def _says(bands: Bands) -> str:
-    total = bands.totals[bands.peak]
-    there = {role: own[bands.peak] for role, own in bands.sizes.items()}
+    total = bands.curve.allocated_bytes[bands.curve.peak]
+    there = {role: own[bands.curve.peak] for role, own in bands.sizes.items()}
     most = sorted(there, key=lambda role: -there[role])[:3]
     held = ", ".join(f"{PART_WORDS[role]} {format_bytes(there[role])}" for role in most)
-    at = next(span for span in bands.spans if span.first <= bands.peak < span.end)
+    at = next(span for span in bands.spans if span.first <= bands.curve.peak < span.end)
     return f"The peak is {format_bytes(total)} ({_moment_words(at)}). Most of it: {held}."
 
 
@@ -156,14 +145,15 @@ def _grid(bands: Bands) -> Grid:
         Column("of peak", right=True),
     )
     rows = []
+    totals = bands.curve.allocated_bytes
     for span in bands.spans:
-        top = max(range(span.first, span.end), key=bands.totals.__getitem__)
+        top = max(range(span.first, span.end), key=totals.__getitem__)
         rows.append(
             (
-                _moment_words(span) + " (peak)" * (top == bands.peak),
+                _moment_words(span) + " (peak)" * (top == bands.curve.peak),
                 *(format_bytes(bands.sizes[role][top] or None) for role in roles),
-                format_bytes(bands.totals[top]),
-                format_percent(bands.totals[top] / bands.totals[bands.peak]),
+                format_bytes(totals[top]),
+                format_percent(totals[top] / totals[bands.curve.peak]),
             )
         )
     return Grid(columns, tuple(rows))
@@ -175,7 +165,7 @@ def _draw(bands: Bands, figure: Any, size: Size) -> None:
     head = 21 * -(-len(roles) // _LEGEND_COLUMNS[size]) + 76
     left, right = (68, 14) if size == "wide" else (56, 8)
     axes = look.axes_in(figure, size, height, left=left, right=right, head=head, foot=52)
-    peak = bands.totals[bands.peak]
+    peak = bands.curve.allocated_bytes[bands.curve.peak]
     limited = bands.limit is not None and 0 < bands.limit <= peak * _NEAR
     top = max(peak, bands.limit or 0) if limited else peak
     axes.set_xlim(bands.edges[0], bands.edges[-1])
@@ -190,7 +180,7 @@ def _draw(bands: Bands, figure: Any, size: Size) -> None:
     axes.xaxis.set_major_formatter(lambda value, _: f"{int(value):,}")
     about = " (this is not time)" if size == "wide" else ""
     look.frame(axes, grid="y", label=f"allocations and releases, in order{about}")
-    held = {role: format_bytes(bands.sizes[role][bands.peak] or None) for role in roles}
+    held = {role: format_bytes(bands.sizes[role][bands.curve.peak] or None) for role in roles}
     entries = [(look.patch(role), f"{PART_WORDS[role]} {held[role]}") for role in roles]
     look.legend(figure, entries, _LEGEND_COLUMNS[size], height, top=24)
     figure.text(
@@ -201,8 +191,8 @@ def _draw(bands: Bands, figure: Any, size: Size) -> None:
 
 def _fill(axes: Any, bands: Bands, roles: Sequence[look.Role]) -> None:
     """The moments, with straight lines from one to the next."""
-    moments = range(len(bands.totals))
-    at = (bands.edges[0], *bands.places, bands.edges[-1])
+    moments = range(len(bands.curve.allocated_bytes))
+    at = (bands.edges[0], *bands.curve.event, bands.edges[-1])
     padded = (0, *moments, moments[-1])
     below = [0] * len(padded)
     for role in roles:
@@ -252,8 +242,8 @@ def _mark_limit(axes: Any, bands: Bands, limit: int, size: Size) -> None:
 
 def _mark_peak(axes: Any, bands: Bands, *, beside: bool) -> None:
     """The peak; its text is `beside` it where the line of the limit may be above it."""
-    at = bands.places[bands.peak]
-    height = bands.totals[bands.peak]
+    at = bands.curve.event[bands.curve.peak]
+    height = bands.curve.allocated_bytes[bands.curve.peak]
     share = (at - bands.edges[0]) / (bands.edges[-1] - bands.edges[0])
     side = "left" if share < (0.3 if beside else 0.12) else "right"
     side = "center" if not beside and 0.12 <= share <= 0.88 else side

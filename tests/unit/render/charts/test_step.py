@@ -22,10 +22,10 @@ def test_bands_add_up_to_what_was_allocated() -> None:
             assert bands is None
             continue
         assert bands is not None and result.measurement.curve is not None
-        for moment, total in enumerate(bands.totals):
+        for moment, total in enumerate(bands.curve.allocated_bytes):
             assert sum(own[moment] for own in bands.sizes.values()) == total
-        assert bands.totals == result.measurement.curve.allocated_bytes
-        assert len(bands.edges) == len(bands.totals) + 1
+        assert bands.curve is result.measurement.curve
+        assert len(bands.edges) == len(bands.curve.allocated_bytes) + 1
         assert list(bands.edges) == sorted(set(bands.edges))
 
 
@@ -33,7 +33,7 @@ def test_spans_cover_every_moment_once() -> None:
     report = followed()
     bands = next(b for one in report.results if (b := bands_of(report, one)) is not None)
     covered = [moment for span in bands.spans for moment in range(span.first, span.end)]
-    assert covered == list(range(len(bands.totals)))
+    assert covered == list(range(len(bands.curve.allocated_bytes)))
     assert bands.spans[0].begins == bands.edges[0] and bands.spans[-1].ends == bands.edges[-1]
 
 
