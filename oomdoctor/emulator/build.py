@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 
 from oomdoctor.emulator import generate, values
-from oomdoctor.emulator.compilers import Compilers
+from oomdoctor.emulator.compilers import Compilers, first_error
 from oomdoctor.emulator.interpreter import Interpreter
 from oomdoctor.errors import machine_error
 from oomdoctor.package_data import data_text
@@ -280,15 +280,10 @@ def _run(compilers: Compilers, command: list[str]) -> str:
         raise machine_error(
             "emulator_build_failed",
             "The emulated GPU could not be built: "
-            f"{shutil.which(command[0]) or command[0]} failed: {_first_error(done.stderr)}",
+            f"{shutil.which(command[0]) or command[0]} failed: {first_error(done.stderr)}",
             hint=_SPACE if "No space left" in done.stderr else _COMPILER,
         )
     return done.stdout
-
-
-def _first_error(text: str) -> str:
-    lines = text.strip().splitlines()
-    return next((line for line in lines if "error" in line), lines[-1] if lines else "no message")
 
 
 @contextlib.contextmanager

@@ -63,6 +63,12 @@ class Compilers:
                 raise
 
 
+def first_error(text: str) -> str:
+    """The line of a compiler's messages that says what is wrong."""
+    lines = text.strip().splitlines()
+    return next((line for line in lines if "error" in line), lines[-1] if lines else "no message")
+
+
 def _end(process: subprocess.Popen[str]) -> None:
     if process.poll() is None:
         with suppress(OSError):

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from oomdoctor.emulator.compilers import Compilers
+from oomdoctor.emulator.compilers import Compilers, first_error
 
 LIBRARY = "libemuvalues.so"
 _REASON = "values-reason"
@@ -77,8 +77,7 @@ def _compile(
             return f"{compiler} failed: {error}"
         if done.returncode == 0:
             return None
-        lines = done.stderr.strip().splitlines()
-        message = message or next((line for line in lines if "error" in line), "no message")
+        message = message or first_error(done.stderr)
     (out / LIBRARY).unlink(missing_ok=True)
     return f"{compiler} failed: {message}"
 

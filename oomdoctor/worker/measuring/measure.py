@@ -169,8 +169,7 @@ def _trace_step(
     trace.adopt(optimizers.kept_gradients(optimizer), GRADIENTS)
 
     def watch(phase: str) -> None:
-        trace.enter(phase)
-        trace.tape.enter("steady", phase)
+        trace.enter("steady", phase)
         trace.adopt(optimizers.kept_gradients(optimizer), GRADIENTS)
         if phase == "optimizer":
             trace.adopt(gradients(setup), GRADIENTS)

@@ -60,8 +60,7 @@ class CpuMeter:
         if self._window is not None:
             self.peaks.append((self._window, PhaseMemory(self.trace.window_peak)))
         self._window = (step, phase)
-        self.trace.enter(phase)
-        self.trace.tape.enter(step, phase)
+        self.trace.enter(step, phase)
 
     def trace_for_breakdown(self) -> AllocationTrace:
         return self.trace

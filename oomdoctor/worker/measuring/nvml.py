@@ -101,13 +101,11 @@ def foreign_share(samples: list[tuple[int, int]]) -> float | None:
 @contextmanager
 def _device(uuid: str | None) -> Iterator[tuple[ctypes.CDLL, ctypes.c_void_p] | tuple[None, None]]:
     """The driver's library and its handle of the GPU; (None, None) if there is none."""
-    nvml = _library() if uuid else None
-    if nvml is None or nvml.nvmlInit_v2() != 0:
+    if not uuid or (nvml := _library()) is None or nvml.nvmlInit_v2() != 0:
         yield None, None
         return
     try:
         handle = ctypes.c_void_p()
-        assert uuid is not None
         if nvml.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(handle)) != 0:
             yield None, None
         else:

@@ -57,8 +57,7 @@ class Instruments:
     def enter(self, step: str, phase: str) -> None:
         """Begin a phase of a step on everything that keeps one."""
         self.progress.enter(phase)
-        self.trace.tape.enter(step, phase)
-        self.trace.enter(phase)
+        self.trace.enter(step, phase)
 
 
 def instruments_for(request: SimulationRequest, progress: PhaseFile) -> Instruments:

@@ -104,8 +104,9 @@ class AllocationTrace:
                 self._count(-tape.blocks[number].size)
         del tape.blocks[blocks:], tape.events[events:], tape.regions[events:]
 
-    def enter(self, phase: str) -> None:
-        """Begin a phase: its peak starts at what is alive now."""
+    def enter(self, step: str, phase: str) -> None:
+        """Begin a phase of a step: its peak starts at what is alive now."""
+        self.tape.enter(step, phase)
         self.phase = phase
         self.window_peak = self.live
         if self.where is not None:

@@ -60,8 +60,8 @@ def scales_gradients(job: ProbeJob) -> bool:
     return job.config.autocast_dtype == "float16" and job.mode == "simulate"
 
 
-def _compiles_step_only(job: ProbeJob) -> bool:
-    return compiles_its_step(job.config.optimizer) and not job.config.compile
+def _compiles(job: ProbeJob) -> bool:
+    return job.config.compile or compiles_its_step(job.config.optimizer)
 
 
 def _has_adapter(job: ProbeJob) -> bool:
@@ -115,8 +115,7 @@ def _make_trainer(setup: Setup) -> None:
 
 TECHNIQUES: tuple[Technique, ...] = (
     Technique("before", lambda job: job.mode == "simulate" and uses_host(job.config), _note_times),
-    Technique("before", lambda job: job.config.compile, compilation.prepare),
-    Technique("before", _compiles_step_only, compilation.prepare_step),
+    Technique("before", _compiles, compilation.prepare),
     Technique("before", lambda job: job.config.allocator != "default", _grow_segments),
     Technique("model", lambda job: job.config.quantization != "none", note_what_stays_whole),
     Technique("model", lambda job: job.config.packing != "none", check_packing),

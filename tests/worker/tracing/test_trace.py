@@ -74,10 +74,10 @@ def test_saved_tensors_live_until_backward_frees_them() -> None:
     trace.adopt([weight, x], WEIGHTS)
     before = trace.live
     with trace.recording():
-        trace.enter("forward")
+        trace.enter("first", "forward")
         y = (x @ weight).relu().sum()
         assert trace.live - before >= 64 * 64 * 4
-        trace.enter("backward")
+        trace.enter("first", "backward")
         y.backward()
         del y
     assert weight.grad is not None
@@ -90,9 +90,9 @@ def test_the_peak_moment_is_broken_down_without_remainder() -> None:
     weight = torch.randn(128, 128, requires_grad=True)
     trace.adopt([weight], WEIGHTS)
     with trace.recording():
-        trace.enter("forward")
+        trace.enter("first", "forward")
         loss = (torch.randn(16, 128) @ weight).exp().sum()
-        trace.enter("backward")
+        trace.enter("first", "backward")
         loss.backward()
     parts = trace.breakdown()
     assert sum(parts.values()) == trace.peak
@@ -114,7 +114,7 @@ def test_everything_of_a_parameter_has_the_module_of_the_parameter(foreach: bool
         where.follow(model, {})
         optimizer = torch.optim.AdamW(model.parameters(), foreach=foreach)
         for phase in ("forward", "backward", "optimizer"):
-            trace.enter(phase)
+            trace.enter("first", phase)
             if phase == "forward":
                 loss = model(torch.randn(2, 8)).sum()
             elif phase == "backward":

@@ -24,29 +24,19 @@ _ON_CPU = (
 
 
 def prepare(setup: Setup) -> None:
-    """Check that a compiled rung can run on the device, and note what its numbers mean.
+    """Check that a compiled model or optimizer can run here, and note what the numbers mean.
 
-    A simulation compiles nothing.
+    A simulation compiles nothing, but models what the compiled step of an optimizer takes.
 
     Raises:
         UnsupportedError: the compiler cannot run here.
     """
-    if setup.simulated:
-        setup.notes.append(_SIMULATED)
-    else:
-        _prepare(setup, _ON_CPU)
-
-
-def prepare_step(setup: Setup) -> None:
-    """The same for an optimizer that compiles its step; a simulation models what it takes."""
     if not setup.simulated:
-        _prepare(setup, _STEP_ON_CPU)
-
-
-def _prepare(setup: Setup, on_cpu: str) -> None:
-    _try_compiler(setup.device)
-    if setup.device.type == "cpu":
-        setup.notes.append(on_cpu)
+        _try_compiler(setup.device)
+        if setup.device.type == "cpu":
+            setup.notes.append(_ON_CPU if setup.config.compile else _STEP_ON_CPU)
+    elif setup.config.compile:
+        setup.notes.append(_SIMULATED)
 
 
 def begin_to_compile(model: torch.nn.Module) -> None:
