@@ -32,7 +32,7 @@ def simulated_peaks(job: ProbeJob, size: int = 2, **changes: Any) -> dict[tuple[
     with simulated_rung(
         simulation_job(job, **changes), PhaseFile(None), shallow=shallow
     ) as recorder:
-        rung = RecordedRung(recorder.depths)
+        rung = RecordedRung(recorder.whole.depths)
         recorded = recorder.record(size)
         rung.add(size, recorded.tape, recorded.taken)
     accumulates = size < job.config.effective_batch_size

@@ -25,7 +25,6 @@ from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.worker.simulating.cuda.choices import workspace_setting
 from oomdoctor.worker.simulating.device.answers import Answers, know_padded
 from oomdoctor.worker.simulating.load import Instruments, LoadedRung
-from oomdoctor.worker.simulating.shallow import depths_of
 from oomdoctor.worker.tracing import real_values
 from oomdoctor.worker.tracing.tensors import local_part
 from oomdoctor.worker.training import optimizers
@@ -38,6 +37,7 @@ from oomdoctor.worker.training.batch import (
 )
 from oomdoctor.worker.training.build import attention_implementation
 from oomdoctor.worker.training.inspection import installed_versions, torch_release
+from oomdoctor.worker.training.layers import kept_layers
 from oomdoctor.worker.training.objectives.images import numbers_of
 from oomdoctor.worker.training.objectives.task import scored_share
 from oomdoctor.worker.training.step import training_step
@@ -66,11 +66,6 @@ class Recorder:
             self._watch_gradients()
         self._watch_optimizer()
 
-    @property
-    def depths(self) -> dict[int, tuple[int, int]]:
-        """(simulated, real) units of each stack."""
-        return depths_of(self.stacks)
-
     def set_length(self, sequence_length: int) -> None:
         """Record rows of this length from now on; the model does not depend on it."""
         config = replace(self.job.config, sequence_length=sequence_length)
@@ -81,14 +76,11 @@ class Recorder:
         trainable, parameters = self.whole.parameter_counts()
         models = 1 if self.setup.reference is None else 2  # with layers
         return RungFacts(
-            units=tuple(self.depths.values()),
+            units=tuple(self.whole.depths.values()),
             least_bytes=self.whole.sum_of(self._loaded_bytes()) + self.whole.gradient_bytes(),
             trainable_parameters=trainable,
             parameters=parameters,
-            simulated_layers=sum(
-                stack.layers - (real - simulated) * stack.period
-                for stack, (simulated, real) in zip(self.stacks, self.depths.values(), strict=True)
-            ),
+            simulated_layers=sum(map(kept_layers, self.stacks)),
             layers=sum(stack.layers for stack in self.request.stacks) * models,
             attention=attention_implementation(self.setup),
             notes=tuple(self.setup.notes),

@@ -178,7 +178,7 @@ def _layouts(recorder: Recorder, card: Card, lengths: Sequence[int]) -> list[Lay
     """The rung's events at each length, from a recording of its own."""
     job = recorder.job
     assert job.simulation is not None
-    rung = RecordedRung(recorder.depths)
+    rung = RecordedRung(recorder.whole.depths)
     facts = recorder.facts()
     resized = workspaces(card, facts.torch_release, facts.workspace_setting)
     for length in lengths:

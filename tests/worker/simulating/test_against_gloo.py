@@ -46,7 +46,7 @@ def test_ranks_on_the_cpu(sharding: str, world: int, more: dict[str, Any], tmp_p
     assert reply.measurement is not None, reply
     simulated = replace(job, mode="simulate", simulation=SimulationRequest((1,), (), as_cuda=False))
     with clean_slate(), simulated_rung(simulated, PhaseFile(None), shallow=False) as recorder:
-        rung = RecordedRung(recorder.depths)
+        rung = RecordedRung(recorder.whole.depths)
         recorded = recorder.record(1)
         rung.add(1, recorded.tape, recorded.taken, recorded.accumulated)
     held = held_micro_batches(config, on_cpu=True)

@@ -290,7 +290,7 @@ def test_the_cache_is_emptied_where_peft_prepares_a_quantized_model(prepare: str
 
     job = simulation_job(tiny_job("dense", **_QLORA, kbit_prepare=prepare))
     with simulated_rung(job, PhaseFile(None), shallow=False) as recorder:
-        rung = RecordedRung(recorder.depths)
+        rung = RecordedRung(recorder.whole.depths)
         for size in (1, 2):  # the load stays on the tape
             recorded = recorder.record(size)
             rung.add(size, recorded.tape, recorded.taken)

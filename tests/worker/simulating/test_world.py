@@ -37,7 +37,7 @@ def layouts(job: ProbeJob, stacks: tuple[LayerStack, ...]) -> tuple[Layout, Layo
     job = replace(job, simulation=SimulationRequest((1,), (), as_cuda=True, stacks=stacks))
     with clean_slate(), simulated_rung(job, PhaseFile(None), shallow=bool(stacks)) as recorder:
         recorded = recorder.record(1)
-        rung = RecordedRung(recorder.depths)
+        rung = RecordedRung(recorder.whole.depths)
         rung.add(1, recorded.tape, recorded.taken, recorded.accumulated)
     return rung.layout(1, accumulates=False), rung.layout(1, accumulates=True)
 
