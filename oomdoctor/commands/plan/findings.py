@@ -97,7 +97,9 @@ class Findings(Ledger):
             card.name: replace(context_of(card, self.request, self.spec, inspection), data=data)
             for card in self.cards
         }
-        self.ladders = self.ladders_for({card.name: _known_capability(card) for card in self.cards})
+        self.ladders = self.ladders_for(
+            {name: context.compute_capability for name, context in self.contexts.items()}
+        )
 
     def ladder(self, card: Card) -> tuple[Rung, ...]:
         """The rungs of a card; the requested ones as long as the model is not known."""
@@ -257,7 +259,3 @@ class Findings(Ledger):
         """How far peaks on a card may be off with the installed torch."""
         torch = self.inspection.versions.get("torch") if self.inspection else None
         return PeakErrors(peak_errors(), card.capability, torch)
-
-
-def _known_capability(card: Card) -> str | None:
-    return card.facts.compute_capability if card.facts else None

@@ -83,7 +83,8 @@ def spoken(case: Case, lines: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     loads = case.phase in ("load", "generate") and case.resource == "gpu"
     without_trainer = "inference" in case.kinds or loads
     speaks = _speaks(case)
-    for key in sorted(lines, key=lambda key: _place(key, speaks)):
+    places = {key: place for place, key in reversed([*enumerate(speaks)])}
+    for key in sorted(lines, key=lambda key: places.get(key, len(speaks))):
         if key in around():
             # of a container, both ways if none is named: something limits /dev/shm
             right = key in seen or (key in around_of("container") and not seen & lines.keys())
@@ -111,10 +112,6 @@ def _speaks(case: Case) -> list[str]:
     if engine is not None and engine not in speaks and "pytorch" in speaks:
         speaks.insert(speaks.index("pytorch"), engine)
     return speaks
-
-
-def _place(key: str, speaks: Sequence[str]) -> int:
-    return speaks.index(key) if key in speaks else len(speaks)
 
 
 def _closes(case: Case, effect: Effect) -> bool | None:

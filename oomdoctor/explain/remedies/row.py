@@ -187,16 +187,15 @@ def parts_text(case: Case, before: Moment, after: Moment) -> str:
         peaks = (before.size_bytes + case.context, after.size_bytes + case.context)
         old, new = (format_bytes(size) for size in peaks)
         return f"peak {old} -> {new} {after.when}"
-    olds, news = ({_plain(t.name): t.size_bytes for t in m.terms} for m in (before, after))
+    olds, news = (
+        {t.name.removeprefix("quantized "): t.size_bytes for t in moment.terms}
+        for moment in (before, after)
+    )
     return ", ".join(
         f"{name} {format_bytes(olds.get(name, 0))} -> {format_bytes(news.get(name, 0))}"
         for name in dict.fromkeys((*olds, *news))
         if olds.get(name) != news.get(name)
     )
-
-
-def _plain(name: str) -> str:
-    return name.removeprefix("quantized ")
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:
