@@ -19,7 +19,7 @@ from typing import Any
 from oomdoctor.monitor.alerts import Alert, Alerts
 from oomdoctor.monitor.log import LiveLine, LiveLog
 from oomdoctor.monitor.pinned import PinnedMemory
-from oomdoctor.monitor.readings import Reader, Reading, allocated_now, gpus, why_not
+from oomdoctor.monitor.readings import Reader, Reading, gpus
 from oomdoctor.monitor.shared_folder import rank_and_world
 from oomdoctor.records.codec import shared
 from oomdoctor.records.report.watch import LiveEventKind, LiveStep
@@ -161,10 +161,9 @@ class MemoryWatch:
 
         if self._reader is not None:
             return
-        reason = why_not()
-        if reason is not None:
+        if not torch.cuda.is_available():
             self._is_off = True
-            _LOG.warning("oomdoctor: %s", reason)
+            _LOG.warning("oomdoctor: torch sees no CUDA GPU, so GPU memory is not watched")
         elif torch.cuda.is_initialized():
             self._reader = Reader()
             if self._wants_log is not False:
@@ -252,5 +251,7 @@ def _tell_of_failures(watch: weakref.ref[MemoryWatch]) -> None:
 
 
 def _collected(device: int) -> int:
+    import torch
+
     gc.collect()
-    return allocated_now(device)
+    return int(torch.cuda.memory_allocated(device))

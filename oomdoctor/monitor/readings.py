@@ -77,6 +77,8 @@ class Reader:
         return now
 
     def _reading(self, device: int, stats: Stats) -> Reading:
+        import torch
+
         allocated, reserved = (int(stats[name]["all"]["current"]) for name in _SERIES)
         earlier = _steps.get(device, {})
         peaks = {n: max(int(stats[n]["all"]["peak"]), earlier.get(n, 0)) for n in _SERIES}
@@ -84,7 +86,7 @@ class Reader:
         asked = self._asked.get(device)
         free: int | None = None
         if asked is None or now - asked[0] >= _ASK_DRIVER_S:
-            free = free_bytes(device)
+            free = int(torch.cuda.mem_get_info(device)[0])
             asked = self._asked[device] = (now, free, free + reserved)
         return Reading(
             device=device,
@@ -95,27 +97,6 @@ class Reader:
             free_bytes=free,
             capacity_bytes=asked[2],
         )
-
-
-def allocated_now(device: int) -> int:
-    """Bytes that tensors of this process take on a device."""
-    return int(_stats(device)["allocated_bytes"]["all"]["current"])
-
-
-def free_bytes(device: int) -> int:
-    """Bytes of a device that no process has."""
-    import torch
-
-    return int(torch.cuda.mem_get_info(device)[0])
-
-
-def why_not() -> str | None:
-    """Why memory cannot be watched, as a sentence; None if it can, now or once CUDA is used."""
-    import torch
-
-    if not torch.cuda.is_available():
-        return "torch sees no CUDA GPU, so GPU memory is not watched"
-    return None
 
 
 def gpus() -> tuple[LiveGpu, ...]:

@@ -127,6 +127,8 @@ class Guard:
         return self._skip_together(error, frame)
 
     def _skip_together(self, error: BaseException | None, frame: FrameType | None) -> bool:
+        import torch
+
         refusal = self._ranks.why_not() if error is not None else None
         if error is not None and refusal is not None:
             raise diagnosed(error, f"The batch cannot be skipped: {refusal}.") from error
@@ -135,7 +137,7 @@ class Guard:
             # The message is kept, and nothing that the error refers to.
             failure = diagnosed(error)
             release(error, frame, self._before)
-            _empty_cache()
+            torch.cuda.empty_cache()
             self._catch_up(failure)
         failed = self._ranks.agree(error is not None)
         if not failed:
@@ -144,7 +146,7 @@ class Guard:
         self._model.zero_grad(set_to_none=True)
         if self._optimizer is not None:
             self._optimizer.zero_grad(set_to_none=True)
-        _empty_cache()
+        torch.cuda.empty_cache()
         self.skips += 1
         self.in_a_row += 1
         if self.in_a_row >= self._most:
@@ -200,18 +202,11 @@ def _listed(ranks: list[int]) -> str:
     return f"{shown} and {len(ranks) - 8} more" if len(ranks) > 8 else shown
 
 
-def _empty_cache() -> None:
-    import torch
-
-    if torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
-
-
 @cache
 def _note_without_gpu() -> None:
-    from oomdoctor.monitor.readings import why_not
+    import torch
 
-    if why_not() is not None:
+    if not torch.cuda.is_available():
         _LOG.warning("oomdoctor: torch sees no CUDA GPU, so there is no GPU memory to guard")
 
 

@@ -12,7 +12,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,6 @@ class Passes:
         self._all = 0
         self._leaf: Any = None  # weights that the last pass reached, and their gradient then
         self._gradient: tuple[Any, int] | None = None
-        self._sources: dict[str, bool] = {}
         self._modules, self._makes = 0, False
 
     def begin(self) -> None:
@@ -124,7 +123,7 @@ class Passes:
             return False
         if len(sys.modules) != self._modules:
             self._modules = len(sys.modules)
-            self._makes = any(map(self._makes_one, own_files()))
+            self._makes = any(map(makes_an_optimizer, own_files()))
         return self._makes
 
     def _has_ended(self) -> bool:
@@ -142,11 +141,6 @@ class Passes:
             if leaf is not None and leaf.grad is not None:
                 self._gradient = weakref.ref(leaf.grad), leaf.grad._version
 
-    def _makes_one(self, file: str) -> bool:
-        if file not in self._sources:
-            self._sources[file] = makes_an_optimizer(file)
-        return self._sources[file]
-
 
 def _leaf_of(outputs: Any) -> Any:
     """Weights that a backward pass of these tensors reaches; None if none is found."""
@@ -162,6 +156,7 @@ def _leaf_of(outputs: Any) -> Any:
     return None
 
 
+@cache
 def makes_an_optimizer(file: str) -> bool:
     """Whether the code of a file calls something of torch.optim that is no schedule."""
     try:

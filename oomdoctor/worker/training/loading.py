@@ -20,11 +20,6 @@ if TYPE_CHECKING:
 _MUCH = 0.1  # of a model's parameters
 
 
-def dtype_of(name: str) -> torch.dtype:
-    """The torch dtype with this name."""
-    return getattr(torch, name)
-
-
 def quantization_config(config: TrainConfig) -> BitsAndBytesConfig:
     """The bitsandbytes configuration of a rung with quantized weights."""
     from transformers import BitsAndBytesConfig
@@ -35,8 +30,8 @@ def quantization_config(config: TrainConfig) -> BitsAndBytesConfig:
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",
         bnb_4bit_use_double_quant=config.double_quant,
-        bnb_4bit_compute_dtype=dtype_of(compute_dtype(config)),
-        bnb_4bit_quant_storage=dtype_of(config.quant_storage),
+        bnb_4bit_compute_dtype=getattr(torch, compute_dtype(config)),
+        bnb_4bit_quant_storage=getattr(torch, config.quant_storage),
     )
 
 
