@@ -161,7 +161,7 @@ class SimulatedDevice(_OfOneRung, FakeTensorMode):  # type: ignore[misc]
             return kind.result(self._maker, args)
         result = _from_kernel(self, func, types, args, kwargs)
         if kind is None:
-            kind = self._remembered.learn(key, self._maker.learned(args, result))
+            kind = self._remembered.learn(key, self._maker.learned(func, args, result))
         self._kind = kind
         return result
 

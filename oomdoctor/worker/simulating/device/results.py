@@ -2,8 +2,9 @@
 
 A step calls few different operators with few different shapes, but thousands of times: once for
 each layer, phase and rung. torch's own cache of fake kernels describes an argument by 16 values,
-which takes longer than most kernels. Here an argument is its shape, strides, offset, type and
-device, and a result that was seen before is made from these directly.
+which takes longer than most kernels. Here an argument is its shape, strides, type and device, and a
+result that was seen before is made from these directly. Where an argument begins in its memory only
+moves its views: a scan over positions has thousands that differ in nothing else.
 
 What this does not describe has to be asked of torch: operators whose results depend on values,
 tensors whose values are known, complex numbers, results that share memory with each other.
@@ -51,6 +52,13 @@ def describer() -> Describe:
     )
     sequences = frozenset((list, tuple, torch.Size))
     default, device = torch.get_default_dtype, torch._C._get_default_device
+    aten = torch.ops.aten
+    # Which position is selected, of many in a scan, shapes no result.
+    position_of = {aten.select.int: 2, aten.select_backward.default: 3}
+    position_of[aten.select_scatter.default] = 3
+    # Their results do not begin as far behind what they view, or are as large as what is before it.
+    by_offset = {aten.as_strided.default, aten.view.dtype, aten.view_as_complex.default}
+    by_offset |= {getattr(aten, f"{of}_scatter").default for of in ("select", "slice", "diagonal")}
 
     def add(to: list[object], values: Iterable[object]) -> int:
         """Describe the values; returns how many tensors they have, or a negative number."""
@@ -64,7 +72,6 @@ def describer() -> Describe:
                     return -1
                 to.append(tensor.shape)
                 to.append(tensor.stride())
-                to.append(tensor.storage_offset())
                 to.append(dtype)
                 to.append(tensor.fake_device)
                 tensors += 1
@@ -87,13 +94,16 @@ def describer() -> Describe:
         func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object] | None
     ) -> Hashable | None:
         key: list[object] = [func, default()]
-        tensors = add(key, args)
+        at = position_of.get(func, len(args))
+        tensors = add(key, args if at >= len(args) else (*args[:at], *args[at + 1 :]))
         if kwargs and tensors >= 0:
             key.extend(kwargs)
             if add(key, kwargs.values()) != 0:
                 return None
         if tensors < 0:
             return None
+        if func in by_offset:
+            key.extend(value.storage_offset() for value in args if isinstance(value, torch.Tensor))
         if tensors == 0:
             key.append(device())
         return tuple(key)
@@ -116,12 +126,12 @@ class Maker:
             else torch._C._set_throw_on_mutable_data_ptr
         )
 
-    def learned(self, args: Arguments, result: object) -> Again | None:
+    def learned(self, func: OpOverload, args: Arguments, result: object) -> Again | None:
         """How to make this result again; None if it cannot be made again."""
         if result is None or type(result) is int:  # a number that depends on shapes only
             return lambda maker, args: result
         if isinstance(result, list | tuple):
-            each = [self.learned(args, item) for item in result]
+            each = [self.learned(func, args, item) for item in result]
             own = [memory_of(item) for item in result if type(item) is self._fake]
             parts = [again for again in each if again is not None]
             if len(parts) != len(each) or len(own) != len(set(own)):
@@ -132,22 +142,34 @@ class Maker:
         for position, argument in enumerate(args):
             if argument is result:
                 return lambda maker, args: args[position]
-        return self._learned_tensor(args, result) if type(result) is self._fake else None
+        return self._learned_tensor(func, args, result) if type(result) is self._fake else None
 
-    def _learned_tensor(self, args: Arguments, result: FakeTensor) -> Again | None:
+    def _learned_tensor(
+        self, func: OpOverload, args: Arguments, result: FakeTensor
+    ) -> Again | None:
         shape, strides = tuple(result.shape), result.stride()
-        memory, offset, dtype = memory_of(result), result.storage_offset(), result.dtype
+        memory, dtype = memory_of(result), result.dtype
         sharing = [
             position
             for position, argument in enumerate(args)
             if type(argument) is self._fake and memory_of(argument) == memory
         ]
-        if not sharing and (offset or memory in map(memory_of, tensors_in(tuple(args)))):
+        if not sharing and (
+            result.storage_offset() or memory in map(memory_of, tensors_in(tuple(args)))
+        ):
             return None
         base = sharing[0] if sharing else None
+        moved = result.storage_offset()
+        if base is not None:
+            first: FakeTensor = args[base]
+            moved -= first.storage_offset()
 
         def again(maker: Maker, args: Arguments) -> FakeTensor:
-            return maker.tensor(shape, strides, dtype, None if base is None else args[base], offset)
+            if base is None:
+                return maker.tensor(shape, strides, dtype, None, 0)
+            viewed: FakeTensor = args[base]
+            behind = _behind(args) if func is torch.ops.aten.select.int else moved
+            return maker.tensor(shape, strides, dtype, viewed, viewed.storage_offset() + behind)
 
         made = again(self, args)
         same = (
@@ -177,3 +199,13 @@ class Maker:
         self._guard_data(tensor)
         vars(tensor).update(self._state)
         return tensor
+
+
+def _behind(args: Arguments) -> int:
+    """How far behind the begin of a tensor the part begins that `aten.select` returns."""
+    tensor: FakeTensor = args[0]
+    dim, index = args[1:]
+    assert isinstance(dim, int)
+    assert isinstance(index, int)
+    behind: int = index % tensor.shape[dim] * tensor.stride(dim)
+    return behind

@@ -99,6 +99,41 @@ def test_a_remembered_result_is_that_of_torch(name: str, monkeypatch: pytest.Mon
     assert found == [from_torch] * 3
 
 
+VIEWS: dict[str, Call] = {
+    "row": lambda a, b: a[3],
+    "column": lambda a, b: a[:, 2],
+    "last row": lambda a, b: a[-1],
+    "slice": lambda a, b: a[1:, 2:6],
+    "transposed": lambda a, b: a.t(),
+    "strided": lambda a, b: a.as_strided((2, 3), (3, 1), 1),
+    "other type": lambda a, b: a.view(torch.float16),
+    "of the same type": lambda a, b: a[:, 2].to(torch.bfloat16),
+    "gradient": lambda a, b: aten.select_backward(a[0], [8, 8], 0, 5),
+    "put into": lambda a, b: aten.select_scatter(a, a[0], 0, 5),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_view_begins_where_it_does_whatever_was_remembered(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same operator with other positions, on a tensor that begins elsewhere in its memory."""
+    remembered = Remembered()
+    with simulated_device(cuda=True, remembered=remembered):
+        for call in VIEWS.values():
+            call(torch.empty(8, 8), torch.empty(8, 8))
+        first = aten.select.int(torch.empty(8, 8), 0, 0), aten.select.int(torch.empty(8, 8), 1, 0)
+        assert [one.storage_offset() for one in first] == [0, 0]
+        count = len(remembered.kinds)
+        aten.select.int(torch.empty(8, 8), 0, 6)
+        assert len(remembered.kinds) == count
+        inputs = [torch.empty(9, 8)[1:], torch.empty(8, 8)]
+        found = described(VIEWS[name](*inputs), inputs)
+        monkeypatch.setattr(mode, "is_regular", lambda _: False)
+        inputs = [torch.empty(9, 8)[1:], torch.empty(8, 8)]
+        assert found == described(VIEWS[name](*inputs), inputs)
+
+
 @pytest.mark.skipif(not hasattr(aten.addmm, "dtype"), reason="this torch has no such operator")
 def test_a_sum_with_a_product_has_the_type_that_was_asked_for() -> None:
     with simulated_device(cuda=True):
