@@ -14,7 +14,6 @@ the next step.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 Agree = Callable[[bool], list[int]]
@@ -79,17 +78,17 @@ class Replicated:
         self._model, self._agree = model, agree
         self._entered = self._left = 0  # forward passes in this block
         self._usual: int | None = None  # forward passes in a block that did not fail
-        self._ready: set[int] = set()  # parameters whose gradients are there
+        self._ready: set[Any] = set()  # parameters whose gradients are there
         self._parameters = [p for p in model.module.parameters() if p.requires_grad]
         model.module.register_forward_pre_hook(self._on_enter)
         model.register_forward_hook(self._on_leave)
-        for index, parameter in enumerate(self._parameters):
-            parameter.register_post_accumulate_grad_hook(partial(self._on_gradient, index))
+        for parameter in self._parameters:
+            parameter.register_post_accumulate_grad_hook(self._ready.add)
 
     def begin(self) -> None:
         """A block begins."""
         self._entered = self._left = 0
-        self._ready = set()
+        self._ready.clear()
 
     def why_not(self) -> str | None:
         """It needs to know what the other ranks do in a block: one forward and backward pass."""
@@ -137,9 +136,8 @@ class Replicated:
 
     def _zeros(self) -> Any:
         """A sum of zeros that depends on the parameters without a gradient; None without any."""
-        left = [p for i, p in enumerate(self._parameters) if i not in self._ready]
         total: Any = None
-        for parameter in left:
+        for parameter in (p for p in self._parameters if p not in self._ready):
             zero = parameter.sum() * 0
             total = zero if total is None else total + zero.to(total.device, total.dtype)
         return total
@@ -149,6 +147,3 @@ class Replicated:
 
     def _on_leave(self, *_: Any) -> None:
         self._left += 1
-
-    def _on_gradient(self, index: int, _: Any) -> None:
-        self._ready.add(index)
