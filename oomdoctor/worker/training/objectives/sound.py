@@ -53,6 +53,8 @@ def with_recordings(
         return recordings(len(ids), config, setup, generator) | {"labels": ids}
     batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids.clone()}
     tokens = _tokens(asked, config.audio_seconds)
+    if asked.inputs().keys().isdisjoint(("input_features", "input_values")):
+        raise UnsupportedError(f"how {model.model_type} takes sound is not known")  # as codes
     if isinstance(tokens, str):
         return batch
     if not hasattr(model, "audio_token_id"):  # each token hears its part

@@ -120,6 +120,18 @@ def test_a_decoder_without_a_token_for_sound_is_trained_on_text_alone() -> None:
     ]
 
 
+def test_a_class_that_takes_codes_of_sound_is_refused() -> None:
+    spec = replace(
+        tiny_spec("ctc"),
+        task="speech-seq2seq",
+        model_type="kyutai_speech_to_text",
+        architecture="KyutaiSpeechToTextForConditionalGeneration",
+        config={"model_type": "kyutai_speech_to_text"},
+    )
+    with pytest.raises(UnsupportedError, match="how kyutai_speech_to_text takes sound is not"):
+        _batch("ctc", job_model=spec)
+
+
 def test_where_each_token_hears_a_row_is_as_long_as_its_recording() -> None:
     pytest.importorskip("transformers", minversion="5.24")
     shapes = _shapes(_batch("each-token-hears", sequence_length=25, audio_seconds=2))
