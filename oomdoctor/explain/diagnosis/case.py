@@ -178,6 +178,8 @@ class Case:
         """Whether the arithmetic alone says that this cannot fit on the GPU."""
         if self.sizes is None or self.training is None or self.program.kind == "engine":
             return False  # an engine may split or quantize the weights
+        if self.ranks_share:
+            return False  # each rank on its own GPU may hold a part
         if self.capacity is None or self.resource != "gpu":
             return False
         total = self.whole(self.training).size_bytes + self.context

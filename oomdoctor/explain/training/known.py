@@ -59,6 +59,7 @@ class Setup:
 
 
 PROGRAM = "the program"
+_FEW = 0.2  # trained parameters, of all: adapters
 """The origin of what the program decides that reads the file of --config."""
 OF_MODEL = ("weights_dtype", "lora_targets")
 """What the model decides where the file does not."""
@@ -91,6 +92,9 @@ def setup_of(
         learn(name, value, "the log")
     for name, value in _from_frames(frames):
         learn(name, value, "the traceback")
+    trained, whole = (logged.get(f"{name}_parameters") for name in ("trainable", "all"))
+    if isinstance(trained, int) and isinstance(whole, int) and trained < _FEW * whole:
+        learn("method", "lora", "the log")
     learn("world_size", world_size, "the log")
     for name, value in _of_program(given):
         learn(name, value, PROGRAM)
