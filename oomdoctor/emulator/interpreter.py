@@ -146,7 +146,8 @@ def _against_torch(interpreter: Interpreter) -> OomDoctorError | None:
     version = interpreter.torch_version or "of unknown version"
     if interpreter.cuda is None or not (interpreter.torch / "lib" / "libtorch_cuda.so").is_file():
         return _no(f"torch {version} of {interpreter.python} is not a CUDA build", small)
-    if interpreter.cuda.split(".")[0] not in _CUDA or _number(version) < _OLDEST_TORCH:
+    number = tuple(map(int, re.findall(r"\d+", version)[:2]))
+    if interpreter.cuda.split(".")[0] not in _CUDA or number < _OLDEST_TORCH:
         return _no(
             f"torch {version} was built for CUDA {interpreter.cuda}; "
             "emulation needs torch 2.4 or newer, built for CUDA 12 or 13",
@@ -164,10 +165,6 @@ def _against_system(interpreter: Interpreter, compiler: str | None) -> OomDoctor
         install = "apt install gcc, module load gcc, or conda install gcc"
         return _no("there is no C compiler to build its libraries with", install)
     return None
-
-
-def _number(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split("+")[0].split(".")[:2] if part.isdigit())
 
 
 def _no(why: str, hint: str) -> OomDoctorError:

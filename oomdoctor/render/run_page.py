@@ -13,7 +13,6 @@ from oomdoctor.records.job.machine import real_name
 from oomdoctor.records.job.result import OUTCOME_WORDS
 from oomdoctor.records.report.report import Report
 from oomdoctor.records.report.run import (
-    LargerBatch,
     Place,
     RankMemory,
     RankOom,
@@ -118,8 +117,10 @@ def _head(report: Report) -> list[Block]:
         facts += _ran_out(worst.oom, explained=bool(report.diagnoses))
     if worst.headroom_bytes is not None and worst.outcome == "fits" and device is not None:
         facts.append(("Left", _left(worst.headroom_bytes, device)))
-    if report.larger_batch is not None:
-        facts.append(("Batch", _larger(report.larger_batch)))
+    if (batch := report.larger_batch) is not None:
+        size, row = f"{batch.should_fit:,}", format_bytes(batch.bytes_per_row)
+        fits = f"a micro-batch of {size} instead of {batch.micro_batch_size:,} should fit too"
+        facts.append(("Batch", f"{fits}: a row takes up to {row}"))
     if report.smallest_gpu is not None:
         facts.append(("Smallest", _smallest(report.smallest_gpu, worst)))
     elif _broke_off(report, worst):
@@ -221,13 +222,6 @@ def _left(left_bytes: int, device: RunDevice) -> str:
     if left_bytes >= headroom_bytes(device.total_bytes, USUAL_HEADROOM):
         return text
     return f"{text}, less than the headroom of {format_percent(USUAL_HEADROOM)} that plan keeps"
-
-
-def _larger(batch: LargerBatch) -> str:
-    return (
-        f"a micro-batch of {batch.should_fit:,} instead of {batch.micro_batch_size:,} should fit "
-        f"too: a row takes up to {format_bytes(batch.bytes_per_row)}"
-    )
 
 
 def _stopped(ranks: tuple[RankMemory, ...]) -> str:

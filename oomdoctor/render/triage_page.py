@@ -54,7 +54,10 @@ def _counts(triage: Triage) -> str:
 
 
 def _groups(groups: tuple[TriageGroup, ...], by: str) -> Grid:
-    often = (Column("most often", 1), _most_often)
+    often = (
+        Column("most often", 1),
+        lambda group: ", ".join(_REASONS.get(reason, reason) for reason in group.reasons),
+    )
     return table_of(
         groups,
         (
@@ -70,10 +73,6 @@ def _groups(groups: tuple[TriageGroup, ...], by: str) -> Grid:
             ),
         ),
     ).without_empty_columns()
-
-
-def _most_often(group: TriageGroup) -> str:
-    return ", ".join(_REASONS.get(reason, reason) for reason in group.reasons)
 
 
 def _lines(jobs: list[TriagedJob]) -> Grid:

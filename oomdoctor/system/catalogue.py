@@ -152,7 +152,8 @@ def find_gpu(name: str, total_bytes: int | None = None) -> GpuFacts | None:
     words = _words(name)
     called = [gpu for gpu in gpus() if words in _gpu_names(gpu)] or _gpus_with(frozenset(words))
     if total_bytes is not None:
-        called = [gpu for gpu in called if _may_report(gpu, total_bytes)]
+        off = ((gpu, abs(total_bytes / _memory(gpu) - 1)) for gpu in called)
+        called = [gpu for gpu, share in off if share <= _MEMORY_TOLERANCE]
     shared = frozenset[tuple[str, ...]].intersection(*map(_gpu_names, called)) if called else None
     if not shared:
         return None
@@ -240,10 +241,6 @@ def _gpus_with(words: frozenset[str]) -> list[GpuFacts]:
 
 def _memory(gpu: GpuFacts) -> int:
     return gpu.total_bytes or gpu.memory_bytes
-
-
-def _may_report(gpu: GpuFacts, total_bytes: int) -> bool:
-    return abs(_memory(gpu) - total_bytes) <= _memory(gpu) * _MEMORY_TOLERANCE
 
 
 @cache

@@ -113,23 +113,21 @@ def _size(value: str, key: str, large_segment: int) -> int:
     return size
 
 
-def _share(value: str, key: str, _large_segment: int) -> float:
+def _number(value: str, key: str) -> float:
     try:
         return float(value)
     except ValueError:
         raise ValueError(f"{key} must be a number, not {value!r}") from None
 
 
-def _threshold(value: str, key: str, large_segment: int) -> float:
-    share = _share(value, key, large_segment)
-    if not 0 < share < 1:
+def _threshold(value: str, key: str, _large_segment: int) -> float:
+    if not 0 < (share := _number(value, key)) < 1:
         raise ValueError(f"{key} must be between 0 and 1, not {value}")
     return share
 
 
-def _fraction(value: str, key: str, large_segment: int) -> float:
-    share = _share(value, key, large_segment)
-    if not 0 <= share <= 1:
+def _fraction(value: str, key: str, _large_segment: int) -> float:
+    if not 0 <= (share := _number(value, key)) <= 1:
         raise ValueError(f"{key} must be from 0 to 1, not {value}")
     return share
 

@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import fields
+from functools import partial
 
 from oomdoctor.analysis.differences.judging import (
     Sides,
@@ -91,7 +92,14 @@ def matched(
     """
     pairs: list[tuple[Row, Row]] = []
     left, right = list(before), list(after)
-    for kind in (_settings, _without_sizes, _without_types, _of_the_user):
+    without_sizes = partial(_settings, without=_RUN_WIDE)
+    kinds = (
+        _settings,
+        without_sizes,
+        lambda row: re.sub(r'"b?float16"', '"16 bits"', without_sizes(row)),
+        lambda row: YOURS if row.label == YOURS else "",
+    )
+    for kind in kinds:
         mine, theirs = Counter(map(kind, left)), Counter(map(kind, right))
         for row in list(left):
             same = kind(row)
@@ -110,18 +118,6 @@ def matched(
 def _settings(row: Row, without: Collection[str] = ()) -> str:
     kept = {name: value for name, value in row.settings.items() if name not in without}
     return json.dumps(kept, sort_keys=True)
-
-
-def _without_sizes(row: Row) -> str:
-    return _settings(row, _RUN_WIDE)
-
-
-def _without_types(row: Row) -> str:
-    return re.sub(r'"b?float16"', '"16 bits"', _settings(row, _RUN_WIDE))
-
-
-def _of_the_user(row: Row) -> str:
-    return YOURS if row.label == YOURS else ""
 
 
 def _device_of(report: Report) -> str | None:

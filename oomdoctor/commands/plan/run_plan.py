@@ -42,7 +42,7 @@ from oomdoctor.commands.plan.solve import find_crossings, solve
 from oomdoctor.commands.plan.tasks import context_of, shown, tasks_of
 from oomdoctor.commands.plan.verify import Checker, verify
 from oomdoctor.errors import ExitCode, OomDoctorError
-from oomdoctor.records.job.result import Attempt, Inspection, ProbeJob
+from oomdoctor.records.job.result import Inspection, ProbeJob
 from oomdoctor.records.report.report import Report, SurveyRequest, Warn
 from oomdoctor.records.report.warnings import calibration_ignored, quoted, warning
 from oomdoctor.system.catalogue import find_gpu, find_machine
@@ -270,12 +270,8 @@ def _simulate(findings: Findings, simulators: Simulators, on_event: Listener) ->
         if len(attempts) == 1:
             on_event(replace(event, attempts=attempts[0]))
         else:
-            on_event(replace(event, message=_fitting(attempts)))
-
-
-def _fitting(attempts: list[tuple[Attempt, ...]]) -> str:
-    fitting = sum(any(attempt.outcome == "fits" for attempt in of_card) for of_card in attempts)
-    return f"fits on {fitting} of {len(attempts)} cards"
+            fitting = sum(any(attempt.outcome == "fits" for attempt in tries) for tries in attempts)
+            on_event(replace(event, message=f"fits on {fitting} of {len(attempts)} cards"))
 
 
 def _card_warnings(cards: tuple[Card, ...], request: SurveyRequest) -> list[Warn]:

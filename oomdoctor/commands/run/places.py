@@ -141,7 +141,8 @@ def may_decide(file: str, line: int) -> bool:
     made = [node for node in nodes if name_of_call(node) in NUMBERS]
     before = {part for call in made for part in ast.walk(call) if isinstance(part, ast.Compare)}
     tests = [node for node in nodes if isinstance(node, _TESTS) and node not in before]
-    if any(not _asks_for_a_type(node) for node in tests):
+    asks = (isinstance(n, ast.IfExp) and name_of_call(n.test) == "isinstance" for n in tests)
+    if not all(asks):
         return True
     return not any(_makes_a_number(node) for node in nodes)
 
@@ -162,10 +163,6 @@ def parts_of(statement: ast.AST) -> Iterator[ast.AST]:
         yield from ast.walk(statement.test)
     else:
         yield from ast.walk(statement)
-
-
-def _asks_for_a_type(node: ast.AST) -> bool:
-    return isinstance(node, ast.IfExp) and name_of_call(node.test) == "isinstance"
 
 
 def _makes_a_number(node: ast.AST) -> bool:

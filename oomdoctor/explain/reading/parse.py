@@ -184,7 +184,8 @@ def read_message(flat: str, phase: str = "unknown", within: int | None = None) -
             last = max(last, match.end())
     listed: tuple[ListedProcess, ...] = ()
     if dialect.figures is _SENTENCES:
-        listed = _listed(text)
+        sizes = ((int(m[1]), size_bytes(m[2])) for m in _LISTED.finditer(text))
+        listed = tuple(ListedProcess(pid, size) for pid, size in sizes if size is not None)
         values["other_processes_bytes"] = _other_processes(text, listed, values, slack)
     shape, dtype = _shape(text) if dialect.prints_shape else ((), None)
     if values.get("requested_bytes") is None and shape and dtype in SIZES:
@@ -235,11 +236,6 @@ def _shape(text: str) -> tuple[tuple[int, ...], str | None]:
     if match is None:
         return (), None
     return tuple(int(part) for part in match[1].split(",") if part.strip().isdigit()), match[2]
-
-
-def _listed(message: str) -> tuple[ListedProcess, ...]:
-    listed = ((int(m[1]), size_bytes(m[2])) for m in _LISTED.finditer(message))
-    return tuple(ListedProcess(pid, size) for pid, size in listed if size is not None)
 
 
 def _other_processes(

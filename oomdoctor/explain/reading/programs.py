@@ -11,7 +11,7 @@ from typing import Any, Literal
 from oomdoctor.explain.reading.parse import OF_PYTORCH
 from oomdoctor.package_data import data_of, in_tuples
 from oomdoctor.records.facts.choices import FormatName
-from oomdoctor.records.report.diagnosis import Frame, Incident
+from oomdoctor.records.report.diagnosis import Incident
 
 Kind = Literal["training", "rl", "engine", "diffusion", "array", "inference"]
 _NEAR_START = 4_000  # lines that may name the program; later ones only in a traceback or message
@@ -93,7 +93,7 @@ def program_of(incident: Incident, mentions: Mapping[str, tuple[str, ...]]) -> P
     A message that only some programs print rules out those of another kind.
     """
     named = [program for program in programs() if incident.event.dialect in program.dialects]
-    shown = [_shown(frame) for frame in incident.frames]
+    shown = [f"{f.file} {f.function} {f.code or ''}".replace("\\", "/") for f in incident.frames]
     of_pytorch = incident.event.dialect in OF_PYTORCH
     marks: tuple[Callable[[Program], bool], ...] = (
         lambda program: program.frames is not None and any(map(program.frames.search, shown)),
@@ -172,7 +172,3 @@ def _words() -> tuple[tuple[str, str], ...]:
     """Plain words, and the name whose pattern needs one of them: looking for them is faster."""
     words = _DATA["words"]
     return tuple((word, name) for name in _patterns() for word in words[name].split("|") if word)
-
-
-def _shown(frame: Frame) -> str:
-    return f"{frame.file} {frame.function} {frame.code or ''}".replace("\\", "/")

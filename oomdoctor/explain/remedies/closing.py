@@ -88,7 +88,9 @@ def _remedy(case: Case, choice: Choice, values: Mapping[str, str]) -> Ranked:
         written,
         frees_bytes=(case.total or 0) - choice.leaves_bytes,
         basis="arithmetic",
-        arithmetic=_sum(case, choice) if closes else _changed(case, choice),
+        arithmetic=_sum(case, choice)
+        if closes
+        else parts_text(case, case.whole(case.trained), case.whole(choice.training)),
         note="; ".join(filter(None, notes)) or None,
         leaves_bytes=choice.leaves_bytes,
         enough=False if not closes else None if case.at_least else True,
@@ -169,10 +171,6 @@ def _sum(case: Case, choice: Choice) -> str:
     moment = case.whole(choice.training)
     parts = [f"{term.name} {format_bytes(term.size_bytes)}" for term in moment.terms]
     return " + ".join((*parts, f"context {format_bytes(case.context)}"))
-
-
-def _changed(case: Case, choice: Choice) -> str:
-    return parts_text(case, case.whole(case.trained), case.whole(choice.training))
 
 
 def _values(choice: Choice) -> dict[str, str]:

@@ -34,13 +34,14 @@ def told(settings: Mapping[str, object], program: FormatName | None) -> PartialC
     keys: dict[str, object] = {key: values.get(key) for key in _AS_READ}
     keys |= {key: _count(values.get(key) or partial.beside.get(key)) or None for key in _SIZES}
     targets, quantization = values.get("lora_targets"), values.get("quantization")
+    by_name = "nf4" if _IN_4_BITS.search(str(values.get("model") or "")) else None
     # An optimizer that no rung has: not knowing its states is better than assuming AdamW's.
     unknown = str(partial.not_taken.get("optimizer") or "").strip().rpartition(".")[2].lower()
     keys |= {
         "model": _named(values.get("model")),
         "method": method.get("method"),
         "quantization": method.get("quantization")
-        or (_quantized(values.get("model")) if quantization in (None, "none") else quantization),
+        or (by_name if quantization in (None, "none") else quantization),
         "lora_targets": targets if roles_of(targets) else None,
         "optimizer": values.get("optimizer") or unknown or None,
         "activation_checkpointing": _checkpointing(values),
@@ -50,11 +51,6 @@ def told(settings: Mapping[str, object], program: FormatName | None) -> PartialC
     keys |= _precision(partial, method, program)
     keys |= _engine(partial)
     return picked(keys, keys)
-
-
-def _quantized(model: object) -> str | None:
-    """The quantization of a checkpoint in 4 bits, by its name; None if it names none."""
-    return "nf4" if _IN_4_BITS.search(str(model or "")) else None
 
 
 def _method(values: PartialConfig) -> RungKeys:

@@ -57,7 +57,8 @@ class Sharded:
             return "this version of torch has another fully_shard than oomdoctor knows"
         if not self._usual:
             return "it is the first one, so the order of the other ranks is not known yet"
-        if _forwards(self._usual) != 1:
+        forwards = Counter(id(group) for name, group in self._usual if name == "pre_forward")
+        if max(forwards.values(), default=0) != 1:
             return "a block holds several forward passes; guard each of them"
         if any(_cannot_be_made_again(move) for move in self._half_made()):
             return "memory ran out while parameters or gradients were sent"
@@ -211,11 +212,6 @@ def _cannot_be_made_again(move: Move) -> bool:
     """Whether nobody knows if a move that failed in the middle has sent something already."""
     name, group = move
     return name == "post_backward" or (name == "pre_backward" and not group._post_forward_indices)
-
-
-def _forwards(moves: list[Move]) -> int:
-    counts = Counter(id(group) for name, group in moves if name == "pre_forward")
-    return max(counts.values(), default=0)
 
 
 def _keys(moves: list[Move]) -> list[tuple[str, int]]:

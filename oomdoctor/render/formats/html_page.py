@@ -98,14 +98,13 @@ def _part(part: Part, pictures: Sequence[dict[str, Any]]) -> dict[str, object]:
         "title": part.title,
         "folded": part.folded,
         "pictures": [picture for picture in pictures if picture["chart"].name in part.charts],
-        "sections": [_section(section) for section in part.sections],
-    }
-
-
-def _section(section: Section) -> dict[str, object]:
-    return {
-        "title": one_line(section.title.removesuffix(":")),
-        "blocks": [_block(block) for block in section.blocks],
+        "sections": [
+            {
+                "title": one_line(section.title.removesuffix(":")),
+                "blocks": [_block(block) for block in section.blocks],
+            }
+            for section in part.sections
+        ],
     }
 
 

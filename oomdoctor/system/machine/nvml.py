@@ -108,7 +108,8 @@ def _ask(nvml: Any, function: str, *args: Any) -> Any:
 
 
 def _gpus_of(nvml: Any, index: int, handle: Any) -> list[Gpu]:
-    capability = _capability(nvml, handle)
+    pair = _ask(nvml, "nvmlDeviceGetCudaComputeCapability", handle)
+    capability = f"{pair[0]}.{pair[1]}" if pair else None
     mode = _ask(nvml, "nvmlDeviceGetMigMode", handle)
     if not mode or not mode[0]:
         gpu = _gpu(nvml, index, handle, capability)
@@ -139,11 +140,6 @@ def _gpu(nvml: Any, index: int, handle: Any, capability: str | None) -> Gpu | No
         processes=_processes(nvml, handle),
         emulated=is_emulated(name),
     )
-
-
-def _capability(nvml: Any, handle: Any) -> str | None:
-    pair = _ask(nvml, "nvmlDeviceGetCudaComputeCapability", handle)
-    return f"{pair[0]}.{pair[1]}" if pair else None
 
 
 def _processes(nvml: Any, handle: Any) -> tuple[GpuProcess, ...]:

@@ -193,7 +193,8 @@ class _Read(NamedTuple):
 
 def _read(path: Path | Traversable, sizes: Sizes, *, built_in: bool = False) -> _Read:
     try:
-        text = _text(path)
+        content = bytes_of(path, _LARGEST) if isinstance(path, Path) else path.read_bytes()
+        text = plain_text(content)
         document = toml_of(text)
     except OSError as error:
         return _Read("", (), [f"cannot read {path}: {error.strerror}"])
@@ -205,11 +206,6 @@ def _read(path: Path | Traversable, sizes: Sizes, *, built_in: bool = False) -> 
     reader.read(document)
     rungs, left_out = tuple(reader.rungs), tuple(reader.left_out)
     return _Read(str(document.get("description", "")), rungs, reader.errors(), left_out)
-
-
-def _text(path: Path | Traversable) -> str:
-    content = bytes_of(path, _LARGEST) if isinstance(path, Path) else path.read_bytes()
-    return plain_text(content)
 
 
 def _syntax_fault(path: Path | Traversable, text: str, error: Exception) -> str:

@@ -63,7 +63,8 @@ def open_case(name: str) -> tuple[Report, Path]:
             raise
     try:
         with zipfile.ZipFile(path) as archive:
-            member = next(entry for entry in archive.infolist() if _is_report(entry.filename))
+            parts_of = ((entry, PurePath(entry.filename).parts) for entry in archive.infolist())
+            member = next(e for e, parts in parts_of if parts[-1:] == (CASE,) and len(parts) <= 2)
             if member.file_size > MOST_BYTES:
                 raise ValueError(f"{member.filename} is too large")
             return codec.loads(Report, archive.read(member).decode("utf-8")), path
@@ -102,11 +103,6 @@ def _found(name: str) -> Path | None:
         if exists(path / CASE):
             return path
     return named.absolute() if named.suffix == ".zip" and named.is_file() else None
-
-
-def _is_report(name: str) -> bool:
-    path = PurePath(name)
-    return path.name == CASE and len(path.parts) <= 2
 
 
 def _name_of(command: Sequence[str]) -> str:

@@ -53,7 +53,7 @@ class Outline:
 
         `sizes` has the bytes of each block of the tape.
         """
-        signed = _signed(sizes)
+        signed = [*sizes, *(-size for size in reversed(sizes))]  # by `source` and by `~source`
         highest: dict[Window, Peak] = {}
         live = 0
         for number, stretch in enumerate(self.stretches):
@@ -101,8 +101,3 @@ def outline_of(order: Order) -> Outline:
             at = first + length * times
         add(window, at, end)
     return Outline([(step, phase) for _, step, phase in order.windows], stretches)
-
-
-def _signed(sizes: Sequence[int]) -> list[int]:
-    """What each change adds to the living bytes: by `source` and by `~source`."""
-    return [*sizes, *(-size for size in reversed(sizes))]

@@ -184,7 +184,9 @@ def workspaces_of(call: OperatorCall, card: Card) -> tuple[Lasting | Passing, ..
     release = torch_release()
     with_bias = schema.name == "aten::addmm" and call.tensor("self").dim() == 1
     size = workspace_bytes(card, release, workspace_setting())
-    if release >= (2, 15) and not _are_kept():
+    # As isCUDABlasWorkspaceCachingEnabled reads it: whether they are kept where torch would not.
+    asked = (variable("TORCH_CUBLAS_WORKSPACE_CACHE") or "").lower() in ("1", "true", "t", "y")
+    if release >= (2, 15) and not asked:
         if with_bias:
             return (Passing(_LT_WORKSPACES[0], _LT_BYTES),)
         return (Passing(WORKSPACES[0], size),)
@@ -199,8 +201,3 @@ def workspaces_of(call: OperatorCall, card: Card) -> tuple[Lasting | Passing, ..
 def workspace_setting() -> str:
     """The value of CUBLAS_WORKSPACE_CONFIG; empty if it is not set."""
     return variable("CUBLAS_WORKSPACE_CONFIG") or ""
-
-
-def _are_kept() -> bool:
-    """Whether workspaces are kept where torch would not (`isCUDABlasWorkspaceCachingEnabled`)."""
-    return (variable("TORCH_CUBLAS_WORKSPACE_CACHE") or "").lower() in ("1", "true", "t", "y")

@@ -253,9 +253,8 @@ def _encoded(model: PreTrainedModel, images: Images) -> object:
     given = {name: getattr(model.config, name) for name in settings if hasattr(model.config, name)}
     given |= inputs
     parts = (model, getattr(model, "model", None))
-    for encode in (
-        getattr(part, name) for name in _ENCODE for part in parts if hasattr(part, name)
-    ):
+    encoders = (getattr(part, name) for name in _ENCODE for part in parts if hasattr(part, name))
+    for encode in encoders:
         takes = signature(getattr(encode, "forward", encode)).parameters
         if not inputs.keys().isdisjoint(takes):
             return encode(**{name: value for name, value in given.items() if name in takes})

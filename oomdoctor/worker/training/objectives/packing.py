@@ -13,7 +13,6 @@ of tokens has the same size for any padding, and FlashAttention computes the oth
 from __future__ import annotations
 
 import inspect
-from types import ModuleType
 
 import torch
 
@@ -49,8 +48,9 @@ def check_packing(setup: Setup) -> None:
         )
     if not masks_pairs(config):
         return
-    masks = _masks()
-    if masks is None:
+    masks = module_if_there("transformers.masking_utils")
+    # Before 4.53 it does not read position ids.
+    if masks is None or not hasattr(masks, "find_packed_sequence_indices"):
         raise UnsupportedError(
             f"with {config.attention} this transformers lets documents attend to each other; "
             "pip install -U transformers"
@@ -61,12 +61,6 @@ def check_packing(setup: Setup) -> None:
             f"{config.attention} needs a mask of all pairs of tokens in the row; flash_attention_2 "
             "needs none"
         )
-
-
-def _masks() -> ModuleType | None:
-    """transformers' module of masks; None before 4.53, which reads no position ids for them."""
-    masks = module_if_there("transformers.masking_utils")
-    return masks if hasattr(masks, "find_packed_sequence_indices") else None
 
 
 def joined(
