@@ -121,6 +121,7 @@ def test_a_decoder_without_a_token_for_sound_is_trained_on_text_alone() -> None:
 
 
 def test_a_class_that_takes_codes_of_sound_is_refused() -> None:
+    pytest.importorskip("transformers", minversion="5.24")
     spec = replace(
         tiny_spec("ctc"),
         task="speech-seq2seq",
