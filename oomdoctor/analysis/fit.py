@@ -18,9 +18,6 @@ from oomdoctor.records.job.machine import ByteRange, GpuFacts
 from oomdoctor.records.job.simulation import PeakError, PeakErrorRecord, PeakMetric
 from oomdoctor.units import format_bytes, format_percent
 
-# What the system holds of memory that it shares with the GPU: CUDA saw 101 to 102 of 121.7 GiB free
-# after fresh boots of two DGX Spark, without a desktop and with the page cache dropped.
-_SYSTEM_BYTES = 20 << 30
 _ENOUGH = 5  # with fewer, a 95th percentile is just the largest of a few
 
 
@@ -83,8 +80,7 @@ def headroom_bytes(available_bytes: int, share: float) -> int:
 def usable_bytes(gpu: GpuFacts, headroom: float) -> int:
     """What a process may use of a card, the CUDA context included."""
     total, _ = device_total_bytes(gpu)
-    kept = _SYSTEM_BYTES if gpu.shares_host_memory else 0
-    return total - kept - headroom_bytes(total, headroom)
+    return total - headroom_bytes(total, headroom)
 
 
 def peak_error(context: ByteRange, errors: PeakErrors, method: Method) -> PeakError:

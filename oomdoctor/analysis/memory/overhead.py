@@ -40,6 +40,9 @@ _LIMITS = 4  # figures of a capability whose units and clock are not in the tabl
 # public logs: 220-510 MiB on 8-32 GB, 460-770 on 48-80 GB, 615 on an H200, 720 on a B200).
 _KEPT_BYTES = ((32 << 30, 510 * _MIB), (80 << 30, 770 * _MIB))
 _KEPT_BYTES_ABOVE = 900 * _MIB
+# What the system holds of memory that it shares with the GPU: CUDA saw 101 to 102 of 121.7 GiB free
+# after fresh boots of two DGX Spark, without a desktop and with the page cache dropped.
+_SYSTEM_BYTES = 20 << 30
 # Cards whose driver reports less than the advertised size: ECC takes a sixteenth of GDDR6 and is on
 # by default, and the newest cards reserve as much (B300: 268.6 of 288 GiB).
 _BELOW_MARKETED = frozenset(
@@ -87,7 +90,7 @@ def with_nccl(context: ByteRange, ranks: int) -> ByteRange:
 
 
 def device_total_bytes(gpu: GpuFacts) -> tuple[int, str]:
-    """The total that `torch.cuda.get_device_properties` reports, and where the figure is from."""
+    """The total that torch reports, less what the system holds if it shares it; and the source."""
     seen = gpu.torch_total_bytes
     # On Windows PyTorch reports the driver's whole total; on Linux the driver keeps some of it.
     if seen is not None and (gpu.total_bytes is None or seen < gpu.total_bytes):
@@ -103,6 +106,8 @@ def device_total_bytes(gpu: GpuFacts) -> tuple[int, str]:
         total, basis = round(gpu.memory_bytes * 15 / 16), "15/16 of the advertised size"
     else:
         total, basis = gpu.memory_bytes, "the advertised size"
+    if gpu.shares_host_memory:
+        return total - _SYSTEM_BYTES, f"{basis} minus the 20 GiB that the system may hold"
     kept = next((b for limit, b in _KEPT_BYTES if gpu.memory_bytes <= limit), _KEPT_BYTES_ABOVE)
     return total - kept, f"{basis} minus the most that Linux drivers keep ({kept // _MIB} MiB)"
 

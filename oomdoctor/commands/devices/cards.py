@@ -148,7 +148,7 @@ def _card(facts: GpuFacts, headroom: float) -> Card:
         memory_bytes=facts.memory_bytes,
         total_bytes=total,
         total_source=source,
-        headroom_bytes=total - fit.usable_bytes(facts, headroom),
+        headroom_bytes=fit.headroom_bytes(total, headroom),
         context=context_on(facts),
         speed=learned.speed if learned is not None else None,
         calibrated_by=learned.calibrated_by() if learned is not None else None,

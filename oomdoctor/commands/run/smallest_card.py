@@ -88,6 +88,8 @@ def _warnings(
     if gpus.alone and ranks_asked > 1:
         wording = "failed" if failed and not ran_out(ranks) else "text"
         warns.append(warning("one_rank", wording, ranks=ranks_asked))
+    if gpus.card.facts is not None and gpus.card.facts.shares_host_memory:
+        warns.append(warning("shared_memory", card=gpus.card.name))
     if not ranks and not failed:
         warns.append(warning("gpu_unused"))
     if failed and (value := about_a_value(processes)) is not None:

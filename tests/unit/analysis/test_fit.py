@@ -59,8 +59,8 @@ def test_the_headroom_is_a_share_of_what_is_there() -> None:
 def test_memory_that_the_host_shares_is_also_the_system_s() -> None:
     gb10, spark = catalogue.find_gpu("GB10"), card_named("GB10", 0.0)
     assert gb10 is not None and gb10.shares_host_memory
-    assert spark.total_bytes - spark.usable_bytes == 20 * GIB
-    assert usable_bytes(gb10, 0.0) == spark.usable_bytes
+    assert usable_bytes(gb10, 0.0) == spark.usable_bytes == spark.total_bytes
+    assert spark.total_bytes == round(gb10.memory_bytes * 15 / 16) - 20 * GIB
 
 
 def test_capabilities_compare_as_numbers() -> None:

@@ -120,6 +120,7 @@ WORDED: dict[tuple[str, str], tuple[dict[str, object], str]] = {
         "memory is not exact here: the workspaces of cuSOLVER",
     ),
     ("no_values", "text"): ({"reason": "no C++ compiler"}, "(no C++ compiler)"),
+    ("shared_memory", "text"): ({"card": "NVIDIA GB10"}, "takes from the same memory"),
     ("one_rank", "text"): ({"ranks": 64}, "only rank 0 of 64 ran"),
     ("one_rank", "failed"): ({"ranks": 64}, "leave out --ranks 1"),
     ("not_steady", "text"): ({"steps": 1200}, "all 1,200 steps"),

@@ -187,6 +187,8 @@ def _tokens(asked: _Asked, seconds: int) -> int | str:
                 with real_values.computing():
                     masks[name] = torch.ones((1, *shape), dtype=dtype)
         return tokens_of(Images(features, masks), asked.kind, shallow)
+    except UnsupportedError as error:
+        return str(error)
     except Exception as error:  # noqa: BLE001  (the class may fail in any way)
         return (
             f"how many tokens a recording of {model.model_type} takes is not known ({short(error)})"
