@@ -67,6 +67,7 @@ def _ends(report: Report) -> tuple[int, int]:
     [
         weekly("y = x[score > 0.5]", "index"),  # test_all_follows_the_upper_end has it too
         weekly("y = x.masked_select((score > 0.5)[:, None])", "masked_select"),
+        ("y = x[(score > 0.5).cpu().numpy()]", "to"),
         ("n = (score > 0.5).sum().item(); y = torch.empty(n, 256, device='cuda')", "item"),
         weekly(
             "n = (score > 0.5).count_nonzero().item(); y = torch.empty(n, 256, device='cuda')",
@@ -138,6 +139,60 @@ def test_zeros_that_end_the_command_and_the_most_that_does(watched: Watched) -> 
     assert (report.status, report.smallest_gpu) == ("ok", None)
     assert "May fit" in error and "ValueError: too many" in error
     assert "--values half" in report.next_commands[0]
+
+
+# As a kernel of Jupyter runs cells: their code is in no file, and Python keeps it for tracebacks.
+CELLS = f"""
+import linecache, os
+def run(number, text):
+    name = f"/tmp/ipykernel_{{os.getpid()}}/{{number}}.py"
+    linecache.cache[name] = (len(text), None, text.splitlines(True), name)
+    exec(compile(text, name, "exec"), globals())
+run(1, '''{START}''')
+run(2, "SECOND")
+run(3, "THIRD")
+"""
+
+
+@pytest.mark.parametrize(
+    ("second", "third", "judged"),
+    [
+        ("share = score.mean().item()", "y = torch.empty(int(share * 9), device='cuda')", True),
+        ("keep = (score > 0.5).cpu().numpy()", "y = x[keep]", True),
+        ("share = score.mean().item()", "print(f'{share:.2f}')", False),
+    ],
+)
+def test_code_that_is_in_no_file_is_judged(
+    watched: Watched, second: str, third: str, judged: bool
+) -> None:
+    script = CELLS.replace("SECOND", second).replace("THIRD", third)
+    report, _, error = watched.run("RTX 4090", script)
+    sizes = report.unknown_sizes
+    assert (sizes is not None) is judged
+    if sizes is not None:
+        assert all(size.file.endswith("/2.py") and size.line == 1 for size in sizes.sizes)
+    assert ("memory is exact." in error) is not judged
+
+
+def test_code_of_the_command_line_is_judged(watched: Watched) -> None:
+    code = START + "n = int(score.mean().item() * 9)\ny = torch.empty(n, device='cuda')"
+    report, _, error = watched.run("RTX 4090", "", "python", "-c", code)
+    assert report.unknown_sizes is not None
+    assert [(size.file, size.line) for size in report.unknown_sizes.sizes] == [("<string>", 6)]
+    assert "memory is exact" not in error
+
+
+def test_the_end_of_a_process_does_not_wait_for_the_compiler(watched: Watched) -> None:
+    """Jupyter kills a kernel that takes long to end, and the record of its memory would be lost."""
+    script = """
+import atexit, sys
+atexit.register(lambda: print("compiler", "torch._inductor" in sys.modules))
+import torch
+x = torch.randn(1024, device="cuda")
+"""
+    report, out, _ = watched.run("RTX 4090", script)
+    assert "compiler False" in out
+    assert report.ranks[0].peak_allocated_bytes == 4096
 
 
 @pytest.mark.parametrize(

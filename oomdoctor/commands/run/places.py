@@ -29,6 +29,8 @@ _FUNCTIONS: tuple[tuple[str, str, ReadPhase], ...] = in_tuples(data_of("phases.t
 _SHOWN_FRAMES = 40
 _ALL_FRAMES = 60  # what the record keeps of a stack
 # Calls that make a number of a tensor. What only keeps or prints that number decides nothing.
+BULK = ("numbers", "truths", "integers")
+"""Kinds of reads that give more than a few values."""
 NUMBERS = frozenset({"item", "float", "tolist", "cpu", "numpy", "detach", "round"})
 _SAVES = ("/torch/storage.py", "/torch/serialization.py", "/safetensors/torch.py")
 # An unknown value is finite, as it would be in a training that goes well.
@@ -40,7 +42,15 @@ _SWITCHES = frozenset({"eval", "state_dict"})  # of a mode, and what a save take
 _WITHOUT_GRADIENTS = ("no_grad", "inference_mode")
 _LOOPS = (ast.For, ast.While, ast.AsyncFor)
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+# Code of the processes that is in no file, such as cells: how it is shown, and its text. A name has
+# the number of the process, or a hash of the code.
+_code: dict[str, tuple[str, str]] = {}
 _TESTS = (ast.If, ast.While, ast.Assert, ast.IfExp, ast.comprehension, ast.Match, ast.Compare)
+
+
+def take_code(record: Record) -> None:
+    """Take the code that a process kept because it is in no file."""
+    _code.update({file: (shown, text) for file, (shown, text) in record.get("code", {}).items()})
 
 
 def user_line(peak: Record, libraries: list[str], script: str | None = None) -> Place | None:
@@ -100,7 +110,12 @@ def _in_backward(peak: Record) -> bool:
 
 
 def shown_file(file: str) -> str:
-    """A file below the working directory, which is that of the command, by its relative path."""
+    """A cell by its number, a file below the working directory by its relative path.
+
+    The working directory is that of the command.
+    """
+    if file in _code:
+        return _code[file][0]
     path, here = PurePath(file), Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else file
 
@@ -113,7 +128,7 @@ def unknown_branches(reads: list[Record]) -> tuple[UnknownBranch, ...]:
     """The user's lines that may have decided something by an unknown value, most frequent first."""
     counts: dict[tuple[str, int], int] = {}
     for read in reads:
-        is_data = read["read"] in ("size", "numbers") or only_saves(read["inner_file"])
+        is_data = read["read"] in ("size", *BULK) or only_saves(read["inner_file"])
         if not is_data and may_decide(read["inner_file"], read["inner_line"]):
             place = (shown_file(read["file"]), read["line"])
             counts[place] = counts.get(place, 0) + read["count"]
@@ -149,8 +164,13 @@ def may_decide(file: str, line: int) -> bool:
 
 def is_only_logged(file: str, line: int) -> bool:
     """Whether the code of a line adds a number up, prints it or formats it."""
-    innermost = code_at(file, line)
-    nodes = () if innermost is None else tuple(parts_of(innermost))
+    code = code_at(file, line)
+    statements = code.body if isinstance(code, ast.Module) else [code] if code else []
+    return bool(statements) and all(map(_only_logs, statements))
+
+
+def _only_logs(statement: ast.AST) -> bool:
+    nodes = tuple(parts_of(statement))
     if any(isinstance(node, ast.Subscript) for node in nodes):
         return False
     return any(isinstance(node, ast.AugAssign | ast.JoinedStr) or _prints(node) for node in nodes)
@@ -158,7 +178,10 @@ def is_only_logged(file: str, line: int) -> bool:
 
 def parts_of(statement: ast.AST) -> Iterator[ast.AST]:
     """A statement and what is in it; of `if` and `while` without their bodies."""
-    if isinstance(statement, ast.If | ast.While):
+    if isinstance(statement, ast.Module):
+        for each in statement.body:
+            yield from parts_of(each)
+    elif isinstance(statement, ast.If | ast.While):
         yield statement
         yield from ast.walk(statement.test)
     else:
@@ -184,30 +207,38 @@ def name_of_call(node: ast.AST) -> str:
 
 
 def code_at(file: str, line: int) -> ast.AST | None:
-    """The smallest statement at a line; of a compound one only its head."""
+    """The statement at a line, or a module of them if there are several; of compound ones only
+    the head, which is not one of `with`, `try` and definitions."""
     tree = tree_of(file)
-    if tree is None:
+    statements = () if tree is None else ast.walk(tree)
+    heads = [head for node in statements if (head := _head_at(node, line)) is not None]
+    if len(heads) > 1:
+        return ast.Module(heads, [])  # type: ignore[arg-type]
+    return heads[0] if heads else None
+
+
+def _head_at(node: ast.AST, line: int) -> ast.AST | None:
+    """What a statement does at a line, without the statements in it; None if nothing."""
+    head: ast.AST = node
+    last: ast.expr | ast.stmt
+    if isinstance(node, ast.For | ast.AsyncFor):
+        head = last = node.iter
+    elif isinstance(node, ast.If | ast.While):
+        last = node.test
+    elif isinstance(node, ast.Match):
+        last = node.subject
+    elif isinstance(node, ast.stmt) and not hasattr(node, "body"):
+        last = node
+    else:
         return None
-    innermost: ast.stmt | None = None
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.stmt) or (
-            innermost is not None and node.lineno < innermost.lineno
-        ):
-            continue
-        if node.lineno <= line <= (node.end_lineno or node.lineno):
-            innermost = node
-    if isinstance(innermost, ast.For):
-        return innermost.iter
-    if isinstance(innermost, ast.With | ast.FunctionDef | ast.ClassDef | ast.Try):
-        return None
-    return innermost
+    return head if node.lineno <= line <= (last.end_lineno or line) else None
 
 
 @cache
 def tree_of(file: str) -> ast.Module | None:
-    """The code of a file; None if it cannot be read."""
+    """The code of a file, or that a process kept under its name; None if it cannot be read."""
     try:
-        return ast.parse(Path(file).read_bytes())
+        return ast.parse(_code[file][1] if file in _code else Path(file).read_bytes())
     except (OSError, SyntaxError, ValueError):
         return None
 

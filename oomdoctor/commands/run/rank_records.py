@@ -47,6 +47,7 @@ def read_processes(folder: Path) -> list[Process]:
     for path in folder.glob("process-*.json"):
         with suppress(OSError, ValueError):
             record = json.loads(path.read_text(encoding="utf-8"))
+            places.take_code(record)
             if record["devices"]:
                 records.append(record)
     records.sort(

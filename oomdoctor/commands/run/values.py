@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from oomdoctor.commands.run.diagnosis import last_words
-from oomdoctor.commands.run.places import is_only_logged, only_saves, shown_file
+from oomdoctor.commands.run.places import BULK, is_only_logged, only_saves, shown_file
 from oomdoctor.commands.run.rank_records import Process, ran_out
 from oomdoctor.commands.run.session import WatchRequest, line_of
 from oomdoctor.commands.run.whole_numbers import may_become_size, result_may_become_size
@@ -51,12 +51,15 @@ def _may_size(read: dict[str, Any], own_files: tuple[str, ...]) -> bool:
         return False
     if read["read"] == "integer":
         return not is_only_logged(*place)
-    if read["read"] not in ("number", "numbers"):
+    kind = read["read"]
+    if kind not in ("number", *BULK):
         return False
     if read["inner_file"] == read["file"]:
-        return may_become_size(*place, own=True, files=own_files)
+        return may_become_size(*place, own=True, files=own_files, read=kind)
     line = read["file"], read["line"]
-    return may_become_size(*place, own=False) or result_may_become_size(*line, own_files)
+    return may_become_size(*place, own=False, read=kind) or result_may_become_size(
+        *line, own_files, kind
+    )
 
 
 def needs_most(request: WatchRequest, report: Report) -> bool:

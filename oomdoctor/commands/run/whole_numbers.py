@@ -32,7 +32,9 @@ _SHAPES = frozenset({"shape", "ndim", "dtype", "device"})
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _ASSIGNS = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.NamedExpr)
 _GIVES_BACK = (ast.Return, ast.Yield)
-_PASS_ON = (*_ASSIGNS, *_GIVES_BACK, ast.Call, ast.For, ast.comprehension, ast.Subscript)
+_PASS_ON = (*_ASSIGNS, *_GIVES_BACK, ast.Call, ast.For, ast.comprehension, ast.Subscript, ast.If)
+# In what these give, an element of a list is where it was.
+_KEEP_PLACES = (ast.Assign, ast.AnnAssign, ast.NamedExpr, ast.Return, ast.Call, ast.Attribute)
 _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _Scope = tuple[ast.AST, ...]
 """The functions around a piece of code, from the outermost."""
@@ -40,32 +42,40 @@ _Place = tuple[ast.AST, _Scope, str]
 """A piece of code, the functions around it, and its file."""
 _Name = tuple[ast.AST | None, str]
 """The function that a variable belongs to, None for attributes and all others, and its name."""
+_Kind = tuple[bool, int | None]
+"""Whether it is a mask of the number, and which element of a list it is, if that is known."""
 
 
 @cache
-def may_become_size(file: str, line: int, *, own: bool, files: tuple[str, ...] = ()) -> bool:
+def may_become_size(
+    file: str, line: int, *, own: bool, files: tuple[str, ...] = (), read: str = "number"
+) -> bool:
     """Whether a number that is read at a line is rounded there or later, and not only for a log.
 
     Or whether it chooses elements of a list or an array. `files` are the user's other files. In a
     file that is not the user's own, only the function of the line is looked at: names of attributes
-    mean too much in a large library.
+    mean too much in a large library. `read` says what is read; of one of `BULK`, each element may
+    decide.
     """
-    read = places.code_at(file, line)
-    if read is None:
+    code = places.code_at(file, line)
+    if code is None:
         return False
-    parts = [node for node in places.parts_of(read) if isinstance(node, ast.expr)]
+    parts = [node for node in places.parts_of(code) if isinstance(node, ast.expr)]
     calls = [node for node in parts if name_of_call(node) in places.NUMBERS]
-    flow = _Flow((file, *files) if own else (file,), set(calls or parts))
-    return flow.ends_in_size(within=None if own else read)
+    flow = _Flow((file, *files) if own else (file,), set(calls or parts), read)
+    return flow.ends_in_size(within=None if own or not parts else parts[0])
 
 
 @cache
-def result_may_become_size(file: str, line: int, files: tuple[str, ...]) -> bool:
+def result_may_become_size(
+    file: str, line: int, files: tuple[str, ...], read: str = "number"
+) -> bool:
     """The same of what a library that reads the number returns to a line of the user's."""
-    read = places.code_at(file, line)
-    if not isinstance(read, (*_ASSIGNS, ast.Return)) or read.value is None:
-        return False
-    return _Flow((file, *files), {read.value}).ends_in_size()
+    code = places.code_at(file, line)
+    statements = () if code is None else places.parts_of(code)
+    given = (each.value for each in statements if isinstance(each, (*_ASSIGNS, ast.Return)))
+    values: set[ast.AST] = {value for value in given if value is not None}
+    return _Flow((file, *files), values, read).ends_in_size()
 
 
 class _Code:
@@ -122,11 +132,13 @@ _code = cache(_Code)
 class _Flow:
     """What a number has reached: names, each with the number itself or with a mask made of it."""
 
-    def __init__(self, files: tuple[str, ...], sources: set[ast.AST]) -> None:
-        """The number is what the code `sources` gives."""
+    def __init__(self, files: tuple[str, ...], sources: set[ast.AST], read: str) -> None:
+        """The number is what the code `sources` gives; truths are a mask, and are counted."""
         self._code = _code(files)
-        self._sources = sources
-        self._reached: set[tuple[_Name, bool]] = set()
+        kinds: list[_Kind] = [(False, None), (True, None)]
+        self._sources, self._given_by_them = sources, set(kinds if read == "truths" else kinds[:1])
+        self._adds = (ast.AugAssign,) if read in places.BULK else ()
+        self._reached: dict[_Name, set[_Kind]] = {}
 
     def ends_in_size(self, within: ast.AST | None = None) -> bool:
         """Whether the number is rounded, or selects, anywhere that it reaches.
@@ -136,43 +148,58 @@ class _Flow:
         inside = None if within is None else self._code.scopes.get(within, ())[:1]
         waiting = self._code.places_of(self._sources)
         while waiting:
-            new: set[tuple[_Name, bool]] = set()
+            new: set[tuple[_Name, _Kind]] = set()
             for node, scope, file in waiting:
                 if inside and scope[:1] != inside:
                     continue
                 if self._makes_size(node, scope) and not places.is_only_logged(file, _line(node)):
                     return True
                 new.update(self._given(node, scope))
-            names = {name for (_, name), _ in new - self._reached}
-            self._reached |= new
+            names = set()
+            for name, kind in new:
+                if kind not in self._reached.setdefault(name, set()):
+                    self._reached[name].add(kind)
+                    names.add(name[1])
             waiting = [place for name in names for place in self._code.uses.get(name, ())]
         return False
 
     def _makes_size(self, node: ast.AST, scope: _Scope) -> bool:
-        """Whether code makes an integer of the number, or selects by a mask of it.
+        """Whether code makes an integer of the number, or selects or counts by a mask of it.
 
         `round(x, 4)` makes none.
         """
+        if isinstance(node, ast.If):
+            return self._is_mask(node.test, scope) and any(
+                name_of_call(part) in _KEEPS or isinstance(part, self._adds)
+                for statement in (*node.body, *node.orelse)
+                for part in ast.walk(statement)
+            )
         if isinstance(node, ast.Subscript):
-            return isinstance(node.ctx, ast.Load) and True in self._kinds(node.slice, scope)
+            return isinstance(node.ctx, ast.Load) and self._is_mask(node.slice, scope)
         if isinstance(node, ast.comprehension):
-            return any(True in self._kinds(test, scope) for test in node.ifs)
+            return any(self._is_mask(test, scope) for test in node.ifs)
         if not isinstance(node, ast.Call):
             return False
         name = name_of_call(node)
-        if name in _SELECTS and any(
-            True in self._kinds(part, scope) for part in (node.func, *node.args)
-        ):
+        if name in _SELECTS and any(self._is_mask(part, scope) for part in (node.func, *node.args)):
             return True
         keeps_digits = name == "round" and len(node.args) > 1
         rounds = name in _ROUNDS or any(_named(argument) in _ROUNDS for argument in node.args)
-        return rounds and not keeps_digits and False in self._kinds(node, scope)
+        if not rounds or keeps_digits:
+            return False
+        return any(not is_mask for is_mask, _ in self._kinds(node, scope))
 
-    def _given(self, node: ast.AST, scope: _Scope) -> Iterator[tuple[_Name, bool]]:
+    def _is_mask(self, node: ast.AST, scope: _Scope) -> bool:
+        return any(is_mask for is_mask, _ in self._kinds(node, scope))
+
+    def _given(self, node: ast.AST, scope: _Scope) -> Iterator[tuple[_Name, _Kind]]:
         """The names that a piece of code gives the number, or a mask, to."""
         for target, owner, value in self._handed(node, scope):
             names = [(owner, target)] if isinstance(target, str) else self._names(target, scope)
             kinds = self._kinds(value, scope)
+            whole = isinstance(target, str | ast.Name | ast.Attribute)
+            whole = whole and isinstance(node, _KEEP_PLACES) and name_of_call(node) not in _KEEPS
+            kinds = kinds if whole else _anywhere(kinds)
             yield from ((name, kind) for name in names for kind in kinds)
 
     def _handed(
@@ -196,20 +223,32 @@ class _Flow:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             yield from ((target, None, node.value) for target in targets)
 
-    def _kinds(self, node: ast.AST, scope: _Scope) -> set[bool]:
-        """What is in the value of an expression: the number (False), a mask of it (True)."""
+    def _kinds(self, node: ast.AST, scope: _Scope) -> set[_Kind]:
+        """What is in the value of an expression: the number, a mask of it."""
         if node in self._sources:
-            return {False}
+            return self._given_by_them
         name = name_of_call(node)
         if name in _FORGETS or (isinstance(node, ast.Attribute) and node.attr in _SHAPES):
             return set()
         named: set[_Name] = {(None, name)} if name else set()
         if isinstance(node, ast.Name | ast.Attribute):
             named.update(self._names(node, scope))
-        kinds = {kind for each in named for kind in (False, True) if (each, kind) in self._reached}
-        for child in ast.iter_child_nodes(node):
-            kinds |= self._kinds(child, scope)
-        return {True} if kinds and isinstance(node, ast.Compare) else kinds
+        kinds = {kind for each in named for kind in self._reached.get(each, ())}
+        for number, child in enumerate(ast.iter_child_nodes(node)):
+            kinds |= self._of_child(node, number, self._kinds(child, scope))
+        return {(True, None)} if kinds and isinstance(node, ast.Compare) else kinds
+
+    def _of_child(self, node: ast.AST, number: int, kinds: set[_Kind]) -> set[_Kind]:
+        """What is in the value of an expression that is in the value of its child `number`."""
+        if isinstance(node, ast.List | ast.Tuple):
+            starred = any(isinstance(each, ast.Starred) for each in node.elts)
+            return {(is_mask, None if starred else number) for is_mask, _ in kinds}
+        if isinstance(node, ast.Subscript):
+            index = node.slice.value if isinstance(node.slice, ast.Constant) else None
+            if number == 0 and isinstance(index, int) and index >= 0:
+                kinds = {kind for kind in kinds if kind[1] in (None, index)}
+            return _anywhere(kinds)
+        return kinds if isinstance(node, _KEEP_PLACES) else _anywhere(kinds)
 
     def _names(self, target: ast.AST, scope: _Scope) -> Iterator[_Name]:
         """The names in a target: variables, attributes, and what an element is an element of."""
@@ -224,6 +263,10 @@ class _Flow:
         elif isinstance(target, ast.Tuple | ast.List):
             for element in target.elts:
                 yield from self._names(element, scope)
+
+
+def _anywhere(kinds: set[_Kind]) -> set[_Kind]:
+    return {(is_mask, None) for is_mask, _ in kinds}
 
 
 def _arguments(function: _Function, call: ast.Call) -> Iterator[tuple[str, ast.expr]]:
@@ -270,7 +313,9 @@ def _line(node: ast.AST) -> int:
 
 
 def _heads(node: ast.AST) -> list[ast.AST]:
-    """A piece of code without the body of a loop."""
+    """A piece of code without the body of a loop or a branch."""
     if isinstance(node, ast.For):
         return [node.target, node.iter]
+    if isinstance(node, ast.If):
+        return [node.test]
     return [node]

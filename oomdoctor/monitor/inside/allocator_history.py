@@ -11,9 +11,12 @@ import os
 import sys
 import time
 from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from oomdoctor.analysis.allocator.sizes import round_size, segment_size
@@ -207,6 +210,26 @@ def leave_to_the_script() -> None:
     torch.cuda.memory._record_memory_history = noticed
 
 
+@contextmanager
+def _without_compiler() -> Iterator[None]:
+    """Keep torch from importing its compiler to ask for the lines of code that it compiled.
+
+    That takes seconds, which a process that is asked to end may not have.
+    """
+    import torch
+
+    if "torch._inductor" in sys.modules:
+        yield
+        return
+    stand_in = ModuleType("torch._inductor")
+    torch._inductor = stand_in
+    try:
+        yield
+    finally:
+        if vars(torch).get("_inductor") is stand_in:
+            del torch._inductor
+
+
 def read_all(
     histories: dict[int, History], step: int, wanted: dict[str, int] | None = None
 ) -> None:
@@ -216,7 +239,8 @@ def read_all(
     """
     import torch
 
-    traces = torch.cuda.memory._snapshot()["device_traces"]
+    with _without_compiler():
+        traces = torch.cuda.memory._snapshot()["device_traces"]
     after = dict(_kept)
     if wanted is None or sum(map(len, traces)) > _MOST_KEPT:
         start()
@@ -261,7 +285,7 @@ class Snapshots:
         if self._written >= _ALWAYS and began - self._ended_at < _SHARE * self._took_s:
             return None
         name = f"snapshot-{os.getpid()}-{device}.pickle"
-        with whole_or_not(self._folder / name) as beside:
+        with whole_or_not(self._folder / name) as beside, _without_compiler():
             torch.cuda.memory._dump_snapshot(str(beside))
         self._written += 1
         self._ended_at = time.monotonic()

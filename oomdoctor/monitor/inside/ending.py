@@ -23,6 +23,8 @@ from oomdoctor.analysis.own_code import is_ours
 from oomdoctor.monitor.shared_folder import replace_file
 from oomdoctor.records.report.watch import StepPeaks
 
+TYPED = "<string>"
+_SPAWNED = "--multiprocessing-fork"  # such a process runs its parent's code
 _MOST_TEXT = 4000
 _MOST_FRAMES = 60
 _PATIENCE_S = 120.0  # the slowest rank may still compile its kernels
@@ -81,8 +83,20 @@ def _told(frames: traceback.StackSummary) -> list[dict[str, Any]]:
 
 
 def script_file() -> str | None:
-    """The file of the script that runs, which may lie among the installed packages."""
-    return getattr(sys.modules.get("__main__"), "__file__", None)
+    """The file of the script that runs, which may lie among the installed packages.
+
+    Code of the command line (`python -c`) is named as in a traceback.
+    """
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    return TYPED if file is None and typed_code() is not None else file
+
+
+def typed_code() -> str | None:
+    """The code of `python -c CODE`; None if this is no such process."""
+    words = sys.orig_argv
+    if sys.argv[:1] != ["-c"] or "-c" not in words or _SPAWNED in words:
+        return None
+    return words[words.index("-c") + 1]
 
 
 def agree(folder: Path, rank: int, world: int, step: int, could_stop: bool) -> bool | None:

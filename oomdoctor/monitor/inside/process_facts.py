@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import linecache
 import os
 import sys
 import sysconfig
@@ -14,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 from oomdoctor.analysis.own_code import is_own, known_packages
-from oomdoctor.monitor.inside.ending import script_file
+from oomdoctor.monitor.inside.ending import TYPED, script_file, typed_code
 from oomdoctor.system.environment import variable
 
 _LIBRARIES = (
@@ -25,7 +26,7 @@ _LIBRARIES = (
 _AUDIT = "LD_AUDIT"  # names a library beside that of the emulated device
 _DEVICE = "libemugpu.so"
 # What a read gives, by the device's number for it, and how many bytes are more than a few of them.
-# More numbers decide only together, more integers are data that is kept or saved.
+# More of them are data: they are kept or saved, or select elements.
 _READS = (("number", 64), ("truth", 64), ("integer", 16384), ("size", 1 << 40))
 _MADE_UP = 2  # the worth of a value that was chosen as a training might have it; below it is none
 _MOST_LINES = 200
@@ -102,7 +103,39 @@ def own_files() -> list[str]:
     # Some modules import others when they are asked for an attribute, so none is asked.
     loaded = {getattr(m, "__dict__", {}).get("__file__") for m in list(sys.modules.values())}
     files = {str(file) for file in (*loaded, script) if file is not None}
-    return sorted(f for f in files if f.endswith(".py") and is_own(f, folders, script))
+    files = {file for file in files if file.endswith(".py")}
+    return sorted(f for f in files | set(_kept_lines()) if is_own(f, folders, script))
+
+
+def code_without_file() -> dict[str, tuple[str, str]]:
+    """Code of the user's, or that a read was in, which is in no file: how it is shown, its text."""
+    script, read_in = script_file(), {read[2] for read in _counts}
+    return {
+        file: (_shown(file), "".join(lines))
+        for file, lines in _kept_lines().items()
+        if file in read_in or is_own_here(file, script)
+    }
+
+
+def _kept_lines() -> dict[str, list[str]]:
+    """The lines of code that Python itself keeps because they are in no file, as of a cell."""
+    typed, kept = typed_code(), {}
+    if typed is not None:
+        kept[TYPED] = typed.splitlines(keepends=True)
+    for file in {*linecache.cache, *(read[2] for read in _counts)}:
+        with suppress(Exception):
+            if not Path(file).exists() and (lines := linecache.getlines(file)):
+                kept[file] = lines
+    return kept
+
+
+def _shown(file: str) -> str:
+    """How a cell is named in a traceback; other code by its file."""
+    with suppress(Exception):
+        shell = sys.modules["IPython"].get_ipython()
+        label, number = shell.compile.format_code_name(file)
+        return f"{label} {number}"
+    return file
 
 
 def outside_bytes(device: int) -> int:
@@ -145,9 +178,7 @@ def _on_read(address: int, size: int, worth: int, operator: bytes | None, read: 
     with suppress(Exception):
         kind, most = _READS[read]
         if size > most:
-            if kind != "number":
-                return
-            kind = "numbers"
+            kind += "s"
         user, inner = _places()
         if user is None:
             if kind != "size":

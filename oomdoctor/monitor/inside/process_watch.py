@@ -279,6 +279,7 @@ class Watch:
             "ooms": self._ooms,
             "past": self._memory.past,
             "unknown_reads": process_facts.unknown_reads(),
+            "code": process_facts.code_without_file(),
             "own_files": process_facts.own_files() if ended else [],
             "notes": self._notes,
             "script": ending.script_file(),

@@ -247,6 +247,8 @@ if limit:
     seen = loss.item()
 right = (y == labels).sum().item()
 better = loss.item() < best
+right += (y == labels).sum().item(); total += len(y)
+if loss.item() < best: best = loss
 """
 
 
@@ -267,6 +269,8 @@ better = loss.item() < best
         (15, 0),
         (16, 0),
         (17, 1),
+        (18, 0),
+        (19, 1),
     ],
 )
 def test_lines_that_may_decide(tmp_path: Path, line: int, decides: int) -> None:

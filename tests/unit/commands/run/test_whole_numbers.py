@@ -74,6 +74,73 @@ def test_a_number_that_is_rounded_may_become_a_size(tmp_path: Path, source: str)
     assert may_become_size(_written(tmp_path, source), 2, own=True)
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "y = rows[x.cpu().numpy()]",
+        "keep = x.cpu()\ny = rows[keep]",
+        "keep = x.cpu()\ny = torch.empty(int(keep.sum()))",
+    ],
+)
+def test_truths_select_as_they_are(tmp_path: Path, source: str) -> None:
+    file = _written(tmp_path, source)
+    assert may_become_size(file, 2, own=True, read="truths")
+    assert not may_become_size(file, 2, own=True) or "int(" in source
+
+
+HOST_LOOP = """\
+kept = []
+for i, s in enumerate(scores.tolist()):
+    if s > 0.5:
+        KEEP
+"""
+
+
+@pytest.mark.parametrize(
+    ("keep", "read", "may"),
+    [
+        ("kept.append(i)", "numbers", True),
+        ("n += 1", "numbers", True),
+        ("kept.append(i)", "number", True),
+        ("n += 1", "number", False),  # early stopping counts so
+        ("break", "numbers", False),
+    ],
+)
+def test_a_branch_on_a_number_may_keep_elements(
+    tmp_path: Path, keep: str, read: str, may: bool
+) -> None:
+    file = _written(tmp_path, HOST_LOOP.replace("KEEP", keep))
+    assert may_become_size(file, 3, own=True, read=read) is may
+
+
+def test_all_statements_of_a_line_are_looked_at(tmp_path: Path) -> None:
+    assert may_become_size(_written(tmp_path, "n = x.item(); m = int(n)"), 2, own=True)
+    assert may_become_size(_written(tmp_path, "n = int(x.item()); total += m"), 2, own=True)
+
+
+METER = """\
+total = x.item()
+t = shared([count, total])
+count = int(t[COUNT])
+total = t[TOTAL]
+def shared(values):
+    t = torch.tensor(values, device="cuda")
+    dist.all_reduce(t)
+    return t.tolist()
+"""
+
+
+def test_an_element_of_a_list_is_not_another(tmp_path: Path) -> None:
+    """As torchvision's loggers put a count and a sum of losses into one tensor."""
+    meter = METER.replace("COUNT", "0").replace("TOTAL", "1")
+    assert not may_become_size(_written(tmp_path, meter), 2, own=True)
+
+
+def test_the_element_itself_is_followed(tmp_path: Path) -> None:
+    meter = METER.replace("COUNT", "1").replace("TOTAL", "0")
+    assert may_become_size(_written(tmp_path, meter), 2, own=True)
+
+
 @pytest.mark.parametrize("source", NOT_ROUNDED)
 def test_a_number_that_stays_one_is_no_size(tmp_path: Path, source: str) -> None:
     assert not may_become_size(_written(tmp_path, source), 2, own=True)
