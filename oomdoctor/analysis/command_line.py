@@ -28,6 +28,9 @@ SOLVED_WORDS: dict[SolvedKey, str] = {
     "sequence_length": "seq-len",
     "micro_batch_size": "micro-batch",
     "lora_rank": "lora-rank",
+    "completion_length": "completion-length",
+    "num_generations": "generations",
+    "vllm_gpu_memory_utilization": "vllm-share",
 }
 # What only one of the commands has; the other one's requests have a value there as well.
 _OF_PROBE = frozenset(

@@ -19,7 +19,7 @@ from oomdoctor.commands.plan.tasks import PLANNED
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.report.plan import CardOrder, Interconnect, PlanRequest, Sweep, SweptKey
 from oomdoctor.records.report.report import SurveyRequest
-from oomdoctor.records.report.searched import SolvedKey
+from oomdoctor.records.report.searched import OF_GRPO, SolvedKey
 from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.system.interpreters.venvs import parse_versions, untested
 from oomdoctor.system.machine.capabilities import minimum_versions
@@ -71,6 +71,8 @@ def plan_request(options: PlanOptions) -> SurveyRequest:
     )
     if plan.solve == "lora_rank":
         request = _with_adapters(request)
+    if plan.solve in OF_GRPO:
+        request = _with_grpo(request)
     if plan.why is not None:
         request = only(request, "--why", plan.why)
         plan = replace(plan, why=request.recipe.rungs[0].label)
@@ -189,6 +191,22 @@ def _with_adapters(request: SurveyRequest) -> SurveyRequest:
             "no_adapters",
             f"--solve: no configuration of the recipe {request.recipe.name} has a LoRA rank",
             "use --recipe lora or --recipe qlora, or add a configuration: --rung method=lora",
+        )
+    return replace(request, recipe=replace(request.recipe, rungs=rungs))
+
+
+def _with_grpo(request: SurveyRequest) -> SurveyRequest:
+    """The request with the rungs of GRPO.
+
+    Raises:
+        OomDoctorError: the ladder has no such rung (exit 2).
+    """
+    rungs = tuple(r for r in request.recipe.rungs if r.config.objective == "grpo")
+    if not rungs:
+        raise usage_error(
+            "no_grpo",
+            f"--solve: no configuration of the recipe {request.recipe.name} trains with GRPO",
+            "use --recipe preference, or add a configuration: --rung objective=grpo",
         )
     return replace(request, recipe=replace(request.recipe, rungs=rungs))
 

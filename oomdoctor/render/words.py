@@ -20,6 +20,9 @@ SWEPT_WORDS = {
     "sequence_length": "sequence length",
     "micro_batch_size": "micro-batch size",
     "lora_rank": "LoRA rank",
+    "completion_length": "completion length",
+    "num_generations": "number of generations",
+    "vllm_gpu_memory_utilization": "share of vLLM in percent",
 }
 
 

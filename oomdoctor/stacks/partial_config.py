@@ -46,6 +46,7 @@ class RungKeys(TypedDict, total=False):
     completion_length: int
     num_generations: int
     vllm_gpu_memory_utilization: float
+    vllm_enable_sleep_mode: bool
     vision: str
     images: int
     image_size: int
@@ -127,7 +128,6 @@ class PartialConfig(RungKeys, total=False):
     use_vllm: bool
     vllm_mode: str
     vllm_share: float
-    vllm_sleeps: bool
     # LLaMA-Factory alone: `_projected`, `_of_first_version` and `finish._frozen`.
     projected: str  # galore or apollo
     projected_rank: int

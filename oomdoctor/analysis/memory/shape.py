@@ -13,6 +13,10 @@ from typing import Any
 from oomdoctor.records.facts.architectures import SIZE_NAMES, TOWERS
 from oomdoctor.records.job.model import ParameterCounts
 
+# Kinds of layers in `layer_types`.
+_WITHOUT_ATTENTION = ("linear_attention", "mamba", "recurrent", "conv")
+_WITH_WINDOW = ("sliding_attention", "chunked_attention")
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -53,6 +57,25 @@ def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The part of a config.json that describes the language model."""
     nested = config.get("text_config")
     return nested if isinstance(nested, Mapping) else config
+
+
+def attended_positions(config: Mapping[str, Any], length: int) -> int | None:
+    """The positions that the last of `length` tokens attends to, summed over the layers.
+
+    A layer with a window attends to no more than that, one without attention to none. None if the
+    number of layers is not known, or if only some have a window and the config does not say which.
+    """
+    text, layers = text_part(config), shape_of(config).layers
+    named = text.get("sliding_window") or text.get("attention_chunk_size")
+    window = named if isinstance(named, int) else length
+    kinds = text.get("layer_types")
+    if layers is None:
+        return None
+    if isinstance(kinds, list | tuple) and len(kinds) == layers:
+        attending = (kind for kind in kinds if kind not in _WITHOUT_ATTENTION)
+        return sum(min(length, window) if kind in _WITH_WINDOW else length for kind in attending)
+    whole = length <= window or text.get("use_sliding_window") is False
+    return layers * length if whole else None
 
 
 def _head_width(text: Mapping[str, Any], hidden: int | None, heads: int | None) -> float | None:

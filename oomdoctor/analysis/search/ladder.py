@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from oomdoctor.analysis.memory.closed_form import Bound, lower_bound
+from oomdoctor.analysis.memory.rollout import engine_fault
 from oomdoctor.analysis.memory.shape import shape_of
 from oomdoctor.analysis.search.dominance import Setting, needs_more
 from oomdoctor.analysis.search.from_prediction import RungPrediction, next_predicted, out_of_reach
@@ -28,13 +29,14 @@ from oomdoctor.units import format_bytes
 class Context(Setting):
     """What is the same for all rungs of a survey; None if unknown.
 
-    `usable_bytes` is what a rung may use, without the headroom. `fixed_micro_batch` is
+    `usable_bytes` is what a rung may use of `total_bytes`, without headroom. `fixed_micro_batch` is
     --micro-batch; a rung's own fixed size overrides it. `gpu` has the published peaks of the card,
     `emulated` says that it only pretends to be one. `data` is what the user trains on.
     `predictions` are by `config.key()` of the rung.
     """
 
     usable_bytes: int = field(kw_only=True)
+    total_bytes: int | None = None
     fixed_micro_batch: int | None = None
     task: Task | None = None
     gpu: GpuFacts | None = None
@@ -46,7 +48,9 @@ class Context(Setting):
         """Why the device cannot run a configuration, or gains nothing by it; None otherwise."""
         reason = cannot_run(config, self.compute_capability)
         if reason is None and self.gpu is not None and self.gpu.shares_host_memory:
-            return unsupported(config, "unified", installed=bool)
+            reason = unsupported(config, "unified", installed=bool)
+        if reason is None and self.counts is not None and self.total_bytes is not None:
+            return engine_fault(config, self.model_config, self.counts, self.total_bytes)
         return reason
 
 

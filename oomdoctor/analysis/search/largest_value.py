@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from oomdoctor.analysis.dataset_distribution import STEP_TOKENS
-from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig, scored_tokens
 from oomdoctor.records.facts.choices import AUTO
 from oomdoctor.records.report.searched import SolvedKey
 
 _MOST_TOKENS = 1 << 20
 _MOST_ROWS = 4096
 _MOST_RANK = 4096
+_MOST_PERCENT = 95
 _GROWTH = 4  # factor to the next value while nothing is known about how the peak grows
 
 
@@ -30,12 +31,24 @@ class Values:
     limited_by: str
 
 
-def values_of(key: SolvedKey, positions: int | None, width: int | None) -> Values:
-    """The values of a setting.
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What ends the values of a setting; None if unknown.
 
     `positions` is the longest sequence that the model can process, `width` the size of its hidden
-    states: an adapter of that rank is larger than the layer it adapts. None if unknown.
+    states: an adapter of that rank is larger than the layer it adapts. A prompt takes
+    `prompt_tokens`, and vLLM does not start with less than `least_percent` of the card.
     """
+
+    positions: int | None
+    width: int | None
+    prompt_tokens: int = 0
+    least_percent: int = 1
+
+
+def values_of(key: SolvedKey, limits: Limits) -> Values:
+    """The values of a setting."""
+    positions, width = limits.positions, limits.width
     if key == "micro_batch_size":
         return Values(range(1, _MOST_ROWS + 1), f"the largest size tried, {_MOST_ROWS:,}")
     if key == "lora_rank":
@@ -43,11 +56,28 @@ def values_of(key: SolvedKey, positions: int | None, width: int | None) -> Value
         steps = [rank for rank in (1, 2, 4, *range(8, most + 1, 8)) if rank <= most]
         why = f"the model's width of {most:,}" if width else f"the largest rank tried, {most:,}"
         return Values(steps, why)
+    if key == "num_generations":
+        return Values(range(2, _MOST_ROWS + 1), f"the most tried, {_MOST_ROWS:,}")
+    if key == "vllm_gpu_memory_utilization":
+        shares = range(min(limits.least_percent, _MOST_PERCENT), _MOST_PERCENT + 1)
+        return Values(shares, f"the largest share tried, {_MOST_PERCENT} %")
+    if key == "completion_length" and positions is not None:
+        positions -= limits.prompt_tokens
     most = min(positions or _MOST_TOKENS, _MOST_TOKENS)
     steps = [*range(STEP_TOKENS, most, STEP_TOKENS), most]
     if positions is None or positions > most:
         return Values(steps, f"the longest sequence tried, {most:,} tokens")
-    return Values(steps, f"the model's {most:,} positions")
+    behind = " behind the prompt" if key == "completion_length" else ""
+    return Values(steps, f"the model's {most:,} positions{behind}")
+
+
+def start_of(config: TrainConfig, key: SolvedKey) -> int:
+    """The value to begin with: that of the configuration."""
+    if key == "vllm_gpu_memory_utilization":
+        return round(100 * config.vllm_gpu_memory_utilization)
+    if key == "completion_length":
+        return scored_tokens(config)
+    return 1 if key == "micro_batch_size" else int(getattr(config, key))
 
 
 def at_value(config: TrainConfig, key: SolvedKey, value: int) -> TrainConfig:
@@ -63,6 +93,18 @@ def at_value(config: TrainConfig, key: SolvedKey, value: int) -> TrainConfig:
     size = 1 if config.micro_batch_size == AUTO else config.micro_batch_size
     if key == "sequence_length":
         return replace(config, sequence_length=value, micro_batch_size=size)
+    if key == "completion_length":
+        prompt = config.sequence_length - scored_tokens(config)
+        return replace(
+            config, completion_length=value, sequence_length=prompt + value, micro_batch_size=size
+        )
+    if key == "num_generations":  # of as many prompts
+        rows = config.effective_batch_size // config.num_generations * value
+        return replace(
+            config, num_generations=value, effective_batch_size=rows, micro_batch_size=size
+        )
+    if key == "vllm_gpu_memory_utilization":
+        return replace(config, vllm_gpu_memory_utilization=value / 100, micro_batch_size=size)
     return replace(config, lora_rank=value, micro_batch_size=size)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from oomdoctor.analysis.memory.shape import Shape, shape_of, text_part
+from oomdoctor.analysis.memory.shape import Shape, attended_positions, shape_of
 from oomdoctor.records.configuration.adapters import compute_dtype
 from oomdoctor.records.configuration.config import (
     TrainConfig,
@@ -22,9 +22,6 @@ from oomdoctor.records.configuration.config import (
 from oomdoctor.records.job.machine import GpuFacts
 from oomdoctor.records.job.measurement import Timing
 from oomdoctor.records.job.model import ON_SOUND, WITHOUT_LENGTH, ParameterCounts, Task
-
-_WITHOUT_SCORES = ("linear_attention", "mamba", "recurrent", "conv")
-_WITH_WINDOW = ("sliding_attention", "chunked_attention")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,16 +154,5 @@ def _attention_products(shape: Shape, config: Mapping[str, Any], length: int) ->
     """L x H x Q x T of PaLM, with T limited to the window of a layer; 0 if unknown."""
     if shape.layers is None or shape.heads is None or shape.head_width is None:
         return 0.0
-    text = text_part(config)
-    named = text.get("sliding_window") or text.get("attention_chunk_size")
-    window = named if isinstance(named, int) else length
-    kinds = text.get("layer_types")
-    if isinstance(kinds, list | tuple) and len(kinds) == shape.layers:
-        scored = (kind for kind in kinds if kind not in _WITHOUT_SCORES)
-        reach = sum(min(length, window) if kind in _WITH_WINDOW else length for kind in scored)
-    elif length <= window or text.get("use_sliding_window") is False:
-        reach = shape.layers * length
-    else:
-        # Some layers have a window, and the config does not say which.
-        return 0.0
+    reach = attended_positions(config, length) or 0  # unknown where only some layers have a window
     return shape.heads * shape.head_width * reach

@@ -187,8 +187,8 @@ class Findings(Ledger):
         if prediction is None:
             return ()
         config = task.rung.config
-        target = self.target(card, config)
-        return attempts_of_prediction(config, prediction, target, ended.attempt)
+        target, context = self.target(card, config), self.contexts[card.name]
+        return attempts_of_prediction(config, prediction, target, ended.attempt, context)
 
     def target(self, card: Card, config: TrainConfig) -> Target:
         """A card as the simulation of a rung on its number of GPUs sees it."""

@@ -7,29 +7,41 @@ simulation serves every card that needs the value.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from oomdoctor.analysis.command_line import rung_text
+from oomdoctor.analysis.memory.rollout import least_share
 from oomdoctor.analysis.memory.shape import shape_of
 from oomdoctor.analysis.search.ladder import too_big
-from oomdoctor.analysis.search.largest_value import LargestValue, Tried, at_value, values_of
+from oomdoctor.analysis.search.largest_value import (
+    LargestValue,
+    Limits,
+    Tried,
+    at_value,
+    start_of,
+    values_of,
+)
 from oomdoctor.commands.devices.cards import Card
 from oomdoctor.commands.events import Listener, SurveyEvent, starting
 from oomdoctor.commands.jobs.simulators import Simulators
 from oomdoctor.commands.plan.findings import Findings
 from oomdoctor.commands.plan.tasks import Task
-from oomdoctor.records.configuration.config import Rung
+from oomdoctor.records.configuration.config import Rung, scored_tokens
 from oomdoctor.records.job.measurement import Measurement
 from oomdoctor.records.job.model import ON_SOUND, WITHOUT_LENGTH
 from oomdoctor.records.job.result import Attempt, ProbeResult
-from oomdoctor.records.report.searched import SolveAnswer, SolvedKey, SolveLine
+from oomdoctor.records.report.searched import OF_GRPO, SolveAnswer, SolvedKey, SolveLine
 
 _MOST_CROSSINGS = 32
 _SHOWN = {
     "sequence_length": "{:,} tokens",
     "micro_batch_size": "micro-batch {:,}",
     "lora_rank": "rank {:,}",
+    "completion_length": "{:,} tokens of completion",
+    "num_generations": "{:,} generations",
+    "vllm_gpu_memory_utilization": "{} % of the card for vLLM",
 }
 
 
@@ -136,10 +148,16 @@ def _finish(
 
 def _search(findings: Findings, key: SolvedKey, card: Card, rung: Rung) -> _Search:
     assert findings.inspection is not None
-    hidden = shape_of(findings.spec.config).hidden
-    values = values_of(key, findings.inspection.max_sequence_length, hidden)
-    config = rung.config
-    start = 1 if key == "micro_batch_size" else getattr(config, key)
+    config, counts = rung.config, findings.inspection.parameters
+    least = least_share(config, findings.spec.config, counts, card.total_bytes)
+    limits = Limits(
+        findings.inspection.max_sequence_length,
+        shape_of(findings.spec.config).hidden,
+        config.sequence_length - scored_tokens(config),
+        math.ceil(100 * least),
+    )
+    values = values_of(key, limits)
+    start = start_of(config, key)
     single_step = config.effective_batch_size if key == "micro_batch_size" else None
     search = _Search(
         key,
@@ -191,7 +209,7 @@ def _taken(findings: Findings, search: _Search, value: int) -> tuple[Attempt, ..
 def _take(search: _Search, value: int, measured: Measurement, *, fits: bool) -> None:
     staying = gradients = None
     parts = measured.breakdown
-    if parts is not None and search.key != "lora_rank":
+    if parts is not None and search.key not in ("lora_rank", *OF_GRPO):
         gradients = parts.gradients_bytes
         staying = parts.weights_bytes + gradients + parts.optimizer_bytes
         staying += measured.overhead_bytes or 0

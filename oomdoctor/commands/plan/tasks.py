@@ -46,6 +46,7 @@ def context_of(
     """What is the same for all rungs on a card; before the inspection from config.json alone."""
     return Context(
         usable_bytes=card.usable_bytes,
+        total_bytes=card.total_bytes,
         device_type="cuda",
         counts=inspection.parameters if inspection else counts_from_config(spec),
         fixed_micro_batch=request.micro_batch_size,

@@ -207,7 +207,9 @@ def predict_rungs(
             if prediction is not None:
                 config = rung.config
                 device = target.beside_vllm(config)
-                attempts = attempts_of_prediction(config, prediction, device, ended.attempt)
+                attempts = attempts_of_prediction(
+                    config, prediction, device, ended.attempt, context
+                )
                 ladder.keep(config.key(), attempts, context.device_type, target.usable_bytes)
     if simulators.memory.failure is not None:
         lost = warning("not_kept", reason=simulators.memory.failure)

@@ -79,6 +79,7 @@ class SurveyState(Ledger):
         self.context = replace(
             self.context,
             usable_bytes=self.budget.usable_bytes,
+            total_bytes=self.budget.total_bytes,
             counts=inspection.parameters,
             fixed_micro_batch=self.request.micro_batch_size,
             compute_capability=inspection.compute_capability,

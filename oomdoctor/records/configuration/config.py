@@ -94,6 +94,8 @@ class TrainConfig:
     vllm_gpu_memory_utilization: float = 0.0
     """For `grpo`: the share of the card that vLLM holds next to the step, as TRL's setting of this
     name with `vllm_mode="colocate"`. 0 is without vLLM, or with it on other cards."""
+    vllm_enable_sleep_mode: bool = False
+    """For `grpo`: vLLM gives its share back while a step runs, as TRL's setting of this name."""
     vision: choices.Vision = "trained"
     """For models with images and text: whether the vision encoder is trained, and gets adapters."""
     images: int = 1
@@ -250,9 +252,14 @@ def has_reference_model(config: TrainConfig) -> bool:
     return config.method == "full" and has_reference_pass(config)
 
 
-def taken_bytes(config: TrainConfig, total_bytes: int) -> int:
-    """What colocated vLLM takes of a card with `total_bytes`."""
+def engine_bytes(config: TrainConfig, total_bytes: int) -> int:
+    """What colocated vLLM takes of a card with `total_bytes` while it generates."""
     return round(config.vllm_gpu_memory_utilization * total_bytes)
+
+
+def taken_bytes(config: TrainConfig, total_bytes: int) -> int:
+    """What colocated vLLM holds of a card with `total_bytes` while a step runs."""
+    return 0 if config.vllm_enable_sleep_mode else engine_bytes(config, total_bytes)
 
 
 def documents_of(config: TrainConfig) -> int:

@@ -49,7 +49,9 @@ class MemoryCurve:
         )
 
 
-PhaseName = Literal["init", "load", "forward", "backward", "optimizer", "eval", "done"]
+PhaseName = Literal[
+    "init", "load", "forward", "backward", "optimizer", "eval", "generate", "sync", "done"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,21 @@ class RankPeak:
     peak_reserved_bytes: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What a card holds at one moment of a GRPO job, computed but for the training step.
+
+    `name` is "step", "generate" (completions are generated), or "sync" (vLLM gets new weights).
+    Of `device_bytes`, the training process has allocated `allocated_bytes` and the engine next to
+    it has `engine_bytes`; the rest is the context, libraries, and what the allocator keeps.
+    """
+
+    name: Literal["step", "generate", "sync"]
+    device_bytes: int
+    allocated_bytes: int
+    engine_bytes: int
+
+
 def deciding_peak(device: int | None, reserved: int | None, allocated: int | None) -> int | None:
     """The peak that is compared with the budget: the most complete one that is known.
 
@@ -140,7 +157,8 @@ class Measurement:
     backward, optimizer and, if requested, eval. `first_step` and `steady` hold the same peaks for
     the step that creates the optimizer states and for later steps. On several GPUs it is that of
     the rank that needs the most; `ranks` has those that ran, and `host_peak_bytes` is the host
-    memory of all ranks of a node. `curve` is how memory got to that peak.
+    memory of all ranks of a node. `curve` is how memory got to that peak. `moments` are those of a
+    GRPO job; if another one than the step needs the most, the peaks are its own.
     """
 
     peak_allocated_bytes: int
@@ -167,6 +185,7 @@ class Measurement:
     ranks: tuple[RankPeak, ...] = ()
     host_peak_bytes: int | None = None
     curve: MemoryCurve | None = None
+    moments: tuple[Moment, ...] = ()
 
     def deciding_peak_bytes(self) -> int:
         """The peak that is compared with the budget; see `deciding_peak`."""

@@ -22,7 +22,7 @@ RESOURCE_WORDS: dict[Resource, str] = {
 }
 ReadPhase = Literal[
     "init", "load", "forward", "loss", "backward", "clip", "optimizer", "eval", "generate",
-    "save", "data", "unknown",
+    "sync", "save", "data", "unknown",
 ]  # fmt: skip
 Confidence = Literal["high", "medium", "low"]
 CauseName = Literal[

@@ -9,7 +9,7 @@ Sizes are integers in bytes, unknown is None. Field names are public JSON keys.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from oomdoctor.records.job.result import Evidence
 
@@ -73,7 +73,11 @@ class FewestAnswer:
     lines: tuple[FewestLine, ...]
 
 
-SolvedKey = Literal["sequence_length", "micro_batch_size", "lora_rank"]
+SolvedKey = Literal[
+    "sequence_length", "micro_batch_size", "lora_rank",
+    "completion_length", "num_generations", "vllm_gpu_memory_utilization",
+]  # fmt: skip
+OF_GRPO: tuple[SolvedKey, ...] = get_args(SolvedKey)[3:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,8 @@ class SolveLine:
     error. If nothing fits, `next_value` is the smallest value. `limited_by` says why the search
     ended without a value that does not fit. `reason` says why there is no answer.
     `micro_batch_size`, `sequence_length` and `effective_batch_size` are those at `largest`. `rung`
-    is the configuration at `largest`, as `--rung` reads it.
+    is the configuration at `largest`, as `--rung` reads it. Of `vllm_gpu_memory_utilization` the
+    values are hundredths.
     """
 
     card: str

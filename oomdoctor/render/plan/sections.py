@@ -150,7 +150,7 @@ _COLUMNS = (
 
 def plan_sections(report: Report, look: Look) -> list[Section]:
     """The sections that a survey does not have; none for other reports."""
-    sections = checked_sections(report)
+    sections = checked_sections(report) + moment_sections(report)
     if report.fewest is not None:
         sections += fewest_sections(report.fewest, report.cards)
     elif report.solve is not None:
@@ -162,6 +162,43 @@ def plan_sections(report: Report, look: Look) -> list[Section]:
     if report.why is not None:
         sections += why_sections(report.why, verbose=look.verbose)
     return sections
+
+
+def moment_sections(report: Report) -> list[Section]:
+    """What a GRPO job needs at each of its moments; none without such a job."""
+    jobs = [
+        (result, {moment.name: moment for moment in result.measurement.moments})
+        for result in report.results
+        if result.measurement is not None and result.measurement.moments
+    ]
+    if not jobs:
+        return []
+    names = [name for name in _MOMENTS if any(name in moments for _, moments in jobs)]
+    engine = any(moment.engine_bytes for _, moments in jobs for moment in moments.values())
+    rows = tuple(
+        (
+            result.label,
+            batch(result),
+            *(
+                format_bytes(moments[name].device_bytes if name in moments else None)
+                for name in names
+            ),
+        )
+        for result, moments in jobs
+    )
+    columns = (
+        Column("config"),
+        Column("batch", 3, right=True, detail="batch {}"),
+        *(figures(_MOMENTS[name], place) for place, name in enumerate(names)),
+    )
+    computed = "The training step is simulated, the rest computed"
+    if engine:
+        computed += "; vLLM's share counts where it holds it, its CUDA graphs do not"
+    note = Note(f"{computed}. Log-probabilities and saving need less than a step.")
+    return [Section("Moments of a GRPO job", (Grid(columns, rows), note))]
+
+
+_MOMENTS = {"generate": "generation", "sync": "new weights to vLLM", "step": "training step"}
 
 
 def checked_sections(report: Report) -> list[Section]:

@@ -125,10 +125,11 @@ def _of_objective(given: PartialConfig, rung: RungKeys, said: Collection[str]) -
     if rung.get("objective") == "grpo" and completion and not by_script:
         # Without a limit, a prompt may be as long as the completions.
         rung["sequence_length"] = (prompt or completion) + completion
-    if rung.get("objective") == "grpo" and given.get("use_vllm"):
-        beside = given.get("vllm_mode", "colocate") == "colocate"
-        if beside and not given.get("vllm_sleeps"):
-            rung["vllm_gpu_memory_utilization"] = given.get("vllm_share", _VLLM_SHARE)
+    colocated = given.get("use_vllm") and given.get("vllm_mode", "colocate") == "colocate"
+    if rung.get("objective") == "grpo" and colocated:
+        rung["vllm_gpu_memory_utilization"] = given.get("vllm_share", _VLLM_SHARE)
+    else:
+        rung.pop("vllm_enable_sleep_mode", None)
     if rung.get("objective", "default") == "default":
         rung.pop("reference", None)
         rung.pop("completion_length", None)

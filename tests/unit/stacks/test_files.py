@@ -98,7 +98,7 @@ def test_a_file_is_read_as_the_rung_that_it_is(names: tuple[str, ...]) -> None:
         ("trl:num_generations: 4\nuse_vllm: true\nvllm_mode: server\n"
          "vllm_gpu_memory_utilization: 0.45", {"vllm_gpu_memory_utilization": 0.0}),
         ("trl:num_generations: 4\nuse_vllm: true\nvllm_enable_sleep_mode: true",
-         {"objective": "grpo", "vllm_gpu_memory_utilization": 0.0}),
+         {"vllm_gpu_memory_utilization": 0.3, "vllm_enable_sleep_mode": True}),
         ("trl:num_generations: 4\nvllm_gpu_memory_utilization: 0.45",
          {"vllm_gpu_memory_utilization": 0.0}),
         ("trl:center_rewards_coefficient: 0.01", {"objective": "reward"}),

@@ -14,8 +14,6 @@ from fractions import Fraction
 
 import torch
 
-from oomdoctor.analysis.memory.shape import shape_of, size_in, text_part
-from oomdoctor.records.configuration.adapters import compute_dtype
 from oomdoctor.records.configuration.config import (
     TrainConfig,
     documents_of,
@@ -24,9 +22,7 @@ from oomdoctor.records.configuration.config import (
     rows_of,
     scored_tokens,
 )
-from oomdoctor.records.facts.dtypes import dtype_bytes
 from oomdoctor.records.job.result import ProbeJob
-from oomdoctor.units import format_bytes
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.training.setup import Setup
 
@@ -94,29 +90,14 @@ def scored_in_step(config: TrainConfig, device: torch.device) -> torch.Tensor:
 
 
 def note_generation(setup: Setup) -> None:
-    """Note what generation keeps in memory between two steps, which the step does not show."""
-    config, model = setup.config, setup.job.model
-    if config.vllm_gpu_memory_utilization:
-        setup.notes.append(
-            f"vLLM holds {config.vllm_gpu_memory_utilization:.0%} of the card during the step "
-            "(vllm_gpu_memory_utilization), with its own weights, keys and values; it counts as "
-            "memory of libraries"
-        )
+    """Note that what was measured is the step; a simulation computes the rest of the job."""
+    if setup.job.mode == "simulate":
         return
-    rows = config.rank_batch_size()
-    text, shape = text_part(model.config), shape_of(model.config)
-    heads = size_in(text, "kv_heads") or shape.heads
-    if shape.layers is None or heads is None or shape.head_width is None:
-        kept = "keys and values of an unknown size"
-    else:
-        values = 2 * shape.layers * heads * shape.head_width
-        each = dtype_bytes(compute_dtype(config))
-        size = round(values * each * config.sequence_length * rows)
-        kept = f"up to {format_bytes(size)} of keys and values"
-    setup.notes.append(
-        f"the training step only; to generate {rows} completions, transformers keeps {kept} on top "
-        "of weights and optimizer states"
-    )
+    share = setup.config.vllm_gpu_memory_utilization
+    note = "the training step only, without generation"
+    if share and not setup.config.vllm_enable_sleep_mode:
+        note += f"; {share:.0%} of the card is kept free for vLLM (vllm_gpu_memory_utilization)"
+    setup.notes.append(note)
 
 
 def pairs_of(ids: torch.Tensor, config: TrainConfig) -> dict[str, torch.Tensor]:

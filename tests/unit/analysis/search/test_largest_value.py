@@ -6,7 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from oomdoctor.analysis.search.largest_value import LargestValue, Tried, at_value, values_of
+from oomdoctor.analysis.search.largest_value import (
+    LargestValue,
+    Limits,
+    Tried,
+    at_value,
+    start_of,
+    values_of,
+)
 from oomdoctor.records.configuration.config import TrainConfig
 
 GIB = 1 << 30
@@ -34,7 +41,7 @@ def test_it_ends_with_the_largest_value_and_the_next_one(
     def peak(value: int) -> int:
         return 5 * GIB + value * GIB // 128 + bend * value**2 * 1000
 
-    values = values_of("sequence_length", 131_072, None).steps
+    values = values_of("sequence_length", Limits(131_072, None)).steps
     search = LargestValue(values, peak(largest * 128) + 100, 2048)
     tried = searched(search, peak, staying)
     assert (search.largest, search.smallest_miss) == (largest * 128, (largest + 1) * 128)
@@ -70,7 +77,7 @@ def test_below_the_limit_of_the_tensors_it_goes_down_in_growing_steps() -> None:
 
 
 def test_the_search_ends_with_the_values() -> None:
-    values = values_of("sequence_length", 1000, None)
+    values = values_of("sequence_length", Limits(1000, None))
     assert (values.steps[-1], values.limited_by) == (1000, "the model's 1,000 positions")
     search = LargestValue(values.steps, 20 * GIB, 512)
     assert searched(search, lambda value: value)[-1] == 1000
@@ -78,7 +85,7 @@ def test_the_search_ends_with_the_values() -> None:
 
 
 def test_nothing_fits() -> None:
-    search = LargestValue(values_of("lora_rank", None, 4096).steps, 100, 16)
+    search = LargestValue(values_of("lora_rank", Limits(None, 4096)).steps, 100, 16)
     assert 1 in searched(search, lambda value: 1000 + value, 900)
     assert (search.largest, search.smallest_miss) == (None, 1)
 
@@ -103,6 +110,29 @@ def test_the_effective_batch_rises_with_the_micro_batch_and_the_rest_is_held() -
 
 
 def test_ranks_double_and_then_grow_by_eight_up_to_the_width() -> None:
-    values = values_of("lora_rank", None, 24)
+    values = values_of("lora_rank", Limits(None, 24))
     assert list(values.steps) == [1, 2, 4, 8, 16, 24]
     assert values.limited_by == "the model's width of 24"
+
+
+def test_a_longer_completion_keeps_its_prompt():
+    config = TrainConfig(objective="grpo", sequence_length=1024, completion_length=256)
+    assert start_of(config, "completion_length") == 256
+    longer = at_value(config, "completion_length", 512)
+    assert (longer.completion_length, longer.sequence_length) == (512, 1280)
+    values = values_of("completion_length", Limits(2048, None, prompt_tokens=768))
+    assert values.steps[-1] == 1280 and "behind the prompt" in values.limited_by
+
+
+def test_more_generations_are_of_as_many_prompts():
+    config = TrainConfig(objective="grpo", effective_batch_size=16, num_generations=8)
+    assert at_value(config, "num_generations", 12).effective_batch_size == 24
+
+
+def test_shares_of_vllm_are_hundredths_from_what_it_starts_with():
+    config = TrainConfig(objective="grpo", vllm_gpu_memory_utilization=0.3)
+    assert start_of(config, "vllm_gpu_memory_utilization") == 30
+    shares = values_of("vllm_gpu_memory_utilization", Limits(None, None, least_percent=14)).steps
+    assert (shares[0], shares[-1]) == (14, 95)
+    share = at_value(config, "vllm_gpu_memory_utilization", 45).vllm_gpu_memory_utilization
+    assert share == 0.45

@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 from analysis_make import GIB, measurement, request, rung, timing
 
+from oomdoctor.analysis.search.dominance import Setting
 from oomdoctor.analysis.search.ladder import Context
 from oomdoctor.analysis.simulator.predicted_attempts import attempts_of_prediction, sizes_to_predict
 from oomdoctor.analysis.verdict import conclude
 from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.job.measurement import Breakdown
+from oomdoctor.records.job.model import ParameterCounts
 from oomdoctor.records.job.result import Attempt, ProbeResult
 from oomdoctor.records.job.simulation import (
     DevicePrediction,
@@ -46,9 +49,12 @@ def predicted(size: int, allocated: int, reserved: int | None, *, fits: bool) ->
     )
 
 
+SETTING = Setting("cuda")
+
+
 def attempts(*sizes: PredictedSize):
     config = rung(effective_batch_size=16).config
-    return attempts_of_prediction(config, Prediction(sizes, 4, 32, ()), TARGET, SIMULATED)
+    return attempts_of_prediction(config, Prediction(sizes, 4, 32, ()), TARGET, SIMULATED, SETTING)
 
 
 def test_the_divisors_are_predicted_and_a_fixed_size_alone():
@@ -121,7 +127,9 @@ def near(size: int, reserved: int, *, fits: bool = True) -> PredictedSize:
 def row_of(*sizes: PredictedSize, **values: Any) -> ProbeResult:
     asked = rung(effective_batch_size=16, **values)
     target = replace(TARGET, error=PeakError(0.02, GIB // 4, GIB // 2))
-    found = attempts_of_prediction(asked.config, Prediction(sizes, 4, 32, ()), target, SIMULATED)
+    found = attempts_of_prediction(
+        asked.config, Prediction(sizes, 4, 32, ()), target, SIMULATED, SETTING
+    )
     return conclude(
         asked, found, None, Context("cuda", usable_bytes=9 * GIB), request(asked), "predicted"
     )
@@ -166,3 +174,29 @@ def test_the_smallest_size_within_five_percent_of_the_fastest_estimate_is_chosen
     rates = {one.micro_batch_size: one.tokens_per_s or 0.0 for one in row.tries}
     assert rates[1] < 0.95 * rates[8] <= rates[2] < rates[8]
     assert (row.micro_batch_size, row.max_micro_batch_size) == (2, 8)
+
+
+def test_what_generation_needs_decides_if_it_is_more_than_the_step():
+    asked = rung(
+        objective="grpo", vllm_gpu_memory_utilization=0.5, vllm_enable_sleep_mode=True
+    ).config
+    size = predicted(1, 3 * GIB, 3 * GIB, fits=True)
+    parts = Breakdown(GIB, GIB // 2, GIB, GIB // 2, 0, 0)
+    sizes = (replace(size, measurement=replace(size.measurement, breakdown=parts)),)
+    setting = Setting("cuda", counts=ParameterCounts(1000, 900, 100, 0, 0))
+    (attempt,) = attempts_of_prediction(
+        asked, Prediction(sizes, 4, 32, ()), TARGET, SIMULATED, setting
+    )
+    measured = attempt.measurement
+    assert measured is not None and measured.breakdown is not None
+    resting = 2 * GIB  # weights and optimizer states
+    assert [moment.name for moment in measured.moments] == ["step", "generate", "sync"]
+    assert measured.peak_phase == "generate" and measured.phases["generate"]
+    # vLLM's half of 10 GiB and half a GiB of context are outside the allocator.
+    assert measured.peak_device_bytes == resting + 5 * GIB + GIB // 2
+    assert sum(measured.breakdown.sizes().values()) == measured.peak_allocated_bytes
+    tight = replace(TARGET, usable_bytes=6 * GIB)
+    (attempt,) = attempts_of_prediction(
+        asked, Prediction(sizes, 4, 32, ()), tight, SIMULATED, setting
+    )
+    assert attempt.outcome == "oom" and "short by" in (attempt.reason or "")

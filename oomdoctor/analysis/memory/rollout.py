@@ -1,0 +1,147 @@
+"""What a GRPO job needs outside its training step: generation, and weights for the engine.
+
+Computed, not simulated. TRL 1.16 generates the completions of a whole optimizer step at once, with
+the weights and the optimizer states on the card. transformers keeps the keys and values of all of
+them; while it reads the prompts, a decoder layer also has three tensors of the width of its MLP and
+four of the width of the model for each token. Two runs on the emulated GPU (Qwen2 with 24 layers,
+16-bit) needed 191.1 and 262.8 MiB, where this gives 190.0 and 263.5. With `use_vllm` next to the
+training, vLLM takes `vllm_gpu_memory_utilization` of the card, whatever it needs: what its weights
+and its profiling run leave becomes keys and values (`determine_available_memory` of its GPU
+worker). In sleep mode it holds that share while it generates, and only its weights while it is
+given new ones (`VLLMGeneration.sync_weights`). Left out is what a sleeping engine keeps (CUDA
+graphs, its own context), which nobody publishes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from oomdoctor.analysis.memory.closed_form import weights_bytes
+from oomdoctor.analysis.memory.shape import attended_positions, shape_of, size_in, text_part
+from oomdoctor.records.configuration.adapters import compute_dtype
+from oomdoctor.records.configuration.config import TrainConfig, engine_bytes, scored_tokens
+from oomdoctor.records.facts.dtypes import dtype_bytes
+from oomdoctor.records.job.measurement import Measurement, Moment
+from oomdoctor.records.job.model import ParameterCounts
+
+_MLP_TENSORS, _HIDDEN_TENSORS = 3, 4  # of a layer that reads prompts
+_SCORES_BYTES = 2 + 4 * 4  # of a next token: logits, and in float32 what samples from them
+
+
+def moments_of(
+    config: TrainConfig,
+    model: Mapping[str, Any],
+    counts: ParameterCounts | None,
+    step: Measurement,
+    total_bytes: int,
+) -> tuple[Moment, ...]:
+    """The moments of a GRPO job on a card of `total_bytes`, the training step first.
+
+    `model` is the content of config.json, `step` the prediction for a step on that card. Empty for
+    other objectives, and where the step does not say what weights and states take.
+    """
+    parts, device = step.breakdown, step.peak_device_bytes
+    if config.objective != "grpo" or counts is None or parts is None or device is None:
+        return ()
+    engine, sleeps = engine_bytes(config, total_bytes), config.vllm_enable_sleep_mode
+    outside = (step.overhead_bytes or 0) - (0 if sleeps else engine)  # context and libraries
+    resting = parts.weights_bytes + parts.optimizer_bytes
+    moments = [Moment("step", device, step.peak_allocated_bytes, 0 if sleeps else engine)]
+    if engine:
+        moments.append(Moment("generate", resting + outside + engine, resting, engine))
+        held = resting + _gathered(config, counts)
+        awake = engine_weights(config, counts) if sleeps else engine
+        moments.append(Moment("sync", held + outside + awake, held, awake))
+        return tuple(moments)
+    kept = _generated(config, model)
+    if kept is None:
+        return tuple(moments)
+    held = resting + kept
+    if config.sharding == "zero3":  # TRL's ds3_gather_for_generation
+        held += counts.total * dtype_bytes(compute_dtype(config))
+    return (*moments, Moment("generate", held + outside, held, 0))
+
+
+def engine_fault(
+    config: TrainConfig, model: Mapping[str, Any], counts: ParameterCounts, total_bytes: int
+) -> str | None:
+    """Why vLLM does not start with its share of the card; None if nothing speaks against it."""
+    share = config.vllm_gpu_memory_utilization
+    least = least_share(config, model, counts, total_bytes)
+    if not share or least <= share:
+        return None
+    needed = f"vLLM needs at least {math.ceil(100 * least) / 100:.2f} of the card"
+    if least > 1:
+        needed = "vLLM needs more than the card"
+    return f"{needed} for its weights and one sequence; vllm_gpu_memory_utilization is {share:g}"
+
+
+def least_share(
+    config: TrainConfig, model: Mapping[str, Any], counts: ParameterCounts, total_bytes: int
+) -> float:
+    """The share of a card below which vLLM does not start.
+
+    It needs its weights and the keys and values of one sequence; its profiling run takes more.
+    """
+    cache = cache_bytes(config, model, 1, config.sequence_length)
+    return (engine_weights(config, counts) + (cache or 0)) / total_bytes
+
+
+def engine_weights(config: TrainConfig, counts: ParameterCounts) -> int:
+    """The bytes of vLLM's copy of the weights: 16 bits, or 4 bits as the training has them."""
+    if config.quantization == "nf4":
+        return weights_bytes(replace(config, kbit_prepare="none"), counts)
+    return counts.total * 2
+
+
+def cache_bytes(
+    config: TrainConfig, model: Mapping[str, Any], rows: int, tokens: int
+) -> int | None:
+    """Keys and values of `rows` sequences at most; None if the config does not give a size."""
+    shape = shape_of(model)
+    heads = size_in(text_part(model), "kv_heads") or shape.heads
+    if heads is None or shape.head_width is None or shape.layers is None:
+        return None
+    positions = attended_positions(model, tokens) or shape.layers * tokens
+    each = 2 * heads * shape.head_width * dtype_bytes(compute_dtype(config))
+    return round(positions * each) * rows
+
+
+def _generated(config: TrainConfig, model: Mapping[str, Any]) -> int | None:
+    """What transformers adds to generate the completions of a step; None if a size is not known.
+
+    Either while it reads the prompts, or at the last token.
+    """
+    rows, shape = config.rank_batch_size(), shape_of(model)
+    prompt = config.sequence_length - scored_tokens(config)
+    at_prompt, at_end = (
+        cache_bytes(config, model, rows, tokens) for tokens in (prompt, config.sequence_length)
+    )
+    if at_prompt is None or at_end is None:
+        return None
+    scores = rows * (shape.vocabulary or 0) * _SCORES_BYTES
+    return max(at_prompt + _reading(config, model) * rows * prompt, at_end + scores)
+
+
+def _reading(config: TrainConfig, model: Mapping[str, Any]) -> int:
+    """What a layer has for each token of a prompt."""
+    text = text_part(model)
+    used = size_in(text, "experts_per_token") or 1
+    inner = (size_in(text, "expert_intermediate") or 0) * used or size_in(text, "intermediate") or 0
+    width = _MLP_TENSORS * inner + _HIDDEN_TENSORS * (shape_of(model).hidden or 0)
+    return round(width * dtype_bytes(compute_dtype(config)))
+
+
+def _gathered(config: TrainConfig, counts: ParameterCounts) -> int:
+    """What is gathered of sharded weights at a time, to hand them to vLLM.
+
+    With adapters, ZeRO-3 gathers the whole model, because they are merged into it first. Otherwise
+    it is a parameter at a time, of which the embedding is the largest.
+    """
+    if config.sharding == "none" or config.sharding in ("ddp", "zero1", "zero2"):
+        return 0
+    whole = config.sharding == "zero3" and config.method != "full"
+    return (counts.total if whole else counts.embedding) * 2

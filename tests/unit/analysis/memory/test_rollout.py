@@ -1,0 +1,131 @@
+"""What a GRPO job needs outside its step: generation, and weights for vLLM."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from oomdoctor.analysis.memory.rollout import engine_fault, moments_of
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.job.measurement import Breakdown, Measurement
+from oomdoctor.records.job.model import ParameterCounts
+from oomdoctor.units import GIB, MIB
+
+# The sizes of Qwen2.5-0.5B.
+MODEL = {
+    "model_type": "qwen2", "hidden_size": 896, "intermediate_size": 4864, "vocab_size": 151936,
+    "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2,
+}  # fmt: skip
+COUNTS = ParameterCounts(494_032_768, 357_826_560, 136_134_656, 71_552, 0)
+STEP = Measurement(
+    peak_allocated_bytes=6 * GIB,
+    peak_reserved_bytes=7 * GIB,
+    peak_device_bytes=8 * GIB,
+    overhead_bytes=GIB,
+    peak_rss_bytes=None,
+    peak_phase="backward",
+    phases={},
+    first_step={},
+    steady={},
+    breakdown=Breakdown(GIB, GIB, 2 * GIB, 2 * GIB, 0, 0),
+    allocation_retries=0,
+    managed_bytes=0,
+    timing=None,
+    attention_kernel=None,
+    trainable_parameters=COUNTS.total,
+    parameters=COUNTS.total,
+    losses=(),
+    skipped_optimizer_steps=0,
+    notes=(),
+    versions={},
+)
+GRPO = TrainConfig(
+    objective="grpo", sequence_length=512, completion_length=256, effective_batch_size=16,
+    weights_dtype="bfloat16", micro_batch_size=4,
+)  # fmt: skip
+
+
+def moments(config: TrainConfig, step: Measurement = STEP):
+    return {m.name: m for m in moments_of(config, MODEL, COUNTS, step, 24 * GIB)}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "completion", "rows", "emulated_mib"),
+    [(256, 256, 16, 191.06), (32, 448, 32, 262.84)],
+)
+def test_generation_with_transformers_is_that_of_the_emulated_gpu(
+    prompt: int, completion: int, rows: int, emulated_mib: float
+):
+    config = replace(
+        GRPO,
+        sequence_length=prompt + completion,
+        completion_length=completion,
+        effective_batch_size=rows,
+    )
+    generate = moments(config)["generate"]
+    kept = generate.allocated_bytes - 3 * GIB  # weights and optimizer states
+    assert kept == pytest.approx(emulated_mib * MIB, rel=0.01)
+    assert generate.device_bytes == generate.allocated_bytes + GIB
+    assert generate.engine_bytes == 0
+
+
+def test_other_objectives_have_no_moments():
+    assert moments(replace(GRPO, objective="dpo")) == {}
+
+
+def test_vllm_holds_its_share_all_the_time():
+    config = replace(GRPO, vllm_gpu_memory_utilization=0.25)
+    step = replace(STEP, peak_device_bytes=14 * GIB, overhead_bytes=7 * GIB)
+    at = moments(config, step)
+    assert at["step"].device_bytes == 14 * GIB and at["step"].engine_bytes == 6 * GIB
+    assert at["generate"].device_bytes == (3 + 1 + 6) * GIB
+    assert at["sync"].device_bytes == at["generate"].device_bytes
+
+
+def test_a_sleeping_vllm_leaves_the_step_alone_and_wakes_for_weights_first():
+    config = replace(GRPO, vllm_gpu_memory_utilization=0.75, vllm_enable_sleep_mode=True)
+    at = moments(config)
+    assert at["step"].engine_bytes == 0
+    assert at["generate"].device_bytes == (3 + 1 + 18) * GIB
+    assert at["sync"].engine_bytes == 2 * COUNTS.total
+
+
+@pytest.mark.parametrize(
+    ("settings", "gathered"),
+    [
+        ({"sharding": "ddp"}, 0),
+        ({"sharding": "fsdp", "fsdp_version": 2}, 2 * COUNTS.embedding),
+        ({"sharding": "zero3"}, 2 * COUNTS.embedding),
+        ({"sharding": "zero3", "method": "lora"}, 2 * COUNTS.total),  # merged as a whole
+    ],
+)
+def test_sharded_weights_are_gathered_for_vllm(settings: dict[str, object], gathered: int):
+    config = replace(GRPO, world_size=2, vllm_gpu_memory_utilization=0.25, **settings)
+    assert moments(config)["sync"].allocated_bytes == 3 * GIB + gathered
+
+
+def test_a_share_below_the_weights_is_refused_with_the_least():
+    config = replace(GRPO, vllm_gpu_memory_utilization=0.1)
+    fault = engine_fault(config, MODEL, COUNTS, 4 * GIB)
+    assert fault is not None and "at least 0.24 of the card" in fault
+    assert engine_fault(config, MODEL, COUNTS, 12 * GIB) is None
+    assert engine_fault(GRPO, MODEL, COUNTS, 1 * GIB) is None  # without vLLM
+
+
+def test_vllm_takes_four_bits_as_the_training_does():
+    config = replace(
+        GRPO, method="qlora", quantization="nf4", vllm_gpu_memory_utilization=0.2,
+        vllm_enable_sleep_mode=True,
+    )  # fmt: skip
+    awake = moments(config)["sync"].engine_bytes
+    assert COUNTS.linear // 2 + 2 * COUNTS.embedding < awake < 2 * COUNTS.total
+
+
+def test_windows_bound_the_keys_and_values():
+    model = {**MODEL, "sliding_window": 128, "layer_types": ["sliding_attention"] * 24}
+    config = replace(GRPO, sequence_length=4096, completion_length=4000)
+    of_window, of_all = (
+        moments_of(config, of, COUNTS, STEP, 24 * GIB)[1].allocated_bytes for of in (model, MODEL)
+    )
+    assert of_window < of_all
