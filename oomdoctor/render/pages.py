@@ -92,7 +92,7 @@ def parts_of(report: Report) -> list[Part]:
         parts: list[Part] = _named(page.parts)(report)
         return parts
     first, *others = sections_of(report, Look(drawn=True))
-    chart = Part("memory", "Memory", charts=("request",))
+    chart = Part("memory", "Memory", charts=("run", "request"))
     return [Part("summary", "", (first,)), chart, Part("report", "Report", tuple(others))]
 
 

@@ -20,6 +20,7 @@ from oomdoctor.records.report.run import (
     SmallestGpu,
     UnknownSize,
     UnknownSizes,
+    fullest,
 )
 from oomdoctor.render import blocks
 from oomdoctor.render.blocks import Block, Column, Facts, Grid, Look, Note, Section, Verbatim
@@ -77,11 +78,11 @@ def run_sections(report: Report, look: Look) -> list[Section]:
     """
     verbose = look.verbose
     sections = [Section("", tuple(_head(report)))]
-    worst = _worst(report.ranks)
+    worst = fullest(report.ranks)
     real = report.device is not None and report.device.kind == "real"
     if worst is not None and (verbose or not real or report.status != "ok"):
         sections.append(Section("", (rank_grid(report.ranks, together=not verbose),)))
-        lines = curve_lines(worst, signs=look.signs)
+        lines = None if look.drawn else curve_lines(worst, signs=look.signs)
         if lines is not None:
             one_of = len(report.ranks) > 1
             title = f"Memory of rank {worst.rank}" if one_of else "Memory over time"
@@ -102,7 +103,7 @@ def run_sections(report: Report, look: Look) -> list[Section]:
 
 
 def _head(report: Report) -> list[Block]:
-    device, worst = report.device, _worst(report.ranks)
+    device, worst = report.device, fullest(report.ranks)
     parts: list[Block] = [Note(_verdict(report, device, worst), "strong")]
     facts = [("Case", report.run_dir)] if report.run_dir is not None else []
     if worst is None:
@@ -320,13 +321,6 @@ def _unknown(ranks: tuple[RankMemory, ...]) -> list[Section]:
     lines = [f"{place} ({counted(count, 'time')})" for place, count in counts.most_common()]
     about = "If one of these lines decides how much memory is used, the answer may differ."
     return _first_lines("Lines that read unknown values", lines, about)
-
-
-def _worst(ranks: tuple[RankMemory, ...]) -> RankMemory | None:
-    """The rank that ran out of memory, else the one that reserved most."""
-    return max(
-        ranks, key=lambda rank: (rank.outcome == "oom", rank.peak_reserved_bytes), default=None
-    )
 
 
 def curve_lines(rank: RankMemory, *, signs: bool) -> Verbatim | None:

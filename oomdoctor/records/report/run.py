@@ -5,6 +5,7 @@ The field names are the JSON keys. Sizes are integers in bytes, unknown is None.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -224,3 +225,10 @@ class SmallestGpu:
 
     name: str
     total_bytes: int
+
+
+def fullest(ranks: Sequence[RankMemory]) -> RankMemory | None:
+    """The rank that ran out of memory, else the one that reserved most."""
+    return max(
+        ranks, key=lambda rank: (rank.outcome == "oom", rank.peak_reserved_bytes), default=None
+    )

@@ -13,6 +13,7 @@ from oomdoctor.render.charts.frontier_chart import frontier_chart
 from oomdoctor.render.charts.memory_chart import memory_chart
 from oomdoctor.render.charts.predicted import predicted_chart
 from oomdoctor.render.charts.request_chart import request_chart
+from oomdoctor.render.charts.run_chart import run_chart
 from oomdoctor.render.charts.step import bands_of, step_charts
 from oomdoctor.render.charts.sweep import sweep_charts
 
@@ -46,6 +47,7 @@ KINDS = (
     Kind("predicted", _one(predicted_chart), "a configuration both predicted and measured"),
     Kind("cards", _one(cards_chart), "a plan for several cards, with a speed"),
     Kind("sweep", lambda report, _: sweep_charts(report), "a plan with --sweep"),
+    Kind("run", _one(run_chart), "a run whose memory was followed"),
     Kind("request", _one(request_chart), "a message with the size of its GPU"),
 )
 
