@@ -150,7 +150,7 @@ def _rates(
     context: Context,
     request: SurveyRequest,
 ) -> Figures:
-    rate = tokens_per_s(timing, config)
+    rate = tokens_per_s(timing, config, context.task)
     peak = peak_flops(config, context.gpu)
     utilization = mfu(rate, config, _model(measured, context), peak)
     return {

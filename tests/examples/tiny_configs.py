@@ -105,6 +105,18 @@ CONFIGS: dict[str, tuple[Task, str, dict[str, Any]]] = {
         },
     ),
 }
+_BERT = CONFIGS["encoder"][2]
+# Embedding models: an encoder with a pooler that is not trained, a decoder, half of T5, a reranker.
+EMBED: dict[str, tuple[Task, str, dict[str, Any]]] = {
+    "embedding": ("embedding", "BertModel", _BERT),
+    "embedding-decoder": ("embedding", "LlamaForCausalLM", {"model_type": "llama", **DECODER}),
+    "embedding-half": ("embedding", "T5EncoderModel", CONFIGS["seq2seq"][2]),
+    "reranker": (
+        "sequence-classification",
+        "BertForSequenceClassification",
+        {**_BERT, "id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}},
+    ),
+}
 # Not among CONFIGS: their layers have no parts of a usual transformer, or take no adapters on all.
 SPECIAL: dict[str, tuple[Task, str, dict[str, Any]]] = {
     "ends-decide": (  # it classifies by the last end token of each row

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tiny_configs import CONFIGS, SPECIAL
+from tiny_configs import CONFIGS, EMBED, SPECIAL
 from tiny_image_configs import MORE_WITH_IMAGES, OTHER_IMAGES, WITH_IMAGES
 from tiny_sound_configs import OF_SOUND
 
@@ -15,7 +15,7 @@ from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.job.model import ModelSpec
 from oomdoctor.records.job.result import ProbeJob
 
-_ALL = CONFIGS | SPECIAL | WITH_IMAGES | MORE_WITH_IMAGES | OTHER_IMAGES | OF_SOUND
+_ALL = CONFIGS | SPECIAL | EMBED | WITH_IMAGES | MORE_WITH_IMAGES | OTHER_IMAGES | OF_SOUND
 
 
 def tiny_spec(kind: str = "dense") -> ModelSpec:

@@ -59,7 +59,7 @@ def peak_shares(
     timing: Timing, config: TrainConfig, gpu: GpuFacts, model: CountedModel
 ) -> PeakShares:
     """The shares of the card's peaks that the times of a rung imply at least."""
-    peak, rate = _highest_peak(config, gpu), tokens_per_s(timing, config)
+    peak, rate = _highest_peak(config, gpu), tokens_per_s(timing, config, model.task)
     compute = mfu(rate, config, model, peak, attention=6)
     moved = _least_bytes(config, model)
     bandwidth = None

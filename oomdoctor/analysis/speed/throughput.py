@@ -13,15 +13,16 @@ from typing import Any
 
 from oomdoctor.analysis.memory.shape import Shape, attended_positions, shape_of
 from oomdoctor.records.configuration.adapters import compute_dtype
-from oomdoctor.records.configuration.config import (
-    TrainConfig,
-    has_reference_pass,
-    scored_tokens,
-    sequences_per_sample,
-)
+from oomdoctor.records.configuration.config import TrainConfig, has_reference_pass, scored_tokens
 from oomdoctor.records.job.machine import GpuFacts
 from oomdoctor.records.job.measurement import Timing
-from oomdoctor.records.job.model import ON_SOUND, WITHOUT_LENGTH, ParameterCounts, Task
+from oomdoctor.records.job.model import (
+    ON_SOUND,
+    WITHOUT_LENGTH,
+    ParameterCounts,
+    Task,
+    sequences_in_sample,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +43,10 @@ def step_seconds(timing: Timing, config: TrainConfig) -> float:
     return config.accumulation_steps() * timing.micro_step_s + timing.optimizer_step_s
 
 
-def tokens_per_s(timing: Timing, config: TrainConfig) -> float:
+def tokens_per_s(timing: Timing, config: TrainConfig, task: Task | None = None) -> float:
     """Tokens trained per second at the effective batch, by all GPUs together."""
-    tokens = config.effective_batch_size * sequences_per_sample(config) * config.sequence_length
+    sequences = config.effective_batch_size * sequences_in_sample(config, task)
+    tokens = sequences * config.sequence_length
     return tokens / step_seconds(timing, config)
 
 
@@ -141,7 +143,7 @@ def multiplied_parameters(model: CountedModel, config: TrainConfig) -> float | N
     size = float(counts.total - counts.embedding)
     if counts.experts:
         size -= counts.routed_experts * (1 - counts.experts_per_token / counts.experts)
-    if task == "sequence-classification" or config.objective == "reward":
+    if task in ("sequence-classification", "embedding") or config.objective == "reward":
         return size
     if shape.vocabulary is None or shape.embedding is None:
         return None

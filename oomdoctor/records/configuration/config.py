@@ -214,7 +214,7 @@ def changed_keys(before: TrainConfig, after: TrainConfig) -> dict[str, Any]:
 
 
 def sequences_per_sample(config: TrainConfig) -> int:
-    """Sequences that a sample has: a pair has two."""
+    """Rows of a batch that a sample is: a pair of TRL's objectives is two."""
     return 2 if config.objective in ("dpo", "reward") else 1
 
 

@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from oomdoctor.records.configuration.config import TrainConfig, sequences_per_sample
+
 ModelSource = Literal["local", "cache", "hub", "catalogue"]
 SourceChoice = Literal["auto", ModelSource]
 Task = Literal[
     "causal-lm", "masked-lm", "sequence-classification", "seq2seq-lm", "image-classification",
-    "image-text-to-text", "speech-seq2seq", "ctc", "audio-classification",
+    "image-text-to-text", "speech-seq2seq", "ctc", "audio-classification", "embedding",
 ]  # fmt: skip
 TaskChoice = Literal["auto", Task]
 AUTO_CLASSES: dict[Task, str] = {
@@ -24,12 +26,15 @@ AUTO_CLASSES: dict[Task, str] = {
     "speech-seq2seq": "AutoModelForSpeechSeq2Seq",
     "ctc": "AutoModelForCTC",
     "audio-classification": "AutoModelForAudioClassification",
+    "embedding": "AutoModel",
 }
 """What transformers makes a model of each task with."""
 ON_SOUND: tuple[Task, ...] = ("speech-seq2seq", "ctc", "audio-classification")
 """The tasks whose rows are recordings."""
 WITHOUT_LENGTH: tuple[Task, ...] = ("image-classification", "ctc", "audio-classification")
 """The tasks whose rows have no sequence length."""
+OF_PAIRS: tuple[Task, ...] = ("embedding",)
+"""The tasks whose samples are pairs of sequences, each in a batch of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +54,8 @@ class ModelSpec:
 
     `config` is the content of config.json. `parameters` counts tied weights once; None until they
     are counted (from the catalogue or by a build on the meta device). `path` is the local folder
-    with config.json (a folder or a cache snapshot), None for facts from the catalogue.
+    with config.json (a folder or a cache snapshot), None for facts from the catalogue. `pooling` is
+    how sentence-transformers makes an embedding of those of tokens, if its files say it.
     """
 
     id: str
@@ -62,6 +68,12 @@ class ModelSpec:
     revision: str | None = None
     path: str | None = None
     trust_remote_code: bool = False
+    pooling: str | None = None
+
+
+def sequences_in_sample(config: TrainConfig, task: Task | None) -> int:
+    """Sequences that a sample has, of the objective or of the task."""
+    return 2 if task in OF_PAIRS else sequences_per_sample(config)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from oomdoctor.analysis.ranking import ranked_by
-from oomdoctor.records.configuration.config import runs_itself, sequences_per_sample
+from oomdoctor.records.configuration.config import runs_itself
 from oomdoctor.records.job.machine import Machine
+from oomdoctor.records.job.model import sequences_in_sample
 from oomdoctor.records.job.result import Outcome, ProbeResult
 from oomdoctor.records.report.plan import CardPlan
 from oomdoctor.records.report.report import Budget, ModelFacts, Report, SurveyRequest
@@ -329,7 +330,8 @@ def _budget(budget: Budget, machine: Machine) -> str:
 
 
 def _training(report: Report, request: SurveyRequest) -> str:
-    pairs = {sequences_per_sample(rung.config) for rung in request.recipe.rungs}
+    task = None if report.model is None else report.model.task
+    pairs = {sequences_in_sample(rung.config, task) for rung in request.recipe.rungs}
     sequences = max(pairs) if len(pairs) == 1 else 1
     tokens = request.sequence_length * request.effective_batch_size * sequences
     gpus = " x GPUs" if request.most_gpus() > 1 else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,15 @@ from oomdoctor.records.facts.architectures import SIZE_NAMES
 from oomdoctor.records.job.model import config_of_json
 from oomdoctor.system.regular_files import text_of
 
+MODULES = "modules.json"  # what a model of sentence-transformers is made of
+_POOLINGS = (
+    ("pooling_mode_cls_token", "cls"),
+    ("pooling_mode_max_tokens", "max"),
+    ("pooling_mode_mean_tokens", "mean"),
+    ("pooling_mode_mean_sqrt_len_tokens", "mean_sqrt_len_tokens"),
+    ("pooling_mode_weightedmean_tokens", "weightedmean"),
+    ("pooling_mode_lasttoken", "lasttoken"),
+)
 _MOST_LAYERS = 10_000
 _LARGEST = 16 << 20  # bytes; thousands of labels have 2 MB
 
@@ -95,6 +105,30 @@ def read_config(path: Path) -> dict[str, Any]:
             "pass a model that transformers can load",
         )
     raise _broken(path, "has no model_type")
+
+
+def pooling_of(modules: Path) -> str | None:
+    """How sentence-transformers pools the embeddings of tokens, by its modules.json.
+
+    None if the file is missing, cannot be read, or has no such module.
+    """
+    with suppress(OSError, ValueError, TypeError, AttributeError):
+        file = pooling_file(modules)
+        settings = {} if file is None else json.loads(text_of(modules.parent / file, _LARGEST))
+        named = settings.get("pooling_mode") or [m for key, m in _POOLINGS if settings.get(key)]
+        return named if isinstance(named, str) else "+".join(named) or None
+    return None
+
+
+def pooling_file(modules: Path) -> str | None:
+    """The file about pooling that a modules.json names; None if it names none.
+
+    Raises:
+        OSError, ValueError, TypeError, AttributeError: the file is missing or another one.
+    """
+    parts = json.loads(text_of(modules, _LARGEST))
+    folders = [part.get("path") for part in parts if part.get("type", "").endswith("Pooling")]
+    return f"{folders[0]}/config.json" if folders and folders[0] else None
 
 
 def _broken(path: Path, what: str) -> OomDoctorError:

@@ -19,7 +19,7 @@ from oomdoctor.errors import OomDoctorError, model_error
 from oomdoctor.records.job.model import ModelRef
 from oomdoctor.system.catalogue import find_model, nearest_models
 from oomdoctor.system.environment import hf_home, is_true, variable
-from oomdoctor.system.models.checkpoint import missing_config
+from oomdoctor.system.models.checkpoint import MODULES, missing_config, pooling_file
 
 CONFIG = "config.json"
 # Login nodes often drop packets instead of refusing them; a longer timeout would look like a hang.
@@ -58,7 +58,7 @@ def cached_config(ref: ModelRef) -> Path:
 
 
 def hub_config(ref: ModelRef) -> Path:
-    """config.json, downloaded from the hub into the cache.
+    """config.json, downloaded from the hub into the cache, with how embeddings are pooled.
 
     Raises:
         OomDoctorError: offline, hub_unreachable, gated, bad_token, model_not_found,
@@ -73,7 +73,11 @@ def hub_config(ref: ModelRef) -> Path:
                 f"{ref.name} {cached}cannot be downloaded: {name} is set",
                 suggest(ref.name, f"unset {name}, or download it on a machine with a network"),
             )
-    return _download(ref, CONFIG)
+    path = _download(ref, CONFIG)
+    with suppress(OomDoctorError, OSError, ValueError, TypeError, AttributeError):
+        if pooling := pooling_file(_download(ref, MODULES)):
+            _download(ref, pooling)
+    return path
 
 
 def bad_name(ref: ModelRef) -> OomDoctorError:

@@ -15,9 +15,10 @@ from oomdoctor.errors import OomDoctorError, model_error
 from oomdoctor.records.job.model import AUTO_CLASSES, ModelRef, ModelSource, ModelSpec
 from oomdoctor.system.catalogue import CatalogueModel, find_model, model_types
 from oomdoctor.system.models import fetch
-from oomdoctor.system.models.checkpoint import config_beside, read_config
+from oomdoctor.system.models.checkpoint import MODULES, config_beside, pooling_of, read_config
 from oomdoctor.system.models.tasks import (
     architecture_of,
+    is_causal,
     is_without_head,
     other_input,
     task_of,
@@ -45,6 +46,10 @@ class _Found:
     catalogued: CatalogueModel | None = None
     notes: tuple[str, ...] = ()
 
+    def pooling(self) -> str | None:
+        """How the model's own files say that it makes embeddings."""
+        return None if self.path is None else pooling_of(Path(self.path) / MODULES)
+
 
 def resolve(ref: ModelRef) -> ModelSpec:
     """The model that `ref` names; see `resolve_with_notes`."""
@@ -71,8 +76,12 @@ def resolve_with_notes(ref: ModelRef) -> tuple[ModelSpec, tuple[str, ...]]:
         if part is not None:
             notes.append(f"only the language model is used; the parts for {foreign} are left out")
             config = dict(part)
-    task = task_of(config, ref.task)
-    if ref.task == "auto" and is_without_head(config):
+    pooling = source.pooling()
+    embeds = pooling is not None and ref.task == "auto"
+    task = task_of(config, "embedding" if embeds else ref.task)
+    if task == "embedding" and pooling is None and is_causal(config):
+        pooling = "lasttoken"  # as sentence-transformers takes it to be
+    if ref.task == "auto" and not embeds and is_without_head(config):
         notes.append(
             f"{architecture_of(config)} has no head, so it is trained for {task}; "
             "--task names another one"
@@ -102,6 +111,7 @@ def resolve_with_notes(ref: ModelRef) -> tuple[ModelSpec, tuple[str, ...]]:
         revision=source.revision,
         path=source.path,
         trust_remote_code=ref.trust_remote_code,
+        pooling=pooling if task == "embedding" else None,
     )
     return spec, tuple(notes)
 

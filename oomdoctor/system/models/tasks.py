@@ -27,7 +27,8 @@ def task_of(config: Mapping[str, Any], asked: TaskChoice) -> Task:
     """The task to train: `asked`, or with "auto" the one that the architecture was made for.
 
     Bare models without a head: a decoder gets causal-lm, an encoder-decoder seq2seq-lm, an image
-    encoder image-classification, any other encoder sequence-classification.
+    encoder image-classification, any other encoder embedding; an encoder that names no class gets
+    sequence-classification.
 
     Raises:
         OomDoctorError: code "unsupported_task": the model takes other inputs, was made for another
@@ -116,6 +117,11 @@ def is_without_head(config: Mapping[str, Any]) -> bool:
     return bool(config.get("architectures")) and name.endswith("Model") and not name.endswith(heads)
 
 
+def is_causal(config: Mapping[str, Any]) -> bool:
+    """Whether the class that the config names predicts the next token."""
+    return architecture_of(config).endswith("ForCausalLM") and config.get("is_causal", True)
+
+
 def other_input(config: Mapping[str, Any]) -> str | None:
     """ "sound" or "images as well as text", if the model takes them; else None."""
     name = architecture_of(config)
@@ -156,7 +162,7 @@ def _made_for(config: Mapping[str, Any]) -> Task | None:
     for task in tasks:
         if name.endswith(HEADS[task]) and _possible(task, config):
             return task
-    if not bare and (not name.endswith("Model") or name.endswith("EncoderModel")):
+    if not bare and not name.endswith("Model"):
         return None
     if bare and config.get("model_type") not in model_types():
         return None
@@ -164,7 +170,9 @@ def _made_for(config: Mapping[str, Any]) -> Task | None:
         return "image-classification"
     if config.get("model_type") in causal_architectures():
         return "causal-lm"
-    return "seq2seq-lm" if _is_encoder_decoder(config) else "sequence-classification"
+    if _is_encoder_decoder(config):
+        return "seq2seq-lm"
+    return "sequence-classification" if bare else "embedding"
 
 
 def _possible(task: Task, config: Mapping[str, Any]) -> bool:

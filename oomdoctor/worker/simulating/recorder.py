@@ -203,7 +203,12 @@ class Recorder:
         if self.request.as_cuda:
             batches = [as_on_gpu(batch) for batch in batches]
         if padded_rows(config):
-            know_padded(batch["attention_mask"] for batch in batches)
+            know_padded(
+                mask
+                for batch in batches
+                for name, mask in batch.items()
+                if name.endswith("attention_mask") and isinstance(mask, torch.Tensor)
+            )
         images = setup.task == "image-text-to-text" and config.images > 0
         beside_sound = setup.task in ON_SOUND and "input_ids" in batches[0]
         # A grid of patches decides shapes, which no operator says.

@@ -18,6 +18,7 @@ from oomdoctor.records.configuration.config import (
     trains_with_trl,
 )
 from oomdoctor.records.job.model import ON_SOUND
+from oomdoctor.worker.training.objectives.contrastive import COLUMNS, pairs
 from oomdoctor.worker.training.objectives.image_forms import classified
 from oomdoctor.worker.training.objectives.images import plain_tokens, with_images
 from oomdoctor.worker.training.objectives.packing import joined, padded, row_of
@@ -39,6 +40,7 @@ def micro_batches(setup: Setup, config: TrainConfig, *, count: int) -> list[Batc
     Text: `input_ids`, `attention_mask` and `labels` of (micro-batch, sequence length), int64.
     With packing, one row and where its documents begin (see `joined`).
     Images: `pixel_values` of (micro-batch, channels, height, width) and `labels` of (micro-batch,).
+    Embeddings: `input_ids` and `attention_mask` of each text of a pair.
     Speech: what a feature extractor makes of sound, and `labels` of (micro-batch, length).
     """
     device, whole = setup.device, _whole_batch(setup, config, rows_of(config) * count)
@@ -121,7 +123,10 @@ def _whole_batch(setup: Setup, config: TrainConfig, rows: int) -> Tensors:
     text = model_config.get_text_config()
     shape = (rows, spoken(config, setup) if task == "ctc" else config.sequence_length)
     first, end = _first_plain_token(text), plain_tokens(model_config, text.vocab_size)
-    ids = torch.randint(first if first < end else 0, end, shape, generator=generator)
+    first = first if first < end else 0
+    if task == "embedding":
+        return pairs([torch.randint(first, end, shape, generator=generator) for _ in COLUMNS])
+    ids = torch.randint(first, end, shape, generator=generator)
     if task == "image-text-to-text":
         return with_images(ids, config, model_config, generator)
     if task in ON_SOUND:
@@ -133,7 +138,10 @@ def _whole_batch(setup: Setup, config: TrainConfig, rows: int) -> Tensors:
     batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if task == "sequence-classification":
         _end_rows(ids, model_config)
-        batch["labels"] = torch.randint(model_config.num_labels, (rows,), generator=generator)
+        if model_config.num_labels == 1:  # a score, as of a reranker
+            batch["labels"] = torch.rand(rows, generator=generator)
+        else:
+            batch["labels"] = torch.randint(model_config.num_labels, (rows,), generator=generator)
     elif task == "masked-lm":
         chosen = torch.rand(shape, generator=generator) < MASKED_SHARE
         chosen[:, 0] = True  # a row without a label would make the loss NaN

@@ -140,6 +140,9 @@ def model_class(spec: ModelSpec, config: PretrainedConfig) -> ModelClass:
     import transformers
 
     auto: ModelClass = getattr(transformers, AUTO_CLASSES[spec.task])
+    if spec.task == "embedding":  # the encoder alone, of what has a decoder as well
+        encoders = transformers.AutoModelForTextEncoding
+        auto = encoders if type(config) in encoders._model_mapping else auto
     mapping = auto._model_mapping  # type: ignore[attr-defined]
     if type(config) in mapping or spec.trust_remote_code:
         return auto

@@ -19,6 +19,7 @@ from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.training import optimizers, unsloth
 from oomdoctor.worker.training.loading import note_what_stays_whole
+from oomdoctor.worker.training.objectives.contrastive import contrastive
 from oomdoctor.worker.training.objectives.images import freeze_vision
 from oomdoctor.worker.training.objectives.packing import check_packing, check_padding
 from oomdoctor.worker.training.objectives.task import note_generation
@@ -104,7 +105,8 @@ def _make_trainer(setup: Setup) -> None:
     from transformers import Trainer
 
     try:
-        kind = phased(Trainer, setup.on_phase)
+        kind = contrastive(Trainer, setup) if setup.task == "embedding" else Trainer
+        kind = phased(kind, setup.on_phase)
         setup.trainer = kind(model=setup.model, args=setup.arguments)
     except (ValueError, ImportError, RuntimeError) as error:
         # accelerate before FSDP 2 takes FSDP only where there is a GPU; other errors are failures.

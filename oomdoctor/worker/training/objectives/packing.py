@@ -27,7 +27,7 @@ from oomdoctor.worker.replacing import module_if_there
 from oomdoctor.worker.training.setup import Setup
 
 _IGNORED = -100  # the label of a document's first token, which follows another document
-_TASKS = ("causal-lm", "masked-lm", "sequence-classification")
+_TASKS = ("causal-lm", "masked-lm", "sequence-classification", "embedding")
 # What a collator has at a place of padding, by the name of the tensor.
 _AT_PADDING = {"attention_mask": 0, "labels": _IGNORED, "completion_mask": 0}
 
@@ -119,15 +119,15 @@ def padded(
     batch: dict[str, torch.Tensor], config: TrainConfig, count: int, token: int
 ) -> dict[str, torch.Tensor]:
     """A batch of `count` micro-batches, whose rows end in `token` where the rung pads them."""
-    ids = batch["input_ids"]
-    rows, length = ids.shape
+    shape = next(tensor.shape for name, tensor in batch.items() if name.endswith("input_ids"))
+    rows, length = shape
     full = rows // count - padded_rows(config)  # the first rows of each micro-batch
     within = torch.arange(rows) % (rows // count)
     ends = (within >= full)[:, None] & (torch.arange(length) == length - 1)
     changed = {"input_ids": token, **_AT_PADDING}
-    return {
-        name: torch.where(ends, changed[name], tensor)
-        if name in changed and tensor.shape == ids.shape
-        else tensor
-        for name, tensor in batch.items()
-    }
+    padded_batch = dict(batch)
+    for name, tensor in batch.items():
+        kind = next((kind for kind in changed if name.endswith(kind)), None)
+        if kind is not None and tensor.shape == shape:
+            padded_batch[name] = torch.where(ends, changed[kind], tensor)
+    return padded_batch

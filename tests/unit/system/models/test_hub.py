@@ -283,3 +283,38 @@ def test_a_model_without_a_head_is_told(tmp_path: Path, architecture: str, said:
     notes = resolve_with_notes(ModelRef(name))[1]
     assert any("has no head" in note for note in notes) is said
     assert resolve_with_notes(ModelRef(name, task="masked-lm"))[1] == ()
+
+
+@pytest.mark.parametrize(
+    ("pooling", "settings"),
+    [
+        ("lasttoken", {"pooling_mode_lasttoken": True, "pooling_mode_mean_tokens": False}),
+        ("cls", {"pooling_mode": "cls"}),
+        ("cls+max", {"pooling_mode_cls_token": True, "pooling_mode_max_tokens": True}),
+    ],
+)
+def test_a_model_of_sentence_transformers_embeds(
+    tmp_path: Path, pooling: str, settings: dict[str, Any]
+) -> None:
+    config = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "vocab_size": 100}
+    folder = _folder(tmp_path, config)
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(settings))
+    parts = [
+        {"path": "", "type": "sentence_transformers.models.Transformer"},
+        {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+    ]
+    (folder / "modules.json").write_text(json.dumps(parts))
+    spec, notes = resolve_with_notes(ModelRef(str(folder)))
+    assert (spec.task, spec.pooling, notes) == ("embedding", pooling, ())
+    spec = resolve(ModelRef(str(folder), task="causal-lm"))
+    assert (spec.task, spec.pooling) == ("causal-lm", None)
+
+
+@pytest.mark.parametrize("modules", ["{", "{}", "[1]", '[{"path": "", "type": "Transformer"}]'])
+def test_modules_without_pooling_say_nothing(tmp_path: Path, modules: str) -> None:
+    config = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "vocab_size": 100}
+    folder = _folder(tmp_path, config)
+    (folder / "modules.json").write_text(modules)
+    assert resolve(ModelRef(str(folder))).task == "causal-lm"
+    assert resolve(ModelRef(str(folder), task="embedding")).pooling == "lasttoken"

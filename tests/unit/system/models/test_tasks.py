@@ -55,11 +55,12 @@ def _config(architecture: str | None, model_type: str = "new", **keys: Any) -> d
         # BEiT counts visual tokens
         (_config("BeitModel", patch_size=16, **IMAGE, **TEXT), "image-classification"),
         # bare models
-        (_config("BertModel", "bert", **TEXT), "sequence-classification"),
+        (_config("BertModel", "bert", **TEXT), "embedding"),
         (_config("MistralModel", "mistral", **TEXT), "causal-lm"),
         (_config("BartModel", "bart", is_encoder_decoder=True, **TEXT), "seq2seq-lm"),
         (_config("Dinov2Model", "dinov2", **IMAGE), "image-classification"),
-        (_config("NewModel", **TEXT), "sequence-classification"),
+        (_config("NewModel", **TEXT), "embedding"),
+        (_config("T5EncoderModel", "t5", is_encoder_decoder=True, **TEXT), "embedding"),
         (_config(None, "deberta-v2", **TEXT), "sequence-classification"),
         (_config(None, "llama", **TEXT), "causal-lm"),
         # keys that are there but empty are no other input
@@ -77,13 +78,14 @@ def test_task_by_architecture(config: dict[str, Any], task: str) -> None:
         (_config("DetrForObjectDetection", **IMAGE), "auto"),
         (_config("LlavaForConditionalGeneration", **TEXT), "auto"),
         (_config(None, **TEXT), "auto"),
-        (_config("T5EncoderModel", is_encoder_decoder=True, **TEXT), "auto"),
         (_config("WhisperForConditionalGeneration", num_mel_bins=80, **TEXT), "auto"),
         (_config("WhisperForConditionalGeneration", num_mel_bins=80, **TEXT), "seq2seq-lm"),
         (GEMMA, "masked-lm"),
         (_config("LlamaForCausalLM", **TEXT), "image-classification"),
         (_config("ViTForImageClassification", **IMAGE), "causal-lm"),
         (_config("LlamaForCausalLM", **TEXT), "seq2seq-lm"),
+        (_config("ViTModel", **IMAGE), "embedding"),
+        (GEMMA, "embedding"),
     ],
 )
 def test_unsupported(config: dict[str, Any], asked: TaskChoice) -> None:
@@ -114,6 +116,7 @@ def test_the_hint_offers_what_helps() -> None:
         (_config(None, **TEXT), "causal-lm"),
         (_config("Dinov2Model", **IMAGE), "image-classification"),
         (_config("T5EncoderModel", is_encoder_decoder=True, **TEXT), "seq2seq-lm"),
+        (_config("LlamaForCausalLM", **TEXT), "embedding"),
     ],
 )
 def test_what_is_asked_is_taken(config: dict[str, Any], asked: TaskChoice) -> None:
