@@ -34,7 +34,7 @@ ON_SOUND: tuple[Task, ...] = ("speech-seq2seq", "ctc", "audio-classification")
 WITHOUT_LENGTH: tuple[Task, ...] = ("image-classification", "ctc", "audio-classification")
 """The tasks whose rows have no sequence length."""
 OF_PAIRS: tuple[Task, ...] = ("embedding",)
-"""The tasks whose samples are pairs of sequences, each in a batch of its own."""
+"""The tasks whose samples are pairs of sequences, in two tensors."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,15 @@
 """Training of embeddings: pairs of texts, and those of other pairs in a micro-batch as negatives.
 
 As sentence-transformers does it (6.2: `MultipleNegativesRankingLoss`, `modules.Pooling`), with
-transformers' Trainer: each text of a pair has a forward pass of its own, and a sample is a pair.
+transformers' Trainer: a sample is a pair, and each of its texts takes another forward pass.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
+from torch.nn import Module
 
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.training.setup import Setup
@@ -44,8 +45,8 @@ def contrastive(trainer: type[Trainer], setup: Setup) -> type[Trainer]:
         """The Trainer with the loss of embeddings, which no model has."""
 
         def compute_loss(
-            self, model: Any, inputs: Tensors, return_outputs: bool = False, **_: object
-        ) -> Any:
+            self, model: Module, inputs: Tensors, return_outputs: bool = False, **_: object
+        ) -> torch.Tensor | tuple[torch.Tensor, Tensors]:
             features = [
                 {
                     name.removeprefix(f"{column}_"): tensor
@@ -57,14 +58,17 @@ def contrastive(trainer: type[Trainer], setup: Setup) -> type[Trainer]:
             loss = _loss(*(_embedded(model, texts, pooling) for texts in features))
             return (loss, {}) if return_outputs else loss
 
-        def prediction_step(self, model: Any, inputs: Tensors, *_: object, **__: object) -> Any:
+        def prediction_step(
+            self, model: Module, inputs: Tensors, *_: object, **__: object
+        ) -> tuple[torch.Tensor, None, None]:
             with torch.no_grad(), self.compute_loss_context_manager():
-                return self.compute_loss(model, self._prepare_inputs(inputs)), None, None
+                loss: torch.Tensor = self.compute_loss(model, self._prepare_inputs(inputs))
+            return loss, None, None
 
     return ContrastiveTrainer
 
 
-def _embedded(model: Any, texts: Tensors, pooling: str) -> torch.Tensor:
+def _embedded(model: Module, texts: Tensors, pooling: str) -> torch.Tensor:
     """An embedding for each text; those of its tokens stay in `texts` until the loss is there."""
     output = model(**texts, return_dict=True)
     tokens, mask = output["last_hidden_state"], texts["attention_mask"]
