@@ -20,6 +20,8 @@ Part = Literal["weights", "gradients", "optimizer", "activations", "logits"]
 Settings = Mapping[str, Any]
 Steps = Iterator[Settings]
 
+ENGINE = "engine"
+"""The group of changes of what vLLM takes next to the training, which no part of a peak shows."""
 _LEAST_PART = 4  # shorter rows than this part of the length come after everything else
 _SHORTEST = 128  # tokens: shorter sequences are not worth training on
 _STEP_TOKENS = 64
@@ -62,7 +64,7 @@ class Change:
         return self.words.format_map({name: getattr(config, name) for name in _SHOWN})
 
 
-_SHOWN = ("micro_batch_size", "sequence_length", "world_size")
+_SHOWN = ("micro_batch_size", "sequence_length", "world_size", "vllm_gpu_memory_utilization")
 
 
 def _if(condition: bool, **settings: Any) -> Steps:
@@ -158,6 +160,19 @@ def _unprepared(config: TrainConfig) -> Steps:
     return _if(cast, kbit_prepare="none")
 
 
+def _sleeping(config: TrainConfig) -> Steps:
+    """vLLM gives its share back while a step runs."""
+    awake = config.vllm_gpu_memory_utilization > 0 and not config.vllm_enable_sleep_mode
+    return _if(awake, vllm_enable_sleep_mode=True)
+
+
+def _smaller_share(config: TrainConfig) -> Steps:
+    """Three quarters, half and a quarter of the share of the card that vLLM has."""
+    share = config.vllm_gpu_memory_utilization
+    smaller = (round(share * part / 4, 2) for part in (3, 2, 1))
+    yield from ({"vllm_gpu_memory_utilization": less} for less in smaller if 0 < less < share)
+
+
 def _shorter(config: TrainConfig) -> Steps:
     least = max(_SHORTEST, _whole_steps(config.sequence_length // _LEAST_PART))
     for eighths in _EIGHTHS:
@@ -192,6 +207,9 @@ TABLE: tuple[Change, ...] = (
     Change("expandable_segments", "expandable_segments",
            lambda config: _if(config.allocator == "default", allocator="expandable_segments"),
            frozenset(), "allocator"),
+    Change("rollout_sleep", "vLLM's sleep mode", _sleeping, frozenset(), ENGINE),
+    Change("engine_share_lower", "{vllm_gpu_memory_utilization:g} of the card for vLLM",
+           _smaller_share, frozenset(), "share of " + ENGINE),
     Change("checkpointing", "activation checkpointing",
            lambda config: _if(config.activation_checkpointing == "none",
                               activation_checkpointing="full"),

@@ -285,3 +285,24 @@ def test_what_peft_casts_can_keep_its_dtype() -> None:
     assert list(steps(qlora)) == [{"kbit_prepare": "none"}]
     for other in (replace(qlora, kbit_prepare="none"), TrainConfig(method="lora"), TrainConfig()):
         assert list(steps(other)) == []
+
+
+def test_a_smaller_share_for_vllm_comes_before_what_changes_the_training() -> None:
+    grpo = replace(FULL, objective="grpo", vllm_gpu_memory_utilization=0.6)
+    asleep = replace(grpo, vllm_enable_sleep_mode=True)
+    judge = Fake(lambda config: round(100 * config.vllm_gpu_memory_utilization) + 60)
+    (fitting, _), *_ = Search(asleep, None, judge).answer().fitting
+    assert fitting.words == "0.3 of the card for vLLM"
+    assert not list(BY_KEY["rollout_sleep"].steps(asleep))
+    assert list(BY_KEY["rollout_sleep"].steps(grpo)) == [{"vllm_enable_sleep_mode": True}]
+    for key in ("rollout_sleep", "engine_share_lower"):
+        assert not list(BY_KEY[key].steps(FULL))
+
+
+def test_what_vllm_gives_back_is_in_no_part_of_a_peak() -> None:
+    grpo = replace(FULL, objective="grpo", vllm_gpu_memory_utilization=0.6)
+    parts = Breakdown(10, 0, 10, 0, 0, 0)
+    own, smaller = ChangeSet((), (), grpo), ChangeSet((BY_KEY["engine_share_lower"],), (0,), grpo)
+    verdict = Verdict("short", 120, 120, parts, 100)
+    assert at_least(smaller, own, verdict) == 0
+    assert at_least(ChangeSet((BY_KEY["adamw_8bit"],), (0,), grpo), own, verdict) == 110
