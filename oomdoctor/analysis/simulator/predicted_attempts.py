@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from oomdoctor.analysis.fit import borderline_note, is_borderline
-from oomdoctor.analysis.memory.rollout import moments_of
+from oomdoctor.analysis.fit import borderline_note
 from oomdoctor.analysis.search.dominance import Setting
 from oomdoctor.analysis.search.micro_batch import divisors
+from oomdoctor.analysis.search.moments import Room, needs, with_moments
 from oomdoctor.records.configuration.config import TrainConfig, is_zero
-from oomdoctor.records.job.measurement import Breakdown, Moment, PhaseMemory
 from oomdoctor.records.job.result import Attempt, Reply
 from oomdoctor.records.job.simulation import DevicePrediction, PredictedSize, Prediction, Target
-from oomdoctor.units import format_bytes
 
 # More sizes are not worth their replays: those between two doublings differ by little.
 _MAX_SIZES = 12
@@ -56,7 +54,8 @@ def attempts_of_prediction(
     for size in prediction.sizes:
         predicted = next(f for f in size.devices if f.target == target.name)
         step = _attempt(config, size, predicted, target, simulated)
-        attempts.append(_with_moments(step, setting, target))
+        room = Room(target.usable_bytes, target.total_bytes, target.error)
+        attempts.append(with_moments(step, setting, room))
         simulated = replace(simulated, elapsed_s=0.0)
     return tuple(attempts)
 
@@ -75,7 +74,7 @@ def _attempt(
     peak = max(allocated, reserved or 0) + target.overhead_bytes
     reason = None
     if not predicted.fits:
-        reason = _needs(peak, target.usable_bytes, "at least " if reserved is None else "")
+        reason = needs(peak, target.usable_bytes, "at least " if reserved is None else "")
     borderline = None
     if predicted.borderline and target.error is not None:
         tensors_only = predicted.fits and is_zero(config)
@@ -97,52 +96,3 @@ def _attempt(
         reason=reason,
         borderline=borderline,
     )
-
-
-def _needs(peak: int, usable: int, least: str = "") -> str:
-    return f"needs {least}{format_bytes(peak)}, short by {least}{format_bytes(peak - usable)}"
-
-
-def _with_moments(step: Attempt, setting: Setting, target: Target) -> Attempt:
-    """An attempt at a step, judged by the moment of the job that needs the most."""
-    measured = step.measurement
-    assert measured is not None
-    moments = moments_of(
-        step.config, setting.model_config, setting.counts, measured, target.total_bytes
-    )
-    step = replace(step, measurement=replace(measured, moments=moments))
-    worst = max(moments, key=lambda moment: moment.device_bytes, default=None)
-    return step if worst is None or worst.name == "step" else _judged_by(worst, step, target)
-
-
-def _judged_by(worst: Moment, step: Attempt, target: Target) -> Attempt:
-    """The attempt with the peaks of another moment than the step, which needs more."""
-    measured = step.measurement
-    assert measured is not None and measured.breakdown is not None and worst.name != "step"
-    allocated, device = worst.allocated_bytes, worst.device_bytes
-    of_step = measured.breakdown
-    kept = of_step.weights_bytes + of_step.optimizer_bytes
-    peaks = replace(
-        measured,
-        peak_allocated_bytes=allocated,
-        peak_reserved_bytes=allocated,
-        peak_device_bytes=device,
-        overhead_bytes=device - allocated,
-        peak_phase=worst.name,
-        phases={**measured.phases, worst.name: PhaseMemory(allocated, allocated)},
-        breakdown=Breakdown(
-            of_step.weights_bytes, 0, of_step.optimizer_bytes, 0, 0, allocated - kept
-        ),
-    )
-    judged = replace(step, measurement=peaks, oom=None, reason=None)
-    outside = device - allocated
-    near = target.error is not None and is_borderline(
-        allocated, outside, target.usable_bytes, target.error
-    )
-    if near and target.error is not None:
-        judged = replace(
-            judged, borderline=borderline_note(target.error, allocated, tensors_only=False)
-        )
-    if device <= target.usable_bytes:
-        return judged
-    return replace(judged, outcome="oom", reason=_needs(device, target.usable_bytes))

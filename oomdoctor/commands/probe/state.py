@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from oomdoctor.analysis.search.from_prediction import RungPrediction
 from oomdoctor.analysis.search.ladder import Context, SkipRung, Standing, attempts_of
+from oomdoctor.analysis.search.moments import Room, with_moments
 from oomdoctor.analysis.speed.throughput import tokens_per_s
 from oomdoctor.analysis.speed.training_time import training_data
 from oomdoctor.analysis.verdict import conclude
@@ -97,10 +98,14 @@ class SurveyState(Ledger):
         """Use corrected predictions for the search; the report keeps the first ones."""
         self.context = replace(self.context, predictions=predictions)
 
-    def keep(self, attempt: Attempt) -> None:
-        """Add an attempt."""
+    def keep(self, step: Attempt) -> Attempt:
+        """Add an attempt at a step, judged by all moments of its job; returns it."""
+        context = self.context
+        room = Room(context.usable_bytes, context.total_bytes or context.usable_bytes)
+        attempt = with_moments(step, context, room)
         key = attempt.config.rung_key()
         self.attempts[key] = (*self.attempts.get(key, ()), attempt)
+        return attempt
 
     def skip(self, step: SkipRung) -> None:
         """Leave a rung out."""

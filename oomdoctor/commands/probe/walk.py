@@ -51,14 +51,14 @@ def walk(state: SurveyState, jobs: SurveyJobs, knowledge: Knowledge | None) -> N
             _tell(state, jobs, step.rung, SurveyEvent("skipped", message=step.reason))
             continue
         attempt = _try(state, jobs, step)
-        state.keep(attempt)
+        kept = state.keep(attempt)
         if knowledge is not None:
             predicted = state.context.predictions
             trusted = may_teach(attempt, state.context)
             state.correct_predictions(
                 knowledge.learn(step.rung, attempt, predicted, trusted=trusted)
             )
-        tried = SurveyEvent("tried", micro_batch_size=step.micro_batch_size, attempt=attempt)
+        tried = SurveyEvent("tried", micro_batch_size=step.micro_batch_size, attempt=kept)
         _tell(state, jobs, step.rung, tried)
         told = any(warn.code == MEMORY_NOT_FREE for warn in state.warnings)
         if not told and state.request.emulate is None:

@@ -191,7 +191,9 @@ def moment_sections(report: Report) -> list[Section]:
         Column("batch", 3, right=True, detail="batch {}"),
         *(figures(_MOMENTS[name], place) for place, name in enumerate(names)),
     )
-    computed = "The training step is simulated, the rest computed"
+    simulated = jobs[0][0].evidence == "predicted"
+    by = "simulated" if simulated else jobs[0][0].evidence
+    computed = f"The training step is {by}, the rest computed"
     if engine:
         computed += "; vLLM's share counts where it holds it, its CUDA graphs do not"
     note = Note(f"{computed}. Log-probabilities and saving need less than a step.")

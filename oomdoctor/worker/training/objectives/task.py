@@ -90,14 +90,9 @@ def scored_in_step(config: TrainConfig, device: torch.device) -> torch.Tensor:
 
 
 def note_generation(setup: Setup) -> None:
-    """Note that what was measured is the step; a simulation computes the rest of the job."""
-    if setup.job.mode == "simulate":
-        return
-    share = setup.config.vllm_gpu_memory_utilization
-    note = "the training step only, without generation"
-    if share and not setup.config.vllm_enable_sleep_mode:
-        note += f"; {share:.0%} of the card is kept free for vLLM (vllm_gpu_memory_utilization)"
-    setup.notes.append(note)
+    """Note that generation is left out where nothing computes it: on the CPU."""
+    if setup.job.mode == "measure" and setup.job.device_type == "cpu":
+        setup.notes.append("the training step only, without generation")
 
 
 def pairs_of(ids: torch.Tensor, config: TrainConfig) -> dict[str, torch.Tensor]:

@@ -1,0 +1,74 @@
+"""An attempt at a training step, judged by all moments of the job that the step is part of.
+
+`plan` and `probe` ask here, so that they agree: a GRPO job that cannot generate does not fit,
+whatever its step needs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from oomdoctor.analysis.fit import borderline_note, is_borderline
+from oomdoctor.analysis.memory.rollout import moments_of
+from oomdoctor.analysis.search.dominance import Setting
+from oomdoctor.records.job.measurement import Breakdown, Moment, PhaseMemory
+from oomdoctor.records.job.result import Attempt
+from oomdoctor.records.job.simulation import PeakError
+from oomdoctor.units import format_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """A device: what a job may use of its total, and how far predicted peaks may be off."""
+
+    usable_bytes: int
+    total_bytes: int
+    error: PeakError | None = None
+
+
+def with_moments(step: Attempt, setting: Setting, room: Room) -> Attempt:
+    """The attempt with the moments of its job, and the peaks of the one that needs the most."""
+    measured = step.measurement
+    if measured is None:
+        return step
+    moments = moments_of(
+        step.config, setting.model_config, setting.counts, measured, room.total_bytes
+    )
+    step = replace(step, measurement=replace(measured, moments=moments))
+    worst = max(moments, key=lambda moment: moment.device_bytes, default=None)
+    return step if worst is None or worst.name == "step" else _judged_by(worst, step, room)
+
+
+def _judged_by(worst: Moment, step: Attempt, room: Room) -> Attempt:
+    measured = step.measurement
+    assert measured is not None and measured.breakdown is not None and worst.name != "step"
+    allocated, device = worst.allocated_bytes, worst.device_bytes
+    weights, states = measured.breakdown.weights_bytes, measured.breakdown.optimizer_bytes
+    peaks = replace(
+        measured,
+        peak_allocated_bytes=allocated,
+        peak_reserved_bytes=allocated,
+        peak_device_bytes=device,
+        overhead_bytes=device - allocated,
+        peak_phase=worst.name,
+        phases={**measured.phases, worst.name: PhaseMemory(allocated, allocated)},
+        breakdown=Breakdown(weights, 0, states, 0, 0, allocated - weights - states),
+    )
+    if room.error is None:  # what was measured is the step
+        step_bytes = format_bytes(measured.deciding_peak_bytes())
+        computed = f"the step took {step_bytes}; what needs more is computed"
+        peaks = replace(peaks, notes=(*measured.notes, computed))
+    judged = replace(step, measurement=peaks, oom=None, reason=None, borderline=None)
+    if room.error is not None:
+        outside = device - allocated
+        if is_borderline(allocated, outside, room.usable_bytes, room.error):
+            near = borderline_note(room.error, allocated, tensors_only=False)
+            judged = replace(judged, borderline=near)
+    if device <= room.usable_bytes:
+        return judged
+    return replace(judged, outcome="oom", reason=needs(device, room.usable_bytes))
+
+
+def needs(peak: int, usable: int, least: str = "") -> str:
+    """`needs 27.4 GiB, short by 4.39 GiB`; `least` comes before each size."""
+    return f"needs {least}{format_bytes(peak)}, short by {least}{format_bytes(peak - usable)}"
