@@ -14,7 +14,8 @@ Step = Sequence[str | Path]
 def make_once(folder: Path, steps: Sequence[Step], variables: dict[str, str] | None = None) -> Path:
     """The interpreter of the environment; it is made if the folder has none that was finished.
 
-    Each step is what one call of `pip install` is given; `variables` are set for all of them.
+    Each step is what one call of `pip install` is given; `variables` are set for all of them. What
+    goes into a folder of its own is installed by this interpreter, whose torch can be imported.
     """
     python = folder / "bin" / "python"
     done = folder / ".made"
@@ -22,10 +23,11 @@ def make_once(folder: Path, steps: Sequence[Step], variables: dict[str, str] | N
         return python
     print(f"making {folder}: about 1 GB of downloads", file=sys.stderr)
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     environment = {**os.environ, "PYTHONPATH": "", **(variables or {})}
     for step in steps:
-        if subprocess.run([*pip, *step], env=environment, check=False).returncode:
+        by = sys.executable if "--target" in step else python
+        if subprocess.run([by, *pip, *step], env=environment, check=False).returncode:
             words = " ".join(str(word) for word in step)
             raise SystemExit(f"error: {folder} is not complete: pip install {words} failed")
     done.touch()

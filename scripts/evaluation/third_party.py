@@ -56,7 +56,7 @@ def main() -> int:
         inputs.make(given)
         if any("/litgpt/" in row.command for row in rows):
             litgpt.make(given / "litgpt")
-        if any(row.command.startswith("env ") for row in rows):
+        if any(f"{{inputs}}/{cache}" in row.command for row in rows for cache in ("torch", "hub")):
             vision.make(given)
         for row in rows:
             script = sources.script_of(row, python, options.sources)

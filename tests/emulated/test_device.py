@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +14,7 @@ from emulated_bench import A100, GIB, H100, MIB, RTX_4090, Bench
 
 from oomdoctor.emulator.card import Devices
 from oomdoctor.emulator.enter import Session, entered
+from oomdoctor.emulator.interpreter import find_compiler
 
 
 @pytest.fixture(scope="module")
@@ -193,6 +197,23 @@ def _arrive(session: Session, size: int) -> None:
     while not (session.folder / "started").exists() and time.monotonic() < end:
         time.sleep(0.01)
     session.hold(1, {0: size})
+
+
+def test_a_preloaded_library_has_room_for_its_thread_local_variables(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """Ray starts its servers with jemalloc: none of them began."""
+    source, library = tmp_path / "local.c", tmp_path / "local.so"
+    model = '__attribute__((tls_model("initial-exec")))'
+    source.write_text(f"__thread char room[8192] {model}; char *at(void) {{ return room; }}")
+    compiler = find_compiler(None)
+    assert compiler is not None
+    subprocess.run([compiler, "-shared", "-fPIC", source, "-o", library], check=True)
+    (tmp_path / "session").mkdir()
+    with entered(bench.python, Devices(A100), tmp_path / "session", bench.cache) as session:
+        variables = os.environ | session.variables | {"LD_PRELOAD": str(library)}
+        ended = subprocess.run(["true"], env=variables, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_processes_share_a_card_and_a_forked_child_starts_without_a_context(bench: Bench) -> None:

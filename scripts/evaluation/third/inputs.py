@@ -9,6 +9,7 @@ import struct
 import zlib
 from collections.abc import Callable, Iterable
 from itertools import product
+from math import inf, prod
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,15 @@ LLAMA_3B = LLAMA | {  # Llama 3.2 3B
     "num_hidden_layers": 28,
     "num_attention_heads": 24,
     "head_dim": 128,
+}
+MISTRAL = {  # a small model of Mistral's, with the tokens of its third tokenizer
+    "dim": 2048,
+    "n_layers": 8,
+    "head_dim": 128,
+    "hidden_dim": 7168,
+    "n_heads": 16,
+    "n_kv_heads": 4,
+    "vocab_size": 32768,
 }
 METRIC = '''
 import datasets
@@ -78,6 +88,10 @@ def make(folder: Path) -> None:
     _glue(folder / "beside" / "nyu-mll" / "glue", chance)
     _beside(folder, random.Random(12))
     _llamafactory(folder)
+    _parquet(folder / "chat" / "train.jsonl", folder / "verl" / "chat.parquet")
+    _torchtitan(folder / "torchtitan", random.Random(13))
+    _mistral(folder / "beside" / "mistral", random.Random(14))
+    _axolotl(folder / "beside" / "axolotl", random.Random(15))
     sequence, label = "datasets.Value('string')", "datasets.Value('int64')"
     _metric(folder / "beside" / "accuracy", label, label)
     _metric(folder / "beside" / "glue", label, label)
@@ -191,7 +205,7 @@ def _translation(chance: random.Random) -> dict[str, Any]:
 
 
 def _lines(file: Path, row: Callable[[int], dict[str, Any]]) -> None:
-    file.parent.mkdir(exist_ok=True)
+    file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("".join(json.dumps(row(i)) + "\n" for i in range(ROWS)))
 
 
@@ -216,6 +230,86 @@ def _llamafactory(folder: Path) -> None:
     }
     (folder / "llamafactory").mkdir()
     (folder / "llamafactory" / "dataset_info.json").write_text(json.dumps({"chat": chat}))
+
+
+def _parquet(lines: Path, file: Path) -> None:
+    from pyarrow import json as read
+    from pyarrow import parquet
+
+    file.parent.mkdir()
+    parquet.write_table(read.read_json(lines), file)
+
+
+def _torchtitan(folder: Path, chance: random.Random) -> None:
+    """Texts, and a tokenizer with as many tokens as torchtitan's small model."""
+    from oomdoctor.monitor.inside.checkpoint import write_tokenizer
+
+    _lines(folder / "text" / "data.json", lambda _: {"text": _text(chance, 120)})
+    (folder / "tokenizer").mkdir()
+    write_tokenizer(folder / "tokenizer", {"model_type": "llama", "vocab_size": 2048})
+
+
+def _mistral(folder: Path, chance: random.Random) -> None:
+    """What mistral-finetune reads: a model in Mistral's form, chats and the settings."""
+    from oomdoctor.monitor.inside.checkpoint import write_shards
+
+    _lines(folder / "chat.jsonl", lambda _: {"messages": _chat(chance)})
+    width, inner, words = (MISTRAL[key] for key in ("dim", "hidden_dim", "vocab_size"))
+    keys = MISTRAL["n_kv_heads"] * MISTRAL["head_dim"]
+    layer = {
+        "attention.wq": [width, width],
+        "attention.wk": [keys, width],
+        "attention.wv": [keys, width],
+        "attention.wo": [width, width],
+        "feed_forward.w1": [inner, width],
+        "feed_forward.w2": [width, inner],
+        "feed_forward.w3": [inner, width],
+        "attention_norm": [width],
+        "ffn_norm": [width],
+    }
+    shapes = {"tok_embeddings": [words, width], "norm": [width], "output": [words, width]}
+    for i in range(MISTRAL["n_layers"]):
+        shapes |= {f"layers.{i}.{name}": shape for name, shape in layer.items()}
+    files = [(f"{name}.weight", shape, "BF16", 2 * prod(shape)) for name, shape in shapes.items()]
+    write_shards(folder, files, inf)
+    (folder / "model.safetensors").rename(folder / "consolidated.safetensors")
+    (folder / "params.json").write_text(json.dumps(MISTRAL | {"norm_eps": 1e-5}))
+    settings = {
+        "data": {"instruct_data": "mistral/chat.jsonl"},
+        "model_id_or_path": "mistral",
+        "lora": {"rank": 64},
+        "seq_len": 4096,
+        "max_steps": 10,
+        "no_eval": True,
+        "run_dir": "out",
+    }
+    (folder / "lora.yaml").write_text(json.dumps(settings))
+
+
+def _axolotl(folder: Path, chance: random.Random) -> None:
+    """A LoRA run of axolotl on chats."""
+    _lines(folder / "chat.jsonl", lambda _: {"messages": _chat(chance)})
+    chat = {"path": "axolotl/chat.jsonl", "ds_type": "json", "type": "chat_template"}
+    settings = {
+        "base_model": "Qwen/Qwen3-0.6B",
+        "datasets": [chat],
+        "adapter": "lora",
+        "lora_r": 16,
+        "lora_alpha": 32,
+        "lora_target_linear": True,
+        "sequence_len": 512,
+        "micro_batch_size": 2,
+        "gradient_accumulation_steps": 2,
+        "num_epochs": 1,
+        "optimizer": "adamw_torch_fused",
+        "learning_rate": 2e-4,
+        "seed": 42,  # else the rows come in another order at each run
+        "bf16": True,
+        "attn_implementation": "sdpa",
+        "output_dir": "out",
+        "dataset_prepared_path": "prepared",
+    }
+    (folder / "lora.yaml").write_text(json.dumps(settings))
 
 
 def _gpt2(folder: Path) -> None:

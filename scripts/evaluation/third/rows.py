@@ -96,6 +96,7 @@ PALM = ("lucidrains/PaLM-rlhf-pytorch", "bd0d0f3893ec62f827fa35e759cb38d748829d5
 SCHEDULE_FREE = ("facebookresearch/schedule_free", "70785b53e778d0e872c0bbb75ff4ee54ee10c291")
 TUTORIAL = ("yunjey/pytorch-tutorial", "0500d3df5a2a8080ccfccbc00aca0eacc21818db")
 PEFT = ("huggingface/peft", "5d602fdbff04c33c1c4de55cda9d4ae1d7cb7e40")
+MISTRAL_FINETUNE = ("mistralai/mistral-finetune", "1943535d8e6d46b2eb47de8b81df07fec3ca5c15")
 SENTENCES = ("huggingface/sentence-transformers", "cad211983f36ce458e9b3360f3e11b29fc54cbd8")
 
 
@@ -112,6 +113,18 @@ def _example(name: str, script: str, words: str = "", cards: str = CARD) -> Row:
     """A row of pytorch/examples; one for several cards is started by torchrun."""
     start = "{python}" if cards == CARD else f"torchrun --nproc-per-node {cards[0]}"
     return Row(f"examples-{name}", f"{start} {{script}} {words}", script, "", *EXAMPLES, cards)
+
+
+def _torchtitan(cards: int) -> Row:
+    """Its small model, with compiled attention and CUDA graphs, on a newer torch."""
+    command = (
+        f"torchrun --standalone --nproc-per-node {cards} -m torchtitan.train --module llama3 "
+        "--config llama3_debugmodel --hf_assets_path {inputs}/torchtitan/tokenizer "
+        "--dataloader.dataset_path {inputs}/torchtitan/text"
+    )
+    name = "torchtitan" if cards == 1 else f"torchtitan-{cards}-ranks"
+    return Row(name, command, "", "torchtitan", older="torchtitan",
+               cards=CARD if cards == 1 else f"{cards}x{CARD}")  # fmt: skip
 
 
 _CHAT = "--dataset_name {inputs}/chat --per_device_train_batch_size 4 --max_length 512"
@@ -159,6 +172,27 @@ ROWS = (
         "--preprocessing_num_workers 1 --output_dir out --report_to none --bf16 True "
         "--per_device_train_batch_size 2 --gradient_accumulation_steps 2",
         package="llamafactory", older="llamafactory", options=SYNTHETIC),
+    Row("verl-sft", "torchrun --standalone --nproc-per-node 1 -m verl.trainer.sft_trainer "
+        "engine=fsdp optim=fsdp data.train_files={inputs}/verl/chat.parquet "
+        "data.train_batch_size=16 data.num_workers=0 data.ignore_input_ids_mismatch=True "
+        f"model.path={MODEL} +model.override_config.attn_implementation=sdpa "
+        "trainer.logger=[console]",
+        package="verl", older="verl", options=SYNTHETIC),
+    # flash-attn's Triton kernels are not used: with them its Python code can be imported.
+    Row("openrlhf-sft", "env FLASH_ATTENTION_TRITON_AMD_ENABLE=TRUE deepspeed --num_gpus 1 "
+        f"--master_port 29617 --module openrlhf.cli.train_sft --model.model_name_or_path {MODEL} "
+        "--data.dataset {inputs}/instruct/train.jsonl --data.input_key input "
+        "--data.output_key output --data.max_len 512 --train.micro_batch_size 2 "
+        "--train.batch_size 4 --ds.attn_implementation sdpa --ds.zero_stage 2 --optim muon "
+        "--ckpt.output_dir out",
+        package="openrlhf", older="openrlhf", options=SYNTHETIC),
+    _torchtitan(1),
+    _torchtitan(8),
+    Row("axolotl-lora", "env AXOLOTL_DO_NOT_TRACK=1 {python} -m axolotl.cli.main train "
+        "axolotl/lora.yaml", package="axolotl", older="axolotl", options=SYNTHETIC),
+    Row("mistral-finetune", "env CUDA_VISIBLE_DEVICES=0 torchrun --standalone --nproc-per-node 1 "
+        "{script} mistral/lora.yaml",
+        "train.py", "", *MISTRAL_FINETUNE, older="mistral"),
     Row("nanogpt", "{python} {script} --compile=False " + _GPT, "train.py", "", *NANOGPT,
         beside=True),
     Row("nanogpt-compiled", "{python} {script} " + _GPT, "train.py", "", *NANOGPT, beside=True),

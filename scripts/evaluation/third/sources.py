@@ -14,11 +14,22 @@ from third.judged import JUDGED
 from third.rows import ROWS, Row
 
 HERE = Path(__file__).parent
-# Some rows need older packages, or more. Each set is a folder in `older` of the environment.
-OLDER = {
+# Some rows need other versions, or more. Each set is a folder in `older` of the environment.
+OLDER: dict[str, tuple[str | Path, ...]] = {
     "torchao": ("torchao==0.14.1",),  # torchtune's last release
     "transformers": ("transformers==4.44.2", "tokenizers==0.19.1", "huggingface_hub==0.24.7"),
-    "llamafactory": ("-r", HERE / "requirements-llamafactory.txt"),  # it pins what it uses
+    # Frameworks that pin what they use.
+    **{
+        file.stem.removeprefix("requirements-"): ("-r", file)
+        for file in sorted(HERE.glob("requirements-*.txt"))
+    },
+}
+# flash-attn looks at torch when it is installed too. Here only its Python code is built: OpenRLHF
+# imports that, and computes attention with torch.
+BUILD = {
+    "DS_BUILD_OPS": "0",
+    "FLASH_ATTENTION_FORCE_BUILD": "TRUE",
+    "FLASH_ATTENTION_SKIP_CUDA_BUILD": "TRUE",
 }
 SITE = ("import sysconfig; print(sysconfig.get_path('purelib'))",)
 
@@ -30,11 +41,11 @@ def make_environment(folder: Path) -> Path:
         # It looks at torch when it is installed, which does not load without CUDA's libraries.
         ("--no-deps", "--no-build-isolation", "deepspeed==0.19.8"),
         *(
-            ("--no-deps", "--target", folder / "older" / name, *older)
+            ("--no-deps", "--no-build-isolation", "--target", folder / "older" / name, *older)
             for name, older in OLDER.items()
         ),
     ]
-    return make_once(folder, steps, {"DS_BUILD_OPS": "0"})
+    return make_once(folder, steps, BUILD)
 
 
 def fetch(folder: Path, local: Mapping[str, Path]) -> None:
@@ -78,7 +89,9 @@ def script_of(row: Row, python: Path, sources: Path) -> Path | None:
     else:
         words = [str(python), "-c", *SITE]
         site = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
-        found = Path(site) / (row.script or row.package)
+        places = (python.parents[1] / "older" / row.older, Path(site))
+        files = [place / (row.script or row.package) for place in places]
+        found = next((file for file in files if file.exists()), files[-1])
     return found if found.exists() else None
 
 
