@@ -34,6 +34,7 @@ _TELLING: dict[str, re.Pattern[str]] = {
 _LOGITS = re.compile(r"modeling_\w+\.py .*\bself\.(?:lm_head|embed_out|output_projection)\(")
 # A signal handler raises it at a random line of the main process, so its frames mean nothing.
 _INTERRUPTED = "torch/utils/data/_utils/signal_handling.py"
+_LOADER = "torch/utils/data/dataloader.py"
 _RECOMPUTING = re.compile(r"torch/utils/checkpoint\.py|deepspeed/.*checkpointing\.py|unsloth_zoo/")
 
 
@@ -60,12 +61,14 @@ class Row:
 class Table:
     """The patterns of `data/frames.toml`.
 
-    `moments` are words of single lines before a message without frames; `near` are words around it.
+    `moments` are words of single lines before a message without frames; `near` are words around it;
+    `told` are those of a person who tells of the failure.
     """
 
     rows: tuple[Row, ...]
     moments: tuple[tuple[ReadPhase, str], ...]
     near: tuple[tuple[ReadPhase, str], ...]
+    told: tuple[tuple[ReadPhase, str], ...]
     names: dict[str, str]
     around: dict[str, list[ReadPhase]]
 
@@ -79,11 +82,11 @@ def table() -> Table:
         Row(**row | {key: names.get(row[key]) or joined(row[key]) for key in _LOOKS & row.keys()})
         for row in data["rows"]
     )
-    moments, near = (
+    moments, near, told = (
         tuple((row["phase"], joined(row["words"])) for row in data[name])
-        for name in ("moments", "near")
+        for name in ("moments", "near", "told")
     )
-    return Table(tuple(rows), moments, near, names, data["around"])
+    return Table(tuple(rows), moments, near, told, names, data["around"])
 
 
 _LOOKS = {"file", "function", "code"}
@@ -101,6 +104,8 @@ def phase_of(frames: tuple[Frame, ...]) -> tuple[ReadPhase, Frame | None]:
     passes = (i for i, f in enumerate(frames) if _IN_A_PASS.fullmatch(f.function))
     outermost_pass = next(passes, len(frames))
     trained = False  # whether a training step is around what was found so far
+    if interrupted and any(frame.file.endswith(_LOADER) for frame in frames):
+        return "data", where  # the main process was waiting for a batch
     for index in () if interrupted else range(len(frames) - 1, -1, -1):
         frame = frames[index]
         weak = index <= outermost_pass
@@ -150,8 +155,16 @@ def moment_of(lines: Iterable[str], context: str) -> ReadPhase:
 
 
 def _told_by(context: str) -> ReadPhase:
-    near = table().near
-    return next((phase for phase, words in near if _compiled(words).search(context)), "unknown")
+    return _first(table().near, context)
+
+
+def told_phase(sentence: str) -> ReadPhase:
+    """The phase according to the sentence in which a person tells of a failure."""
+    return _first(table().told, sentence)
+
+
+def _first(rows: tuple[tuple[ReadPhase, str], ...], text: str) -> ReadPhase:
+    return next((phase for phase, words in rows if _compiled(words).search(text)), "unknown")
 
 
 @lru_cache(maxsize=1024)

@@ -46,7 +46,8 @@ def others(event: OomEvent) -> int | None:
         return event.other_processes_bytes
     process, capacity, free = event.process_bytes, event.capacity_bytes, event.free_bytes
     own = process if process is not None else reserved(event)
-    if event.dialect not in OF_PYTORCH or UNDERFLOW in event.message:
+    unseen = process is None and "this process has 0 bytes" in event.message  # in a container
+    if event.dialect not in OF_PYTORCH or UNDERFLOW in event.message or unseen:
         return None
     if capacity is None or free is None or own is None:
         return None

@@ -182,6 +182,8 @@ def read_message(flat: str, phase: str = "unknown", within: int | None = None) -
             if name in _SUMMED:
                 slack += rounding_bytes(printed, dialect.binary_units)
             last = max(last, match.end())
+    if (values.get("process_bytes") or 0) < (values.get("allocated_bytes") or 0):
+        values["process_bytes"] = None  # in a container the driver may not see the process
     listed: tuple[ListedProcess, ...] = ()
     if dialect.figures is _SENTENCES:
         sizes = ((int(m[1]), size_bytes(m[2])) for m in _LISTED.finditer(text))

@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from oomdoctor.analysis.frames import moment_of, phase_of, recomputes
+from oomdoctor.analysis.frames import moment_of, phase_of, recomputes, told_phase
+from oomdoctor.explain.reading.failures.claims import claim_in, is_title, may_claim
 from oomdoctor.explain.reading.failures.going_on import MEMORY, Report
 from oomdoctor.explain.reading.failures.incidents import (
     Finding,
@@ -54,6 +55,9 @@ _NEAR = 8  # lines before a message that may have words of a phase
 _BESIDE = 120, 24  # lines before and after a message that may print its figures
 _OUTERMOST = ("<module>", "_run_module_as_main")  # functions where a program begins
 _LONGEST = 600  # characters of a line that may show that it is quoted
+_MOST_TOLD = 2_000  # lines in which a person may tell of a failure; a longer text is a log
+_MOST_CLAIMS = 40
+_LESS_THAN_A_CLAIM = {"other", QUOTED, SHUTDOWN.name}
 
 
 def scan(lines: Iterable[Line | str]) -> tuple[tuple[Incident, ...], LogFacts]:
@@ -88,6 +92,8 @@ class _Scanner:
         self._facts = FactReader()
         self._reports: dict[int, Report] = {}
         self._quoted: Incident | None = None
+        self._claims: list[int] = []
+        self._opening: int | None = None  # the first line that is not blank
 
     def read(self, lines: Iterable[Line | str]) -> tuple[tuple[Incident, ...], LogFacts]:
         number = 0
@@ -101,6 +107,11 @@ class _Scanner:
             if late >= self._window.start:
                 self._try(late)
         incidents = incidents_of(self._found, self._went_on)
+        if not any(incident.look_alike is None for incident in incidents):
+            incidents = self._told(incidents)
+        else:
+            incidents = self._with_cut_traceback(incidents)
+        incidents = tuple(map(self._with_told_phase, incidents))
         if not incidents and self._quoted is not None:
             incidents = (self._quoted,)
         facts = self._facts.facts(number)
@@ -116,6 +127,10 @@ class _Scanner:
         text = line.text
         self._facts.feed(line.number, text)
         self._window.add(line)
+        if self._opening is None and text.strip():
+            self._opening = index
+        if len(self._claims) < _MOST_CLAIMS and index < _MOST_TOLD and may_claim(text[:_LONGEST]):
+            self._claims.append(index)
         if not self._wsl and "WSL" in text and _RE["wsl"].search(text):
             self._wsl = True
         if MAY_OPEN.search(text) or MAY_FAIL.search(text):
@@ -128,6 +143,82 @@ class _Scanner:
                 self._late.append(index)
         while self._waiting and self._waiting[0] + AHEAD <= index:
             self._try(self._waiting.popleft())
+
+    def _told(self, others: tuple[Incident, ...]) -> tuple[Incident, ...]:
+        """The failures of a text without a message about memory, which a person may tell of.
+
+        A failure of another kind that the text shows is what ended the run.
+        """
+        sure = [i for i in others if not (i.consequence or i.look_alike in _LESS_THAN_A_CLAIM)]
+        shown = [i for i in others if i.frames and not i.consequence]
+        if sure or shown or self._window.end > _MOST_TOLD or self._window.start > 0:
+            return others
+        taken = {incident.line_number for incident in others if incident.look_alike == "other"}
+        lines = (i for i in self._claims if self._window.line(i).number not in taken)
+        told = [made for i in lines if (made := self._claimed(i)) is not None]
+        if not told:
+            return others
+        vague, incident = told[0]
+        of_host = (made for _, made in told if made.resource != "gpu")
+        return (next(of_host, incident) if vague else incident,)
+
+    def _claimed(self, index: int) -> tuple[bool, Incident] | None:
+        """The memory failure that a line tells of, and whether it is vague, or None."""
+        line = self._window.line(index)
+        text = line.text[:_LONGEST]
+        title = is_title(text)
+        claim = claim_in(text, title=title) if not self._window.split(index).tag else None
+        if claim is None:
+            return None
+        flat = Place(text, text[: claim.start], text[claim.start : claim.end], text[claim.end :])
+        posted = title and index == self._opening  # the title of a thread
+        if not posted and quoted(self._surrounded(index, flat), False):
+            return None
+        frames = self._window.unfinished_traceback() if claim.resource == "gpu" else ()
+        phase, where = phase_of(frames)
+        if phase == "unknown" and not frames:
+            lines = self._window.before(self._window.end - 1, None, _LOOK_BACK)
+            phase = moment_of(lines, text)
+        event = OomEvent(self._quote(index), claim.dialect, phase)
+        return claim.vague, Incident(
+            event,
+            resource=claim.resource,
+            frames=frames,
+            phase=phase,
+            where=where,
+            lines=(self._quote(index),),
+            line_number=line.number,
+            recomputing=recomputes(frames),
+        )
+
+    def _with_cut_traceback(self, incidents: tuple[Incident, ...]) -> tuple[Incident, ...]:
+        """The incidents; one without a traceback gets the one that the text leaves open."""
+        ended = [i for i in incidents if i.look_alike is None and not i.consequence]
+        if len(ended) != 1 or ended[0].frames or ended[0].resource != "gpu":
+            return incidents
+        incident = ended[0]
+        if incident.survived or self._window.end > _MOST_TOLD or self._window.start > 0:
+            return incidents
+        frames = self._window.unfinished_traceback()
+        phase, where = phase_of(frames)
+        if phase == "unknown":
+            return incidents
+        phase = phase if incident.phase == "unknown" else incident.phase
+        event = replace(incident.event, phase=phase)
+        whole = replace(incident, event=event, frames=frames, phase=phase, where=where)
+        return tuple(whole if i is incident else i for i in incidents)
+
+    def _with_told_phase(self, incident: Incident) -> Incident:
+        """The incident with the phase that a person tells, where nothing else shows it."""
+        if incident.phase != "unknown" or incident.look_alike is not None:
+            return incident
+        if self._window.end > _MOST_TOLD or self._window.start > 0:
+            return incident
+        texts = (self._window.line(index).text[:_LONGEST] for index in self._claims)
+        told = (told_phase(text) for text in texts if claim_in(text, title=is_title(text)))
+        unknown: ReadPhase = "unknown"
+        phase = next((phase for phase in told if phase != "unknown"), unknown)
+        return replace(incident, phase=phase, event=replace(incident.event, phase=phase))
 
     def _try(self, index: int) -> None:
         self._tried += 1
@@ -170,17 +261,22 @@ class _Scanner:
 
     def _is_quoted(self, index: int, message: Message, flat: str) -> bool:
         """Whether the line at an index only quotes a message."""
-        window = self._window
-        first, last = max(window.start, index - NEAR), min(index + NEAR, window.end)
         place = Place(
-            raw=window.line(index).text[:_LONGEST],
+            raw=self._window.line(index).text[:_LONGEST],
             lead=flat[: message.start][-_LONGEST:],
             words=flat[message.start : message.end],
             tail=flat[message.end :][:_LONGEST],
+        )
+        return quoted(self._surrounded(index, place), message.event.capacity_bytes is not None)
+
+    def _surrounded(self, index: int, place: Place) -> Place:
+        """The place, with the lines around it."""
+        window = self._window
+        first, last = max(window.start, index - NEAR), min(index + NEAR, window.end)
+        return place._replace(
             before=[window.line(i).text[:_LONGEST] for i in range(first, index)],
             after=[window.line(i).text[:_LONGEST] for i in range(index + 1, last)],
         )
-        return quoted(place, message.event.capacity_bytes is not None)
 
     def _quote(self, index: int) -> str:
         return self._window.line(index).text.strip()[:_QUOTE]
@@ -231,7 +327,12 @@ class _Scanner:
             own = None if dialect.hints_only or dialect.lived_on else split.tag
             lines = self._window.before(told[-1], own, _LOOK_BACK)
             near = self._window.before(index, split.tag or None, _NEAR)
-            phase = moment_of(lines, "\n".join((around, *near)))
+            shown = [line for line in near if not is_title(line)]
+            phase = moment_of(lines, "\n".join((around, *shown)))
+        if phase == "unknown" and split.tag:
+            # Other workers of the program, and bars, which name no process.
+            near = self._window.before(min(told[-1] + _NEAR, self._window.end - 1), None, 2 * _NEAR)
+            phase = moment_of((), "\n".join(near))
         if phase == "unknown":
             phase = dialect.phase
         if dialect.lived_on and message.resource == "host":

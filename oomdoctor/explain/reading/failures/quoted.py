@@ -29,8 +29,8 @@ class Place(NamedTuple):
     lead: str
     words: str
     tail: str
-    before: Sequence[str]
-    after: Sequence[str]
+    before: Sequence[str] = ()
+    after: Sequence[str] = ()
 
 
 def quoted(place: Place, detailed: bool) -> bool:

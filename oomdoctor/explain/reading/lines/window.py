@@ -200,6 +200,31 @@ class Window:
             after.append(i)
         return self._frames(after, 0)
 
+    def unfinished_traceback(self) -> tuple[Frame, ...]:
+        """The frames of the last traceback of the text, if no exception's own line ends it.
+
+        Someone who posts a traceback in part leaves out the end.
+        """
+        shown = range(self.end - 1, max(self.start, self.end - _BEHIND_LATER * 4) - 1, -1)
+        last = next((i for i in shown if _RE["frame_like"].search(self.split(i).text)), None)
+        if last is None:
+            return ()
+        tag = self.split(last).tag
+        held: list[int] = []
+        gap = 0
+        for i in range(last, shown[-1] - 1, -1):
+            text = self.split(i).text
+            if self.split(i).tag != tag or starts_traceback(text) or gap > _GAP // 4:
+                if self.split(i).tag == tag:
+                    break
+                continue
+            gap = 0 if _RE["frame_like"].search(text) else gap + 1
+            held.append(i)
+        after = list(self._same(range(last + 1, self.end), tag))
+        if any(EXCEPTION.match(self.split(i).text) for i in after):
+            return ()
+        return self._frames([*held[::-1], *after[:2]], 0)
+
     def _frames_before(self, index: int, tag: str) -> tuple[Frame, ...]:
         width = self._width(index)
         fresh = self._walked < _MOST_WALKED
