@@ -8,7 +8,7 @@ after it show whether the run continued.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -192,11 +192,11 @@ class _Scanner:
         )
 
     def _with_cut_traceback(self, incidents: tuple[Incident, ...]) -> tuple[Incident, ...]:
-        """The incidents; one without a traceback gets the one that the text leaves open."""
+        """The incidents; if none has a traceback, the first gets the one that is left open."""
         ended = [i for i in incidents if i.look_alike is None and not i.consequence]
-        if len(ended) != 1 or ended[0].frames or ended[0].resource != "gpu":
+        if not ended or any(i.frames or i.resource != "gpu" for i in ended):
             return incidents
-        incident = ended[0]
+        incident = ended[0]  # ranks that fail together do so at the same place
         if incident.survived or self._window.end > _MOST_TOLD or self._window.start > 0:
             return incidents
         frames = self._window.unfinished_traceback()
@@ -214,11 +214,26 @@ class _Scanner:
             return incident
         if self._window.end > _MOST_TOLD or self._window.start > 0:
             return incident
-        texts = (self._window.line(index).text[:_LONGEST] for index in self._claims)
-        told = (told_phase(text) for text in texts if claim_in(text, title=is_title(text)))
-        unknown: ReadPhase = "unknown"
-        phase = next((phase for phase in told if phase != "unknown"), unknown)
-        return replace(incident, phase=phase, event=replace(incident.event, phase=phase))
+        for index in self._telling():
+            text = self._window.line(index).text[:_LONGEST]
+            if (phase := told_phase(text)) != "unknown":
+                event = replace(incident.event, phase=phase)
+                lines = tuple(dict.fromkeys((*incident.lines, self._quote(index))))
+                return replace(incident, phase=phase, event=event, lines=lines)
+        return incident
+
+    def _telling(self) -> Iterator[int]:
+        """The lines in which a person may tell of the failure, those that name it first."""
+        claims = [
+            index
+            for index in self._claims
+            if claim_in(text := self._window.line(index).text[:_LONGEST], title=is_title(text))
+        ]
+        yield from claims
+        if self._opening is not None and is_title(self._window.line(self._opening).text):
+            yield self._opening
+        for index in claims[:3]:
+            yield from range(index - 1, max(index - 4, -1), -1)
 
     def _try(self, index: int) -> None:
         self._tried += 1
@@ -260,7 +275,9 @@ class _Scanner:
         return True
 
     def _is_quoted(self, index: int, message: Message, flat: str) -> bool:
-        """Whether the line at an index only quotes a message."""
+        """Whether the line at an index only quotes a message; the title of a thread does not."""
+        if index == self._opening and is_title(self._window.line(index).text):
+            return False
         place = Place(
             raw=self._window.line(index).text[:_LONGEST],
             lead=flat[: message.start][-_LONGEST:],
@@ -332,7 +349,7 @@ class _Scanner:
         if phase == "unknown" and split.tag:
             # Other workers of the program, and bars, which name no process.
             near = self._window.before(min(told[-1] + _NEAR, self._window.end - 1), None, 2 * _NEAR)
-            phase = moment_of((), "\n".join(near))
+            phase = moment_of((), "\n".join(line for line in near if not is_title(line)))
         if phase == "unknown":
             phase = dialect.phase
         if dialect.lived_on and message.resource == "host":

@@ -52,6 +52,11 @@ def _long_sequences(case: Case) -> bool:
     return _step_is_on(case) and not other and (case.setup.get("sequence_length") or 2**20) > 256
 
 
+def _of_unsloth(case: Case) -> bool:
+    """Whether Unsloth trains: its losses are fused, and its checkpointing offloads activations."""
+    return case.program.name.startswith("unsloth")
+
+
 def _can_liger(case: Case) -> bool:
     """Whether Liger supports the model and its loss is not in use yet."""
     if case.setup.get("loss") == "liger" or case.resource != "gpu" or not case.writes_text:
@@ -59,7 +64,7 @@ def _can_liger(case: Case) -> bool:
     if not (case.in_training or case.phase == "unknown"):
         return False
     # Unsloth's losses are fused already, and torchtune has a loss for this.
-    if case.program.name.startswith(("unsloth", "torchtune")):
+    if _of_unsloth(case) or case.program.name.startswith("torchtune"):
         return False
     before = case.phase == "forward" and not case.innermost(r"lm_head|logits")
     if (before and not case.beyond) or case.phase in ("load", "init", "clip", "optimizer"):
@@ -261,7 +266,8 @@ WHEN: Mapping[str, Condition] = {
     "smaller_batch": _many_sequences,
     "checkpointing": lambda case: _not_checkpointed(case) and not case.one_buffer,
     "offload_activations": lambda case: (
-        case.batch == 1 or case.setup.get("activation_checkpointing") not in (None, "none")
+        not _of_unsloth(case)
+        and (case.batch == 1 or case.setup.get("activation_checkpointing") not in (None, "none"))
     ),
     "shorter_sequence": _long_sequences,
     "adamw_8bit": lambda case: _wide_states(case) and _quantizes(case),

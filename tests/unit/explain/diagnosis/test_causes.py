@@ -79,7 +79,7 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
         "refused though free",
         {"event_free_bytes": gib(23), "event_requested_bytes": 654 * MIB,
          "event_process_bytes": gib(56)},
-        "private_pool",
+        "unknown",
         "low",
     ),
     ("loss", {"phase": "loss", "frames": LOSS}, "logits", "high"),

@@ -28,7 +28,7 @@ CLAIMS = [
     ("My job is killed by the OOM killer after an hour.\n", "host", "unknown"),
     ("# Training error: OOM\n\nI get an error: killed by OOM killer\n", "host", "unknown"),
     ("Merging causes CPU OOM, although the model is small.\n", "host", "unknown"),
-    ("# RuntimeError: DataLoader worker is killed by signal: Killed.\n\nwhy?\n", "host", "data"),
+    ("# RuntimeError: DataLoader worker is killed by signal: Killed.\n\nwhy?\n", "host", "unknown"),
     ("Docker's /dev/shm is too small, so the workers die.\n", "shm", "unknown"),
 ]
 

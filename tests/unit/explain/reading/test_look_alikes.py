@@ -38,6 +38,7 @@ MESSAGES = [
     ("connection", "requests.exceptions.ConnectionError: Max retries exceeded"),
     ("shape", "RuntimeError: mat1 and mat2 shapes cannot be multiplied (4x8 and 16x4)"),
     ("import", "ModuleNotFoundError: No module named 'flash_attn'"),
+    ("other", "(raylet) A worker died or was killed while executing a task by a system error."),
     ("context_length", "ValueError: This model's maximum context length is 4096 tokens"),
     ("index", "IndexError: list index out of range"),
     ("key", "KeyError: 'labels'"),
