@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from oomdoctor.analysis.frames import moment_of, phase_of, recomputes, told_phase
-from oomdoctor.explain.reading.failures.claims import claim_in, is_title, may_claim
+from oomdoctor.explain.reading.failures.claims import claim_in, claiming, is_title, may_claim
 from oomdoctor.explain.reading.failures.going_on import MEMORY, Report
 from oomdoctor.explain.reading.failures.incidents import (
     Finding,
@@ -216,7 +216,7 @@ class _Scanner:
             return incident
         for index in self._telling():
             text = self._window.line(index).text[:_LONGEST]
-            if (phase := told_phase(text)) != "unknown":
+            if (phase := told_phase(claiming(text))) != "unknown":
                 event = replace(incident.event, phase=phase)
                 lines = tuple(dict.fromkeys((*incident.lines, self._quote(index))))
                 return replace(incident, phase=phase, event=event, lines=lines)

@@ -57,6 +57,12 @@ def claim_in(text: str, *, title: bool) -> Claim | None:
     return None if match is None else Claim("host", "dataloader_worker", *match.span())
 
 
+def claiming(text: str) -> str:
+    """The sentence of a line that claims a failure; all of the line if none alone does."""
+    sentences = _RE["sentence_end"].split(text)
+    return next((part for part in sentences if claim_in(part, title=True)), text)
+
+
 def _by_a_person(text: str) -> bool:
     if _RE["log"].search(text) is not None or _RE["person"].search(text) is None:
         return False
