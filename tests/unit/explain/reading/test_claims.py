@@ -81,6 +81,20 @@ CUT = (
 )
 
 
+def test_only_the_sentence_that_reports_the_failure_names_the_moment() -> None:
+    answer = read("We reached 29% in validation. Then the training was cut off by CUDA OOM.\n")
+    assert (answer.is_oom, answer.phase) == (True, "unknown")
+
+
+def test_an_engine_that_validates_shares_the_gpu_with_the_training() -> None:
+    answer = read(
+        "# OOM in validate()\n\nCUDA out of memory during validation, with "
+        "actor_rollout_ref.rollout.gpu_memory_utilization=0.8\n"
+    )
+    assert (answer.phase, answer.causes[0].cause) == ("eval", "capacity")
+    assert answer.remedies[0].change == "Let the rollout engine take less of the GPU"
+
+
 @pytest.mark.parametrize("title", ["# CUDA OOM\n", "# RuntimeError: CUDA error: out of memory\n"])
 def test_a_traceback_that_is_cut_belongs_to_the_failure_of_the_title(title: str) -> None:
     answer = read(title + "\n" + CUT)

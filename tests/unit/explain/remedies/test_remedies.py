@@ -310,3 +310,11 @@ def test_a_bare_bus_error_is_less_sure_than_the_loader_s_word() -> None:
     told = _read("RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error.")
     assert [found.causes[0].confidence for found in (bare, told)] == ["medium", "high"]
     assert _find(bare, "more shared memory") is not None
+
+
+def test_unsloth_offloads_activations_already() -> None:
+    layer = Frame("/s/site-packages/unsloth/models/llama.py", 600, "LlamaModel_fast_forward", "x")
+    given = _settings(micro_batch_size=1)
+    for frames, offered in ((LAYER, True), ((layer, *LAYER), False)):
+        said = answer(given=given, frames=frames, phase="forward")
+        assert (_find(said, "Offload activations") is not None) == offered
