@@ -15,6 +15,7 @@ def lora_settings(config: TrainConfig, *switches: str) -> dict[str, Any]:
     Only what a rung names, so that older versions still work.
     """
     targets, saved = config.lora_targets, config.modules_to_save
+    parameters = config.lora_target_parameters
     return {
         "r": config.lora_rank,
         "lora_alpha": config.lora_alpha,
@@ -22,6 +23,7 @@ def lora_settings(config: TrainConfig, *switches: str) -> dict[str, Any]:
         "target_modules": targets if isinstance(targets, str) else list(targets),
         **{name: True for name in switches if getattr(config, name)},
         **({"modules_to_save": list(saved)} if saved else {}),
+        **({"target_parameters": list(parameters)} if parameters else {}),
     }
 
 

@@ -58,6 +58,9 @@ class TrainConfig:
     """DoRA: each adapter also learns the length of the weight's rows, as in peft."""
     use_rslora: bool = False
     """rsLoRA: adapters are scaled by alpha / sqrt(rank), not alpha / rank, as in peft."""
+    lora_target_parameters: tuple[str, ...] = ()
+    """Parameters that get adapters next to the modules, such as mlp.experts.gate_up_proj of experts
+    in one tensor (peft's `target_parameters`)."""
     modules_to_save: tuple[str, ...] = ()
     """Modules that are trained whole next to the adapters, such as embed_tokens and lm_head. peft
     trains a copy and keeps the original."""
@@ -73,6 +76,9 @@ class TrainConfig:
     quant_storage: choices.QuantStorage = "uint8"
     """For nf4: the dtype that holds the packed weights (`bnb_4bit_quant_storage`). FSDP and ZeRO-3
     shard them only if it is that of the other weights."""
+    quantize_experts: bool = False
+    """For nf4: quantize the experts that a layer keeps in one tensor too, as axolotl's
+    `quantize_moe_experts`. A layer dequantizes all of its experts while it runs."""
     kbit_prepare: choices.KbitPrepare = "peft"
     """What is cast to fp32 before QLoRA: all that is not quantized, as peft does; the norms
     only, as TRL does; or nothing."""

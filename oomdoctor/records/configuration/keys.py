@@ -179,6 +179,7 @@ _WORDS: Mapping[str, Callable[[TrainConfig], str]] = {
     "adapter_dtype": lambda config: f"adapters-{dtype_word(config.adapter_dtype)}",
     "modules_to_save": lambda config: "save-" + "-".join(config.modules_to_save),
     "lora_targets": _targets_word,
+    "lora_target_parameters": lambda config: "on-" + "-".join(config.lora_target_parameters),
     "quant_storage": lambda config: f"storage-{dtype_word(config.quant_storage)}",
     "activation_checkpointing": _checkpointing_word,
     "optimizer": _optimizer_word,

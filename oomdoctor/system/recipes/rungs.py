@@ -165,10 +165,13 @@ def _value_fault(key: str, value: Any) -> str | None:
         choices = near or f"; known: {', '.join(RECIPE_NAMES)}"
         return f"{_shown(value)} is not an optimizer{choices}"
     listed = isinstance(value, list) and all(isinstance(name, str) and name for name in value)
-    if listed and key in ("modules_to_save", "lora_targets"):
+    if listed and key in ("modules_to_save", "lora_targets", "lora_target_parameters"):
         return None
     if key == "modules_to_save":
         return f"must be a list of module names such as embed_tokens, not {_shown(value)}"
+    if key == "lora_target_parameters":
+        example = "mlp.experts.gate_up_proj"
+        return f"must be a list of parameter names such as {example}, not {_shown(value)}"
     if key == "lora_targets":
         if value in TARGET_WORDS:
             return None

@@ -18,8 +18,9 @@ from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
+from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.job.result import ProbeJob
-from oomdoctor.worker.protocol import OnHost, refused
+from oomdoctor.worker.protocol import OnHost, UnsupportedError, refused
 from oomdoctor.worker.replacing import replaced
 from oomdoctor.worker.training.model_config import model_class
 
@@ -74,14 +75,14 @@ def build_model(
     """
     if place == "zero3":
         return blueprint.made().train()
-    model, dtype = declare_model(blueprint, device), blueprint.dtype
+    model = declare_model(blueprint, device)
     if quantization is not None:
         _prepare_quantized(model, quantization, device)
     with unset_fake_temporarily():
         model.tie_weights()
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.no_grad():
         torch.manual_seed(blueprint.job.seed)
-        _materialise(model, dtype, device, on_host if place == "host" else None)
+        _materialise(model, blueprint, device, on_host if place == "host" else None)
     if quantization is not None:
         model.hf_quantizer.postprocess_model(model)
     return model.train()
@@ -170,9 +171,10 @@ def _fp32_names(model: PreTrainedModel, dtype: torch.dtype) -> set[str]:
 
 
 def _materialise(
-    model: PreTrainedModel, dtype: torch.dtype, device: torch.device, on_host: OnHost | None
+    model: PreTrainedModel, blueprint: Blueprint, device: torch.device, on_host: OnHost | None
 ) -> None:
     """Make every parameter: with random values on the device, or only declared `on_host`."""
+    dtype, config = blueprint.dtype, blueprint.job.config
     fp32_names = _fp32_names(model, dtype)
     made: dict[int, torch.nn.Parameter] = {}  # tied weights are one parameter with several names
     for prefix, module in model.named_modules():
@@ -190,11 +192,37 @@ def _materialise(
                     parameter = _plain_parameter(declared, name, wanted, device, on_host)
                 made[id(declared)] = parameter
             module._parameters[name] = made[id(declared)]
+            if config.quantize_experts and is_of_experts(f"{prefix}.{name}", declared):
+                del made[id(declared)]
+                _quantize_in_place(module, name, config)
         for declared in [buffer for buffer in module._buffers.values() if buffer is not None]:
             buffer = _buffer(declared, device)
             # In transformers 4, rotary embeddings also keep their buffer as a plain attribute.
             for names in (module._buffers, vars(module)):
                 names.update({name: buffer for name in names if names[name] is declared})
+
+
+def is_of_experts(name: str, parameter: torch.Tensor) -> bool:
+    """Whether a parameter has the weights of several experts, as axolotl tells them."""
+    return parameter.dim() >= 3 and "expert" in name.lower()
+
+
+def _quantize_in_place(module: torch.nn.Module, name: str, config: TrainConfig) -> None:
+    """Let a module keep a parameter in 4 bits, and dequantize it whenever it is read.
+
+    Raises:
+        UnsupportedError: bitsandbytes is too old.
+    """
+    try:
+        from bitsandbytes.nn.parametrize import replace_parameter_4bit
+    except ImportError as error:
+        why = "quantize_experts needs bitsandbytes 0.49 or later: pip install -U bitsandbytes"
+        raise UnsupportedError(why) from error
+    replace_parameter_4bit(
+        module, name, compress_statistics=config.double_quant, quant_type=config.quantization
+    )
+    kept = module.parametrizations[name]
+    vars(kept.original)["quant_state"] = kept[0].quant_state  # as of bitsandbytes' own parameters
 
 
 def _buffer(declared: torch.Tensor, device: torch.device) -> torch.Tensor:
