@@ -33,12 +33,14 @@ class RungKeys(TypedDict, total=False):
     lora_targets: str | tuple[str, ...]
     use_dora: bool
     use_rslora: bool
+    lora_target_parameters: tuple[str, ...]
     modules_to_save: tuple[str, ...]
     adapter_dtype: str
     frozen_layers: int
     quantization: str
     double_quant: bool
     quant_storage: str
+    quantize_experts: bool
     kbit_prepare: str
     loss: str
     objective: str

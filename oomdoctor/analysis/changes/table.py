@@ -49,6 +49,7 @@ class Change:
     differ from a configuration, the mildest first; none if the change does not apply to it.
     `frees` are the parts of a peak that it can make smaller, besides temporaries. Two changes with
     the same `group` exclude each other; the last of a group in the table saves the most.
+    `of_experts` says that it helps mixtures of experts only.
     """
 
     key: str
@@ -58,6 +59,7 @@ class Change:
     group: str
     tier: Tier = Tier.SAME
     package: str | None = None
+    of_experts: bool = False
 
     def text(self, config: TrainConfig) -> str:
         """The words for the change of a configuration that has it."""
@@ -173,6 +175,13 @@ def _smaller_share(config: TrainConfig) -> Steps:
     yield from ({"vllm_gpu_memory_utilization": less} for less in smaller if 0 < less < share)
 
 
+def _experts(config: TrainConfig) -> Steps:
+    """bitsandbytes quantizes linear layers, and the experts of a layer are one tensor."""
+    whole = config.quantization == "nf4" and not config.quantize_experts
+    alone = config.sharding in ("none", "ddp") and config.library == "transformers"
+    return _if(whole and alone and not config.lora_target_parameters, quantize_experts=True)
+
+
 def _shorter(config: TrainConfig) -> Steps:
     least = max(_SHORTEST, _whole_steps(config.sequence_length // _LEAST_PART))
     for eighths in _EIGHTHS:
@@ -222,6 +231,8 @@ TABLE: tuple[Change, ...] = (
     Change("half_weights", "bf16 weights", _half_weights, _ALL, "precision"),
     Change("uncast_weights", "unquantized weights in their own dtype", _unprepared,
            frozenset({"weights"}), "prepared"),
+    Change("quantized_experts", "4-bit experts", _experts, frozenset({"weights"}), "experts",
+           package="bitsandbytes", of_experts=True),
     Change("offload_optimizer", "optimizer offload", _offloaded, _STATES, "states"),
     Change("optimizer_in_backward",
            "the optimizer in the backward pass (effective batch size 1)", _in_backward,

@@ -151,7 +151,7 @@ def offered(
     adapt = as_the_program_does(training, config, targets)
 
     def offers(change: Change) -> bool:
-        steps = change.steps(config)
+        steps = () if change.of_experts else change.steps(config)
         return any(_can_say(training, adapt(replace(config, **step))) for step in steps)
 
     return offers, adapt

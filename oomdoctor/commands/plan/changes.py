@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 from oomdoctor.analysis.changes.search import Answer, Search, verdict_of, why_nothing_fits
-from oomdoctor.analysis.changes.table import BY_KEY
+from oomdoctor.analysis.changes.table import BY_KEY, Change
 from oomdoctor.analysis.command_line import rung_text
 from oomdoctor.commands.devices.cards import Card, room_for
 from oomdoctor.commands.jobs.simulators import Simulators
@@ -57,15 +57,19 @@ def find_remedies(findings: Findings, simulators: Simulators) -> None:
 def _of_card(findings: Findings, simulators: Simulators, card: Card) -> tuple[PlanRemedy, ...]:
     rows = tuple(row for row in findings.rows(card) if row.label != YOURS)
     remedies: list[PlanRemedy] = []
+    counts = findings.contexts[card.name].counts
+    has_experts = counts is not None and counts.experts > 0
+
+    def offers(change: Change) -> bool:
+        return change.group != "method" and (has_experts or not change.of_experts)
+
     for method in METHODS:
         own = tuple(row for row in rows if row.config.method == method)
         simulated = tuple(row for row in own if not runs_on_card_only(row.config))
         row = None if any(r.surely_fits for r in own) else nearest(simulated, method)
         if row is not None and row.micro_batch_size is not None:
             judge = simulation_on(findings, simulators, card, row.label)
-            answer = Search(
-                row.config, verdict_of(row), judge, offers=lambda change: change.group != "method"
-            ).answer()
+            answer = Search(row.config, verdict_of(row), judge, offers=offers).answer()
             remedies += _remedies(findings, card, row, answer)
     return tuple(remedies)
 

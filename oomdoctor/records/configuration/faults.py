@@ -78,6 +78,13 @@ def _technique_faults(config: TrainConfig) -> Faults:
     if row is not None and row.low_rank and config.optimizer_in_backward:
         yield "optimizer_in_backward", f"is not for {row.name}; use a layerwise optimizer"
     yield from unsloth_faults(config)
+    if config.quantize_experts and config.sharding not in ("none", "ddp"):
+        yield "quantize_experts", "experts that bitsandbytes quantizes cannot be sharded"
+    if config.quantize_experts and config.lora_target_parameters:
+        yield (
+            "lora_target_parameters",
+            "peft does not see parameters that quantize_experts replaced",
+        )
     yield from _in_backward_faults(config)
     scaled = config.autocast_dtype == "float16"
     if scaled and config.weights_dtype == "float16" and config.method == "full":
@@ -197,6 +204,8 @@ def unsloth_faults(config: TrainConfig) -> Faults:
         yield "autocast_dtype", f'library "unsloth" itself takes {own} for this configuration'
     if config.method == "full" and config.weights_dtype == "float16":
         yield "weights_dtype", "full fine-tuning with Unsloth needs bfloat16"
+    if config.lora_target_parameters:
+        yield "lora_target_parameters", 'library "unsloth" itself says which parameters'
     if config.lora_targets == "attention" and config.method != "full":
         yield "lora_targets", 'library "unsloth" needs all-linear or names of modules'
 

@@ -18,7 +18,7 @@ _CONCLUDED = (
     "effective_batch_size", "vllm_gpu_memory_utilization",
 )  # fmt: skip
 _AS_SAID = tuple(key for key in RungKeys.__annotations__ if key not in _CONCLUDED)
-_OF_ADAPTERS = ("use_dora", "use_rslora", "modules_to_save")
+_OF_ADAPTERS = ("use_dora", "use_rslora", "lora_target_parameters", "modules_to_save")
 _VLLM_SHARE = 0.3  # TRL's default
 _USUAL_BATCH = 16  # where no file says how many rows a step has
 

@@ -13,6 +13,7 @@ from oomdoctor.worker.tracing.tensors import logical_numel
 from oomdoctor.worker.training import synthetic
 from oomdoctor.worker.training.model_config import model_class
 from oomdoctor.worker.training.setup import Setup
+from oomdoctor.worker.training.synthetic import is_of_experts
 
 if TYPE_CHECKING:
     from transformers import BitsAndBytesConfig, PreTrainedModel
@@ -46,7 +47,16 @@ def note_what_stays_whole(setup: Setup) -> None:
             f"{share:.0%} of the parameters are outside linear layers (experts stored in one "
             "tensor), so bitsandbytes does not quantize them"
             + (" and peft casts them to float32" if cast else "")
+            + ("; quantize_experts=true does, as axolotl" if _can_quantize(setup) else "")
         )
+
+
+def _can_quantize(setup: Setup) -> bool:
+    """Whether a key of a rung would quantize the experts of a model, too."""
+    config = setup.config
+    with_experts = any(is_of_experts(name, p) for name, p in setup.model.named_parameters())
+    single = config.sharding in ("none", "ddp") and config.library == "transformers"
+    return with_experts and single and config.quantization == "nf4"
 
 
 def load_model(setup: Setup) -> tuple[PreTrainedModel, str]:

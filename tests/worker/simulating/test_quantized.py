@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from compared_steps import differences
 from library_ends import needs_quantized_cpu
+from simulated_steps import simulated_peaks
 from tiny_models import tiny_job
+
+from oomdoctor.worker.protocol import UnsupportedError
 
 pytestmark = [pytest.mark.slow, needs_quantized_cpu]
 VARIANTS: list[dict[str, Any]] = [
@@ -31,3 +35,41 @@ def _warm() -> None:
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_simulated_is_measured_to_the_byte(variant: dict[str, Any]) -> None:
     assert differences(tiny_job("dense", **(RUNG | variant))) == {}
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        {},
+        {"activation_checkpointing": "full"},
+        {"kbit_prepare": "none", "autocast_dtype": "bfloat16", "double_quant": False},
+    ],
+    ids=str,
+)
+def test_experts_in_4_bits_need_what_was_measured(variant: dict[str, Any]) -> None:
+    pytest.importorskip("bitsandbytes.nn.parametrize")
+    differences(tiny_job("moe", **RUNG, quantize_experts=True))
+    assert differences(tiny_job("moe", **(RUNG | variant), quantize_experts=True)) == {}
+
+
+def test_experts_in_4_bits_take_less_than_whole_ones() -> None:
+    pytest.importorskip("bitsandbytes.nn.parametrize")
+    job = tiny_job("moe", **RUNG, weights_dtype="bfloat16", kbit_prepare="none")
+    peaks = [
+        simulated_peaks(replace(job, config=replace(job.config, quantize_experts=quantized)))
+        for quantized in (False, True)
+    ]
+    whole, small = (peak["first", "forward"] for peak in peaks)
+    assert small < whole
+
+
+def test_adapters_of_parameters_need_what_was_measured() -> None:
+    names = ("experts.gate_up_proj", "experts.down_proj")
+    rung = {"method": "lora", "lora_targets": ("q_proj",), "lora_target_parameters": names}
+    assert differences(tiny_job("moe", **rung)) == {}
+
+
+def test_a_parameter_that_is_not_there_is_named() -> None:
+    rung = {"method": "lora", "lora_target_parameters": ("experts.up",)}
+    with pytest.raises(UnsupportedError, match=r"no parameter experts\.up; such as .*down_proj"):
+        simulated_peaks(tiny_job("moe", **rung))

@@ -46,6 +46,7 @@ def add_adapter(model: PreTrainedModel, config: TrainConfig, task: Task) -> Peft
                 if "norm" in name.rsplit(".", 1)[-1].lower():
                     module.to(torch.float32)
     _check_saved(model, config)
+    _check_parameters(model, config)
     settings = lora_settings(config, "use_dora", "use_rslora")
     if config.lora_targets == "attention":
         settings["target_modules"] = _attention_targets(model)
@@ -115,6 +116,18 @@ def _check_saved(model: Module, config: TrainConfig) -> None:
                 f"the model has no module {wanted}; modules_to_save needs names such as "
                 f"{' and '.join(_trained_whole(model)) or 'score'}"
             )
+
+
+def _check_parameters(model: Module, config: TrainConfig) -> None:
+    """peft ignores names that match no parameter, so a typing error would train nothing more."""
+    names = [name for name, _ in model.named_parameters()]
+    for wanted in config.lora_target_parameters:
+        if not any(name == wanted or name.endswith(f".{wanted}") for name in names):
+            stacked = {
+                name.rpartition(".")[2] for name, p in model.named_parameters() if p.dim() > 2
+            }
+            example = f"; such as {' and '.join(sorted(stacked))}" if stacked else ""
+            raise UnsupportedError(f"the model has no parameter {wanted}{example}")
 
 
 def _trained_whole(model: Module) -> list[str]:

@@ -306,3 +306,19 @@ def test_what_vllm_gives_back_is_in_no_part_of_a_peak() -> None:
     verdict = Verdict("short", 120, 120, parts, 100)
     assert at_least(smaller, own, verdict) == 0
     assert at_least(ChangeSet((BY_KEY["adamw_8bit"],), (0,), grpo), own, verdict) == 110
+
+
+def test_experts_in_one_tensor_can_be_quantized() -> None:
+    change = BY_KEY["quantized_experts"]
+    qlora = TrainConfig(method="qlora", quantization="nf4")
+    assert change.of_experts
+    assert list(change.steps(qlora)) == [{"quantize_experts": True}]
+    others = (
+        replace(qlora, quantize_experts=True),
+        replace(qlora, sharding="fsdp", world_size=2),
+        replace(qlora, library="unsloth"),
+        replace(qlora, lora_target_parameters=("experts.down_proj",)),
+        TrainConfig(method="lora"),
+    )
+    for other in others:
+        assert list(change.steps(other)) == []

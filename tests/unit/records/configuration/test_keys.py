@@ -29,6 +29,7 @@ OTHERS: dict[str, tuple[Any, ...]] = {
     "optimizer": tuple(name for name in RECIPE_NAMES if name == canonical(name)),
     "lora_targets": ("attention", ("q_proj", "v_proj"), ("q", "v"), ("q_proj", "v")),
     "modules_to_save": (("lm_head",), ("embed_tokens", "lm_head")),
+    "lora_target_parameters": (("experts.down_proj",), ("experts.gate_up_proj",)),
     "lora_dropout": (0.05, 0.051, 0.1),
     "vllm_gpu_memory_utilization": (0.3, 0.31),
     "effective_batch_size": (8, 32),
