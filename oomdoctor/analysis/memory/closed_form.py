@@ -197,7 +197,10 @@ def _state_width(config: TrainConfig) -> int | None:
 def _weights(config: TrainConfig, counts: ParameterCounts) -> list[Term]:
     each = dtype_bytes(config.weights_dtype)
     if config.quantization != "none":
-        return quantized_terms(config, counts.linear, counts.total - counts.linear)
+        quantized = counts.linear
+        if config.quantize_experts:  # those that are no linear layers
+            quantized += min(counts.rest, counts.routed_experts)
+        return quantized_terms(config, quantized, counts.total - quantized)
     names = ("weights", "reference model") if has_reference_model(config) else ("weights",)
     return [product(name, counts.total, each) for name in names]
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from analysis_make import COUNTS, measurement, rung
 
+from oomdoctor.analysis.memory.closed_form import weights_bytes
 from oomdoctor.analysis.memory.formula import formula_view
+from oomdoctor.records.job.model import ParameterCounts
 from oomdoctor.records.job.simulation import PhasePeak
 
 MILLION = 10**6
@@ -69,3 +71,15 @@ def test_what_is_simulated_stands_at_the_highest_moment():
     found = {term.name: term.simulated_bytes for term in view().terms}
     assert found["activations"] == 500 * MILLION
     assert found["gradients"] is None
+
+
+def test_experts_in_4_bits_are_not_counted_as_whole() -> None:
+    counts = ParameterCounts(
+        1000 * MILLION, 100 * MILLION, 100 * MILLION, 800 * MILLION, 0, 780 * MILLION, 8, 2
+    )
+    quantized = {"method": "qlora", "quantization": "nf4", "kbit_prepare": "none"}
+    whole, small = (
+        weights_bytes(rung(**quantized, quantize_experts=experts).config, counts)
+        for experts in (False, True)
+    )
+    assert whole - small == pytest.approx(780 * MILLION * (2 - 0.516), rel=0.01)
