@@ -142,9 +142,12 @@ def _head(report: Report) -> list[Block]:
 
 def _smallest(card: SmallestGpu, worst: RankMemory) -> str:
     """The card, and why it has room although it is smaller than what was needed here."""
-    less = (worst.peak_device_bytes or 0) > card.total_bytes
-    context = ": CUDA itself takes less there" if less else ""
-    return f"{card.name} ({format_bytes(card.total_bytes)}) would do{context}"
+    why = ""
+    if worst.peak_reserved_bytes > card.total_bytes:
+        why = ": PyTorch would release cached memory there"
+    elif (worst.peak_device_bytes or 0) > card.total_bytes:
+        why = ": CUDA itself takes less there"
+    return f"{card.name} ({format_bytes(card.total_bytes)}) would do{why}"
 
 
 def _broke_off(report: Report, worst: RankMemory) -> bool:

@@ -19,6 +19,7 @@ from oomdoctor.records.report.run import SmallestGpu
 from oomdoctor.records.report.user_training import YourChange, YourRung
 from oomdoctor.render import render_report
 from oomdoctor.render.formats import Style
+from oomdoctor.units import GIB
 
 
 def own_report(*, fits: bool) -> Report:
@@ -84,12 +85,19 @@ def test_the_smallest_card_is_that_in_any_order() -> None:
 
 
 def test_a_smallest_card_below_what_was_needed_says_why() -> None:
-    """It needs 7.57 GiB on this device, and a card with 7.46 would do: CUDA takes less there."""
-    report = fits()
-    need = max(rank.peak_device_bytes or 0 for rank in report.ranks)
-    for size, why in ((need, False), (need - 1, True)):
+    """It needs 8 GiB on this device, and a card with less would do: CUDA takes less there.
+
+    If torch alone reserved more than the card has, that is not why: the replay released cache.
+    """
+    need, reserved = 8 * GIB, 7 * GIB
+    rank = replace(fits().ranks[0], peak_reserved_bytes=reserved, peak_device_bytes=need)
+    report = replace(fits(), ranks=(rank,))
+    context, cache = ": CUDA itself takes less there", ": PyTorch would release cached memory there"
+    for size, why in ((need, ""), (need - 1, context), (reserved, context), (reserved - 1, cache)):
         text = render_report(replace(report, smallest_gpu=SmallestGpu("X", size)), "table", Style())
-        assert ("would do: CUDA itself takes less there" in " ".join(text.split())) is why
+        told = " ".join(text.split())
+        assert f"would do{why}" in told
+        assert [reason for reason in (context, cache) if reason in told] == [why] * bool(why)
 
 
 def test_that_none_fits_is_said_only_where_all_were_tried() -> None:
