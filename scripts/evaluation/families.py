@@ -178,7 +178,9 @@ _INSTEAD: dict[str, dict[str, Any]] = {
 _CHECKED = ("gemma4_assistant",)  # it refuses its own defaults
 _WHOLE = ("perceiver",)  # its loss only takes rows of all positions
 _TWO_ROWS = ("levit",)  # its batch norms cannot be trained with one
-_ASKED: dict[Task, TaskChoice] = {"speech-seq2seq": "speech-seq2seq"}  # others by the class
+# Others by the class.
+_ASKED: dict[Task, TaskChoice] = {key: key for key in ("speech-seq2seq", "embedding")}
+_TYPES: dict[Task, str] = {"embedding": "AutoModelForTextEncoding"}  # AutoModel has all of them
 ANSWERS = Path(__file__).parent / "families"
 PAGE = Path(__file__).parents[2] / "docs" / "model-types.md"
 _METHODS = ("full", "lora")
@@ -189,7 +191,8 @@ def types_of(task: Task) -> dict[str, str]:
     """The model types of a task in the installed transformers, with their classes."""
     import transformers
 
-    mapping = getattr(transformers, AUTO_CLASSES[task])._model_mapping._model_mapping
+    auto = getattr(transformers, _TYPES.get(task, AUTO_CLASSES[task]))
+    mapping = auto._model_mapping._model_mapping
     return {kind: name if isinstance(name, str) else name[0] for kind, name in mapping.items()}
 
 
@@ -351,9 +354,9 @@ _HEAD = """# Model types
 `plan` and `probe` take any model type that the installed transformers knows for a supported task.
 This table says what comes of each: the type's default configuration with at most four layers in
 each part, one sequence of 4,096 tokens or what its positions allow (two images for LeViT, whose
-batch norms need them), of speech one recording as well, bf16 on a GPU, simulated for full
-fine-tuning and for LoRA. It is no list
-that the program reads: it is what it answered. Some defaults are no model that can be built or
+batch norms need them, and two sequences for embeddings), of speech one recording as well, bf16 on
+a GPU, simulated for full fine-tuning and for LoRA. It is no list that the program reads: it is
+what it answered. Some defaults are no model that can be built or
 trained: these failed with the words of the library that are shown. The other refusals are limits,
 of oomdoctor or of the class, or name a missing package; timm, torchvision and scipy were installed
 for the types that need them. Where a class does not run under autocast, the peak is that of a run
@@ -367,9 +370,11 @@ def page() -> str:
     for file in sorted(ANSWERS.glob("*.json")):
         kept = json.loads(file.read_text())
         types: dict[str, Any] = kept["types"]
+        left = kept.get("of", len(types)) - len(types)
+        not_asked = f" Another {left} were not asked." if left else ""
         parts.append(
             f"## {file.stem}\n\nWith transformers {kept['transformers']} and torch "
-            f"{kept['torch'].partition('+')[0]}: {summary(types)}.\n\n"
+            f"{kept['torch'].partition('+')[0]}: {summary(types)}.{not_asked}\n\n"
             "| type | full | LoRA | |\n|---|---:|---:|---|\n"
             + "\n".join(_row(kind, row) for kind, row in types.items())
             + "\n"
@@ -419,7 +424,8 @@ def main() -> None:
             print(f"{kind:24} {method:5} {found['outcome']:8} {found['seconds']:5} s  {said}")
             sys.stdout.flush()
         if not options.check:
-            _keep(file, before | {key: _kept(row) for key, row in answers.items()})
+            now = before | {key: _kept(row) for key, row in answers.items()}
+            _keep(file, now, of=len(types_of(options.task)))
     print(summary(answers))
     if options.check:
         lost = lost_answers(answers, json.loads(file.read_text()))
@@ -427,11 +433,12 @@ def main() -> None:
         sys.exit(bool(lost))
 
 
-def _keep(file: Path, types: Mapping[str, Any]) -> None:
+def _keep(file: Path, types: Mapping[str, Any], of: int) -> None:
     """Write the answers, after each type: a run may be stopped."""
     kept = {
         "transformers": version("transformers"),
         "torch": version("torch"),
+        "of": of,
         "types": dict(sorted(types.items())),
     }
     file.write_text(json.dumps(kept, indent=1) + "\n")
