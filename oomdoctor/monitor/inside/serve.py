@@ -119,33 +119,36 @@ def make(name: str, target: Path, revision: str | None) -> None:
     """Make the folder of a model: its config, its weights without data and a tokenizer."""
     from oomdoctor.monitor.inside.checkpoint import write_checkpoint, write_tokenizer
     from oomdoctor.records.job.model import ModelRef
-    from oomdoctor.system.models.hub import resolve
+    from oomdoctor.system.models.hub import locate
 
-    spec = resolve(ModelRef(name=name, revision=revision))
+    model = locate(ModelRef(name=name, revision=revision))  # for any task
+    facts = {key: value for key, value in model.config.items() if key != "quantization_config"}
     target.mkdir(parents=True, exist_ok=True)
-    if spec.path is not None:
-        _link_small_files(Path(spec.path), target)
+    if model.path is not None:
+        _link_small_files(Path(model.path), target)
     (target / "config.json").unlink(missing_ok=True)  # a link; ours is written in its place
-    config, model_class, dtype = _model_of(spec)
+    config, model_class, dtype = _model_of(facts)
     write_checkpoint(target, config, model_class, dtype)
     if not any(target.glob("tokenizer*")) and not (target / "vocab.txt").exists():
         # The file of a config leaves out what its class says, such as BERT's padding token.
-        given = {key: value for key, value in spec.config.items() if value is not None}
+        given = {key: value for key, value in facts.items() if value is not None}
         write_tokenizer(target, {**config.to_dict(), **given})
         (target / _STAND_IN).touch()
-    (target / _MARK).write_text(json.dumps({"id": spec.id, "source": spec.source}))
+    (target / _MARK).write_text(json.dumps({"id": model.id, "source": model.source}))
 
 
-def _model_of(spec: Any) -> tuple[Any, Any, Any]:
-    """The config, the class and the type of a model's weights."""
+def _model_of(facts: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """The config, the class and the type of a model's weights, by its config.json."""
     import torch
     import transformers
 
-    facts = {k: v for k, v in spec.config.items() if k != "transformers_version"}
+    from oomdoctor.system.models.tasks import architecture_of
+
     text = facts.get("dtype") or facts.get("torch_dtype") or "bfloat16"
     dtype = getattr(torch, str(text).removeprefix("torch."), torch.bfloat16)
-    config = transformers.AutoConfig.for_model(**facts)
-    model_class = getattr(transformers, spec.architecture, None)
+    named = {key: value for key, value in facts.items() if key != "transformers_version"}
+    config = transformers.AutoConfig.for_model(**named)
+    model_class = getattr(transformers, architecture_of(facts), None)
     return config, model_class or transformers.AutoModelForCausalLM, dtype
 
 

@@ -35,8 +35,8 @@ _STAND_IN = ELSEWHERE | {"bad_model_name"}
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """A config and its source, before its task is known."""
+class Located:
+    """A model's config and its source, whatever it is trained for."""
 
     id: str
     source: ModelSource
@@ -68,7 +68,7 @@ def resolve_with_notes(ref: ModelRef) -> tuple[ModelSpec, tuple[str, ...]]:
             model_not_found, revision_not_found, bad_model_name, not_cached, not_in_catalogue,
             offline, hub_unreachable, cache_unwritable, no_huggingface_hub.
     """
-    source = _find(ref)
+    source = locate(ref)
     notes = list(source.notes)
     config: dict[str, Any] = dict(source.config)
     if ref.task == "causal-lm" and (foreign := other_input(config)):
@@ -116,7 +116,8 @@ def resolve_with_notes(ref: ModelRef) -> tuple[ModelSpec, tuple[str, ...]]:
     return spec, tuple(notes)
 
 
-def _find(ref: ModelRef) -> _Found:
+def locate(ref: ModelRef) -> Located:
+    """Where the model that `ref` names is, and its config; see `resolve_with_notes`."""
     if not ref.name.strip():
         raise fetch.bad_name(ref)
     if ref.source == "catalogue":
@@ -143,7 +144,7 @@ def _is_path(name: str) -> bool:
     return name.startswith((".", "/", "~")) or name.endswith("/") or _exists(Path(name))
 
 
-def _from_folder(ref: ModelRef) -> _Found:
+def _from_folder(ref: ModelRef) -> Located:
     try:
         given = Path(ref.name).expanduser()
     except RuntimeError:  # ~name of an unknown user
@@ -155,10 +156,10 @@ def _from_folder(ref: ModelRef) -> _Found:
     folder = given if given.is_dir() else given.parent
     name = str(folder) if folder.name else folder.resolve().name
     notes = (f"--revision {ref.revision} is ignored for a local folder",) if ref.revision else ()
-    return _Found(name, "local", config, path=str(folder.resolve()), notes=notes)
+    return Located(name, "local", config, path=str(folder.resolve()), notes=notes)
 
 
-def _from_catalogue(ref: ModelRef, reason: str | None = None) -> _Found:
+def _from_catalogue(ref: ModelRef, reason: str | None = None) -> Located:
     catalogued = find_model(ref.name)
     if catalogued is None:
         raise model_error(
@@ -177,13 +178,13 @@ def _from_catalogue(ref: ModelRef, reason: str | None = None) -> _Found:
         )
     if ref.revision:
         notes.append(f"--revision {ref.revision} is ignored for built-in facts")
-    return _Found(name, "catalogue", catalogued.config, catalogued=catalogued, notes=tuple(notes))
+    return Located(name, "catalogue", catalogued.config, catalogued=catalogued, notes=tuple(notes))
 
 
-def _snapshot(ref: ModelRef, source: ModelSource, path: Path) -> _Found:
+def _snapshot(ref: ModelRef, source: ModelSource, path: Path) -> Located:
     """A config.json in the cache: snapshots/COMMIT/config.json."""
     folder = path.parent
-    return _Found(ref.name, source, read_config(path), path=str(folder), revision=folder.name)
+    return Located(ref.name, source, read_config(path), path=str(folder), revision=folder.name)
 
 
 def _exists(path: Path) -> bool:

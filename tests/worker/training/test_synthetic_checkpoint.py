@@ -119,6 +119,17 @@ except OSError as error:
     assert len(list((tmp_path / "served").glob("*/model.safetensors"))) == 1
 
 
+def test_a_model_for_no_task_of_ours_is_served(tmp_path: Path) -> None:
+    from transformers import SegformerForSemanticSegmentation
+
+    widths = {"hidden_sizes": [8, 8, 8, 8], "decoder_hidden_size": 8, "depths": [1, 1, 1, 1]}
+    facts = {"model_type": "segformer", "architectures": ["SegformerForSemanticSegmentation"]}
+    (tmp_path / "config.json").write_text(json.dumps(widths | facts))
+    served = serve.served_folder(str(tmp_path), tmp_path / "served")
+    model = SegformerForSemanticSegmentation.from_pretrained(served)
+    assert model.decode_head.classifier.weight.shape[1] == 8
+
+
 def test_where_deepspeed_changes_modules_another_process_makes_the_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
