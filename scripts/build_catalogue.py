@@ -35,6 +35,14 @@ AUTO_CLASSES = frozenset(
         "AutoModel",
     }
 )
+# In the published config.json or weights, and not among the facts; the others without a type are of
+# before 2022, in float32.
+DTYPES = {
+    "openai/gpt-oss-20b": "bfloat16",
+    "openai/gpt-oss-120b": "bfloat16",
+    "openai/whisper-large-v3": "float16",
+    "openai/whisper-large-v3-turbo": "float16",
+}
 WITH_IMAGES = frozenset({"qwen2_5_vl"})  # of the facts; `worker` makes batches for them
 
 
@@ -47,6 +55,8 @@ def model_row(facts: Mapping[str, Any]) -> dict[str, Any]:
     """One line of models.json."""
     config = dict(facts["config"])
     config.setdefault("architectures", [facts["model_class"]])
+    if facts["id"] in DTYPES:
+        config.setdefault("torch_dtype", DTYPES[facts["id"]])
     if config["model_type"] == "t5":
         # In every published T5 config.json, and no default of the class: labels cannot be
         # shifted right without it.

@@ -86,6 +86,7 @@ _QWEN2_5_VL_3B: dict[str, Any] = {
 _SMOLVLM_256M: dict[str, Any] = {
     "model_type": "idefics3",
     "architectures": ["Idefics3ForConditionalGeneration"],
+    "torch_dtype": "bfloat16",
     "image_token_id": 49190,
     "scale_factor": 4,
     "tie_word_embeddings": False,

@@ -6,12 +6,13 @@ import gzip
 import json
 import random
 import struct
-import zlib
 from collections.abc import Callable, Iterable
 from itertools import product
 from math import inf, prod
 from pathlib import Path
 from typing import Any
+
+from third import media
 
 TEXT = (
     "a card counts each block that the step of this model asks for and gives back the rest so "
@@ -92,9 +93,12 @@ def make(folder: Path) -> None:
     _torchtitan(folder / "torchtitan", random.Random(13))
     _mistral(folder / "beside" / "mistral", random.Random(14))
     _axolotl(folder / "beside" / "axolotl", random.Random(15))
+    media.make(folder, WORDS)
     sequence, label = "datasets.Value('string')", "datasets.Value('int64')"
     _metric(folder / "beside" / "accuracy", label, label)
     _metric(folder / "beside" / "glue", label, label)
+    _metric(folder / "beside" / "wer", sequence, sequence)
+    _metric(folder / "beside" / "mean_iou", label, label)  # is loaded, and not asked
     _metric(folder / "beside" / "sacrebleu", sequence, f"datasets.Sequence({sequence})")
 
 
@@ -139,21 +143,10 @@ def _digits(folder: Path, chance: random.Random) -> None:
 
 def _images(folder: Path, chance: random.Random, side: int = 256) -> None:
     """Two classes of images in two splits, as PNG."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return (
-            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        )
-
-    header = chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0))
     for split, label, index in product(("train", "val"), "ab", range(96)):
-        color = chance.randbytes(3)
-        pixels = zlib.compress((b"\0" + color * side) * side)
         file = folder / split / label / f"{index}.png"
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(
-            b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
-        )
+        file.write_bytes(media.png(side, side, chance.randbytes(3) * (side * side)))
 
 
 def _tokens(binary: Path, shards: Path, chance: random.Random) -> None:

@@ -82,6 +82,8 @@ ACCELERATE = ("huggingface/accelerate", "16cb6eb80dd9aa8b4df1a63ef57863e455d53b8
 LIGHTNING = ("Lightning-AI/pytorch-lightning", "7f0c3436cd3f6ad3753125672024fc415cbcb414")
 # A copy of transformers' repository; its examples ask for a version that exists.
 TRANSFORMERS = ("macorisd/transformers-qwen3", "4a42c1b083066a4ae212edd4bd8d28ff713c0088")
+# A small copy of torchvision's repository; its scripts are those of torchvision 0.16.
+TORCHVISION = ("zhuwq0/torchvision", "dafaa3343f888f162891d8d568fc9c00d76c89a3")
 EXAMPLES = ("pytorch/examples", "77f55b912142e11fcfdf5b530231fb9c52f181e8")
 MINGPT = ("karpathy/minGPT", "37baab71b9abea1b76ab957409a1cc2fbfba8a26")
 TIMM = ("huggingface/pytorch-image-models", "aa4b5850c1543fa488abf260f18390eda46cf85d")
@@ -125,6 +127,19 @@ def _torchtitan(cards: int) -> Row:
     name = "torchtitan" if cards == 1 else f"torchtitan-{cards}-ranks"
     return Row(name, command, "", "torchtitan", older="torchtitan",
                cards=CARD if cards == 1 else f"{cards}x{CARD}")  # fmt: skip
+
+
+def _media(name: str, script: str, words: str, start: str = "{python}", older: str = "") -> Row:
+    """A row of transformers' examples for images and sound, whose model is a config."""
+    command = f"{start} {{script}} --output_dir out --report_to none --do_train {words}"
+    file = f"examples/pytorch/{script}.py"
+    return Row(name, command, file, "", *TRANSFORMERS, options=SYNTHETIC, older=older)
+
+
+def _detection(name: str, script: str, words: str) -> Row:
+    command = f"{{python}} {{script}} --data-path {{inputs}}/coco --dataset coco -j 0 {words}"
+    file = f"references/{script}/train.py"
+    return Row(name, command, file, "", *TORCHVISION, path=f"references/{script}")
 
 
 _CHAT = "--dataset_name {inputs}/chat --per_device_train_batch_size 4 --max_length 512"
@@ -231,6 +246,46 @@ ROWS = (
         "--per_device_train_batch_size 8 --output_dir out --report_to none",
         "examples/pytorch/translation/run_translation.py", "", *TRANSFORMERS,
         options=SYNTHETIC),
+    _media("run-image-classification", "image-classification/run_image_classification",
+           "--model_name_or_path {inputs}/vit --train_dir {inputs}/images/train "
+           "--validation_dir {inputs}/images/val --remove_unused_columns False --do_eval "
+           "--label_column_name label --per_device_train_batch_size 16 --bf16 True"),
+    _media("run-mae", "image-pretraining/run_mae",
+           "--dataset_name {inputs}/images --image_column_name image "
+           "--remove_unused_columns False --label_names pixel_values --do_eval "
+           "--per_device_train_batch_size 16 --bf16 True"),
+    _media("run-object-detection", "object-detection/run_object_detection",
+           "--model_name_or_path {inputs}/detr --dataset_name third/boxes "
+           "--image_square_size 600 --remove_unused_columns False "
+           "--per_device_train_batch_size 4"),
+    _media("run-semantic-segmentation", "semantic-segmentation/run_semantic_segmentation",
+           "--model_name_or_path {inputs}/segformer --dataset_name third/masks "
+           "--remove_unused_columns False --per_device_train_batch_size 8",
+           "env HF_HUB_CACHE={inputs}/hub {python}"),
+    _media("run-audio-classification", "audio-classification/run_audio_classification",
+           "--model_name_or_path {inputs}/wav2vec2 --dataset_name {inputs}/sounds/classes "
+           "--eval_split_name validation --max_length_seconds 1 --attention_mask False "
+           "--remove_unused_columns False --do_eval --per_device_train_batch_size 32",
+           older="speech"),
+    _media("run-speech-ctc", "speech-recognition/run_speech_recognition_ctc",
+           "--model_name_or_path {inputs}/wav2vec2 --dataset_name {inputs}/sounds/spoken "
+           "--do_eval --train_split_name train --eval_split_name validation "
+           "--text_column_name text --layerdrop 0.0 --freeze_feature_encoder "
+           "--per_device_train_batch_size 8",
+           older="speech"),
+    _media("run-speech-seq2seq", "speech-recognition/run_speech_recognition_seq2seq",
+           "--model_name_or_path {inputs}/whisper --dataset_name {inputs}/sounds/spoken "
+           "--train_split_name train --eval_split_name validation --text_column_name text "
+           "--freeze_feature_encoder False --per_device_train_batch_size 8",
+           older="speech"),
+    _detection("torchvision-faster-rcnn", "detection",
+               "--model fasterrcnn_resnet50_fpn --epochs 1 -b 2"),
+    _detection("torchvision-mask-rcnn", "detection",
+               "--model maskrcnn_resnet50_fpn --epochs 1 -b 2"),
+    _detection("torchvision-retinanet", "detection",
+               "--model retinanet_resnet50_fpn --epochs 1 -b 2 --lr 0.01"),
+    _detection("torchvision-deeplab", "segmentation",
+               "--model deeplabv3_resnet50 --aux-loss --epochs 1 -b 4"),
     _example("mnist", "mnist/main.py"),
     _example("mnist-rnn", "mnist_rnn/main.py", "--accel"),
     _example("imagenet-resnet50", "imagenet/main.py", "--dummy -a resnet50 -b 64 -j 0"),

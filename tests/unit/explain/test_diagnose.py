@@ -83,6 +83,8 @@ def test_look_alike_has_a_short_answer_and_no_remedies() -> None:
     [
         ("hardware", "out of resource: shared memory, Required: 1", "on-chip shared memory"),
         ("dtype", "not implemented for 'Half'", "half precision"),
+        ("dtype", "expected scalar type Half but found Float", "do not match"),
+        ("import", "Error building extension 'k'", "could not be built"),
         ("connection", "NCCL error: ncclSystemError", "ranks lost their connection"),
         ("timeout", "CANCELLED DUE TO TIME LIMIT", "time limit"),
         ("import", "CUDA Setup failed despite GPU", "bitsandbytes"),

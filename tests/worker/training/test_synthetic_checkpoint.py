@@ -128,6 +128,7 @@ def test_a_model_for_no_task_of_ours_is_served(tmp_path: Path) -> None:
     served = serve.served_folder(str(tmp_path), tmp_path / "served")
     model = SegformerForSemanticSegmentation.from_pretrained(served)
     assert model.decode_head.classifier.weight.shape[1] == 8
+    assert str(model.dtype) == "torch.float32"  # as the weights of a config that names no type
 
 
 def test_where_deepspeed_changes_modules_another_process_makes_the_checkpoint(

@@ -19,6 +19,23 @@ from oomdoctor.explain.reading.scan import scan
 # name, a line of a log
 MESSAGES = [
     ("device_mismatch", "Expected all tensors to be on the same device, but found cuda:0 and cpu!"),
+    (
+        "device_mismatch",
+        "RuntimeError: Input type (torch.FloatTensor) and weight type (torch.cuda.FloatTensor) "
+        "should be the same",
+    ),
+    (
+        "device_mismatch",
+        "RuntimeError: Input type (CUDABFloat16Type) and weight type (torch.FloatTensor) should "
+        "be the same",
+    ),
+    (
+        "dtype",
+        "RuntimeError: Input type (torch.cuda.FloatTensor) and weight type (CUDABFloat16Type) "
+        "should be the same",
+    ),
+    ("dtype", "RuntimeError: Input type (float) and bias type (c10::Half) should be the same"),
+    ("import", "RuntimeError: Error building extension 'k': [1/2] c++ -MMD -MF main.o.d"),
     ("device_assert", "Assertion `t >= 0 && t < n_classes` failed."),
     ("illegal_memory_access", "CUDA error: an illegal memory access was encountered"),
     ("hardware", "no kernel image is available for execution on the device"),
