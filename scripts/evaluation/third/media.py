@@ -135,7 +135,7 @@ def _coco(folder: Path, chance: random.Random) -> None:
 
 def _boxes(folder: Path, chance: random.Random) -> None:
     """The same with the columns of a data set of the hub, found by a path from `beside`."""
-    for split in ("train", "validation"):
+    for split in ("train", "validation", "test"):
         rows = []
         for number in range(PICTURES):
             file = folder / split / f"{number}.png"
@@ -201,6 +201,8 @@ configs:
     path: train.jsonl
   - split: validation
     path: validation.jsonl
+  - split: test
+    path: test.jsonl
 dataset_info:
   features:
   - name: image
