@@ -36,7 +36,7 @@ _STAND_IN = ELSEWHERE | {"bad_model_name"}
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """A model's config and its source, whatever it is trained for."""
+    """The config of a model and its source, for any task."""
 
     id: str
     source: ModelSource

@@ -129,11 +129,11 @@ def _torchtitan(cards: int) -> Row:
                cards=CARD if cards == 1 else f"{cards}x{CARD}")  # fmt: skip
 
 
-def _media(name: str, script: str, words: str, start: str = "{python}", older: str = "") -> Row:
+def _media(name: str, script: str, words: str, start: str = "{python}", **more: str) -> Row:
     """A row of transformers' examples for images and sound, whose model is a config."""
     command = f"{start} {{script}} --output_dir out --report_to none --do_train {words}"
     file = f"examples/pytorch/{script}.py"
-    return Row(name, command, file, "", *TRANSFORMERS, options=SYNTHETIC, older=older)
+    return Row(name, command, file, "", *TRANSFORMERS, options=SYNTHETIC, **more)
 
 
 def _detection(name: str, script: str, words: str) -> Row:
@@ -249,11 +249,12 @@ ROWS = (
     _media("run-image-classification", "image-classification/run_image_classification",
            "--model_name_or_path {inputs}/vit --train_dir {inputs}/images/train "
            "--validation_dir {inputs}/images/val --remove_unused_columns False --do_eval "
-           "--label_column_name label --per_device_train_batch_size 16 --bf16 True"),
+           "--label_column_name label --per_device_train_batch_size 16 --bf16 True",
+           varies=AUTOCAST),
     _media("run-mae", "image-pretraining/run_mae",
            "--dataset_name {inputs}/images --image_column_name image "
            "--remove_unused_columns False --label_names pixel_values --do_eval "
-           "--per_device_train_batch_size 16 --bf16 True"),
+           "--per_device_train_batch_size 16 --bf16 True", varies=AUTOCAST),
     _media("run-object-detection", "object-detection/run_object_detection",
            "--model_name_or_path {inputs}/detr --dataset_name third/boxes "
            "--image_square_size 600 --remove_unused_columns False "
@@ -266,12 +267,6 @@ ROWS = (
            "--model_name_or_path {inputs}/wav2vec2 --dataset_name {inputs}/sounds/classes "
            "--eval_split_name validation --max_length_seconds 1 --attention_mask False "
            "--remove_unused_columns False --do_eval --per_device_train_batch_size 32",
-           older="speech"),
-    _media("run-speech-ctc", "speech-recognition/run_speech_recognition_ctc",
-           "--model_name_or_path {inputs}/wav2vec2 --dataset_name {inputs}/sounds/spoken "
-           "--do_eval --train_split_name train --eval_split_name validation "
-           "--text_column_name text --layerdrop 0.0 --freeze_feature_encoder "
-           "--per_device_train_batch_size 8",
            older="speech"),
     _media("run-speech-seq2seq", "speech-recognition/run_speech_recognition_seq2seq",
            "--model_name_or_path {inputs}/whisper --dataset_name {inputs}/sounds/spoken "
