@@ -23,6 +23,7 @@ import json
 import shutil
 import sys
 import tempfile
+from importlib.metadata import distributions
 from math import inf, isclose
 from pathlib import Path
 from statistics import median
@@ -36,6 +37,7 @@ from third.running import run
 
 ALL = ROWS + JUDGED
 PAGE = 110  # characters of a line of the documentation
+KEPT = ("result", "ranks")  # of a run with another torch
 VARIES = 0.02  # of a peak, between two runs of a row that says why it varies
 
 
@@ -50,6 +52,9 @@ def main() -> int:
     python = options.python or options.venv / "bin" / "python"
     if options.make:
         python = sources.make_environment(options.venv)
+    second = options.second and options.second.absolute()
+    if second and not second.exists():
+        sources.make_second(python, second)
     readings, missing = [], []
     with tempfile.TemporaryDirectory() as made:
         given = Path(made) / "inputs"
@@ -65,19 +70,20 @@ def main() -> int:
                 continue
             folder = Path(made) / "run" / row.name / "here"
             folder.mkdir(parents=True)
-            readings.append(run(row, python.absolute(), script.absolute(), given, folder))
-            print(_line(readings[-1]), flush=True)
+            reading = run(row, python.absolute(), script.absolute(), given, folder, second)
+            readings.append(reading)
+            print(_line(reading), flush=True)
             if options.logs:
                 options.logs.mkdir(parents=True, exist_ok=True)
                 shutil.copy(folder / "log.txt", options.logs / f"{row.name}.txt")
             if options.write:
-                _keep(readings, options.write)
+                _keep(reading, options.write, second)
             shutil.rmtree(folder.parent)
     for name in missing:
         print(f"missing  {name}: its script is not there; see --make, --fetch and --sources")
     ended = sum(reading["result"] == "ended" for reading in readings)
     print(f"{ended} of {len(readings)} scripts ran to their end")
-    changed = _changed(readings, options.check) if options.check else []
+    changed = _changed(readings, options.check, bool(second)) if options.check else []
     print(*changed, sep="\n", end="\n" if changed else "")
     return 2 if missing else 3 if changed or (ended < len(readings) and not options.check) else 0
 
@@ -87,10 +93,12 @@ def _asked(name: str, text: str) -> bool:
     return name == text or (text in name and all(row.name != text for row in ALL))
 
 
-def _changed(readings: list[dict[str, Any]], file: Path) -> list[str]:
-    """A line for each script that ends or peaks otherwise than recorded."""
+def _changed(readings: list[dict[str, Any]], file: Path, second: bool) -> list[str]:
+    """A line for each script that ends or peaks otherwise than recorded with this torch."""
     varying = {row.name for row in ALL if row.varies}
     recorded = {r["name"]: r for r in json.loads(file.read_text())}
+    if second:
+        recorded = {name: r["second"] for name, r in recorded.items() if "second" in r}
     return [
         f"changed  {r['name']}: {key} was {was.get(key)}, is {r.get(key)}"
         for r in readings
@@ -110,27 +118,51 @@ def _near(was: list[dict[str, int]], now: list[dict[str, int]]) -> bool:
     )
 
 
-def _keep(readings: list[dict[str, Any]], file: Path) -> None:
-    """Write the readings beside those of other rows that the file has, in the rows' order."""
-    known = {r["name"]: r for r in json.loads(file.read_text())} if file.exists() else {}
-    known |= {r["name"]: r for r in readings}
-    ordered = [known[row.name] for row in ALL if row.name in known]
+def _keep(reading: dict[str, Any], file: Path, second: Path | None) -> None:
+    """Write a reading beside those that the file has of other rows, and of the other torch."""
+    kept = {r["name"]: r for r in json.loads(file.read_text())} if file.exists() else {}
+    row = kept.setdefault(reading["name"], {})
+    if second:
+        (torch,) = (d.version for d in distributions(name="torch", path=[str(second)]))
+        row["second"] = {"torch": torch, **{key: reading[key] for key in KEPT}}
+    else:
+        row |= reading
+    ordered = [kept[row.name] for row in ALL if row.name in kept]
     file.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
 
 
 def table(readings: list[dict[str, Any]]) -> str:
     """The table of scripts in docs/emulation.md."""
+    (torch,) = {r["second"]["torch"] for r in readings if "second" in r}
     lines = [
-        "| script | from | cards | result | peak allocated | peak reserved |",
-        "|---|---|---|---|---|---|",
+        "| script | from | cards | result | peak allocated | peak reserved | allocated, torch "
+        f"{torch} | difference |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for r in readings:
         if "published" in r or "swept" in r:
             continue
-        top = max(r["ranks"], key=lambda rank: rank["peak_allocated_bytes"], default=None)
-        peaks = " | ".join(_peaks(top))
-        lines.append(f"| {r['name']} | {r['from']} | {r['cards']} | {r['result']} | {peaks} |")
+        peaks = " | ".join(_peaks(_fullest(r)))
+        second = "- | -"
+        if "second" in r:
+            difference = second_difference(r) / _fullest(r)["peak_allocated_bytes"]
+            second = f"{_peaks(_fullest(r['second']))[0]} | {difference:+.2%}"
+        lines.append(
+            f"| {r['name']} | {r['from']} | {r['cards']} | {r['result']} | {peaks} | {second} |"
+        )
     return "\n".join(lines)
+
+
+def second_difference(reading: dict[str, Any]) -> int:
+    """How many bytes more the fullest GPU has allocated with the other torch."""
+    both = (_fullest(reading["second"]), _fullest(reading))
+    here, there = (rank["peak_allocated_bytes"] for rank in both)
+    return int(here - there)
+
+
+def _fullest(reading: dict[str, Any]) -> Any:
+    """The rank with the highest peak; None if the run has none."""
+    return max(reading["ranks"], key=lambda rank: rank["peak_allocated_bytes"], default=None)
 
 
 def judged(readings: list[dict[str, Any]]) -> list[tuple[dict[str, Any], int, float]]:
@@ -246,6 +278,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--python", type=Path, help="an interpreter with the packages of the rows")
     parser.add_argument("--venv", type=Path, default=Path(".venv-third"))
     parser.add_argument("--make", action="store_true", help="make the environment; downloads")
+    parser.add_argument(
+        "--second",
+        type=Path,
+        metavar="FOLDER",
+        help="run with another torch, which is installed there if the folder is missing; downloads",
+    )
     parser.add_argument("--sources", type=Path, default=Path(".third"), help="the repositories")
     parser.add_argument("--fetch", action="store_true", help="check out repositories; downloads")
     parser.add_argument(

@@ -20,7 +20,10 @@ RECORDED = ROOT / "tests" / "data" / "emulated" / "third_party.json"
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", [weekly("trl-sft"), "accelerate-collectives"])
+@pytest.mark.parametrize(
+    "name",
+    [weekly("trl-sft"), "accelerate-collectives", "accelerate-sync", "accelerate-peak-memory"],
+)
 def test_peaks_are_those_that_were_recorded(
     name: str, cuda_python: Path, emulator_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

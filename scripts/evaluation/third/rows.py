@@ -224,6 +224,11 @@ ROWS = (
     Row("accelerate-data-loop", "accelerate launch --num_processes 2 --multi_gpu {script}",
         "accelerate/test_utils/scripts/test_distributed_data_loop.py", "accelerate",
         cards=f"2x{CARD}", steps="all"),
+    Row("accelerate-sync", "{python} {script}", "accelerate/test_utils/scripts/test_sync.py",
+        "accelerate", steps="all"),
+    Row("accelerate-peak-memory", "{python} {script} --n_train 48 --n_val 16",
+        "accelerate/test_utils/scripts/external_deps/test_peak_memory_usage.py", "accelerate",
+        options=SYNTHETIC),
     Row("accelerate-nlp", "{python} {script} --mixed_precision bf16 "
         "--checkpointing_steps epoch --output_dir out",
         "examples/complete_nlp_example.py", "", *ACCELERATE, options=SYNTHETIC,

@@ -22,8 +22,13 @@ STARTERS = {name: Path(__file__).with_name(f"{name}.py") for name in ("settings"
 TIMEOUT_S = 3600
 
 
-def run(row: Row, python: Path, script: Path, inputs: Path, folder: Path) -> dict[str, Any]:
-    """How a script ended and its peaks in bytes; `folder` is empty and keeps what it printed."""
+def run(
+    row: Row, python: Path, script: Path, inputs: Path, folder: Path, second: Path | None = None
+) -> dict[str, Any]:
+    """How a script ended and its peaks in bytes; `folder` is empty and keeps what it printed.
+
+    The packages in `second` are imported before those of the environment.
+    """
     checkout = Path(str(script).removesuffix(row.script))
     script = place(row, script, inputs, folder)
     # The launchers beside the interpreter are found first, as in an environment that is active.
@@ -38,7 +43,7 @@ def run(row: Row, python: Path, script: Path, inputs: Path, folder: Path) -> dic
         ended = subprocess.run(
             [*words, "--report", str(report_file), "--", *command],
             cwd=folder,
-            env=_environment(row, python, _modules(row, checkout, folder)),
+            env=_environment(row, python, second, _modules(row, checkout, folder)),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -77,10 +82,12 @@ def _modules(row: Row, checkout: Path, folder: Path) -> Path | None:
     return copy
 
 
-def _environment(row: Row, python: Path, source: Path | None) -> dict[str, str]:
+def _environment(
+    row: Row, python: Path, second: Path | None, source: Path | None
+) -> dict[str, str]:
     path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
     more = [str(python.parents[1] / "older" / row.older)] if row.older else []
-    more += [str(source)] if source else []
+    more += [str(folder) for folder in (second, source) if folder]
     modules = os.pathsep.join([str(ROOT), *more])
     own = {
         "HF_HUB_OFFLINE": "1",

@@ -31,6 +31,8 @@ BUILD = {
     "FLASH_ATTENTION_FORCE_BUILD": "TRUE",
     "FLASH_ATTENTION_SKIP_CUDA_BUILD": "TRUE",
 }
+# The same run on another torch, which is the last for CUDA 12 where the first is for CUDA 13.
+SECOND = ("torch==2.10.0", "torchvision==0.25.0", "triton==3.6.0")
 SITE = ("import sysconfig; print(sysconfig.get_path('purelib'))",)
 
 
@@ -46,6 +48,16 @@ def make_environment(folder: Path) -> Path:
         ),
     ]
     return make_once(folder, steps, BUILD)
+
+
+def make_second(python: Path, folder: Path) -> None:
+    """Install another torch in a folder that does not exist yet. Needs a network."""
+    half = folder.with_name(folder.name + ".part")
+    shutil.rmtree(half, ignore_errors=True)
+    pip = [python, "-m", "pip", "install", "--quiet", "--no-deps", "--target", half, *SECOND]
+    if subprocess.run(pip, env={**os.environ, "PYTHONPATH": ""}, check=False).returncode:
+        raise SystemExit(f"error: pip could not install {', '.join(SECOND)}")
+    half.rename(folder)
 
 
 def fetch(folder: Path, local: Mapping[str, Path]) -> None:
