@@ -115,8 +115,9 @@ def _card(case: Case, reading: Reading, device: Device) -> Card:
 def _verdict(case: Case, card: Card, prediction: Prediction) -> Verdict:
     """As `runs.plan_report` makes the row of a rung on a card."""
     itself = Attempt(case.config, "fits", None, None, None, None, 0.0)
-    attempts = attempts_of_prediction(case.config, prediction, _target(case, card), itself)
     rung, context = Rung(case.id, case.config), Context("cuda", usable_bytes=card.usable_bytes)
+    target = _target(case, card)
+    attempts = attempts_of_prediction(case.config, prediction, target, itself, context)
     row = conclude(rung, attempts, None, context, _request(case, rung), "predicted")
     return Verdict(row.outcome == "fits", row.borderline)
 
