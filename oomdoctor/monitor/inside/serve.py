@@ -142,11 +142,10 @@ def _model_of(facts: dict[str, Any]) -> tuple[Any, Any, Any]:
     import torch
     import transformers
 
+    from oomdoctor.records.facts.dtypes import checkpoint_dtype
     from oomdoctor.system.models.tasks import architecture_of
 
-    # A config.json that names no type is of before 2022, and its weights are in float32.
-    text = facts.get("dtype") or facts.get("torch_dtype") or "float32"
-    dtype = getattr(torch, str(text).removeprefix("torch."), torch.float32)
+    dtype = getattr(torch, checkpoint_dtype(facts), torch.float32)
     named = {key: value for key, value in facts.items() if key != "transformers_version"}
     config = transformers.AutoConfig.for_model(**named)
     model_class = getattr(transformers, architecture_of(facts), None)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from oomdoctor.package_data import rows_of
 from oomdoctor.records.capability import MODERN, capability_numbers
@@ -30,6 +32,17 @@ SIZES = {word: row.size_bytes for row in _ROWS for word in (row.name, *row.spell
 # Every name and spelling of a type that a model can be trained in -> its name.
 TRAINED_NAMES = {word: row.name for row in TRAINED.values() for word in (row.name, *row.spellings)}
 FLOAT32_BYTES = DTYPES["float32"].size_bytes
+
+
+def checkpoint_dtype(config: Mapping[str, Any]) -> str:
+    """The type of a checkpoint's weights, as its config.json or the part of the text names it.
+
+    A config.json that names no type is of before 2022, and the weights are in float32.
+    """
+    nested = config.get("text_config")
+    parts = (config, nested if isinstance(nested, Mapping) else {})
+    named = (part.get(key) for part in parts for key in ("dtype", "torch_dtype"))
+    return str(next(filter(None, named), "float32")).removeprefix("torch.")
 
 
 def dtype_bytes(name: str) -> int:

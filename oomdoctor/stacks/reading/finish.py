@@ -14,7 +14,7 @@ from oomdoctor.records.configuration.adapters import without_usual_dtype
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.configuration.faults import config_faults, unsloth_faults
 from oomdoctor.records.configuration.keys import KEYS, dropped_faults, settled
-from oomdoctor.records.facts.dtypes import TRAINED
+from oomdoctor.records.facts.dtypes import TRAINED, checkpoint_dtype
 from oomdoctor.records.report.user_training import (
     NO_LENGTH,
     Assumed,
@@ -172,11 +172,10 @@ def _of_model(settings: RungKeys, asked: ModelConfig, assumed: dict[str, str]) -
     open_targets = settings["method"] != "full" and "lora_targets" not in settings
     model_config = asked() if open_dtype or open_targets else {}
     if open_dtype:
-        word = str(model_config.get("dtype") or model_config.get("torch_dtype") or "")
-        own = word.removeprefix("torch.")
+        own = checkpoint_dtype(model_config) if model_config else ""
         rung["weights_dtype"] = own if own in TRAINED else "bfloat16"
         unnamed = "the files name no dtype, and most checkpoints have this one"
-        named = "the dtype in the model's config.json"
+        named = "the dtype of the checkpoint, by the model's config.json"
         assumed["weights_dtype"] = named if own in TRAINED else unnamed
     if open_targets:
         targets = by_name(settings_data()["peft-targets"])

@@ -22,7 +22,14 @@ from oomdoctor.records.facts.architectures import (
 )
 from oomdoctor.records.facts.attention import ATTENTION_NAMES, ATTENTIONS, KERNELS
 from oomdoctor.records.facts.choices import Attention, Dtype
-from oomdoctor.records.facts.dtypes import DTYPES, SIZES, TRAINED, TRAINED_NAMES, dtype_word
+from oomdoctor.records.facts.dtypes import (
+    DTYPES,
+    SIZES,
+    TRAINED,
+    TRAINED_NAMES,
+    checkpoint_dtype,
+    dtype_word,
+)
 from oomdoctor.records.facts.optimizers import (
     OPTIMIZERS,
     RECIPE_NAMES,
@@ -189,3 +196,17 @@ def test_an_optimizer_without_a_row_has_no_facts() -> None:
     assert is_paged("paged_adamw_8bit")
     assert canonical("shampoo") == "shampoo"
     assert state_width("shampoo", 4) is None
+
+
+@pytest.mark.parametrize(
+    ("config", "dtype"),
+    [
+        ({"torch_dtype": "bfloat16"}, "bfloat16"),
+        ({"dtype": "torch.float16"}, "float16"),
+        ({"text_config": {"dtype": "bfloat16"}}, "bfloat16"),
+        ({"dtype": None, "torch_dtype": "float16"}, "float16"),
+        ({"model_type": "bert"}, "float32"),  # of 2019, and names none
+    ],
+)
+def test_the_type_of_a_checkpoint_is_that_of_its_config(config, dtype):
+    assert checkpoint_dtype(config) == dtype
