@@ -10,19 +10,9 @@ from typing import Any
 
 import pytest
 
-from oomdoctor.records.job.model import Task
+from oomdoctor.records.job.model import AUTO_CLASSES
 from oomdoctor.system.catalogue import CatalogueModel, models
 from oomdoctor.system.models.tasks import task_of
-
-TASK_CLASSES: dict[Task, str] = {
-    "causal-lm": "AutoModelForCausalLM",
-    "masked-lm": "AutoModelForMaskedLM",
-    "sequence-classification": "AutoModelForSequenceClassification",
-    "seq2seq-lm": "AutoModelForSeq2SeqLM",
-    "image-classification": "AutoModelForImageClassification",
-    "image-text-to-text": "AutoModelForImageTextToText",
-    "speech-seq2seq": "AutoModelForSpeechSeq2Seq",
-}
 
 
 def _config(model: CatalogueModel) -> Any:
@@ -71,7 +61,7 @@ def test_model_builds_with_the_recorded_count(model: CatalogueModel) -> None:
     "model", [m for m in models() if m.auto_class == "AutoModel"], ids=lambda model: model.id
 )
 def test_bare_encoder_builds_for_its_task(model: CatalogueModel) -> None:
-    built = _build(TASK_CLASSES[task_of(model.config, "auto")], _config(model))
+    built = _build(AUTO_CLASSES[task_of(model.config, "auto")], _config(model))
     assert model.parameters is not None
     assert sum(p.numel() for p in built.parameters()) >= 0.99 * model.parameters
 
@@ -79,7 +69,7 @@ def test_bare_encoder_builds_for_its_task(model: CatalogueModel) -> None:
 def test_the_other_classes_are_those_of_their_task() -> None:
     for model in models():
         if model.auto_class != "AutoModel":
-            assert TASK_CLASSES[task_of(model.config, "auto")] == model.auto_class, model.id
+            assert AUTO_CLASSES[task_of(model.config, "auto")] == model.auto_class, model.id
 
 
 @pytest.mark.parametrize("name", ["google-t5/t5-small", "facebook/bart-base"])
