@@ -142,6 +142,8 @@ def _objective_faults(config: TrainConfig) -> Faults:
         yield "completion_length", "must leave room for a prompt in sequence_length; 0 is half"
     if not 0.0 <= config.vllm_gpu_memory_utilization < 1.0:
         yield "vllm_gpu_memory_utilization", "must be at least 0 and below 1"
+    if config.vllm_enable_sleep_mode and not config.vllm_gpu_memory_utilization:
+        yield "vllm_enable_sleep_mode", "needs vllm_gpu_memory_utilization above 0"
     if objective == "default":
         return
     each, whole = config.num_generations, config.effective_batch_size
