@@ -120,6 +120,8 @@ except OSError as error:
 
 
 def test_a_model_for_no_task_of_ours_is_served(tmp_path: Path) -> None:
+    # Before, SegFormer reads a value of a tensor without data while it is built.
+    pytest.importorskip("transformers", minversion="5.0")
     from transformers import SegformerForSemanticSegmentation
 
     widths = {"hidden_sizes": [8, 8, 8, 8], "decoder_hidden_size": 8, "depths": [1, 1, 1, 1]}
