@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import get_args
@@ -17,6 +18,7 @@ from oomdoctor.commands.devices.emulated import check_vendor
 from oomdoctor.commands.plan.picks import price_list
 from oomdoctor.commands.plan.tasks import PLANNED
 from oomdoctor.errors import OomDoctorError, usage_error
+from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.report.plan import CardOrder, Interconnect, PlanRequest, Sweep, SweptKey
 from oomdoctor.records.report.report import SurveyRequest
 from oomdoctor.records.report.searched import OF_GRPO, SolvedKey
@@ -70,9 +72,19 @@ def plan_request(options: PlanOptions) -> SurveyRequest:
         reader, options, USUAL_SHAPES["cuda"], span, make, yours=training, versions=versions
     )
     if plan.solve == "lora_rank":
-        request = _with_adapters(request)
+        request = _solvable(
+            request,
+            lambda config: config.method != "full",
+            ("no_adapters", "has a LoRA rank"),
+            "use --recipe lora or --recipe qlora, or add a configuration: --rung method=lora",
+        )
     if plan.solve in OF_GRPO:
-        request = _with_grpo(request)
+        request = _solvable(
+            request,
+            lambda config: config.objective == "grpo",
+            ("no_grpo", "trains with GRPO"),
+            "use --recipe preference, or add a configuration: --rung objective=grpo",
+        )
     if plan.why is not None:
         request = only(request, "--why", plan.why)
         plan = replace(plan, why=request.recipe.rungs[0].label)
@@ -179,35 +191,21 @@ def _solve(reader: Reader, options: PlanOptions) -> SolvedKey | None:
     return _SOLVED[option]
 
 
-def _with_adapters(request: SurveyRequest) -> SurveyRequest:
-    """The request with the rungs that have a LoRA rank.
+def _solvable(
+    request: SurveyRequest, has: Callable[[TrainConfig], bool], without: tuple[str, str], hint: str
+) -> SurveyRequest:
+    """The request with the rungs that have the setting in question.
+
+    `without` are the code of the error, and what no rung does or has.
 
     Raises:
         OomDoctorError: the ladder has no such rung (exit 2).
     """
-    rungs = tuple(rung for rung in request.recipe.rungs if rung.config.method != "full")
+    rungs = tuple(rung for rung in request.recipe.rungs if has(rung.config))
     if not rungs:
-        raise usage_error(
-            "no_adapters",
-            f"--solve: no configuration of the recipe {request.recipe.name} has a LoRA rank",
-            "use --recipe lora or --recipe qlora, or add a configuration: --rung method=lora",
-        )
-    return replace(request, recipe=replace(request.recipe, rungs=rungs))
-
-
-def _with_grpo(request: SurveyRequest) -> SurveyRequest:
-    """The request with the rungs of GRPO.
-
-    Raises:
-        OomDoctorError: the ladder has no such rung (exit 2).
-    """
-    rungs = tuple(r for r in request.recipe.rungs if r.config.objective == "grpo")
-    if not rungs:
-        raise usage_error(
-            "no_grpo",
-            f"--solve: no configuration of the recipe {request.recipe.name} trains with GRPO",
-            "use --recipe preference, or add a configuration: --rung objective=grpo",
-        )
+        code, what = without
+        recipe = request.recipe.name
+        raise usage_error(code, f"--solve: no configuration of the recipe {recipe} {what}", hint)
     return replace(request, recipe=replace(request.recipe, rungs=rungs))
 
 

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Literal, Protocol, get_args
 
 from oomdoctor.analysis.changes.sets import ChangeSet, Lattice, listed
-from oomdoctor.analysis.changes.table import ENGINE, Change, Part, Tier
+from oomdoctor.analysis.changes.table import Change, Part, Tier
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.choices import AUTO
 from oomdoctor.records.job.measurement import Breakdown
@@ -303,9 +303,7 @@ def at_least(changes: ChangeSet, other: ChangeSet, verdict: Verdict) -> int:
     parts = verdict.parts
     if parts is None or not other.keys <= changes.keys:
         return 0
-    if any(
-        change.group.endswith(ENGINE) and change.key not in other.keys for change in changes.changes
-    ):
+    if any(change.of_engine and change.key not in other.keys for change in changes.changes):
         return 0
     left: dict[str, int] = {name: getattr(parts, f"{name}_bytes") for name in _PARTS}
     grows = 1.0

@@ -20,8 +20,6 @@ Part = Literal["weights", "gradients", "optimizer", "activations", "logits"]
 Settings = Mapping[str, Any]
 Steps = Iterator[Settings]
 
-ENGINE = "engine"
-"""The group of changes of what vLLM takes next to the training, which no part of a peak shows."""
 _LEAST_PART = 4  # shorter rows than this part of the length come after everything else
 _SHORTEST = 128  # tokens: shorter sequences are not worth training on
 _STEP_TOKENS = 64
@@ -49,7 +47,8 @@ class Change:
     differ from a configuration, the mildest first; none if the change does not apply to it.
     `frees` are the parts of a peak that it can make smaller, besides temporaries. Two changes with
     the same `group` exclude each other; the last of a group in the table saves the most.
-    `of_experts` says that it helps mixtures of experts only.
+    `of_experts` says that it helps mixtures of experts only, `of_engine` that what it frees is
+    vLLM's, which no part of a peak shows.
     """
 
     key: str
@@ -60,6 +59,7 @@ class Change:
     tier: Tier = Tier.SAME
     package: str | None = None
     of_experts: bool = False
+    of_engine: bool = False
 
     def text(self, config: TrainConfig) -> str:
         """The words for the change of a configuration that has it."""
@@ -216,9 +216,10 @@ TABLE: tuple[Change, ...] = (
     Change("expandable_segments", "expandable_segments",
            lambda config: _if(config.allocator == "default", allocator="expandable_segments"),
            frozenset(), "allocator"),
-    Change("rollout_sleep", "vLLM's sleep mode", _sleeping, frozenset(), ENGINE),
+    Change("rollout_sleep", "vLLM's sleep mode", _sleeping, frozenset(), "sleep",
+           of_engine=True),
     Change("engine_share_lower", "{vllm_gpu_memory_utilization:g} of the card for vLLM",
-           _smaller_share, frozenset(), "share of " + ENGINE),
+           _smaller_share, frozenset(), "share", of_engine=True),
     Change("checkpointing", "activation checkpointing",
            lambda config: _if(config.activation_checkpointing == "none",
                               activation_checkpointing="full"),

@@ -40,8 +40,8 @@ def moments_of(
 ) -> tuple[Moment, ...]:
     """The moments of a GRPO job on a card of `total_bytes`, the training step first.
 
-    `model` is the content of config.json, `step` the prediction for a step on that card. Empty for
-    other objectives, and where the step does not say what weights and states take.
+    `model` is the content of config.json, `step` what was predicted or measured of a step on that
+    card. Empty for other objectives, and where the step does not say what weights and states take.
     """
     parts, device = step.breakdown, step.peak_device_bytes
     if config.objective != "grpo" or counts is None or parts is None or device is None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from oomdoctor.analysis.fit import borderline_note, is_borderline
 from oomdoctor.analysis.memory.rollout import moments_of
 from oomdoctor.analysis.search.dominance import Setting
+from oomdoctor.records.facts.phases import PHASES
 from oomdoctor.records.job.measurement import Breakdown, Moment, PhaseMemory
 from oomdoctor.records.job.result import Attempt
 from oomdoctor.records.job.simulation import PeakError
@@ -56,7 +57,8 @@ def _judged_by(worst: Moment, step: Attempt, room: Room) -> Attempt:
     )
     if room.error is None:  # what was measured is the step
         step_bytes = format_bytes(measured.deciding_peak_bytes())
-        computed = f"the step took {step_bytes}; what needs more is computed"
+        moment = PHASES[worst.name].noun
+        computed = f"the step took {step_bytes}; {moment}, which needs more, is computed"
         peaks = replace(peaks, notes=(*measured.notes, computed))
     judged = replace(step, measurement=peaks, oom=None, reason=None, borderline=None)
     if room.error is not None:

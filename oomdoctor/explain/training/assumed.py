@@ -13,7 +13,7 @@ from oomdoctor.records.configuration.config import TrainConfig, is_fsdp
 from oomdoctor.records.configuration.faults import config_faults
 from oomdoctor.records.facts.architectures import EXPERTS_STACKED_SINCE, ROLES, experts_stacked
 from oomdoctor.records.facts.choices import AUTO
-from oomdoctor.records.facts.dtypes import TRAINED, dtype_bytes
+from oomdoctor.records.facts.dtypes import TRAINED, checkpoint_dtype, dtype_bytes
 from oomdoctor.records.facts.optimizers import DEFAULT_OPTIMIZER, canonical, optimizer_named
 from oomdoctor.records.report.user_training import by_reason
 from oomdoctor.stacks.partial_config import picked
@@ -177,7 +177,7 @@ def training_of(
         return str(said.get(key, default))
 
     method = known("method", "full", "full fine-tuning (no adapter found)")
-    stored = str(text.get("torch_dtype") or text.get("dtype") or "bfloat16").removeprefix("torch.")
+    stored = checkpoint_dtype(config)
     stored = stored if stored in TRAINED else "bfloat16"
     dtype = known("weights_dtype", stored, f"weights in {stored}, the type of the checkpoint")
     optimizer = canonical(known("optimizer", DEFAULT_OPTIMIZER, "torch's AdamW"))

@@ -195,7 +195,7 @@ def moment_sections(report: Report) -> list[Section]:
     by = "simulated" if simulated else jobs[0][0].evidence
     computed = f"The training step is {by}, the rest computed"
     if engine:
-        computed += "; vLLM's share counts where it holds it, its CUDA graphs do not"
+        computed += "; vLLM's share is counted while vLLM holds it, its CUDA graphs are not"
     note = Note(f"{computed}. Log-probabilities and saving need less than a step.")
     return [Section("Moments of a GRPO job", (Grid(columns, rows), note))]
 

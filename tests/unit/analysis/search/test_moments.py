@@ -32,7 +32,10 @@ def test_a_step_that_fits_is_no_job_that_fits():
     assert attempt.outcome == "oom"
     assert attempt.reason == "needs 24.0 GiB, short by 1.00 GiB"
     assert attempt.measurement is not None
-    assert "the step took 8.00 GiB; what needs more is computed" in attempt.measurement.notes
+    assert (
+        "the step took 8.00 GiB; generation, which needs more, is computed"
+        in attempt.measurement.notes
+    )
 
 
 def test_a_step_that_needs_the_most_keeps_its_peaks():
