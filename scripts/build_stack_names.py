@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Restate the settings of axolotl, LLaMA-Factory and torchtune from their wheels.
+"""Restate the settings of axolotl, LLaMA-Factory, ms-swift and torchtune from their wheels.
 
 Most people who read a file do not have its program installed, so its names are restated. The wheels
 are read as text, nothing of them is imported:
 
-    pip download --no-deps axolotl==0.19.0 llamafactory==0.9.5 torchtune==0.6.1 -d WHEELS
+    pip download --no-deps axolotl==0.19.0 llamafactory==0.9.5 ms-swift==4.6.0 torchtune==0.6.1 \\
+      -d WHEELS
     python scripts/build_stack_names.py WHEELS
 
 It writes names, types and defaults to `tests/data/stacks/published/`, and the names alone to
@@ -36,6 +37,7 @@ def main(folder: Path) -> None:
     found = {
         "axolotl": axolotl(wheels["axolotl"]),
         "llama-factory": llama_factory(wheels["llamafactory"]),
+        "ms-swift": ms_swift(wheels["ms_swift"]),
         "torchtune": torchtune(wheels["torchtune"]),
     }
     TESTS.mkdir(parents=True, exist_ok=True)
@@ -124,6 +126,15 @@ def llama_factory(wheel: Path) -> dict[str, Any]:
         for node in classes({part: texts[f"llamafactory/hparams/{part}.py"]}).values():
             names |= dict(fields(node))
     return {"version": version_of(wheel), "settings": names}
+
+
+def ms_swift(wheel: Path) -> dict[str, Any]:
+    """The dataclasses behind `swift sft` and `swift rlhf`; those of TRL come on top."""
+    files = ("swift/arguments/", "swift/trainers/arguments.py", "swift/rlhf_trainers/args_mixin.py")
+    known = classes(
+        {path: text for prefix in files for path, text in sources(wheel, prefix).items()}
+    )
+    return {"version": version_of(wheel), "settings": with_bases("RLHFArguments", known)}
 
 
 def torchtune(wheel: Path) -> dict[str, Any]:

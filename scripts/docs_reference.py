@@ -28,7 +28,9 @@ from oomdoctor.records.configuration.keys import KEYS, Group
 from oomdoctor.records.facts.optimizers import OPTIMIZERS, Optimizer
 from oomdoctor.records.report.warnings import codes
 from oomdoctor.stacks.programs import PROGRAMS
+from oomdoctor.stacks.programs.program import Program
 from oomdoctor.system import catalogue, environment
+from oomdoctor.worker.parsing import PARSERS
 
 sys.path.append(str(Path(__file__).parent / "evaluation"))
 from claims import page as claims_page
@@ -334,13 +336,18 @@ def interconnects() -> str:
 def programs_read() -> str:
     """The files that `--from` reads, which library checks them, and where the names are from."""
     rows = [
-        (f"`{one.name}`", one.reads, one.brand or one.name, f"{one.package} {one.version}")
+        (f"`{one.name}`", one.reads, _checks(one), f"{one.package} {one.version}")
         for one in PROGRAMS
         if one.names is not None
     ]
     scripts = ", ".join(f"`{one.name}`" for one in PROGRAMS if one.script is not None)
     rows.append((scripts, "a training script in Python", "its text alone", ""))
     return table(("program", "file", "checked by", "names of"), rows)
+
+
+def _checks(program: Program) -> str:
+    """What checks the settings of a program's file."""
+    return (program.brand or program.name) if program.name in PARSERS else "the published names"
 
 
 def programs_written() -> str:

@@ -123,6 +123,7 @@ class PartialConfig(RungKeys, total=False):
     trl_packing_strategy: str
     trl_packing_of_length: bool
     trl_padding_free: bool
+    packing_length: int  # ms-swift alone
     pads_to: int  # tokens of which the length of a row is a multiple
     # Pairs and generations: TRL and axolotl; `_of_objective`.
     beta: float

@@ -19,6 +19,7 @@ from typing import Any, get_args
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.facts.choices import FormatName
 from oomdoctor.records.report.user_training import COMMAND_LINE, OF_SHELLS, Document, NotTaken
+from oomdoctor.stacks.programs import ms_swift
 from oomdoctor.stacks.programs.trl import COMMANDS, CONFIGS, NOT_ITS_STEP
 from oomdoctor.stacks.reading.command_line import Command, command_in
 from oomdoctor.stacks.reading.script import read_script
@@ -118,7 +119,7 @@ def documents_of(text: str) -> list[Document]:
         why = f"No such file; the command is {text!r}"
         hint = f"check the path, from {Path.cwd()}"
         raise _unfit("config_missing", command.file, why, hint)
-    started = command.file or f"trl {command.trainer}"
+    started = command.file or _spoken(command)
     return _of_command(command, f"{started}{COMMAND_LINE}", Path())
 
 
@@ -139,15 +140,18 @@ def _of_command(command: Command, name: str, folder: Path) -> list[Document]:
         for key, value in unread.items()
     )
     typed = Document(name, {**base, **options}, left_out=left)
-    if command.file is None:
-        documents = [_of_trl(typed, command.trainer)]
+    if command.program == "trl":
+        documents = [_of_trl(typed, command.word)]
+    elif command.file is None:
+        documents = [_of_swift(typed, command.word)]
     elif command.file.endswith(".py"):
         path = file(command.file)
         documents = [read_script(str(path), read_text(path, OPTION), None, typed)]
     else:
-        main = _file(file(command.file), None)
+        main = _file(file(command.file), command.program)
         lines = {key: line for key, line in main.lines.items() if key not in options}
-        documents = [replace(main, values={**main.values, **options}, lines=lines, left_out=left)]
+        main = replace(main, values={**main.values, **options}, lines=lines, left_out=left)
+        documents = [_of_swift(main, command.word) if command.program else main]
     if "config_file" in command.launcher:
         documents.append(_file(file(command.launcher["config_file"]), "accelerate"))
     if command.processes is not None:
@@ -157,6 +161,20 @@ def _of_command(command: Command, name: str, folder: Path) -> list[Document]:
         settings = {"num_processes": command.processes, "distributed_type": kind}
         documents.append(Document(f"{name} (launcher)", settings, asked="accelerate"))
     return documents
+
+
+def _spoken(command: Command) -> str:
+    """What starts the training, as people type it."""
+    return f"{'swift' if command.program == 'ms-swift' else command.program} {command.word}"
+
+
+def _of_swift(settings: Document, word: str) -> Document:
+    """The settings behind `swift WORD`, with what it trains for."""
+    objective = ms_swift.COMMANDS[word]
+    values = (
+        settings.values if objective == "default" else {"rlhf_type": objective, **settings.values}
+    )
+    return replace(settings, values=values, asked="ms-swift")
 
 
 def _of_trl(options: Document, word: str) -> Document:
@@ -223,7 +241,7 @@ def _named_file(document: Document, name: str) -> Path | None:
     value: Any = document.values
     for part in name.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
-    if not isinstance(value, str) or not value.strip():
+    if not isinstance(value, str) or not value.strip() or value in ms_swift.ENGINES:
         return None
     named = Path(value).expanduser()
     # Examples name their files from the root of a repository.

@@ -45,6 +45,7 @@ FormatName = Literal[
     "deepspeed",
     "axolotl",
     "llama-factory",
+    "ms-swift",
     "torchtune",
     "unsloth",
     "pytorch",

@@ -10,7 +10,7 @@ from oomdoctor.records.configuration.config import TrainConfig, is_zero
 from oomdoctor.records.facts.attention import ATTENTION_NAMES
 from oomdoctor.stacks.names import values
 from oomdoctor.stacks.names.row import LEFT_OUT, NotTakenError, words_of
-from oomdoctor.stacks.partial_config import PartialConfig
+from oomdoctor.stacks.partial_config import PartialConfig, only
 
 _KERNELS = words_of("attention kernels")
 
@@ -35,6 +35,14 @@ def computes(config: TrainConfig, precision: str) -> bool:
 
 in_bfloat16 = partial(computes, precision="bfloat16")
 in_float16 = partial(computes, precision="float16")
+
+
+def bits(value: object) -> PartialConfig:
+    """The bits that bitsandbytes quantizes to; null is the same as no line."""
+    count = None if value is None else values.decimal(value)
+    if count not in (None, 4, 8):
+        raise NotTakenError(f"oomdoctor quantizes to 4 or 8 bits, not to {value}")
+    return {} if count is None else only(f"bits_{count:.0f}", True)
 
 
 def in_fp8(config: TrainConfig) -> bool:

@@ -11,7 +11,7 @@ from oomdoctor.records.configuration.config import TrainConfig, is_zero
 from oomdoctor.stacks.names.row import NotTakenError, Settings, exports_data
 from oomdoctor.stacks.names.tables import table
 from oomdoctor.stacks.names.values import integer, target_words
-from oomdoctor.stacks.partial_config import PartialConfig, RungKeys, only
+from oomdoctor.stacks.partial_config import PartialConfig, RungKeys
 from oomdoctor.stacks.programs.arguments import ARGUMENTS
 from oomdoctor.stacks.programs.program import Program, facts
 from oomdoctor.stacks.rung import StackRung, learning_rate, not_in
@@ -22,12 +22,6 @@ def _layers(value: object) -> PartialConfig:
     if count < 1:
         raise NotTakenError("oomdoctor trains the last layers, not the first")
     return {"trainable_layers": count}
-
-
-def _bits(value: object) -> PartialConfig:
-    if value is not None and integer(value) not in (4, 8):
-        raise NotTakenError(f"oomdoctor quantizes to 4 or 8 bits, not to {value}")
-    return _v1_bits(value)
 
 
 def _targets(config: TrainConfig) -> str:
@@ -50,10 +44,6 @@ def _pure(config: TrainConfig) -> bool:
 
 def _v1_model(value: object) -> PartialConfig:
     return {"first_version": True, "model": str(value)} if value else {"first_version": True}
-
-
-def _v1_bits(value: object) -> PartialConfig:
-    return {} if value is None else only(f"bits_{integer(value)}", True)
 
 
 LLAMA_FACTORY = ARGUMENTS | table("llama-factory", globals())

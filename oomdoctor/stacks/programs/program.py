@@ -116,7 +116,8 @@ class Program:
             return None
         kind = "full" if config.method == "full" else "lora"
         start = self.starts[-1 if config.world_size > 1 else 0]
-        return start.format(gpus=config.world_size, kind=kind)
+        stage = "sft" if config.objective == "default" else "rlhf"
+        return start.format(gpus=config.world_size, kind=kind, stage=stage)
 
     def name_of(self, setting: Beside) -> str | None:
         """What it calls a setting that no rung has; None if it has no such setting."""

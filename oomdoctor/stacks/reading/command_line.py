@@ -8,12 +8,19 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from string import Template
+from types import MappingProxyType
 
-from oomdoctor.stacks.programs.trl import COMMANDS
+from oomdoctor.records.facts.choices import FormatName
+from oomdoctor.stacks.programs import ms_swift, trl
 
+# Programs that start a training by a word of their own: `trl sft`, `swift rlhf`.
+_STARTERS: Mapping[str, tuple[FormatName, Collection[str]]] = {
+    "trl": ("trl", trl.COMMANDS),
+    "swift": ("ms-swift", ms_swift.COMMANDS),
+}
 _SETTINGS = (".yaml", ".yml", ".json", ".toml")
 _COUNTS = ("nproc_per_node", "num_processes", "num_gpus")
 _NODES = "nnodes"  # accelerate counts the processes of all machines
@@ -24,13 +31,15 @@ class Command:
     """What starts a training: the file that it runs or reads, and options before and after it.
 
     `file` is a script or a file of settings; None for commands such as `trl sft`, whose options say
-    all. `trainer` is the word behind `trl`.
+    all. `program` is the one that a command such as `swift rlhf` names, and `word` what is behind
+    its name.
     """
 
     file: str | None
     options: Mapping[str, object]
     launcher: Mapping[str, object]
-    trainer: str = ""
+    program: FormatName | None = None
+    word: str = ""
 
     @property
     def processes(self) -> int | None:
@@ -57,22 +66,40 @@ def command_in(text: str) -> Command | None:
             if not (equals and name.isidentifier()):
                 break
             variables[name] = value
-        last = command_of(words) or last
+        last = command_of(words, variables) or last
     return last
 
 
-def command_of(words: Sequence[str]) -> Command | None:
-    """The command in the words of a line; None if it starts no training that can be read."""
+def command_of(
+    words: Sequence[str], variables: Mapping[str, str] = MappingProxyType({})
+) -> Command | None:
+    """The command in the words of a line; None if it starts no training that can be read.
+
+    `variables` are those of the shell: ms-swift reads the number of GPUs in one.
+    """
     for place, word in enumerate(words):
         before, after = words[:place], words[place + 1 :]
-        if word == "trl" and after and not after[0].startswith("-"):
-            trainer = after[0]
-            is_one = trainer in COMMANDS
-            return Command(None, options_of(after), options_of(before), trainer) if is_one else None
+        if word in _STARTERS and after and not after[0].startswith("-"):
+            (program, started), (start, *behind) = _STARTERS[word], after
+            if start not in started:
+                return None
+            file = behind[0] if program == "ms-swift" and _names_settings(behind) else None
+            launcher = options_of(before) | _counts_in(variables, program)
+            return Command(file, options_of(behind), launcher, program, start)
         value = before and before[-1].startswith("--")
         if word.endswith(".py") or (word.endswith(_SETTINGS) and not value):
             return Command(word, options_of(after), options_of(before))
     return None
+
+
+def _names_settings(words: Sequence[str]) -> bool:
+    return bool(words) and words[0].endswith(_SETTINGS)
+
+
+def _counts_in(variables: Mapping[str, str], program: FormatName) -> dict[str, object]:
+    """How many processes ms-swift starts, by the variables of torchrun's options."""
+    names = (_COUNTS[0], _NODES) if program == "ms-swift" else ()
+    return {name: _value(variables[name.upper()]) for name in names if name.upper() in variables}
 
 
 def options_of(words: Sequence[str]) -> dict[str, object]:

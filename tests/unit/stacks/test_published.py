@@ -1,6 +1,6 @@
 """What is written for a program are settings that it has, with values of their type.
 
-The published schemas of axolotl, LLaMA-Factory and torchtune are restated in
+The published schemas of axolotl, LLaMA-Factory, ms-swift and torchtune are restated in
 tests/data/stacks/published (scripts/build_stack_names.py), for where a program is not installed.
 tests/worker/parsing asks their own parsers.
 """
@@ -38,6 +38,7 @@ from oomdoctor.stacks.programs.torchtune import builder_of
 from oomdoctor.stacks.rung import StackRung
 
 PUBLISHED = Path(__file__).parents[2] / "data" / "stacks" / "published"
+SCHEMAS = ("axolotl", "llama-factory", "ms-swift", "torchtune")
 MODEL = "meta-llama/Meta-Llama-3.1-8B-Instruct"
 WORDS = {"bool": bool, "int": int, "float": (int, float), "str": str, "list": list, "dict": dict}
 
@@ -52,7 +53,9 @@ def exported(config: TrainConfig, program: str) -> dict[str, Any]:
 
 def accepts(kind: str, value: Any) -> bool:
     """Whether a value has the type of an annotation; words that are not plain accept anything."""
-    found = re.findall(r"\b(bool|int|float|str|list|dict)\b", re.sub(r"Literal\[[^]]*]", "", kind))
+    found = re.findall(
+        r"\b(bool|int|float|str|list|dict)\b", re.sub(r"Literal\[[^]]*]", "", kind.lower())
+    )
     if value is None or not found or "Literal" in kind:
         return True
     kinds = tuple(one for word in found for one in
@@ -63,7 +66,7 @@ def accepts(kind: str, value: Any) -> bool:
 
 
 def test_versions_are_those_of_the_table() -> None:
-    for program in ("axolotl", "llama-factory", "torchtune"):
+    for program in SCHEMAS:
         assert BY_NAME[program].version == published(program)["version"]
 
 
@@ -118,7 +121,7 @@ def test_words_mean_a_value_or_keys_of_a_partial_configuration() -> None:
 
 
 def test_the_package_has_the_published_names() -> None:
-    for program in ("axolotl", "llama-factory", "torchtune"):
+    for program in SCHEMAS:
         assert published_data()[program] == sorted(published(program)["settings"])
     assert published_data()["torchtune models"] == published("torchtune")["models"]
 
@@ -138,14 +141,15 @@ def test_axolotl_has_what_is_written() -> None:
                 assert accepts(known[name]["type"], value), (name, value, known[name])
 
 
-def test_llama_factory_has_what_is_written() -> None:
+@pytest.mark.parametrize("program", ("llama-factory", "ms-swift"))
+def test_programs_around_the_trainer_have_what_is_written(program: str) -> None:
     transformers = pytest.importorskip("transformers")
-    known = published("llama-factory")["settings"]
+    known = published(program)["settings"]
     arguments = transformers.TrainingArguments.__dataclass_fields__
     for config in RUNGS.values():
-        if config.objective == "grpo":
+        if (config.objective, program) == ("grpo", "llama-factory"):
             continue
-        for name, value in flat(exported(config, "llama-factory")):
+        for name, value in flat(exported(config, program)):
             head = name.partition(".")[0]
             assert head in known or head in arguments, name
             if name in known:
@@ -191,7 +195,7 @@ def test_torchtune_builds_base_models_too(model: str, builder: str | None) -> No
     assert found == (builder and f"torchtune.models.{builder}")
 
 
-@pytest.mark.parametrize("program", ("axolotl", "llama-factory", "torchtune"))
+@pytest.mark.parametrize("program", SCHEMAS)
 def test_defaults_are_the_published_ones(program: str) -> None:
     known = published(program)["settings"]
     table = BY_NAME[program].names
@@ -212,7 +216,7 @@ def test_defaults_are_the_published_ones(program: str) -> None:
     assert compared >= (0 if program == "torchtune" else 5)
 
 
-@pytest.mark.parametrize("target", ("axolotl", "llama-factory", "torchtune", "accelerate"))
+@pytest.mark.parametrize("target", (*SCHEMAS, "accelerate"))
 def test_a_file_says_what_it_cannot_hold(target: str) -> None:
     config = TrainConfig(micro_batch_size=2, method="lora", autocast_dtype="bfloat16",
                          allocator="expandable_segments", lora_targets=("q_proj",))  # fmt: skip

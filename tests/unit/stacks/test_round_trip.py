@@ -53,6 +53,10 @@ STATED = {
     | {"optimizer_in_backward", "adapter_dtype"}
     | {"weights_dtype", "autocast_dtype", "activation_checkpointing", "checkpoint_every"}
     | {"kbit_prepare", "quant_storage", "offload", "attention", "packing", "loss"},
+    "ms-swift": NOBODY
+    | {"kbit_prepare", "reference", "loss", "optimizer_in_backward", "fp8", "adapter_dtype"}
+    | {"activation_checkpointing", "checkpoint_every", "offload", "sharding", "fsdp_version"}
+    | {"prefetch", "reduce_dtype", "bucket_elements", "quantize_experts"},
     "torchtune": NOBODY
     | OBJECTIVES
     | {"weights_dtype", "autocast_dtype", "activation_checkpointing", "checkpoint_every"}

@@ -33,6 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "own.py").write_text(OWN_PARSER)
     (tmp_path / "zero.json").write_text(json.dumps({"zero_optimization": {"stage": 2}}))
     (tmp_path / "ax.yml").write_text("base_model: a/b\nsequence_len: 512\nmicro_batch_size: 2\n")
+    (tmp_path / "swift.yaml").write_text("model: a/b\ntuner_type: full\nmax_length: 768\n")
     (tmp_path / "args.yaml").write_text("max_length: 256\nper_device_train_batch_size: 3\n")
     return tmp_path
 
@@ -68,6 +69,29 @@ def read(text: str) -> UserTraining:
         ("accelerate launch trl reward --lora_r 4 --use_peft", {"objective": "reward"}),
         ("trl grpo --max_completion_length 64", {"objective": "grpo", "completion_length": 64}),
         ("trl kto --beta 0.2 --per_device_train_batch_size 3", {"objective": "default"}),
+        (
+            "NPROC_PER_NODE=2 swift sft --model a/b --deepspeed zero2 --max_length 64",
+            {"method": "lora", "sharding": "zero2", "world_size": 2, "sequence_length": 64}
+            | {"effective_batch_size": 16, "lora_alpha": 32, "autocast_dtype": "none"},
+        ),
+        (
+            "swift rlhf --rlhf_type grpo --model a --max_length 64 --use_vllm true --sleep_level 1",
+            {"objective": "grpo", "sequence_length": 64 + 512, "num_generations": 8}
+            | {"vllm_gpu_memory_utilization": 0.9, "vllm_enable_sleep_mode": True}
+            | {"reference": "kl", "effective_batch_size": 16},
+        ),
+        ("swift rlhf --rlhf_type grpo --model a/b --beta 0", {"reference": "default"}),
+        ("swift rlhf --model a/b --tuner_type full", {"objective": "dpo", "method": "full"}),
+        ("swift rlhf --rlhf_type kto --model a/b", {"objective": "default"}),
+        ("swift sft swift.yaml --attn_impl flash_attn", {"sequence_length": 768, "method": "full"}),
+        (
+            "swift pt --model a/b --quant_method bnb --quant_bits 4 --packing --packing_length 96",
+            {"method": "qlora", "double_quant": True, "packing": "packed", "sequence_length": 96},
+        ),
+        (
+            "NPROC_PER_NODE=4 swift sft --model a/b --fsdp fsdp2 --torch_dtype float16",
+            {"sharding": "fsdp", "fsdp_version": 2, "world_size": 4, "autocast_dtype": "float16"},
+        ),
         (
             "accelerate launch -m axolotl.cli.train ax.yml --micro-batch-size 5",
             {"micro_batch_size": 5, "sequence_length": 512},
@@ -107,7 +131,9 @@ def test_what_is_not_read_says_what_to_type(folder: Path, text: str, said: str) 
     assert said in caught.value.message and caught.value.hint
 
 
-@pytest.mark.parametrize("text", ["", "echo 'open", "trl env --beta 1", "ls -l", "\\\n" * 999])
+@pytest.mark.parametrize(
+    "text", ["", "echo 'open", "trl env --beta 1", "swift infer", "ls -l", "\\\n" * 999]
+)
 def test_other_lines_start_no_training(text: str) -> None:
     assert command_in(text) is None
 
