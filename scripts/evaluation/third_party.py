@@ -147,10 +147,32 @@ def table(readings: list[dict[str, Any]]) -> str:
         if "second" in r:
             difference = second_difference(r) / _fullest(r)["peak_allocated_bytes"]
             second = f"{_peaks(_fullest(r['second']))[0]} | {difference:+.2%}"
+        source = r["from"] + (", vLLM a stand-in" if "engine" in r else "")
         lines.append(
-            f"| {r['name']} | {r['from']} | {r['cards']} | {r['result']} | {peaks} | {second} |"
+            f"| {r['name']} | {source} | {r['cards']} | {r['result']} | {peaks} | {second} |"
         )
     return "\n".join(lines)
+
+
+def engine_table(readings: list[dict[str, Any]]) -> str:
+    """The table of scripts with an engine on their card in docs/emulation.md."""
+    lines = [
+        "| script | the engine's share | generation | new weights | of it the engine | asleep |",
+        "|---|---|---|---|---|---|",
+    ]
+    for r in readings:
+        if "engine" not in r:
+            continue
+        at = {noted["moment"]: noted for noted in r["engine"]}
+        asleep = _size(at["asleep"]["device_bytes"]) if "asleep" in at else "-"
+        sizes = [at["generate"]["engine_bytes"], at["generate"]["device_bytes"]]
+        sizes += [at["sync"]["device_bytes"], at["sync"]["engine_bytes"]]
+        lines.append(f"| {r['name']} | {' | '.join(map(_size, sizes))} | {asleep} |")
+    return "\n".join(lines)
+
+
+def _size(number: int) -> str:
+    return f"{number / GIB:.2f} GiB"
 
 
 def second_difference(reading: dict[str, Any]) -> int:

@@ -37,22 +37,27 @@ def with_moments(step: Attempt, setting: Setting, room: Room) -> Attempt:
     )
     step = replace(step, measurement=replace(measured, moments=moments))
     worst = max(moments, key=lambda moment: moment.device_bytes, default=None)
-    return step if worst is None or worst.name == "step" else _judged_by(worst, step, room)
+    if worst is None or worst.name == "step":
+        return step
+    return _judged_by(worst, worst.engine_bytes - moments[0].engine_bytes, step, room)
 
 
-def _judged_by(worst: Moment, step: Attempt, room: Room) -> Attempt:
+def _judged_by(worst: Moment, more: int, step: Attempt, room: Room) -> Attempt:
+    """The attempt with the peaks of its worst moment, at which the engine has `more` bytes."""
     measured = step.measurement
     assert measured is not None and measured.breakdown is not None and worst.name != "step"
     allocated, device = worst.allocated_bytes, worst.device_bytes
+    outside = (measured.overhead_bytes or 0) + more
+    reserved = device - outside
     weights, states = measured.breakdown.weights_bytes, measured.breakdown.optimizer_bytes
     peaks = replace(
         measured,
         peak_allocated_bytes=allocated,
-        peak_reserved_bytes=allocated,
+        peak_reserved_bytes=reserved,
         peak_device_bytes=device,
-        overhead_bytes=device - allocated,
+        overhead_bytes=outside,
         peak_phase=worst.name,
-        phases={**measured.phases, worst.name: PhaseMemory(allocated, allocated)},
+        phases={**measured.phases, worst.name: PhaseMemory(allocated, reserved)},
         breakdown=Breakdown(weights, 0, states, 0, 0, allocated - weights - states),
     )
     if room.error is None:  # what was measured is the step
@@ -61,11 +66,10 @@ def _judged_by(worst: Moment, step: Attempt, room: Room) -> Attempt:
         computed = f"the step took {step_bytes}; {moment}, which needs more, is computed"
         peaks = replace(peaks, notes=(*measured.notes, computed))
     judged = replace(step, measurement=peaks, oom=None, reason=None, borderline=None)
-    if room.error is not None:
-        outside = device - allocated
-        if is_borderline(allocated, outside, room.usable_bytes, room.error):
-            near = borderline_note(room.error, allocated, tensors_only=False)
-            judged = replace(judged, borderline=near)
+    error = room.error
+    if error is not None and is_borderline(reserved, outside, room.usable_bytes, error):
+        near = borderline_note(error, reserved, tensors_only=False)
+        judged = replace(judged, borderline=near)
     if device <= room.usable_bytes:
         return judged
     return replace(judged, outcome="oom", reason=needs(device, room.usable_bytes))

@@ -174,10 +174,13 @@ def play(
     settings: AllocatorSettings,
     limit: int | None = None,
     parts: Sequence[Stretch] | None = None,
+    *,
+    rests: bool = False,
 ) -> Replay:
     """Replay the layout through the caching allocator; the process may reserve up to `limit`.
 
-    The replay has the peaks of each window, or those of `parts`.
+    The replay has the peaks of each window, or those of `parts`. If it `rests`, one more window
+    has what is left after the last event, once the cache is emptied.
     """
     order, sizes = layout.order, layout.sizes
     own = list(map(sizes.__getitem__, order.origin))
@@ -187,6 +190,8 @@ def play(
     marks = [
         Mark(start, f"{step} {phase}", start in order.emptied) for start, step, phase in windows
     ]
+    if rests:
+        marks.append(Mark(len(order.events), "resting", empties=True))
     streams = None
     if any(block.stream for block in layout.blocks):
         of_blocks = [block.stream for block in layout.blocks]

@@ -101,12 +101,16 @@ OfSteps = Mapping[str, Mapping[str, PhaseMemory]]  # by step and by phase
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """The peaks of a replay on a device without a limit; `steps` has those of each phase."""
+    """The peaks of a replay on a device without a limit; `steps` has those of each phase.
+
+    `resting` is what is left after its last step, once the cache is emptied.
+    """
 
     peak_allocated_bytes: int
     peak_reserved_bytes: int
     retries: int
     steps: OfSteps
+    resting: PhaseMemory
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,6 +147,7 @@ class Sizes:
             skipped_optimizer_steps=0,
             notes=facts.notes,
             versions=facts.versions,
+            resting=replayed.resting if replayed is not None else None,
         )
 
     def timing(self, target: Target, size: int) -> Timing | None:
@@ -233,8 +234,8 @@ def floors(layout: Layout) -> Floors:
 
 def played(layout: Layout, settings: AllocatorSettings) -> Played:
     """The peaks of a replay without a limit."""
-    replayed = play(layout, settings)
-    peaks = (
+    replayed = play(layout, settings, rests=True)
+    *peaks, resting = (
         PhaseMemory(window.peak_allocated_bytes, window.peak_reserved_bytes)
         for window in replayed.windows
     )
@@ -243,6 +244,7 @@ def played(layout: Layout, settings: AllocatorSettings) -> Played:
         replayed.peak_reserved_bytes,
         replayed.retries,
         _by_step(zip(layout.outline.windows, peaks, strict=False)),
+        resting,
     )
 
 

@@ -72,11 +72,14 @@ def was_killed(ended: Ended, processes: Sequence[Process]) -> bool:
 def unless_stopped(ended: Ended, processes: Sequence[Process]) -> Ended:
     """How the command ended, if nothing but the end of a training that was stopped failed.
 
-    A notebook ends with an error where its cell exits, and so do some launchers.
+    A notebook ends with an error where its cell exits, and so do some launchers. Ray catches the
+    exit of a worker, and the program that waits for the worker fails.
     """
-    stopped = any(process.record["stopped"] for process in processes)
-    errors = {(process.record["exception"] or {}).get("type") for process in processes}
-    if stopped and ended.status > 0 and ended.signal is None and errors - {None} == {"SystemExit"}:
+    stopped = [process.record for process in processes if process.record["stopped"]]
+    errors = {(process.record["exception"] or {}).get("type") for process in processes} - {None}
+    if any(record.get("is_ray_worker") for record in stopped):
+        errors.add("SystemExit")
+    if stopped and ended.status > 0 and ended.signal is None and errors == {"SystemExit"}:
         return Ended(0, None)
     return ended
 

@@ -25,6 +25,7 @@ from oomdoctor.records.report.watch import StepPeaks
 
 TYPED = "<string>"
 _SPAWNED = "--multiprocessing-fork"  # such a process runs its parent's code
+_RAY = ("ray", "_private", "workers", "default_worker.py")  # runs functions and classes of others
 _MOST_TEXT = 4000
 _MOST_FRAMES = 60
 _PATIENCE_S = 120.0  # the slowest rank may still compile its kernels
@@ -85,10 +86,18 @@ def _told(frames: traceback.StackSummary) -> list[dict[str, Any]]:
 def script_file() -> str | None:
     """The file of the script that runs, which may lie among the installed packages.
 
-    Code of the command line (`python -c`) is named as in a traceback.
+    Code of the command line (`python -c`) is named as in a traceback. A worker of Ray has none.
     """
     file = getattr(sys.modules.get("__main__"), "__file__", None)
+    if is_ray_worker():
+        return None
     return TYPED if file is None and typed_code() is not None else file
+
+
+def is_ray_worker() -> bool:
+    """Whether Ray started this process, and catches how its code ends."""
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    return file is not None and Path(file).parts[-len(_RAY) :] == _RAY
 
 
 def typed_code() -> str | None:

@@ -283,6 +283,7 @@ class Watch:
             "own_files": process_facts.own_files() if ended else [],
             "notes": self._notes,
             "script": ending.script_file(),
+            "is_ray_worker": ending.is_ray_worker(),
             "live_log": None if live_log is None else str(live_log),
         }
         with self._writing:

@@ -157,8 +157,9 @@ class Measurement:
     backward, optimizer and, if requested, eval. `first_step` and `steady` hold the same peaks for
     the step that creates the optimizer states and for later steps. On several GPUs it is that of
     the rank that needs the most; `ranks` has those that ran, and `host_peak_bytes` is the host
-    memory of all ranks of a node. `curve` is how memory got to that peak. `moments` are those of a
-    GRPO job; if another one than the step needs the most, the peaks are its own.
+    memory of all ranks of a node. `curve` is how memory got to that peak. `resting` is what a
+    simulated step leaves, once the cache is emptied. `moments` are those of a GRPO job; if another
+    one than the step needs the most, the peaks are its own.
     """
 
     peak_allocated_bytes: int
@@ -185,6 +186,7 @@ class Measurement:
     ranks: tuple[RankPeak, ...] = ()
     host_peak_bytes: int | None = None
     curve: MemoryCurve | None = None
+    resting: PhaseMemory | None = None
     moments: tuple[Moment, ...] = ()
 
     def deciding_peak_bytes(self) -> int:

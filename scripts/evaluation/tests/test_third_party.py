@@ -17,6 +17,7 @@ from third_party import (
     ALL,
     _changed,
     _keep,
+    engine_table,
     judged,
     judged_reasons,
     judged_summary,
@@ -58,7 +59,8 @@ def test_training_was_stopped_after_the_steps_that_were_asked_for() -> None:
 
 def test_the_documentation_shows_them() -> None:
     page = (ROOT / "docs" / "emulation.md").read_text()
-    for part in (table, judged_table, swept_table, judged_summary, judged_reasons):
+    parts = (table, engine_table, judged_table, swept_table, judged_summary, judged_reasons)
+    for part in parts:
         assert part(READINGS) in page, part.__name__
 
 

@@ -63,6 +63,16 @@ class Metric(evaluate.Metric):
         return {"score": float(len(predictions)), "accuracy": 0.0, "f1": 0.0}
 '''
 
+# What OpenRLHF asks for the rewards of completions.
+REWARD = """\
+import torch
+
+
+def reward_func(queries, prompts, labels):
+    rewards = torch.arange(len(queries)) % 2
+    return {"rewards": rewards.float(), "scores": rewards.float(), "extra_logs": {}}
+"""
+
 
 def make(folder: Path) -> None:
     """Fill a folder that does not exist yet."""
@@ -72,6 +82,7 @@ def make(folder: Path) -> None:
     _lines(folder / "pairs" / "train.jsonl", lambda _: _pair(chance))
     _lines(folder / "kto" / "train.jsonl", lambda i: _judged(chance, i))
     _lines(folder / "prompts" / "train.jsonl", lambda _: _prompt(chance))
+    (folder / "reward.py").write_text(REWARD)
     _lines(folder / "instruct" / "train.jsonl",
            lambda _: {"input": _text(chance, 30), "output": _text(chance, 60)})  # fmt: skip
     _lines(folder / "translation.json", lambda _: _translation(chance))
@@ -89,7 +100,11 @@ def make(folder: Path) -> None:
     _glue(folder / "beside" / "nyu-mll" / "glue", chance)
     _beside(folder, random.Random(12))
     _llamafactory(folder)
+    (folder / "verl").mkdir()
     _parquet(folder / "chat" / "train.jsonl", folder / "verl" / "chat.parquet")
+    lines = folder / "verl" / "prompts.jsonl"
+    _lines(lines, lambda i: _graded(random.Random(i)))
+    _parquet(lines, lines.with_suffix(".parquet"))
     _torchtitan(folder / "torchtitan", random.Random(13))
     _mistral(folder / "beside" / "mistral", random.Random(14))
     _axolotl(folder / "beside" / "axolotl", random.Random(15))
@@ -183,6 +198,12 @@ def _prompt(chance: random.Random) -> dict[str, Any]:
     return {"prompt": [_said(chance, "user", 40)], "solution": "4"}
 
 
+def _graded(chance: random.Random) -> dict[str, Any]:
+    """A prompt with what verl grades the answer by."""
+    said = {"prompt": [_said(chance, "user", 40)], "data_source": "openai/gsm8k"}
+    return {**said, "reward_model": {"style": "rule", "ground_truth": "4"}}
+
+
 def _pair(chance: random.Random) -> dict[str, Any]:
     answers = {name: [_said(chance, "assistant", 120)] for name in ("chosen", "rejected")}
     return {"prompt": [_said(chance, "user", 40)], **answers}
@@ -229,7 +250,6 @@ def _parquet(lines: Path, file: Path) -> None:
     from pyarrow import json as read
     from pyarrow import parquet
 
-    file.parent.mkdir()
     parquet.write_table(read.read_json(lines), file)
 
 

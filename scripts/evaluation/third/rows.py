@@ -70,6 +70,7 @@ class Row:
     bare: bool = False
     varies: str = ""  # why its peak may differ a little between two runs
     beside: bool = False  # the script's folder is copied, and finds data beside itself
+    engine: bool = False  # vLLM is a stand-in, which holds memory and computes nothing
     published: Published | None = None
     swept: Swept | None = None
 
@@ -117,6 +118,44 @@ def _example(name: str, script: str, words: str = "", cards: str = CARD) -> Row:
     return Row(f"examples-{name}", f"{start} {{script}} {words}", script, "", *EXAMPLES, cards)
 
 
+def _verl(name: str, words: str) -> Row:
+    """A run with all models and the engine on one card."""
+    actor = "actor_rollout_ref"
+    command = (
+        "{python} -m verl.trainer.main_ppo data.train_files={inputs}/verl/prompts.parquet "
+        "data.val_files={inputs}/verl/prompts.parquet data.train_batch_size=4 "
+        "data.max_prompt_length=128 data.max_response_length=256 data.dataloader_num_workers=0 "
+        f"{actor}.model.path={MODEL} +{actor}.model.override_config.attn_implementation=sdpa "
+        f"{actor}.actor.ppo_mini_batch_size=4 {actor}.actor.ppo_micro_batch_size_per_gpu=4 "
+        f"{actor}.rollout.name=vllm {actor}.rollout.tensor_model_parallel_size=1 "
+        f"{actor}.rollout.gpu_memory_utilization=0.3 {actor}.rollout.n=4 "
+        f"{actor}.rollout.log_prob_micro_batch_size_per_gpu=4 "
+        f"{actor}.rollout.agent.num_workers=1 trainer.n_gpus_per_node=1 "
+        "trainer.val_before_train=False trainer.save_freq=-1 trainer.total_epochs=1 "
+        f"trainer.logger=[console] {words}"
+    )
+    return Row(f"verl-{name}", command, "", "verl", older="verl", options=SYNTHETIC,
+               engine=True)  # fmt: skip
+
+
+def _openrlhf(name: str, words: str) -> Row:
+    """A run with all models and the engine on one card. flash-attn: see `openrlhf-sft`."""
+    command = (
+        "env FLASH_ATTENTION_TRITON_AMD_ENABLE=TRUE {python} -m openrlhf.cli.train_ppo_ray "
+        f"--actor.model_name_or_path {MODEL} --reward.remote_url {{inputs}}/reward.py "
+        "--actor.num_gpus_per_node 1 --ref.num_gpus_per_node 1 --critic.num_gpus_per_node 1 "
+        "--train.colocate_all --vllm.num_engines 1 --vllm.enable_sleep "
+        "--vllm.gpu_memory_utilization 0.3 --data.prompt_dataset {inputs}/instruct/train.jsonl "
+        "--data.input_key input --data.max_len 512 --rollout.max_new_tokens 256 "
+        "--rollout.batch_size 4 --rollout.n_samples_per_prompt 4 --rollout.micro_batch_size 4 "
+        "--train.batch_size 16 --train.micro_batch_size 4 --ds.attn_implementation sdpa "
+        "--actor.optim muon --actor.gradient_checkpointing_enable --ckpt.output_dir out "
+        f"--ckpt.path out {words}"
+    )
+    return Row(f"openrlhf-{name}", command, "", "openrlhf", older="openrlhf", options=SYNTHETIC,
+               engine=True)  # fmt: skip
+
+
 def _torchtitan(cards: int) -> Row:
     """Its small model, with compiled attention and CUDA graphs, on a newer torch."""
     command = (
@@ -144,6 +183,12 @@ def _detection(name: str, script: str, words: str) -> Row:
 
 _CHAT = "--dataset_name {inputs}/chat --per_device_train_batch_size 4 --max_length 512"
 _PAIRS = "--dataset_name {inputs}/pairs --per_device_train_batch_size 4 --max_length 512"
+_GRPO = (
+    "--dataset_name {inputs}/prompts --per_device_train_batch_size 4 --num_generations 4 "
+    "--gradient_accumulation_steps 4 --max_completion_length 256 --reward_funcs "
+    "think_format_reward --use_vllm True --vllm_mode colocate --vllm_gpu_memory_utilization 0.3 "
+    "--vllm_max_model_length 2048"
+)
 _TUNE = (
     "batch_size=2 tokenizer._component_=torchtune.models.llama3.llama3_tokenizer "
     "tokenizer.path={inputs}/tokenizer.model tokenizer.max_seq_len=512 "
@@ -175,6 +220,9 @@ ROWS = (
     _trl("trl-grpo", "grpo", "--dataset_name {inputs}/prompts --per_device_train_batch_size 4 "
          "--num_generations 4 --max_completion_length 48 --use_peft True "
          "--reward_funcs think_format_reward"),
+    _trl("trl-grpo-colocate", "grpo", _GRPO, engine=True, varies=AUTOCAST),
+    _trl("trl-grpo-sleep", "grpo", _GRPO + " --vllm_enable_sleep_mode True", engine=True,
+         varies=AUTOCAST),
     Row("torchtune-lora",
         "tune run lora_finetune_single_device --config llama3_2/1B_lora_single_device "
         + _TUNE, package="torchtune", older="torchao"),
@@ -193,6 +241,10 @@ ROWS = (
         f"model.path={MODEL} +model.override_config.attn_implementation=sdpa "
         "trainer.logger=[console]",
         package="verl", older="verl", options=SYNTHETIC),
+    _verl("grpo", "algorithm.adv_estimator=grpo actor_rollout_ref.actor.use_kl_loss=True "
+          "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=4"),
+    _verl("ppo", f"critic.model.path={MODEL} critic.ppo_micro_batch_size_per_gpu=4 "
+          "+critic.model.override_config.attn_implementation=sdpa"),
     # flash-attn's Triton kernels are not used: with them its Python code can be imported.
     Row("openrlhf-sft", "env FLASH_ATTENTION_TRITON_AMD_ENABLE=TRUE deepspeed --num_gpus 1 "
         f"--master_port 29617 --module openrlhf.cli.train_sft --model.model_name_or_path {MODEL} "
@@ -201,6 +253,9 @@ ROWS = (
         "--train.batch_size 4 --ds.attn_implementation sdpa --ds.zero_stage 2 --optim muon "
         "--ckpt.output_dir out",
         package="openrlhf", older="openrlhf", options=SYNTHETIC),
+    _openrlhf("ppo", "--critic.optim muon --ds.enable_sleep"),
+    _openrlhf("grpo", "--algo.advantage.estimator group_norm --algo.kl.use_loss "
+              "--algo.kl.estimator k3"),
     _torchtitan(1),
     _torchtitan(8),
     Row("axolotl-lora", "env AXOLOTL_DO_NOT_TRACK=1 {python} -m axolotl.cli.main train "

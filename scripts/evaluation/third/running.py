@@ -18,6 +18,7 @@ from third.rows import Row
 from third.sources import place
 
 ROOT = Path(__file__).parents[3]
+STAND_INS = Path(__file__).with_name("stand_ins")
 STARTERS = {name: Path(__file__).with_name(f"{name}.py") for name in ("settings", "unchecked")}
 TIMEOUT_S = 3600
 
@@ -43,7 +44,8 @@ def run(
         ended = subprocess.run(
             [*words, "--report", str(report_file), "--", *command],
             cwd=folder,
-            env=_environment(row, python, second, _modules(row, checkout, folder)),
+            env=_environment(row, python, second, _modules(row, checkout, folder))
+            | {"VLLM_STAND_IN_LOG": str(folder / "engine.jsonl")},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -61,6 +63,7 @@ def run(
         "ranks": [_rank(rank) for rank in report["ranks"]],
         **({"published": asdict(row.published)} if row.published else {}),
         **({"swept": swept.read(row.swept, folder, checkout)} if row.swept else {}),
+        **({"engine": _moments(folder / "engine.jsonl")} if row.engine else {}),
         "host_seconds": round(time.monotonic() - began),
     }
 
@@ -87,7 +90,8 @@ def _environment(
 ) -> dict[str, str]:
     path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
     more = [str(python.parents[1] / "older" / row.older)] if row.older else []
-    more += [str(folder) for folder in (second, source) if folder]
+    engine = STAND_INS if row.engine else None
+    more += [str(folder) for folder in (engine, second, source) if folder]
     modules = os.pathsep.join([str(ROOT), *more])
     own = {
         "HF_HUB_OFFLINE": "1",
@@ -98,6 +102,17 @@ def _environment(
         "PYTHONPATH": modules,
     }
     return {**os.environ, **own}
+
+
+def _moments(file: Path) -> list[dict[str, Any]]:
+    """What the stand-in of vLLM noted: of each moment, the line with the most on the card."""
+    most: dict[str, dict[str, Any]] = {}
+    for line in file.read_text().splitlines() if file.exists() else ():
+        noted = json.loads(line)
+        before = most.get(noted["moment"])
+        if before is None or noted["device_bytes"] > before["device_bytes"]:
+            most[noted["moment"]] = noted
+    return list(most.values())
 
 
 def _result(code: int, report: dict[str, Any]) -> str:

@@ -91,3 +91,11 @@ def test_frames_that_watch_are_not_told() -> None:
     told = names["watched"]()
     assert told[0]["name"] == "test_frames_that_watch_are_not_told"
     assert all(Path(one["filename"]).parent != watching.parent for one in told)
+
+
+def test_a_worker_of_ray_runs_no_script_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    main = sys.modules["__main__"]
+    assert not ending.is_ray_worker()
+    file = "/site-packages/ray/_private/workers/default_worker.py"
+    monkeypatch.setattr(main, "__file__", file, raising=False)
+    assert ending.is_ray_worker() and ending.script_file() is None

@@ -8,7 +8,7 @@ import pytest
 
 from oomdoctor.analysis.memory.rollout import engine_fault, moments_of
 from oomdoctor.records.configuration.config import TrainConfig
-from oomdoctor.records.job.measurement import Breakdown, Measurement
+from oomdoctor.records.job.measurement import Breakdown, Measurement, PhaseMemory
 from oomdoctor.records.job.model import ParameterCounts
 from oomdoctor.units import GIB, MIB
 
@@ -89,6 +89,14 @@ def test_a_sleeping_vllm_leaves_the_step_alone_and_wakes_for_weights_first():
     assert at["step"].engine_bytes == 0
     assert at["generate"].device_bytes == (3 + 1 + 18) * GIB
     assert at["sync"].engine_bytes == 2 * COUNTS.total
+
+
+def test_a_sleeping_vllm_wakes_beside_what_a_simulated_step_leaves():
+    step = replace(STEP, resting=PhaseMemory(3 * GIB + 20 * MIB, 3 * GIB + 200 * MIB))
+    config = replace(GRPO, vllm_gpu_memory_utilization=0.75, vllm_enable_sleep_mode=True)
+    generate = moments(config, step)["generate"]
+    assert generate.allocated_bytes == 3 * GIB + 20 * MIB
+    assert generate.device_bytes == 3 * GIB + 200 * MIB + (1 + 18) * GIB
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,15 @@ def test_a_notebook_that_takes_our_stop_for_an_error_did_not_fail() -> None:
     assert unless_stopped(KILLED, [kernel]) == KILLED
 
 
+def test_neither_did_a_program_that_lost_the_stopped_worker_of_ray() -> None:
+    actor = _process(stopped="steps", is_ray_worker=True)
+    killed = _process(stopped=None, ended=False, is_ray_worker=True)
+    assert unless_stopped(FAILED, [actor, killed]).exit_code == 0
+    assert unless_stopped(FAILED, [killed]) == FAILED
+    failed = _process(stopped=None, exception={"type": "ValueError"})
+    assert unless_stopped(FAILED, [actor, failed]) == FAILED
+
+
 def test_a_kill_without_a_count_says_who_did_not_send_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     assert lines_from_outside(KILLED, [], HOST) == []

@@ -1,0 +1,1 @@
+"""Groups of ranks: an engine has one."""

@@ -1,0 +1,1 @@
+"""Imported by TRL, and called with engines in other processes only."""

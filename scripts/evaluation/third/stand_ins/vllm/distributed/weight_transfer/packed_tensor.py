@@ -1,0 +1,2 @@
+def packed_nccl_broadcast_producer(*_, **settings):
+    raise NotImplementedError

@@ -1,0 +1,2 @@
+def get_encoding():
+    raise NotImplementedError

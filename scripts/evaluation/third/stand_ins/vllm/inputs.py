@@ -1,0 +1,3 @@
+"""A prompt of token ids is a dictionary."""
+
+TokensPrompt = dict

@@ -1,0 +1,7 @@
+import msgspec
+
+
+class LoRARequest(msgspec.Struct):
+    lora_name: str
+    lora_int_id: int
+    lora_path: str = ""

@@ -1,0 +1,5 @@
+from enum import Enum
+
+
+class UsageContext(Enum):
+    OPENAI_API_SERVER = "OPENAI_API_SERVER"
