@@ -129,6 +129,7 @@ def _options(request: SurveyRequest) -> dict[str, str | None]:
         "--task": _unless("auto", model.task),
         "--device": _unless("auto", request.device) if request.emulate is None else None,
         "--gpus": _unless(1, request.gpus) if fewest is None else f"{fewest.low}..{fewest.high}",
+        "--routing": request.routing,
         "--emulate": request.emulate,
         "--ranks": "all" if request.all_ranks else None,
         "--nodes": _unless(1, request.nodes),

@@ -25,6 +25,7 @@ from oomdoctor.commands.devices.device import USUAL_CPU_SHAPE
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.configuration.config import Recipe, Rung, says_its_gpus
 from oomdoctor.records.configuration.faults import MOST_GPUS
+from oomdoctor.records.facts.choices import Routing
 from oomdoctor.records.job.model import ModelRef, SourceChoice, TaskChoice
 from oomdoctor.records.report.report import RankBy, SurveyRequest
 from oomdoctor.records.report.searched import GpuRange
@@ -75,11 +76,18 @@ def common_request(
     rank_by: RankBy = reader.choice("--rank-by", ranking.rank_by, get_args(RankBy))
     tokens = reader.count("--tokens", ranking.tokens)
     task: TaskChoice = reader.choice("--task", ladder.task, get_args(TaskChoice))
+    routing: Routing | None = reader.given(
+        lambda option, text: reader.choice(option, text, get_args(Routing)),
+        "--routing",
+        ladder.routing,
+    )
     source: SourceChoice = reader.choice("--source", ladder.source, get_args(SourceChoice))
     lengths = lengths_request(reader, ladder, sequence_length)
     training = training_request(reader, ladder, lengths=lengths is not None)
     reader.check()
     assert python is not None  # otherwise `check` raised
+    if yours is not None and routing is not None:
+        yours = replace(yours, config=replace(yours.config, routing=routing))
     recipe = _recipe(
         ladder_name(ladder, span.high, quiet=options.quiet),
         tuple(ladder.rung or ()),
@@ -88,6 +96,7 @@ def common_request(
             effective_batch_size=-(-effective // span.high) * span.high,
             micro_batch_size=micro,
             gpus=span.high,
+            routing=routing,
         ),
         yours=yours,
     )
@@ -114,6 +123,7 @@ def common_request(
         gpus=span.high,
         from_files=tuple(ladder.from_ or ()),
         user_training=yours,
+        routing=routing,
     )
     check_sharded(request)
     return request

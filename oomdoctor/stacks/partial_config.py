@@ -49,6 +49,7 @@ class RungKeys(TypedDict, total=False):
     num_generations: int
     vllm_gpu_memory_utilization: float
     vllm_enable_sleep_mode: bool
+    routing: str
     vision: str
     images: int
     image_size: int

@@ -37,13 +37,13 @@ COMMANDS = [
 ]
 OPTIONS = {
     "probe": "from recipe gpus ranks nodes rung device emulate vram headroom seq-len "
-    "effective-batch micro-batch lengths rows epochs tokenizer text-field task weights eval "
+    "effective-batch micro-batch lengths routing rows epochs tokenizer text-field task weights eval "
     "eval-batch snapshot trace rank-by tokens time-limit rung-timeout revision source "
     "trust-remote-code python fresh seed wait no-wait predict no-predict resume "
     "format json output verbose quiet help help-all",
     "plan": "gpu gpus min interconnect host-memory all-gpus min-vram sort price sweep why snapshot "
     "solve verify with from recipe rung lengths tokenizer text-field headroom seq-len "
-    "effective-batch micro-batch task rows epochs rank-by tokens revision source "
+    "effective-batch micro-batch task routing rows epochs rank-by tokens revision source "
     "trust-remote-code python fresh format json output verbose quiet help help-all",
     "triage": "since user all-users by json format output verbose quiet help",
     "explain": "model seq-len micro-batch config snapshot exact apply remedy write python "

@@ -43,6 +43,7 @@ class LadderOptions:
     rung: list[str] | None = None
     micro_batch: str | None = None
     headroom: str = "2%"
+    routing: str | None = None
 
     rows: str | None = None
     epochs: str | None = None

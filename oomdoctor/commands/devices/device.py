@@ -83,7 +83,9 @@ def too_few_gpus(error: OomDoctorError, request: SurveyRequest) -> OomDoctorErro
     return machine_error(error.code, error.message, hint)
 
 
-def warnings(chosen: Device, limits: Budget, inspection: Inspection) -> list[Warn]:
+def warnings(
+    chosen: Device, limits: Budget, inspection: Inspection, request: SurveyRequest
+) -> list[Warn]:
     """Warnings about the device and the model."""
     warns = []
     if limits.cap_bytes is not None and limits.cap_bytes > limits.free_bytes:
@@ -94,7 +96,7 @@ def warnings(chosen: Device, limits: Budget, inspection: Inspection) -> list[War
         others = [process for process in running if process.pid != os.getpid()]
         if others:
             warns.append(other_processes(others))
-    return warns + model_warnings(inspection)
+    return warns + model_warnings(inspection, request)
 
 
 def short_of_host(
@@ -121,9 +123,10 @@ def short_of_host(
     return [host_memory_short(short, has, here=True)] if short else []
 
 
-def model_warnings(inspection: Inspection) -> list[Warn]:
+def model_warnings(inspection: Inspection, request: SurveyRequest) -> list[Warn]:
     """Warnings about the model."""
-    return [warning("moe_routing")] if inspection.parameters.experts else []
+    routed = inspection.parameters.experts and request.routing != "worst"
+    return [warning("moe_routing")] if routed else []
 
 
 def not_given_back(chosen: Device) -> list[Warn]:

@@ -72,7 +72,7 @@ class Findings(Ledger):
     def take_inspection(self, inspection: Inspection) -> None:
         """Take what the worker says about the model."""
         super().take_inspection(inspection)
-        self.warn(device.model_warnings(inspection))
+        self.warn(device.model_warnings(inspection, self.request))
 
     def take_rows(self, counted: CountedRows) -> None:
         """Take the counted rows, and the shapes of batches made from them."""

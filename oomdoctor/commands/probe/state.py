@@ -73,7 +73,7 @@ class SurveyState(Ledger):
             setup.device, inspection, self.request.vram_bytes, self.request.headroom
         )
         self.warn(lowered)
-        self.warn(device.warnings(setup.device, self.budget, inspection))
+        self.warn(device.warnings(setup.device, self.budget, inspection, self.request))
         self.warn(
             device.short_of_host(setup.device, self.request, self.rungs, inspection.parameters)
         )

@@ -102,6 +102,9 @@ class TrainConfig:
     name with `vllm_mode="colocate"`. 0 is without vLLM, or with it on other cards."""
     vllm_enable_sleep_mode: bool = False
     """For `grpo`: vLLM gives its share back while a step runs, as TRL's setting of this name."""
+    routing: choices.Routing = "even"
+    """For mixtures of experts: where tokens go. `even` as trained routers do (each expert gets
+    as many), `worst` lets every token choose the same experts."""
     vision: choices.Vision = "trained"
     """For models with images and text: whether the vision encoder is trained, and gets adapters."""
     images: int = 1

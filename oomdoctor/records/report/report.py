@@ -9,6 +9,7 @@ from typing import Literal
 
 from oomdoctor import __version__
 from oomdoctor.records.configuration.config import Recipe
+from oomdoctor.records.facts.choices import Routing
 from oomdoctor.records.job.dataset import LengthsAnswer, LengthsRequest, TrainingRequest
 from oomdoctor.records.job.machine import Machine
 from oomdoctor.records.job.model import ModelRef, ModelSource, Task
@@ -78,7 +79,8 @@ class SurveyRequest:
     `gpus` is the world size of each configuration that fixes none. On emulated GPUs one rank of a
     job on several runs, or all of them with `all_ranks`. Ranks are spread over `nodes` machines of
     a Slurm job. `from_files` are the texts of --from, and `user_training` is what they say; its
-    configuration is the first of the recipe.
+    configuration is the first of the recipe. `routing` is that of --routing, which every
+    configuration of the recipe has.
     """
 
     model: ModelRef
@@ -112,6 +114,7 @@ class SurveyRequest:
     nodes: int = 1
     from_files: tuple[str, ...] = ()
     user_training: UserTraining | None = None
+    routing: Routing | None = None
 
     def gpus_here(self) -> int:
         """The GPUs of this node that a configuration needs at most."""

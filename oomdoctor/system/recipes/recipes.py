@@ -49,6 +49,7 @@ class Sizes(TypedDict, total=False):
     effective_batch_size: int | None
     micro_batch_size: int | None
     gpus: int | None
+    routing: str | None
 
 
 def recipe_names() -> tuple[str, ...]:

@@ -69,6 +69,7 @@ def build_rung(
     effective_batch_size: int | None = None,
     micro_batch_size: int | None = None,
     gpus: int | None = None,
+    routing: str | None = None,
     typed: bool = False,
     named: Iterable[str] = (),
 ) -> tuple[Rung, list[KeyFault]]:
@@ -83,7 +84,8 @@ def build_rung(
     """
     asked = {"sequence_length": sequence_length, "effective_batch_size": effective_batch_size}
     sizes: dict[str, Any] = {key: size for key, size in asked.items() if size is not None}
-    merged = sizes | {key: value for key, value in values.items() if key != LABEL}
+    given = {} if routing is None else {"routing": routing}
+    merged = sizes | given | {key: value for key, value in values.items() if key != LABEL}
     spread = _spread(values, gpus)
     if steps_in_backward(TrainConfig(**merged | spread)):
         merged |= _one_micro_batch(values, merged | spread, micro_batch_size)

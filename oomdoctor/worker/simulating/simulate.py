@@ -46,7 +46,8 @@ def simulate(job: ProbeJob, progress: PhaseFile) -> tuple[Prediction, ...]:
         UnsupportedError: the rung or the model cannot be simulated.
     """
     # Few models need values, and fewer those of large tensors; both make a step take longer.
-    for largest_bytes in (0, real_values.FEW_BYTES):
+    usual = (0, real_values.FEW_BYTES) if job.config.routing == "even" else ()
+    for largest_bytes in usual:
         with suppress(UnknownValuesError):
             return _at_some_depth(job, progress, largest_bytes)
     return _at_some_depth(job, progress, real_values.MANY_BYTES)

@@ -117,7 +117,7 @@ def count_parameters(model: PreTrainedModel, config: PretrainedConfig) -> Parame
             if not {"experts", "local_experts"}.isdisjoint(path.split(".")):
                 routed += size
     text = config.get_text_config()
-    experts = _first_number(text, SIZE_NAMES["experts"])
+    experts = count_experts(config)
     used = _first_number(text, SIZE_NAMES["experts_per_token"])
     return ParameterCounts(
         total=linear + embedding + rest,
@@ -129,6 +129,11 @@ def count_parameters(model: PreTrainedModel, config: PretrainedConfig) -> Parame
         experts=experts if routed else 0,
         experts_per_token=used if routed else 0,
     )
+
+
+def count_experts(config: PretrainedConfig) -> int:
+    """The experts among which a router chooses; 0 for a dense model."""
+    return _first_number(config.get_text_config(), SIZE_NAMES["experts"])
 
 
 def _embedding_parameters(model: PreTrainedModel) -> list[torch.nn.Parameter]:

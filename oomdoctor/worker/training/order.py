@@ -29,6 +29,7 @@ from oomdoctor.worker.training.techniques.adapter import add_adapter
 from oomdoctor.worker.training.techniques.checkpointing import enable_checkpointing
 from oomdoctor.worker.training.techniques.freezing import freeze
 from oomdoctor.worker.training.techniques.offload import keep_activations_on_host
+from oomdoctor.worker.training.techniques.routing import check_routing
 from oomdoctor.worker.training.techniques.scaler import check_scalable, scale_gradients
 from oomdoctor.worker.training.trl import make_trl_trainer, phased
 
@@ -123,6 +124,7 @@ TECHNIQUES: tuple[Technique, ...] = (
     Technique("model", lambda job: job.config.packing != "none", check_packing),
     Technique("model", lambda job: job.config.padding != "none", check_padding),
     Technique("model", lambda job: job.config.objective == "grpo", note_generation),
+    Technique("model", lambda job: job.config.routing == "worst", check_routing),
     Technique("model", lambda job: job.config.vision == "frozen", freeze_vision),
     Technique("model", lambda job: job.config.frozen_layers > 0, freeze),
     Technique("model", lambda job: trains_with_trl(job.config), make_trl_trainer),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.training.batch import Batch
 from oomdoctor.worker.training.setup import Setup
 from oomdoctor.worker.training.sharding import without_reduction
+from oomdoctor.worker.training.techniques.routing import to_the_same_experts
 
 if TYPE_CHECKING:
     from transformers import Trainer
@@ -45,7 +46,8 @@ def training_step(setup: Setup, batches: list[Batch], mark: Mark) -> None:
         mark("forward")
         last = number == len(batches)
         trainer.accelerator.gradient_state._set_sync_gradients(last)
-        with _said_plainly(), nullcontext() if last else without_reduction(trainer, model):
+        reduced = nullcontext() if last else without_reduction(trainer, model)
+        with _said_plainly(), _routed(setup), reduced:
             # The loss of the micro-batch before lives until this one is there.
             books.last = trainer.training_step(model, inputs, items)
         books.enter_loss()
@@ -55,6 +57,11 @@ def training_step(setup: Setup, batches: list[Batch], mark: Mark) -> None:
     books.norm = _clipped(trainer, model)
     trainer.optimizer.step()
     model.zero_grad()
+
+
+def _routed(setup: Setup) -> AbstractContextManager[None]:
+    """A context in which tokens go where the rung says."""
+    return to_the_same_experts(setup) if setup.config.routing == "worst" else nullcontext()
 
 
 @contextmanager

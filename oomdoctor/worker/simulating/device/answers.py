@@ -115,8 +115,9 @@ class Answers:
             return False  # a random number does not drop a layer
         return 1.0 if tensor.is_floating_point() else self._number
 
-    def _note_truth(self, _: Sequence[object], result: object) -> None:
-        setattr(result, _NAME, self._holds)
+    def _note_truth(self, args: Sequence[object], result: object) -> None:
+        if not known_values.are_places(args[0]):  # an expert with tokens is none to leave out
+            setattr(result, _NAME, self._holds)
 
     def _selected(self, args: Sequence[object]) -> torch.Tensor | None:
         """`aten.index` with a mask whose share is known; None for any other."""

@@ -19,6 +19,7 @@ from torch._ops import OpOverload
 from oomdoctor.worker.replacing import replaced
 
 _NAME = "_oomdoctor_positive_share"
+_PLACES = "_oomdoctor_places"
 Rule = Callable[..., Fraction | None]  # (the operator's arguments) -> share of its result
 
 
@@ -49,7 +50,14 @@ def nonzero(tensor: torch.Tensor) -> torch.Tensor | None:
     if share is None:
         return None
     rows = math.ceil(share * tensor.numel())
-    return tensor.new_empty((rows, tensor.dim()), dtype=torch.int64)
+    places = tensor.new_empty((rows, tensor.dim()), dtype=torch.int64)
+    setattr(places.untyped_storage(), _PLACES, True)
+    return places
+
+
+def are_places(tensor: object) -> bool:
+    """Whether a tensor has numbers of `nonzero`, such as those of the experts with tokens."""
+    return isinstance(tensor, torch.Tensor) and hasattr(tensor.untyped_storage(), _PLACES)
 
 
 def learner(func: OpOverload) -> Callable[[Sequence[object], object], None] | None:
