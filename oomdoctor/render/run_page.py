@@ -38,12 +38,12 @@ _NO_VALUES = (
 _BUT = " except for what the warnings name"
 _UNLESS = ", unless a line that reads unknown values decides about it"
 _RANGE = (
-    "Emulated: memory is not exact, because sizes depend on values that no kernel computed. Losses "
-    "and times mean nothing either."
+    "Emulated: memory is not exact, because {what} on values that no kernel computed. Losses and "
+    "times mean nothing either."
 )
 _SAME = (
-    "Emulated: sizes depend on values that no kernel computed, but the peak is the same at both "
-    "ends. Losses and times mean nothing."
+    "Emulated: {what} on values that no kernel computed, but the peak is the same at both ends. "
+    "Losses and times mean nothing."
 )
 _INEXACT = ("inexact", "no_values")
 _ENDS = ("0", "max")
@@ -132,12 +132,18 @@ def _head(report: Report) -> list[Block]:
         if report.unknown_sizes is not None:
             ends = report.unknown_sizes
             same = _is_sure(ends) and ends.lower_bytes == ends.upper_bytes is not None
-            parts.append(Note(_SAME if same else _RANGE))
+            parts.append(Note((_SAME if same else _RANGE).format(what=_what_depends(ends))))
         else:
             decided = any(rank.unknown_branches for rank in report.ranks)
             but = (_BUT if inexact else "") + (_UNLESS if decided else "")
             parts.append(Note(_NO_VALUES.format(but=but)))
     return parts
+
+
+def _what_depends(unknown: UnknownSizes) -> str:
+    if all(size.is_branch for size in unknown.sizes):
+        return "it branches"
+    return "sizes depend"
 
 
 def _smallest(card: SmallestGpu, worst: RankMemory) -> str:
@@ -275,7 +281,9 @@ def _sizes(unknown: UnknownSizes | None) -> list[Section]:
     lines = [
         f"{_at(size)} ({size.operator}, {counted(size.count, 'time')})" for size in unknown.sizes
     ]
-    return _first_lines("Sizes that depend on unknown values", lines, _tried(unknown))
+    what = "Memory" if any(size.is_branch for size in unknown.sizes) else "Sizes"
+    verb = "depends" if what == "Memory" else "depend"
+    return _first_lines(f"{what} that {verb} on unknown values", lines, _tried(unknown))
 
 
 def _first_lines(title: str, lines: Sequence[str], aside: str) -> list[Section]:
@@ -288,14 +296,17 @@ def _at(size: UnknownSize) -> str:
 
 
 def _tried(unknown: UnknownSizes) -> str:
+    branches = sum(size.is_branch for size in unknown.sizes)
+    most = "the most that they can select"
+    if branches:
+        most = "these branches the other way"
+        most += ", and the most that values select" if branches < len(unknown.sizes) else ""
     if unknown.failed is not None and unknown.assumed == "max":
-        return (
-            f"This is with the most that they can select. With zeros it failed: {unknown.failed}."
-        )
+        return f"This is with {most}. With zeros it failed: {unknown.failed}."
     if unknown.failed is not None and unknown.assumed == "0":
         return (
-            "These values are taken for zero. A run with the most that they can select gave no "
-            f"answer: {unknown.failed}. --values half, or a number of rows, may work."
+            f"These values are taken for zero. A run with {most} gave no answer: {unknown.failed}. "
+            "--values half, or a number, may work."
         )
     if unknown.upper_bytes is None:
         taken = _TAKEN.get(unknown.assumed, unknown.assumed)
@@ -305,11 +316,12 @@ def _tried(unknown: UnknownSizes) -> str:
         lines = ", ".join(open_ends)
         return f"No shape limits {lines}; say with --values NUMBER what to expect."
     if unknown.lower_bytes == unknown.upper_bytes:
-        return "The peak is the same with zeros and with the most that they can select."
+        return f"The peak is the same with zeros and with {most}."
     low, high = format_bytes(unknown.lower_bytes), format_bytes(unknown.upper_bytes)
+    others = " Other combinations of branches were not tried." if branches > 1 else ""
     return (
         f"The peak is {low} to {high} reserved: from a run that takes them for zero to one with "
-        "the most that they can select. --values half, or a number of rows, tells what is between."
+        f"{most}.{others} --values half, or a number, tells what is between."
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from textwrap import indent
+
 import pytest
 from emulated_run import Watched
 from weekly_rows import weekly
@@ -139,6 +141,69 @@ def test_zeros_that_end_the_command_and_the_most_that_does(watched: Watched) -> 
     assert (report.status, report.smallest_gpu) == ("ok", None)
     assert "May fit" in error and "ValueError: too many" in error
     assert "--values half" in report.next_commands[0]
+
+
+# What a step does beside its loss: the code of a branch.
+BRANCH = """
+import torch
+d, t, best, losses, kept = "cuda", 0.05, float("inf"), [], []
+layer = torch.nn.Linear(1024, 1024, device=d)
+big = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024, device=d) for _ in range(8)))
+optimizer = torch.optim.SGD([*layer.parameters(), *big.parameters()])
+for step in range(5):
+    x = y = torch.randn(4096, 1024, device=d)
+    loss = layer(x).square().mean()
+BODY
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+LOGS = """
+losses.append(loss.item())
+if loss.item() < best:
+    best = loss.item(); torch.save(layer.state_dict(), "best.pt")
+if loss > 1e4 or not torch.isfinite(loss):
+    raise ValueError("diverged")
+torch.nn.utils.clip_grad_norm_(layer.parameters(), 1.0, error_if_nonfinite=True)
+"""
+
+
+def _branch(body: str) -> str:
+    return BRANCH.replace("BODY", indent(body.strip("\n"), "    "))
+
+
+@pytest.mark.parametrize(
+    ("body", "word"),
+    [
+        ("if loss > t: loss = loss + big(x).mean()", "if"),
+        weekly("if loss.item() < 1e-3: break", "if"),
+        weekly("while y.mean().item() > 0.9: y = layer(y.detach())", "while"),
+    ],
+)
+def test_a_branch_on_a_value_gives_a_range(watched: Watched, body: str, word: str) -> None:
+    report, _, error = watched.run("RTX 4090", _branch(body))
+    lower, upper = _ends(report)
+    assert lower < upper == report.ranks[0].peak_reserved_bytes
+    assert report.unknown_sizes is not None
+    assert [size.operator for size in report.unknown_sizes.sizes] == [word]
+    assert report.ranks[0].unknown_branches == ()
+    assert "train.py:10 branches on a value" in error and "memory is not exact" in error
+
+
+def test_branches_that_log_save_and_check_leave_memory_exact(watched: Watched) -> None:
+    report, _, error = watched.run("RTX 4090", _branch(LOGS))
+    assert report.unknown_sizes is None
+    assert "memory is exact. No" in error and "running the command again" not in error
+
+
+def test_a_loop_that_waits_for_a_value_is_ended(watched: Watched) -> None:
+    report, _, error = watched.run(
+        "RTX 4090", _branch("while y.mean().item() < 0.9: y = layer(y)\nloss = loss + y.mean()")
+    )
+    assert [warn.code for warn in report.warnings] == ["unknown_loop"]
+    assert report.unknown_sizes is not None and report.smallest_gpu is None
+    assert "ended after 256 turns, and each turn kept memory" in error
+    assert "May fit" in error and "No shape limits train.py:10" in error
 
 
 # As a kernel of Jupyter runs cells: their code is in no file, and Python keeps it for tracebacks.

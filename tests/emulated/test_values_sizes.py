@@ -10,9 +10,10 @@ from emulated_bench import Bench
 CODE = """
 import ctypes
 seen = []
-numbers = ctypes.c_uint64, ctypes.c_size_t, ctypes.c_int, ctypes.c_char_p, ctypes.c_int
-@ctypes.CFUNCTYPE(None, *numbers)
-def hook(address, n, worth, operator, read):
+number = ctypes.c_int
+numbers = ctypes.c_uint64, ctypes.c_size_t, number, ctypes.c_char_p, number
+@ctypes.CFUNCTYPE(None, *numbers, number, ctypes.c_void_p)
+def hook(address, n, worth, operator, read, kind, to):
     seen.append([(operator or b"").decode(), read, worth])
 ctypes.CDLL("libemugpu.so").emu_values_set_hook(hook)
 d = "cuda"

@@ -19,7 +19,7 @@ from oomdoctor.analysis.frames import meaning, phase_of
 from oomdoctor.analysis.own_code import is_ours, is_own
 from oomdoctor.package_data import data_of, in_tuples
 from oomdoctor.records.report.diagnosis import Frame, ReadPhase
-from oomdoctor.records.report.run import Place, UnknownBranch
+from oomdoctor.records.report.run import Place
 
 Record = dict[str, Any]
 """What a process noted, as it is in its JSON, or a part of it."""
@@ -33,8 +33,8 @@ BULK = ("numbers", "truths", "integers")
 """Kinds of reads that give more than a few values."""
 NUMBERS = frozenset({"item", "float", "tolist", "cpu", "numpy", "detach", "round"})
 _SAVES = ("/torch/storage.py", "/torch/serialization.py", "/safetensors/torch.py")
-# An unknown value is finite, as it would be in a training that goes well.
-_FINITE = frozenset({"isnan", "isinf", "isfinite"})
+FINITE = frozenset({"isnan", "isinf", "isfinite"})
+"""An unknown value is finite, as it would be in a training that goes well."""
 # Calls that a training which was stopped would have come to, by what a call of that name does.
 _LATER = ("eval", "generate", "save")
 _MOST_LATER = 4
@@ -124,18 +124,6 @@ def _place(frame: Record) -> Place:
     return Place(shown_file(frame["filename"]), int(frame["line"] or 0), frame["name"])
 
 
-def unknown_branches(reads: list[Record]) -> tuple[UnknownBranch, ...]:
-    """The user's lines that may have decided something by an unknown value, most frequent first."""
-    counts: dict[tuple[str, int], int] = {}
-    for read in reads:
-        is_data = read["read"] in ("size", *BULK) or only_saves(read["inner_file"])
-        if not is_data and may_decide(read["inner_file"], read["inner_line"]):
-            place = (shown_file(read["file"]), read["line"])
-            counts[place] = counts.get(place, 0) + read["count"]
-    most_first = sorted(counts.items(), key=lambda item: -item[1])
-    return tuple(UnknownBranch(file, line, count) for (file, line), count in most_first)
-
-
 def only_saves(file: str) -> bool:
     """Whether a file of a library copies tensors to the host to save them."""
     return file.replace("\\", "/").endswith(_SAVES)
@@ -151,7 +139,7 @@ def may_decide(file: str, line: int) -> bool:
         return True
     nodes = list(parts_of(innermost))
     calls = {name_of_call(node) for node in nodes}
-    if calls & _FINITE:
+    if calls & FINITE:
         return False
     made = [node for node in nodes if name_of_call(node) in NUMBERS]
     before = {part for call in made for part in ast.walk(call) if isinstance(part, ast.Compare)}

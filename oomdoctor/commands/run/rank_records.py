@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from oomdoctor.commands.run import places
+from oomdoctor.commands.run.branches import unknown_branches
 from oomdoctor.commands.run.places import Record
 from oomdoctor.records.job.machine import Gpu, Machine
 from oomdoctor.records.job.result import Evidence
@@ -87,6 +88,7 @@ def rank_memory(
     """
     record = process.record
     libraries = record["library_folders"]
+    branches = unknown_branches(record["unknown_reads"], tuple(record["own_files"]))
     memories = []
     for device in record["devices"]:
         peak = device["peak"] or {"frames": [], "backward_frames": [], "phase": "unknown"}
@@ -113,7 +115,7 @@ def rank_memory(
                 steps=record["step"],
                 stopped=record["stopped"],
                 oom=oom,
-                unknown_branches=places.unknown_branches(record["unknown_reads"]),
+                unknown_branches=branches,
                 steps_memory=tuple(StepPeaks(**peaks) for peaks in device["steps"]),
                 memory=_points(device["curve"]),
                 unit=record.get("unit", "step"),

@@ -10,18 +10,20 @@ import ast
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from oomdoctor import __version__
 from oomdoctor.commands.devices.emulated import BUILDING, EmulatedGpus, check_possible, emulating
+from oomdoctor.commands.run.branches import Asked, asked_of
 from oomdoctor.commands.run.case import Rendered
 from oomdoctor.commands.run.process.command import run_command
 from oomdoctor.commands.run.process.guard import end_left_over, guarded
 from oomdoctor.commands.run.process.streams import Tail
+from oomdoctor.commands.run.rank_records import read_processes
 from oomdoctor.commands.run.report import report_of
 from oomdoctor.commands.run.seen_outside import Seen, sampled
 from oomdoctor.commands.run.session import (
@@ -30,7 +32,7 @@ from oomdoctor.commands.run.session import (
     session_folder,
     watching_environment,
 )
-from oomdoctor.commands.run.values import again_line, needs_most, with_both_ends
+from oomdoctor.commands.run.values import MOST, again_line, needs_most, with_both_ends
 from oomdoctor.emulator.variables import VALUES
 from oomdoctor.errors import machine_error
 from oomdoctor.explain.remedies.wording import with_peaks
@@ -45,6 +47,7 @@ from oomdoctor.units import GIB, format_bytes
 # How long a second run may take: so long, and so many times as long as the first.
 _AT_LEAST_S, _LONGER = 60.0, 4
 _MOST_CURES = 3
+_MOST_AGAIN = 3
 _ANOTHER_DRIVER = Path("/dev/kfd")  # AMD's: torch has the same allocator there
 _ORDER = ("run", "replay", "no", None)
 Settings = Mapping[str, Any]
@@ -81,11 +84,18 @@ def run_watched(
     if not needs_most(request, first):
         return first
     on_start(again_line(first))
+    tried: list[Report] = []
 
     def joined(again: Report) -> Report:
-        return with_both_ends(request, first, again)
+        tried.append(again)
+        return with_both_ends(request, first, tried)
 
-    again = runs.again(replace(request, most=True), first, joined)
+    for _ in range(_MOST_AGAIN):
+        branches = dict(runs.branches)
+        again = runs.again(replace(request, most=True, branches=branches), first, joined)
+        # What a branch leads to may branch by other values.
+        if not again.ranks or again.status != "ok" or runs.branches == branches:
+            break
     return again if again.ranks else joined(again)
 
 
@@ -97,6 +107,8 @@ class _Runs:
     on_start: Callable[[str], None]
     on_crash: Callable[[Exception], None]
     rendered: Rendered
+    branches: Asked = field(default_factory=dict)
+    """Filled by the first run: those that values decide which are not known."""
 
     def again(
         self, request: WatchRequest, first: Report, joined: Callable[[Report], Report] | None = None
@@ -129,9 +141,17 @@ class _Runs:
                 end_left_over(folder)
             elapsed_s = time.monotonic() - clock
             seen = Seen(folder, ended, tail, samples, self.here)
+            if request.gpus is not None and request.assumed in (None, MOST):
+                self._note_branches(folder)
             return report_of(
                 request, seen, started, elapsed_s, self.on_crash, self.rendered, joined
             )
+
+    def _note_branches(self, folder: Path) -> None:
+        with suppress(Exception):  # a record may be damaged
+            for record in (process.record for process in read_processes(folder)):
+                own = tuple(record["own_files"])
+                self.branches.update(asked_of(record["unknown_reads"], own))
 
 
 def _gpus_here(command: Sequence[str]) -> tuple[Gpu, ...]:

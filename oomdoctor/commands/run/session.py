@@ -77,6 +77,7 @@ def watching_environment(folder: Path, request: WatchRequest) -> dict[str, str]:
         "counted": request.gpus is None,
         "goes_past": request.gpus is not None and not request.stop_at_oom,
         "changes": dict(request.changes),
+        "branches": dict(request.branches),
     }
     (folder / "watch.json").write_text(json.dumps(asked))
     alone = request.gpus is not None and request.gpus.alone
@@ -103,7 +104,8 @@ class WatchRequest:
     Without `gpus` the command runs on those of this machine. `steps` is "steady" (stop once memory
     repeats), "all" or a number of optimizer steps. With `weights` "synthetic", `from_pretrained`
     needs no checkpoint. `values` is what unknown values are taken to be: "max", "half" or a number.
-    With `most`, this is a second run, with the most that they can select. `path` is the PATH of the
+    With `most`, this is a second run, with the most that they can select, and the `branches` that
+    they decide go the way that needs more. `path` is the PATH of the
     command; None: ours. `case` is the folder for what is kept if memory runs out; None: one in the
     state folder. Emulated GPUs go on past their memory, unless the command is to get
     the error (`stop_at_oom`). `cure` runs it again with remedies, whose settings of transformers'
@@ -122,6 +124,7 @@ class WatchRequest:
     stop_at_oom: bool = False
     cure: bool = False
     changes: Mapping[str, Any] = field(default_factory=dict)
+    branches: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def assumed(self) -> str | None:

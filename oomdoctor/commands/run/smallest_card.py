@@ -21,7 +21,7 @@ from oomdoctor.commands.run.rank_records import (
 )
 from oomdoctor.commands.run.seen_outside import Seen
 from oomdoctor.commands.run.session import WatchRequest, line_of
-from oomdoctor.commands.run.values import unknown_sizes
+from oomdoctor.commands.run.values import ended_loops, unknown_sizes
 from oomdoctor.records.capability import MODERN, capability_numbers
 from oomdoctor.records.report.report import Report, Warn
 from oomdoctor.records.report.run import LargerBatch, RankMemory, SmallestGpu
@@ -94,6 +94,8 @@ def _warnings(
         warns.append(warning("gpu_unused"))
     if failed and (value := about_a_value(processes)) is not None:
         warns.append(warning("unknown_values", message=value))
+    for place, (turns, grows) in ended_loops(processes).items():
+        warns.append(warning("unknown_loop", place=place, turns=turns, grows=grows))
     steps = max((rank.steps for rank in ranks), default=0)
     ran_on = request.steps == "steady" and not any(rank.stopped for rank in ranks)
     if ran_on and not failed and steps > _FEW_STEPS:

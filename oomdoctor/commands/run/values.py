@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from oomdoctor.commands.run.branches import decisions
 from oomdoctor.commands.run.diagnosis import last_words
 from oomdoctor.commands.run.places import BULK, is_only_logged, only_saves, shown_file
 from oomdoctor.commands.run.rank_records import Process, ran_out
 from oomdoctor.commands.run.session import WatchRequest, line_of
 from oomdoctor.commands.run.whole_numbers import may_become_size, result_may_become_size
 from oomdoctor.records.report.report import Report
-from oomdoctor.records.report.run import UnknownSize, UnknownSizes
+from oomdoctor.records.report.run import RankMemory, UnknownSize, UnknownSizes
 
 MOST = "max"
 _ZEROS = "0"
@@ -22,17 +23,25 @@ _ENDED = (128 + 15, 128 + 9)  # by a signal, and not by one for us
 def unknown_sizes(request: WatchRequest, processes: Sequence[Process]) -> UnknownSizes | None:
     """The lines whose memory depends, or may depend, on values that are not known."""
     counts: dict[tuple[str, int, str, bool], int] = {}
-    opened = set()
+    opened, growing = set(), set()
     for process in processes:
+        for loop in process.record["ended_loops"]:
+            growing |= {(shown_file(loop["file"]), loop["line"])} if loop["grows"] else set()
         own_files = tuple(process.record["own_files"])
         for read in process.record["unknown_reads"]:
             sized = read["read"] == "size"
-            if not sized and not _may_size(read, own_files):
+            place = shown_file(read["file"]), read["line"]
+            if sized or _may_size(read, own_files):
+                key = (*place, read["operator"], sized)
+                if read["open"]:
+                    opened.add(key)
+            elif read["open"] and (decided := decisions(read, own_files)):
+                key = (*place, decided[0].word, False)
+                if place in growing:
+                    opened.add(key)
+            else:
                 continue
-            key = (shown_file(read["file"]), read["line"], read["operator"], sized)
             counts[key] = counts.get(key, 0) + read["count"]
-            if read["open"]:
-                opened.add(key)
     chosen = request.assumed == MOST
     most_first = sorted(counts.items(), key=lambda item: (not item[0][3], -item[1]))
     sizes = tuple(
@@ -42,6 +51,15 @@ def unknown_sizes(request: WatchRequest, processes: Sequence[Process]) -> Unknow
     ended = (last_words(process) for process in processes)
     failed = next((words for words in ended if words is not None), None)
     return UnknownSizes(request.assumed or _ZEROS, sizes, failed=failed) if sizes else None
+
+
+def ended_loops(processes: Sequence[Process]) -> dict[str, tuple[int, bool]]:
+    """The lines whose loop was ended, after how many turns, and whether it kept memory in each."""
+    return {
+        f"{shown_file(loop['file'])}:{loop['line']}": (loop["turns"], loop["grows"])
+        for process in processes
+        for loop in process.record["ended_loops"]
+    }
 
 
 def _may_size(read: dict[str, Any], own_files: tuple[str, ...]) -> bool:
@@ -70,7 +88,8 @@ def needs_most(request: WatchRequest, report: Report) -> bool:
     sizes = report.unknown_sizes
     if sizes is None or request.values is not None:
         return False
-    return report.status == "ok" or (report.status == "error" and _allocates(sizes))
+    may_differ = _allocates(sizes) or any(size.is_branch for size in sizes.sizes)
+    return report.status == "ok" or (report.status == "error" and may_differ)
 
 
 def again_line(first: Report) -> str:
@@ -78,17 +97,27 @@ def again_line(first: Report) -> str:
     assert first.unknown_sizes is not None
     sizes = first.unknown_sizes.sizes
     size = next((each for each in sizes if each.file), sizes[0])
+    if size.is_branch:
+        return (
+            f"oomdoctor: {size.file}:{size.line} branches on a value that no kernel computed; "
+            "running the command again the other way"
+        )
     return (
         f"oomdoctor: {size.file}:{size.line} depends on values that no kernel computed; running "
         "the command again with the most that they can select"
     )
 
 
-def with_both_ends(request: WatchRequest, first: Report, again: Report) -> Report:
+def with_both_ends(request: WatchRequest, first: Report, others: Sequence[Report]) -> Report:
     """The report of the run that needed more, with the range.
 
-    `first` took unknown values for zeros, `again` for the most that the shapes allow.
+    `first` took unknown values for zeros, the others for the most that the shapes allow; each of
+    them took more branches than the one before.
     """
+    again = max(others, key=lambda report: (ran_out(report.ranks), _peak(report) or 0))
+    if others[-1].status == "interrupted":
+        again = others[-1]
+    again = replace(again, elapsed_s=sum(report.elapsed_s for report in others))
     before = first.unknown_sizes
     assert before is not None and request.gpus is not None
     elapsed_s = round(first.elapsed_s + again.elapsed_s, 3)
@@ -112,8 +141,9 @@ def with_both_ends(request: WatchRequest, first: Report, again: Report) -> Repor
     both_known = again.unknown_sizes or before
     # An integer that was as unknown in both runs was not tried by either.
     sizes = tuple(s for s in both_known.sizes if s.allocates or not same or s.bounded is False)
-    if not sizes and not _allocates(before):
-        return replace(first, elapsed_s=elapsed_s, unknown_sizes=None)  # numbers that were counted
+    if not sizes and not _allocates(before):  # numbers that were counted
+        exact = replace(first, elapsed_s=elapsed_s, unknown_sizes=None)
+        return _without_branches(exact, before, both_known)
     worse = again
     if lower is not None and (ran_out(first.ranks), lower) > (ran_out(again.ranks), upper):
         worse = first
@@ -128,7 +158,20 @@ def with_both_ends(request: WatchRequest, first: Report, again: Report) -> Repor
     if any(size.bounded is False for size in both.sizes):
         worse = replace(worse, smallest_gpu=None, larger_batch=None)
         worse = replace(worse, next_commands=()) if worse.status == "ok" else worse
-    return replace(worse, started_at=first.started_at, elapsed_s=elapsed_s, unknown_sizes=both)
+    worse = replace(worse, started_at=first.started_at, elapsed_s=elapsed_s, unknown_sizes=both)
+    return _without_branches(worse, before, both_known)
+
+
+def _without_branches(report: Report, *tried: UnknownSizes) -> Report:
+    """The report without the branches that went both ways, among lines that may decide."""
+    sizes = (size for each in tried for size in each.sizes)
+    places = {(size.file, size.line) for size in sizes if size.is_branch}
+
+    def left(rank: RankMemory) -> RankMemory:
+        branches = (b for b in rank.unknown_branches if (b.file, b.line) not in places)
+        return replace(rank, unknown_branches=tuple(branches))
+
+    return replace(report, ranks=tuple(map(left, report.ranks)))
 
 
 def _allocates(sizes: UnknownSizes) -> bool:

@@ -23,7 +23,7 @@ static __thread int expecting, expected_worth;
 static __thread size_t kept_copy;
 static __thread int holds;
 static __thread const char *reader;
-static __thread int reads;
+static __thread int reads, read_type;
 static atomic_int computing; /* values.cpp is there */
 
 static int inside(uint64_t at, size_t n) { return arena && at >= arena && n <= arena_end - at && at < arena_end; }
@@ -161,7 +161,7 @@ int emu_values_read(void *to, uint64_t from, size_t n) {
     else counters.unknown_reads++;
     pthread_mutex_unlock(&lock);
     emu_values_hook call = worth == EMU_KNOWN ? NULL : atomic_load(&hook);
-    if (call) call(from, n, worth, reader, reads);
+    if (call) call(from, n, worth, reader, reads, read_type, to);
     return worth;
 }
 
@@ -240,7 +240,7 @@ void emu_values_expect(const void *bytes, size_t n, int worth) {
 }
 void emu_values_expect_nothing(void) { expecting = 0; }
 int emu_values_expecting(void) { return expecting; }
-void emu_values_reader(const char *op, int read) { reader = op, reads = read; }
+void emu_values_reader(const char *op, int read, int type) { reader = op, reads = read, read_type = type; }
 
 size_t emu_values_limit(size_t bytes) {
     size_t before = kept_copy;

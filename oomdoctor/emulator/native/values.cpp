@@ -197,6 +197,23 @@ bool asked_for() {
   return running.depth == 1 || (running.depth == 2 && kSynonyms.count(running.ops[0]->name));
 }
 
+// As Python's struct names it; 0: not one of these.
+int type_of(const at::Tensor& t) {
+  switch (t.scalar_type()) {
+    case at::kFloat: return 'f';
+    case at::kDouble: return 'd';
+    case at::kHalf: return 'e';
+    case at::kBFloat16: return 'r';
+    case at::kLong: return 'q';
+    case at::kInt: return 'i';
+    case at::kShort: return 'h';
+    case at::kChar: return 'b';
+    case at::kByte: return 'B';
+    case at::kBool: return '?';
+    default: return 0;
+  }
+}
+
 // What a read-back would give now: an element of `t`, or what an operator reads for itself.
 void say_reader(const at::Tensor* t) {
   size_t i = std::min(running.depth, kMostRunning);
@@ -207,7 +224,7 @@ void say_reader(const at::Tensor* t) {
   if (t && t->scalar_type() == at::kBool) read = EMU_READ_TRUTH;
   else if (t && !integral(*t)) read = EMU_READ_NUMBER;
   else if (t && !asks) read = EMU_READ_INTEGER;
-  emu_values_reader(outer ? outer->name.c_str() : nullptr, read);
+  emu_values_reader(outer ? outer->name.c_str() : nullptr, read, t ? type_of(*t) : 0);
 }
 
 bool worth_a_splat(const at::Tensor& t) { return t.nbytes() > kWrittenBytes && t.is_contiguous() && t.element_size() <= 8; }

@@ -58,10 +58,13 @@ typedef struct {
 void emu_values_count(emu_values_counters *out);
 /* What a read-back gives. A size is read by an operator that allocates by it, such as nonzero. */
 enum emu_read { EMU_READ_NUMBER, EMU_READ_TRUTH, EMU_READ_INTEGER, EMU_READ_SIZE };
-/* Called after each read-back of something not known, in the thread that reads; `op` may be NULL. */
-typedef void (*emu_values_hook)(uint64_t address, size_t n, int worth, const char *op, int read);
+/* Called after each read-back of something not known, in the thread that reads; `op` may be NULL.
+ * `to` holds what was read, elements of a type: its character in Python's struct, r for bfloat16, 0 if
+ * it is not known. The hook may write others. */
+typedef void (*emu_values_hook)(
+    uint64_t address, size_t n, int worth, const char *op, int read, int type, void *to);
 void emu_values_set_hook(emu_values_hook hook);
-void emu_values_reader(const char *op, int read); /* who reads next in this thread, and what */
+void emu_values_reader(const char *op, int read, int type); /* who reads next in this thread, and what */
 
 /* --- for values.cpp --- */
 

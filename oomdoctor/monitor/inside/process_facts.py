@@ -1,4 +1,4 @@
-"""Facts about this process and its devices for the record, and its reads of unknown values."""
+"""Facts about this process and its devices for the record."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ import linecache
 import os
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from oomdoctor.analysis.own_code import is_own, known_packages
@@ -25,17 +24,6 @@ _LIBRARIES = (
 )
 _AUDIT = "LD_AUDIT"  # names a library beside that of the emulated device
 _DEVICE = "libemugpu.so"
-# What a read gives, by the device's number for it, and how many bytes are more than a few of them.
-# More of them are data: they are kept or saved, or select elements.
-_READS = (("number", 64), ("truth", 64), ("integer", 16384), ("size", 1 << 40))
-_MADE_UP = 2  # the worth of a value that was chosen as a training might have it; below it is none
-_MOST_LINES = 200
-_MOST_FRAMES = 80
-# The user's line, the innermost one, which may be a library's, the operator, what it gave and
-# whether even a share of it is unknown: how often.
-_Read = tuple[str, int, str, int, str, str, bool]
-_counts: dict[_Read, int] = {}
-_kept: list[Any] = []  # the callback must live as long as the device
 _KINDS = ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
 
 
@@ -107,22 +95,22 @@ def own_files() -> list[str]:
     return sorted(f for f in files | set(_kept_lines()) if is_own(f, folders, script))
 
 
-def code_without_file() -> dict[str, tuple[str, str]]:
-    """Code of the user's, or that a read was in, which is in no file: how it is shown, its text."""
-    script, read_in = script_file(), {read[2] for read in _counts}
+def code_without_file(read_in: set[str]) -> dict[str, tuple[str, str]]:
+    """Code of the user's, or of `read_in`, which is in no file: how it is shown, its text."""
+    script = script_file()
     return {
         file: (_shown(file), "".join(lines))
-        for file, lines in _kept_lines().items()
+        for file, lines in _kept_lines(read_in).items()
         if file in read_in or is_own_here(file, script)
     }
 
 
-def _kept_lines() -> dict[str, list[str]]:
+def _kept_lines(files: Iterable[str] = ()) -> dict[str, list[str]]:
     """The lines of code that Python itself keeps because they are in no file, as of a cell."""
     typed, kept = typed_code(), {}
     if typed is not None:
         kept[TYPED] = typed.splitlines(keepends=True)
-    for file in {*linecache.cache, *(read[2] for read in _counts)}:
+    for file in {*linecache.cache, *files}:
         with suppress(Exception):
             if not Path(file).exists() and (lines := linecache.getlines(file)):
                 kept[file] = lines
@@ -155,68 +143,9 @@ def resident_bytes() -> int | None:
     return None
 
 
-def note_reads() -> None:
-    """Ask the emulated device to call us at each read of an unknown value; does nothing else."""
-    device = emulated_device()
-    if device is not None:
-        at, size, number = ctypes.c_uint64, ctypes.c_size_t, ctypes.c_int
-        kind = ctypes.CFUNCTYPE(None, at, size, number, ctypes.c_char_p, number)
-        callback = kind(_on_read)
-        device.emu_values_set_hook(callback)
-        _kept.append(callback)
-
-
 def emulated_device() -> Any:
     """The emulated device that this process has loaded; None on a real one."""
     with suppress(OSError, ValueError):
         library = Path(variable(_AUDIT) or "").with_name(_DEVICE)
         return ctypes.CDLL(str(library), mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
     return None
-
-
-def _on_read(address: int, size: int, worth: int, operator: bytes | None, read: int) -> None:
-    with suppress(Exception):
-        kind, most = _READS[read]
-        if size > most:
-            kind += "s"
-        user, inner = _places()
-        if user is None:
-            if kind != "size":
-                return
-            user = inner
-        place = (*user, *inner, (operator or b"").decode(), kind, worth < _MADE_UP)
-        if place in _counts or len(_counts) < _MOST_LINES:
-            _counts[place] = _counts.get(place, 0) + 1
-
-
-def _places() -> tuple[tuple[str, int] | None, tuple[str, int]]:
-    """The user's line that runs now, and the innermost line; none of the user's in a thread.
-
-    Where a program of a package runs no line of the user's, the innermost stands for it.
-    """
-    try:
-        frame: FrameType | None = sys._getframe(2)
-    except ValueError:
-        return None, ("", 0)
-    assert frame is not None
-    inner = frame.f_code.co_filename, frame.f_lineno
-    script, innermost = script_file(), None
-    for _ in range(_MOST_FRAMES):
-        if frame is None:
-            break
-        file = frame.f_code.co_filename
-        if innermost is None and not file.startswith("<"):  # code that a library made has no file
-            innermost = file, frame.f_lineno
-        if is_own_here(file, script):
-            return (file, frame.f_lineno), inner
-        if file == script:
-            return innermost, inner
-        frame = frame.f_back
-    return None, inner
-
-
-def unknown_reads() -> list[dict[str, str | int | bool]]:
-    """The reads of unknown values, the most frequent first."""
-    names = ("file", "line", "inner_file", "inner_line", "operator", "read", "open")
-    most_first = sorted(_counts.items(), key=lambda item: -item[1])
-    return [{**dict(zip(names, read, strict=True)), "count": count} for read, count in most_first]

@@ -21,6 +21,7 @@ from typing import Any
 
 from oomdoctor.emulator.variables import ALONE
 from oomdoctor.monitor.inside import ending, memory, passes, past_memory, process_facts
+from oomdoctor.monitor.inside import unknown_reads as reads
 from oomdoctor.monitor.inside.allocator_history import Snapshots, leave_to_the_script
 from oomdoctor.monitor.inside.memory import CountedMemory
 from oomdoctor.monitor.inside.traced import TracedMemory
@@ -81,7 +82,7 @@ class Watch:
         optimizer.register_optimizer_step_post_hook(self._after_step)
         self._passes.begin()
         torch._C._cuda_attach_out_of_memory_observer(self._on_out_of_memory)
-        process_facts.note_reads()
+        reads.note_reads(self._asked.get("branches"))
         memory.keep_peaks()
         atexit.register(self._at_exit)
         self._write()
@@ -114,6 +115,7 @@ class Watch:
         stop: str | None = None
         with self._quietly():
             self._step += 1
+            reads.new_step()
             self._read(ended=True)
             self._memory.end_step(self._step)
             stop = self._decide()
@@ -278,8 +280,9 @@ class Watch:
             "exception": ending.last_exception() if ended else None,
             "ooms": self._ooms,
             "past": self._memory.past,
-            "unknown_reads": process_facts.unknown_reads(),
-            "code": process_facts.code_without_file(),
+            "unknown_reads": reads.unknown_reads(),
+            "ended_loops": reads.ended_loops(),
+            "code": process_facts.code_without_file(reads.files()),
             "own_files": process_facts.own_files() if ended else [],
             "notes": self._notes,
             "script": ending.script_file(),

@@ -74,7 +74,7 @@ class UnknownSize:
     `file` is empty in the thread of the backward pass, which runs no line. `operator` read them.
     `allocates` says that it allocates by them, as nonzero does; else it gave the command an
     integer, such as the sum of a mask. `bounded` says whether the shapes limit it, where that was
-    tried.
+    tried. Where the values decide a branch, `operator` is if, or while for one that ends a loop.
     """
 
     file: str
@@ -83,6 +83,11 @@ class UnknownSize:
     allocates: bool
     count: int
     bounded: bool | None
+
+    @property
+    def is_branch(self) -> bool:
+        """Whether the command branches by them."""
+        return self.operator in ("if", "while")
 
 
 @dataclass(frozen=True, slots=True)

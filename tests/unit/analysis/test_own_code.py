@@ -16,7 +16,7 @@ from oomdoctor.analysis.frames import phase_of
 from oomdoctor.analysis.own_code import is_own
 from oomdoctor.commands.run.places import user_line
 from oomdoctor.explain.reading.lines.traceback import frames_in
-from oomdoctor.monitor.inside import process_facts
+from oomdoctor.monitor.inside import process_facts, unknown_reads
 from oomdoctor.snapshot.phases import Meanings
 from oomdoctor.snapshot.reading.events import NO_STACK, Events, Stacks
 
@@ -113,9 +113,9 @@ def test_a_read_below_the_program_of_a_package_has_the_line_of_the_library(
 ) -> None:
     library, program = "/venv/lib/python3.11/site-packages/axolotl/train.py", "/venv/bin/axolotl"
     monkeypatch.setattr(process_facts, "library_folders", lambda: ["/venv/bin"])
-    monkeypatch.setattr(process_facts, "script_file", lambda: program)
+    monkeypatch.setattr(unknown_reads, "script_file", lambda: program)
     process_facts.is_own_here.cache_clear()
-    names = {"read": lambda: process_facts._places()}
+    names = {"read": unknown_reads._places}
     exec(compile("def made():\n    return read()", "<string>", "exec"), names)
     exec(compile("def train():\n    return made()", library, "exec"), names)
     exec(compile("found = train()", program, "exec"), names)

@@ -123,6 +123,10 @@ WORDED: dict[tuple[str, str], tuple[dict[str, object], str]] = {
     ("shared_memory", "text"): ({"card": "NVIDIA GB10"}, "takes from the same memory"),
     ("one_rank", "text"): ({"ranks": 64}, "only rank 0 of 64 ran"),
     ("one_rank", "failed"): ({"ranks": 64}, "leave out --ranks 1"),
+    ("unknown_loop", "text"): (
+        {"place": "train.py:7", "turns": 256, "grows": True},
+        "after 256 turns, and each turn kept memory",
+    ),
     ("not_steady", "text"): ({"steps": 1200}, "all 1,200 steps"),
 }
 

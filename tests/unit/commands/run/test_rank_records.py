@@ -15,13 +15,8 @@ from oomdoctor.analysis.allocator.settings import AllocatorSettings
 from oomdoctor.analysis.fit import USUAL_HEADROOM
 from oomdoctor.commands.devices.cards import card_named
 from oomdoctor.commands.devices.emulated import emulated_gpus
-from oomdoctor.commands.run.places import (
-    library_line,
-    may_decide,
-    phase_of_peak,
-    unknown_branches,
-    user_line,
-)
+from oomdoctor.commands.run.branches import unknown_branches
+from oomdoctor.commands.run.places import library_line, may_decide, phase_of_peak, user_line
 from oomdoctor.commands.run.process.command import Ended
 from oomdoctor.commands.run.process.streams import Tail
 from oomdoctor.commands.run.rank_records import Events, rank_memory, read_events, read_processes
@@ -74,6 +69,7 @@ def _record(**changes: Any) -> dict[str, Any]:
         "exception": None,
         "ooms": [],
         "unknown_reads": [],
+        "ended_loops": [],
         "own_files": [],
         "library_folders": LIBRARIES,
         "devices": [device],
@@ -281,14 +277,14 @@ def test_lines_that_may_decide(tmp_path: Path, line: int, decides: int) -> None:
 
 def test_branches_are_counted_by_the_users_line(tmp_path: Path) -> None:
     library = tmp_path / "library.py"
-    library.write_text("if flag:\n    pass\nseen = flag.item()\n")
+    library.write_text("if flag:\n    work()\nseen = flag.item()\n")
     reads = [
         {"file": "a.py", "line": 1, "inner_file": str(library), "inner_line": 1, "count": 2},
         {"file": "b.py", "line": 5, "inner_file": str(library), "inner_line": 1, "count": 3},
         {"file": "b.py", "line": 5, "inner_file": str(library), "inner_line": 3, "count": 9},
     ]
     reads += [{**reads[0], "line": 7, "read": "size"}]
-    found = unknown_branches([{"read": "truth", **read} for read in reads])
+    found = unknown_branches([{"read": "truth", **read} for read in reads], ())
     assert [(one.file, one.line, one.count) for one in found] == [("b.py", 5, 3), ("a.py", 1, 2)]
 
 

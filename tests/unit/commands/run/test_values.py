@@ -10,7 +10,8 @@ import pytest
 from example_runs import RANK, depends_on_values, fits, ran_out
 
 from oomdoctor.commands.devices.emulated import emulated_gpus
-from oomdoctor.commands.run.places import is_only_logged, unknown_branches
+from oomdoctor.commands.run.branches import unknown_branches
+from oomdoctor.commands.run.places import is_only_logged
 from oomdoctor.commands.run.process.command import run_command
 from oomdoctor.commands.run.process.streams import Tail
 from oomdoctor.commands.run.rank_records import Process
@@ -53,10 +54,15 @@ def _processes(*reads: dict[str, Any]) -> list[Process]:
             {
                 "unknown_reads": [{**READ, **read} for read in reads],
                 "own_files": [],
+                "ended_loops": [],
                 "exception": None,
             },
         )
     ]
+
+
+def _both(first: Report, *others: Report) -> Report:
+    return with_both_ends(REQUEST, first, others)
 
 
 def _report(peak_gib: float, *sizes: UnknownSize, **changes: Any) -> Report:
@@ -86,7 +92,7 @@ def test_what_a_checkpoint_saves_is_no_size(file: str, kind: str) -> None:
     }
     (process,) = _processes({"operator": "copy_", **read})
     assert unknown_sizes(REQUEST, [process]) is None
-    assert unknown_branches(process.record["unknown_reads"]) == ()
+    assert unknown_branches(process.record["unknown_reads"], ()) == ()
 
 
 def test_sizes_come_first_and_numbers_and_branches_are_none(tmp_path: Path) -> None:
@@ -134,7 +140,7 @@ def test_a_number_that_is_rounded_has_no_limit_and_one_that_is_logged_is_none(
 
 def test_an_integer_that_neither_run_knows_is_no_proof_that_memory_is_the_same() -> None:
     integer = replace(SIZE, operator="item", allocates=False, bounded=False)
-    both = with_both_ends(REQUEST, _report(5, replace(integer, bounded=None)), _report(5, integer))
+    both = _both(_report(5, replace(integer, bounded=None)), _report(5, integer))
     assert both.unknown_sizes is not None and both.unknown_sizes.sizes == (integer,)
     assert both.smallest_gpu is None
     assert "No shape limits train.py:7" in _page(both) and "memory is exact" not in _page(both)
@@ -157,7 +163,7 @@ def test_everything_follows_the_upper_end() -> None:
     again = replace(
         ran_out(), unknown_sizes=UnknownSizes("max", (upper,)), ranks=ran_out().ranks[:1]
     )
-    both = with_both_ends(REQUEST, first, again)
+    both = _both(first, again)
     assert (both.status, both.exit_code, both.exit_code_of_command) == ("no", 1, 1)
     assert both.next_commands == again.next_commands and both.smallest_gpu is None
     peak = again.ranks[0].peak_reserved_bytes
@@ -166,7 +172,7 @@ def test_everything_follows_the_upper_end() -> None:
 
 
 def test_the_run_with_fewer_rows_may_be_the_larger_one() -> None:
-    both = with_both_ends(REQUEST, _report(5, SIZE), _report(3, SIZE))
+    both = _both(_report(5, SIZE), _report(3, SIZE))
     assert both.ranks[0].peak_reserved_bytes == 5 * GIB
     assert both.unknown_sizes is not None
     assert both.unknown_sizes.assumed == "0"
@@ -174,22 +180,22 @@ def test_the_run_with_fewer_rows_may_be_the_larger_one() -> None:
 
 
 def test_equal_ends_are_said_and_counted_numbers_leave_memory_exact() -> None:
-    both = with_both_ends(REQUEST, _report(5, SIZE), _report(5, SIZE))
+    both = _both(_report(5, SIZE), _report(5, SIZE))
     assert "peak 5.00 GiB reserved" in _page(both)
     assert "The peak is the same" in _page(both) and "memory is exact" not in _page(both)
     assert "the peak is the same at both ends" in _page(both)
     integer = replace(SIZE, allocates=False)
-    both = with_both_ends(REQUEST, _report(5, SIZE, integer), _report(5, SIZE, integer))
+    both = _both(_report(5, SIZE, integer), _report(5, SIZE, integer))
     assert both.unknown_sizes is not None and both.unknown_sizes.sizes == (SIZE,)
-    assert with_both_ends(REQUEST, _report(5, integer), _report(5, integer)).unknown_sizes is None
-    both = with_both_ends(REQUEST, _report(5, integer), _report(6, integer))
+    assert _both(_report(5, integer), _report(5, integer)).unknown_sizes is None
+    both = _both(_report(5, integer), _report(6, integer))
     assert both.unknown_sizes is not None and both.unknown_sizes.upper_bytes == 6 * GIB
 
 
 def test_without_an_upper_end_no_card_is_recommended() -> None:
     failed = UnknownSizes("max", (SIZE,), failed="ValueError: too many rows")
     again = replace(_report(6, SIZE), status="error", exit_code=1, unknown_sizes=failed)
-    both = with_both_ends(REQUEST, _report(5, SIZE), again)
+    both = _both(_report(5, SIZE), again)
     assert (both.status, both.smallest_gpu) == ("ok", None)
     assert both.next_commands == (
         "oomdoctor run --emulate 'NVIDIA H100 80GB HBM3' --values half -- python train.py",
@@ -198,7 +204,7 @@ def test_without_an_upper_end_no_card_is_recommended() -> None:
     assert "May fit" in page and "at least 5.00 GiB" in page
     assert "ValueError: too many rows" in page
     unlimited = _report(6, replace(SIZE, bounded=False))
-    both = with_both_ends(REQUEST, _report(5, SIZE), unlimited)
+    both = _both(_report(5, SIZE), unlimited)
     assert (both.smallest_gpu, both.next_commands) == (None, ())
     assert "No shape limits train.py:7" in _page(both) and "May fit" in _page(both)
 
@@ -206,7 +212,7 @@ def test_without_an_upper_end_no_card_is_recommended() -> None:
 def test_a_run_that_zeros_end_is_told_by_the_one_with_the_most() -> None:
     failed = UnknownSizes("0", (SIZE,), failed="IndexError: max(): reduction of nothing")
     first = replace(_report(5, SIZE), status="error", exit_code=1, unknown_sizes=failed)
-    both = with_both_ends(REQUEST, first, _report(6, replace(SIZE, bounded=True)))
+    both = _both(first, _report(6, replace(SIZE, bounded=True)))
     assert (both.status, both.exit_code) == ("ok", 0)
     assert "Fits" in _page(both) and "up to 6.00 GiB" in _page(both)
     assert "With zeros it failed: IndexError" in _page(both)
@@ -230,13 +236,13 @@ def test_a_second_run_that_does_not_end_is_ended() -> None:
     )
     assert (ended.exit_code, ended.interrupted) == (143, False)
     again = _report(1, SIZE, status="error", exit_code_of_command=ended.exit_code)
-    both = with_both_ends(REQUEST, _report(5, SIZE), again)
+    both = _both(_report(5, SIZE), again)
     assert "gave no answer: it did not end in time" in _page(both)
 
 
 def test_ctrl_c_in_the_second_run_interrupts_the_whole() -> None:
     again = _report(1, SIZE, status="interrupted", exit_code=130)
-    both = with_both_ends(REQUEST, _report(5, SIZE), again)
+    both = _both(_report(5, SIZE), again)
     assert (both.status, both.exit_code) == ("interrupted", 130)
     assert both.ranks[0].peak_reserved_bytes == 5 * GIB
 
