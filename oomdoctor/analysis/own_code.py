@@ -11,6 +11,7 @@ from functools import cache, lru_cache
 
 from oomdoctor.package_data import data_of
 
+_KERNEL = re.compile(r"ipykernel_\d+")  # in the name of a cell, the process that ran it
 _OURS = "oomdoctor/monitor/"
 # `<frozen runpy>` and `<string>` are no files of the user's; a cell and what is typed are.
 _LIBRARY = re.compile(
@@ -36,6 +37,11 @@ def is_own(file: str, libraries: Collection[str] = (), script: str | None = None
         return "." in name or folder not in libraries
     folders = tuple(f"{library.rstrip('/')}/" for library in libraries)
     return not _is_library(path) and path not in libraries and not path.startswith(folders)
+
+
+def place_of(file: str, line: int) -> str:
+    """The name of a line, the same in each run of a command: a cell's has no process in it."""
+    return f"{_KERNEL.sub('ipykernel', file)}:{line}"
 
 
 def is_ours(file: str) -> bool:

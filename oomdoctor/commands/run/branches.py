@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from oomdoctor.analysis.own_code import place_of
 from oomdoctor.commands.run import places
 from oomdoctor.commands.run.flow import BRANCHES, Branch, Flow, Reached, given_at, read_at
 from oomdoctor.commands.run.places import BULK, Record, name_of_call, only_saves, shown_file
-from oomdoctor.monitor.inside.unknown_reads import place_of
 from oomdoctor.records.report.run import UnknownBranch
 
 Asked = dict[str, list[dict[str, Any]]]

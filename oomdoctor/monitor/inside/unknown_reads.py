@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import ctypes
 import linecache
-import re
 import struct
 import sys
 from collections.abc import Iterator, Mapping
@@ -19,6 +18,7 @@ from itertools import islice
 from types import CodeType, FrameType
 from typing import Any
 
+from oomdoctor.analysis.own_code import place_of
 from oomdoctor.monitor.inside.ending import script_file
 from oomdoctor.monitor.inside.process_facts import emulated_device, is_own_here
 from oomdoctor.monitor.pinned import drop_copies
@@ -35,8 +35,6 @@ _ENDLESS = 256  # reads at one place without a step: a loop may be waiting
 # Which numbers are tried, beside those next to what the command compares with.
 _NUMBERS = (100.0, -100.0, 0.5, 1.0, -1.0, 1e4, -1e4)
 _BFLOAT16 = b"r"
-# Kernels of Jupyter name the code of a cell by their own number.
-_KERNEL = re.compile(r"ipykernel_\d+")
 
 # The user's line, the innermost one, which may be a library's, the operator, what it gave and
 # whether even a share of it is unknown: how often.
@@ -68,11 +66,6 @@ def note_reads(branches: Mapping[str, list[dict[str, Any]]] | None = None) -> No
         callback = kind(_on_read)
         device.emu_values_set_hook(callback)
         _kept.append(callback)
-
-
-def place_of(file: str, line: int) -> str:
-    """The name of a line, the same in each run of a command."""
-    return f"{_KERNEL.sub('ipykernel', file)}:{line}"
 
 
 def new_step() -> None:

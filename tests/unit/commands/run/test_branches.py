@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from oomdoctor.analysis.own_code import place_of
 from oomdoctor.commands.run.branches import asked_of, decisions, unknown_branches
-from oomdoctor.monitor.inside.unknown_reads import place_of
 
 
 def _read(file: Path, line: int, kind: str, count: int = 3) -> dict[str, Any]:
