@@ -3,7 +3,8 @@
     card,price            {"RTX 4090": 0.44}            [{"gpu": "L4", "price_per_hour": "$0.80"}]
     RTX 4090,$0.44
 
-Names of cards stay as they are written. Only data is read.
+Names of cards stay as they are written. Only data is read. Some examples of prices are built in
+(`data/prices.toml`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from oomdoctor.package_data import data_of
 from oomdoctor.system.regular_files import bytes_of, plain_text
 
 _LIMIT = 1024**2  # bytes; far above any price list
@@ -40,10 +42,26 @@ class NamedPrice:
 
 @dataclass(frozen=True, slots=True)
 class PriceFile:
-    """The rows of a file. `currency` is a symbol or a label, empty if there is none."""
+    """The rows of a file. `currency` is a symbol or a label, empty if there is none.
+
+    `examples` says from when and where prices are that are built in; None for those of a file.
+    """
 
     currency: str
     rows: tuple[NamedPrice, ...]
+    examples: str | None = None
+
+
+_EXAMPLES: Mapping[str, Mapping[str, Any]] = data_of("prices.toml")
+EXAMPLES = tuple(_EXAMPLES)
+"""The names of the price lists that are built in."""
+
+
+def example_prices(name: str) -> PriceFile:
+    """The price list of a cloud that is built in, by its name."""
+    said = _EXAMPLES[name]
+    rows = tuple(NamedPrice(card, price) for card, price in said["per_hour"].items())
+    return PriceFile("$", rows, f"{said['title']} on {said['date']}, {said['source']}")
 
 
 def read_prices(path: Path) -> PriceFile:
@@ -52,12 +70,15 @@ def read_prices(path: Path) -> PriceFile:
     Raises:
         ValueError: the file cannot be read, or it is not a list of prices; the message says where.
     """
+    if str(path) in EXAMPLES and not path.exists():
+        return example_prices(str(path))
     try:
         text = plain_text(bytes_of(path, _LIMIT))
     except OSError as error:
         if error.errno == errno.EFBIG:
             raise ValueError(f"{path} is {error.strerror}, so it is not a price list") from None
-        raise ValueError(f"{path}: {error.strerror or 'cannot be read'}") from None
+        other = "" if path.suffix else f"; built in are {', '.join(EXAMPLES)}"
+        raise ValueError(f"{path}: {error.strerror or 'cannot be read'}{other}") from None
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not UTF-8 text") from None
     is_json = path.suffix.lower() == ".json" or text.lstrip()[:1] in ("{", "[")

@@ -126,6 +126,7 @@ def price_list(path: Path) -> PriceList:
         prices=tuple(cheapest.values()),
         unknown=tuple(dict.fromkeys(unknown)),
         repeated=tuple(dict.fromkeys(repeated)),
+        examples=file.examples,
     )
 
 

@@ -308,6 +308,8 @@ def _price_warnings(cards: tuple[Card, ...], request: SurveyRequest) -> list[War
         if price.card in planned
         for warn in variant_warnings(card_named(price.name, 0.0))
     ]
+    if prices.examples is not None:
+        warns.append(warning("prices", "examples", source=prices.examples))
     if prices.unknown:
         warns.append(warning("prices", "unknown", source=source, names=prices.unknown))
     if prices.repeated:

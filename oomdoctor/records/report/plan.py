@@ -51,7 +51,8 @@ class PriceList:
     `currency` is its symbol or label (`$`, `EUR`), empty if it has none.
 
     `unknown` are the names in the file that are no cards, `repeated` the cards that it lists more
-    than once: the lowest price counts.
+    than once: the lowest price counts. `examples` says from when and where prices are that are
+    built in, and is none for those of a file.
     """
 
     source: str
@@ -59,6 +60,7 @@ class PriceList:
     prices: tuple[CardPrice, ...]
     unknown: tuple[str, ...] = ()
     repeated: tuple[str, ...] = ()
+    examples: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from oomdoctor.system.price_file import NamedPrice, PriceFile, read_prices
+from oomdoctor.system.catalogue import find_gpu
+from oomdoctor.system.price_file import EXAMPLES, NamedPrice, PriceFile, read_prices
 
 
 def prices(tmp_path: Path, text: str | bytes, name: str = "p.csv") -> PriceFile:
@@ -94,3 +95,20 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         read_prices(tmp_path / "p.csv")
     with pytest.raises(ValueError, match="directory"):
         read_prices(tmp_path)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_are_of_known_cards_with_date_and_source(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    listed = read_prices(Path(name))
+    assert listed.examples and "on 20" in listed.examples and "https://" in listed.examples
+    assert all((gpu := find_gpu(row.name)) and gpu.name == row.name for row in listed.rows)
+    (tmp_path / name).write_text("L4,0.8\n")
+    assert read_prices(Path(name)) == PriceFile("", (NamedPrice("L4", 0.8),))
+
+
+def test_a_name_that_is_neither_a_file_nor_built_in_says_what_is(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="built in are lambda, modal, replicate"):
+        read_prices(tmp_path / "aws")
