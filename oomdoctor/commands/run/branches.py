@@ -15,7 +15,7 @@ from typing import Any
 from oomdoctor.analysis.own_code import place_of
 from oomdoctor.commands.run import places
 from oomdoctor.commands.run.flow import BRANCHES, Branch, Flow, Reached, given_at, read_at
-from oomdoctor.commands.run.places import BULK, Record, name_of_call, only_saves, shown_file
+from oomdoctor.commands.run.places import BULK, Record, name_of_call, only_moves, shown_file
 from oomdoctor.records.report.run import UnknownBranch
 
 Asked = dict[str, list[dict[str, Any]]]
@@ -55,7 +55,7 @@ class Decision:
 def decisions(read: Record, own_files: tuple[str, ...]) -> tuple[Decision, ...] | None:
     """The branches that may change memory and that a read decides; None if no branch was seen."""
     word = read["read"]
-    if word not in ("number", "truth", "integer") or only_saves(read["inner_file"]):
+    if word not in ("number", "truth", "integer") or only_moves(read["inner_file"]):
         return None
     reached = _reached(read, own_files)
     if not reached:
@@ -91,7 +91,7 @@ def unknown_branches(
     """
     counts: dict[tuple[str, int], int] = {}
     for read in reads:
-        is_data = read["read"] in ("size", *BULK) or only_saves(read["inner_file"])
+        is_data = read["read"] in ("size", *BULK) or only_moves(read["inner_file"])
         if is_data or not places.may_decide(read["inner_file"], read["inner_line"]):
             continue
         if decisions(read, own_files) != ():

@@ -32,7 +32,10 @@ _ALL_FRAMES = 60  # what the record keeps of a stack
 BULK = ("numbers", "truths", "integers")
 """Kinds of reads that give more than a few values."""
 NUMBERS = frozenset({"item", "float", "tolist", "cpu", "numpy", "detach", "round"})
-_SAVES = ("/torch/storage.py", "/torch/serialization.py", "/safetensors/torch.py")
+_MOVES = (
+    "/torch/storage.py", "/torch/serialization.py", "/safetensors/torch.py",
+    "/torch/nn/modules/module.py",
+)  # fmt: skip
 FINITE = frozenset({"isnan", "isinf", "isfinite"})
 """An unknown value is finite, as it would be in a training that goes well."""
 # Calls that a training which was stopped would have come to, by what a call of that name does.
@@ -124,9 +127,9 @@ def _place(frame: Record) -> Place:
     return Place(shown_file(frame["filename"]), int(frame["line"] or 0), frame["name"])
 
 
-def only_saves(file: str) -> bool:
-    """Whether a file of a library copies tensors to the host to save them."""
-    return file.replace("\\", "/").endswith(_SAVES)
+def only_moves(file: str) -> bool:
+    """Whether a file of a library copies tensors to the host to save them, or to move a model."""
+    return file.replace("\\", "/").endswith(_MOVES)
 
 
 def may_decide(file: str, line: int) -> bool:

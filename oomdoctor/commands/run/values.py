@@ -8,7 +8,7 @@ from typing import Any
 
 from oomdoctor.commands.run.branches import decisions
 from oomdoctor.commands.run.diagnosis import last_words
-from oomdoctor.commands.run.places import BULK, is_only_logged, only_saves, shown_file
+from oomdoctor.commands.run.places import BULK, is_only_logged, only_moves, shown_file
 from oomdoctor.commands.run.rank_records import Process, ran_out
 from oomdoctor.commands.run.session import WatchRequest, line_of
 from oomdoctor.commands.run.whole_numbers import may_become_size, result_may_become_size
@@ -65,7 +65,7 @@ def ended_loops(processes: Sequence[Process]) -> dict[str, tuple[int, bool]]:
 def _may_size(read: dict[str, Any], own_files: tuple[str, ...]) -> bool:
     """Whether the command may allocate by a number that it read."""
     place = read["inner_file"], read["inner_line"]
-    if only_saves(read["inner_file"]):
+    if only_moves(read["inner_file"]):
         return False
     if read["read"] == "integer":
         return not is_only_logged(*place)

@@ -40,11 +40,14 @@ def write_checkpoint(
     config.architectures = [type(model).__name__]
     setattr(config, "dtype" if hasattr(config, "dtype") else "torch_dtype", dtype)
     config.save_pretrained(folder)
-    write_shards(folder, _weights(model, config, dtype), shard_bytes)
+    write_shards(folder, weights_of(model, config, dtype), shard_bytes)
 
 
 def write_shards(
-    folder: Path, weights: Iterable[tuple[str, list[int], str, int]], shard_bytes: float
+    folder: Path,
+    weights: Iterable[tuple[str, list[int], str, int]],
+    shard_bytes: float,
+    stem: str = "model",
 ) -> None:
     """Write weights (name, shape, type, bytes) as one file, or as shards with their index."""
     from huggingface_hub import split_state_dict_into_shards_factory
@@ -53,18 +56,19 @@ def write_shards(
     split: Any = split_state_dict_into_shards_factory(
         by_name,
         get_storage_size=lambda weight: weight[3],
-        filename_pattern="model{suffix}.safetensors",
+        filename_pattern=stem + "{suffix}.safetensors",
         max_shard_size=shard_bytes,
     )
     for file, names in split.filename_to_tensors.items():
         _write(folder / file, [by_name[name] for name in names])
     if split.is_sharded:
         index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
-        path = folder / "model.safetensors.index.json"
+        path = folder / f"{stem}.safetensors.index.json"
         path.write_text(json.dumps(index), encoding="utf-8")
 
 
-def _weights(model: Any, config: Any, dtype: Any) -> Iterable[tuple[str, list[int], str, int]]:
+def weights_of(model: Any, config: Any, dtype: Any) -> Iterable[tuple[str, list[int], str, int]]:
+    """Name, shape, type and bytes of each weight of a model, tied ones once."""
     # A dictionary since transformers 5, a list or nothing before.
     tied = set(getattr(model, "_tied_weights_keys", None) or ())
     is_tied = getattr(config, "tie_word_embeddings", False)
@@ -90,8 +94,11 @@ def _write(path: Path, weights: Iterable[tuple[str, list[int], str, int]]) -> No
         file.truncate(8 + len(text) + at)  # a hole: it takes no space
 
 
-def write_tokenizer(folder: Path, config: Mapping[str, Any]) -> None:
-    """Write the tokenizer's files beside the config of a model."""
+def write_tokenizer(folder: Path, config: Mapping[str, Any], *, pads: bool = False) -> None:
+    """Write the tokenizer's files beside the config of a model.
+
+    One that `pads` does so with the last token if the config names none for it.
+    """
     text_config = config.get("text_config") or config
     size = int(text_config.get("vocab_size") or config.get("vocab_size") or _DEFAULT_WORDS)
     special = _special_tokens(text_config, size)
@@ -107,6 +114,8 @@ def write_tokenizer(folder: Path, config: Mapping[str, Any]) -> None:
     settings |= {key: word for key, word in facts["names"].items() if word in special}
     if text_config.get("model_type") in facts["masked"]:
         settings |= facts["of_masked"]
+    if pads:
+        settings.setdefault("pad_token", settings.get("eos_token", settings["unk_token"]))
     (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
 
 

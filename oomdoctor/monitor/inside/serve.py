@@ -1,7 +1,8 @@
 """Lets `from_pretrained` find a checkpoint without data instead of the one that is not there.
 
-The first argument of `from_pretrained` becomes a folder; transformers does the rest. Names that
-cannot be found anywhere, and folders and models that are not for this, are left as they are.
+The first argument of `from_pretrained` becomes a folder; transformers and diffusers do the rest.
+Names that cannot be found anywhere, and folders and models that are not for this, are left as they
+are. What has a subfolder, or is loaded by diffusers, is looked for as a pipeline first.
 """
 
 from __future__ import annotations
@@ -20,11 +21,16 @@ from pathlib import Path
 from typing import Any
 
 from oomdoctor.monitor.inside.imports import after_import
+from oomdoctor.monitor.inside.pipeline import STAND_IN, WEIGHTS, link_small_files
 from oomdoctor.monitor.shared_folder import asked
 from oomdoctor.system.environment import WATCH_FOLDER, all_variables, variable
 
-# Modules of transformers and their classes whose `from_pretrained` takes a model's name.
+# Modules and their classes whose `from_pretrained` or `load_config` takes a model's name.
 CLASSES = {
+    "diffusers.configuration_utils": ("ConfigMixin",),
+    "diffusers.models.modeling_utils": ("ModelMixin",),
+    "diffusers.schedulers.scheduling_utils": ("SchedulerMixin",),
+    "diffusers.pipelines.pipeline_utils": ("DiffusionPipeline",),
     "transformers.modeling_utils": ("PreTrainedModel",),
     "transformers.models.auto.auto_factory": ("_BaseAutoModelClass",),
     "transformers.models.auto.configuration_auto": ("AutoConfig",),
@@ -33,99 +39,189 @@ CLASSES = {
     "transformers.tokenization_utils_base": ("PreTrainedTokenizerBase",),
     "transformers.generation.configuration_utils": ("GenerationConfig",),
 }
-_WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "tf_model.h5", "flax_model.msgpack")
+_METHODS = ("from_pretrained", "load_config")
+_TOKENIZERS = ("AutoTokenizer", "PreTrainedTokenizerBase")
 _MARK = "oomdoctor-synthetic"
-_STAND_IN = "oomdoctor-tokenizer"  # beside a tokenizer that is a stand-in
 
 
-def serve() -> None:
-    """Serve models in every class that loads them, if the parent asks for it."""
+def serve(library: str) -> None:
+    """Serve models in every class of a library that loads them, if the parent asks for it."""
     folder = Path(variable(WATCH_FOLDER) or "")
     if asked(folder).get("weights") == "synthetic":
         for module in CLASSES:
-            after_import(module, functools.partial(serve_in, module, folder / "weights"))
+            if module.startswith(f"{library}."):
+                after_import(module, functools.partial(serve_in, module, folder / "weights"))
 
 
 def serve_in(module: str, folder: Path) -> None:
-    """Serve models from `folder` in the classes of an imported module of transformers."""
+    """Serve models from `folder` in the classes of an imported module."""
     for name in CLASSES[module]:
         served = getattr(sys.modules[module], name, None)
-        if served is not None and "from_pretrained" in vars(served):
-            _wrap(served, folder)
+        for method in _METHODS:
+            if served is not None and method in vars(served):
+                _wrap(served, method, folder)
 
 
-def _wrap(owner: Any, folder: Path) -> None:
-    original: Any = vars(owner)["from_pretrained"]
+def _wrap(owner: Any, method: str, folder: Path) -> None:
+    original: Any = vars(owner)[method]
     function: Callable[..., Any] = getattr(original, "__func__", original)
     if getattr(function, "__wrapped_by_oomdoctor__", False):
         return
 
     named = next(islice(inspect.signature(function).parameters, 1, None))
+    is_diffusers = owner.__module__.startswith("diffusers.")
 
     @functools.wraps(function)
-    def from_pretrained(cls: Any, *given: Any, **options: Any) -> Any:
+    def loaded(cls: Any, *given: Any, **options: Any) -> Any:
         name, rest = (given[0], given[1:]) if given else (options.pop(named, None), ())
-        served = None
         if isinstance(name, (str, Path)):
-            with suppress(Exception):  # what cannot be served is loaded as ever
-                served = served_folder(str(name), folder, options.get("revision"))
-        if served is not None:
-            options.pop("revision", None)
-            options.pop("subfolder", None)
-            if owner.__name__ == "AutoTokenizer" and (served / _STAND_IN).exists():
+            name = _location(name, folder, options, is_diffusers=is_diffusers)
+            part = Path(name) / (options.get("subfolder") or "")
+            if owner.__name__ in _TOKENIZERS and (part / STAND_IN).exists():
                 from transformers import PreTrainedTokenizerFast
 
                 # As its file says; the class of some models, such as Qwen2, ignores the file.
                 options.pop("use_fast", None)
-                return PreTrainedTokenizerFast.from_pretrained(str(served), *rest, **options)
-        return function(cls, name if served is None else str(served), *rest, **options)
+                if not issubclass(PreTrainedTokenizerFast, cls) or cls is owner:
+                    return PreTrainedTokenizerFast.from_pretrained(name, *rest, **options)
+        return function(cls, name, *rest, **options)
 
-    from_pretrained.__wrapped_by_oomdoctor__ = True  # type: ignore[attr-defined]
-    owner.from_pretrained = classmethod(from_pretrained)
+    loaded.__wrapped_by_oomdoctor__ = True  # type: ignore[attr-defined]
+    setattr(owner, method, classmethod(loaded))
+
+
+def _location(
+    name: str | Path, folder: Path, options: dict[str, Any], *, is_diffusers: bool
+) -> str | Path:
+    """The folder to load instead of `name`, or `name`; `options` lose what it has no use for."""
+    revision = options.get("revision")
+    served = None
+    with suppress(Exception):  # what cannot be served is loaded as ever
+        if is_diffusers or options.get("subfolder"):
+            dtype = _named_types(options.get("torch_dtype") or options.get("dtype"))
+            served = served_pipeline(
+                str(name), folder, revision, variant=options.get("variant"), dtype=dtype
+            )
+            gone = ("revision", "variant")
+    if served is None and not is_diffusers:
+        with suppress(Exception):
+            served = served_folder(str(name), folder, revision)
+            gone = ("revision", "subfolder")
+    if served is None:
+        return name
+    for option in gone:
+        options.pop(option, None)
+    return str(served)
 
 
 def served_folder(name: str, folder: Path, revision: str | None = None) -> Path | None:
-    """The folder to load instead of `name`; made at the first call. None: load as ever.
+    """The folder to load instead of the model `name`; made at the first call. None: load as ever.
 
     Several ranks may ask at the same time: one makes it, the others wait.
     """
     local = Path(name)
-    weights = (path for pattern in _WEIGHTS for path in local.glob(pattern))
-    if local.is_dir() and (any(weights) or not (local / "config.json").is_file()):
+    if local.is_dir() and (_has_weights(local) or not (local / "config.json").is_file()):
         return None
-    target = folder / (re.sub(r"[^\w.-]+", "--", name.strip("/")) or _MARK)
+    return _made("make", name, folder, revision or "")
+
+
+def served_pipeline(
+    name: str,
+    folder: Path,
+    revision: str | None = None,
+    *,
+    variant: str | None = None,
+    dtype: str = "",
+) -> Path | None:
+    """The folder to load instead of the pipeline `name`, as `served_folder`.
+
+    Weights are stored in the type that is asked for (`_named_types`): nothing is converted on the
+    host, where these tensors take no memory.
+    """
+    local = Path(name)
+    if local.is_dir() and (
+        not (local / "model_index.json").is_file()
+        or any(_has_weights(part) for part in local.iterdir() if part.is_dir())
+    ):
+        return None
+    return _made("make_pipeline", name, folder, revision or "", variant or "", dtype)
+
+
+def _named_types(asked: Any) -> str:
+    """A type, or types by part, as words: bfloat16, or transformer=bfloat16,default=float32."""
+    if isinstance(asked, dict):
+        return ",".join(f"{part}={_named_types(kind)}" for part, kind in asked.items())
+    name = str(asked or "").removeprefix("torch.")
+    return "" if name == "auto" else name
+
+
+def _has_weights(folder: Path) -> bool:
+    return any(path for pattern in WEIGHTS for path in folder.glob(pattern))
+
+
+def _made(maker: str, name: str, folder: Path, *how: str) -> Path:
+    """The folder of a model or pipeline, made by the function `maker` if it is not there.
+
+    Raises:
+        Exception: it cannot be made; any library may raise anything.
+    """
+    words = "--".join(filter(None, (name.strip("/"), *how[1:])))
+    target = folder / (re.sub(r"[^\w.-]+", "--", words) or _MARK)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (target / _MARK).exists():
             # zero.Init changes how modules are made, and lets ranks wait for each other there.
-            here = "deepspeed" not in sys.modules
-            (make if here else _make_apart)(name, target, revision)
+            if "deepspeed" in sys.modules:
+                _make_apart(maker, name, str(target), *how)
+            else:
+                globals()[maker](name, target, *how)
     return target
 
 
-def _make_apart(name: str, target: Path, revision: str | None) -> None:
+def _make_apart(maker: str, *words: str) -> None:
     """Make the folder in another process."""
     code = (
-        "import sys, pathlib; from oomdoctor.monitor.inside.serve import make; "
-        "make(sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3] or None)"
+        "import sys, pathlib; from oomdoctor.monitor.inside import serve; "
+        "maker, name, target, *how = sys.argv[1:]; "
+        "getattr(serve, maker)(name, pathlib.Path(target), *how)"
     )
     environment = {name: text for name, text in all_variables().items() if name != WATCH_FOLDER}
-    words = [sys.executable, "-c", code, name, str(target), revision or ""]
-    subprocess.run(words, env=environment, capture_output=True, check=True)
+    command = [sys.executable, "-c", code, maker, *words]
+    subprocess.run(command, env=environment, capture_output=True, check=True)
 
 
-def make(name: str, target: Path, revision: str | None) -> None:
+def make_pipeline(
+    name: str, target: Path, revision: str = "", variant: str = "", dtype: str = ""
+) -> None:
+    """Make the folder of a pipeline: its parts, each with its config and weights without data.
+
+    Raises:
+        LookupError: nobody has a pipeline of that name.
+    """
+    from oomdoctor.monitor.inside.pipeline import write_pipeline
+    from oomdoctor.records.job.model import ModelRef
+    from oomdoctor.system.models.pipelines import locate_pipeline
+
+    pipeline = locate_pipeline(ModelRef(name=name, revision=revision or None))
+    if pipeline is None:
+        raise LookupError(name)
+    target.mkdir(parents=True, exist_ok=True)
+    write_pipeline(target, pipeline, variant, dtype)
+    (target / _MARK).write_text(json.dumps({"id": pipeline.id}))
+
+
+def make(name: str, target: Path, revision: str = "") -> None:
     """Make the folder of a model: its config, its weights without data and a tokenizer."""
     from oomdoctor.monitor.inside.checkpoint import write_checkpoint, write_tokenizer
     from oomdoctor.records.job.model import ModelRef
     from oomdoctor.system.models.hub import locate
 
-    model = locate(ModelRef(name=name, revision=revision))  # for any task
+    model = locate(ModelRef(name=name, revision=revision or None))  # for any task
     facts = {key: value for key, value in model.config.items() if key != "quantization_config"}
     target.mkdir(parents=True, exist_ok=True)
     if model.path is not None:
-        _link_small_files(Path(model.path), target)
+        link_small_files(Path(model.path), target)
     (target / "config.json").unlink(missing_ok=True)  # a link; ours is written in its place
     config, model_class, dtype = _model_of(facts)
     write_checkpoint(target, config, model_class, dtype)
@@ -133,7 +229,7 @@ def make(name: str, target: Path, revision: str | None) -> None:
         # The file of a config leaves out what its class says, such as BERT's padding token.
         given = {key: value for key, value in facts.items() if value is not None}
         write_tokenizer(target, {**config.to_dict(), **given})
-        (target / _STAND_IN).touch()
+        (target / STAND_IN).touch()
     (target / _MARK).write_text(json.dumps({"id": model.id, "source": model.source}))
 
 
@@ -150,12 +246,3 @@ def _model_of(facts: dict[str, Any]) -> tuple[Any, Any, Any]:
     config = transformers.AutoConfig.for_model(**named)
     model_class = getattr(transformers, architecture_of(facts), None)
     return config, model_class or transformers.AutoModelForCausalLM, dtype
-
-
-def _link_small_files(source: Path, target: Path) -> None:
-    """Link what stands beside the weights: tokenizer, generation settings, custom code."""
-    for path in source.iterdir():
-        if path.is_file() and not any(path.match(pattern) for pattern in _WEIGHTS):
-            if path.name.endswith(".index.json"):
-                continue
-            (target / path.name).symlink_to(path.resolve())

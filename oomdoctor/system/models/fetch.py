@@ -22,6 +22,7 @@ from oomdoctor.system.environment import hf_home, is_true, variable
 from oomdoctor.system.models.checkpoint import MODULES, missing_config, pooling_file
 
 CONFIG = "config.json"
+_SMALL = ("*.json", "*.txt", "*.model", "*.jinja")  # configs and tokenizers
 # Login nodes often drop packets instead of refusing them; a longer timeout would look like a hang.
 CONNECT_TIMEOUT_S = 5.0
 
@@ -65,6 +66,45 @@ def hub_config(ref: ModelRef) -> Path:
             revision_not_found, no_config, peft_adapter, bad_model_name, cache_unwritable or
             no_huggingface_hub.
     """
+    _refuse_offline(ref)
+    path = _download(ref, CONFIG)
+    with suppress(OomDoctorError, OSError, ValueError, TypeError, AttributeError):
+        if pooling := pooling_file(_download(ref, MODULES)):
+            _download(ref, pooling)
+    return path
+
+
+def small_files(ref: ModelRef, marker: str) -> Path:
+    """The folder of a repository with its file `marker` and all files but weights.
+
+    From the cache if the marker is there, else from the hub.
+
+    Raises:
+        OomDoctorError: as `hub_config`.
+    """
+    hub = _huggingface_hub()
+    with suppress(hub.errors.HFValidationError):
+        cached = hub.try_to_load_from_cache(
+            ref.name, marker, cache_dir=_cache_dir(), revision=ref.revision
+        )
+        if isinstance(cached, str):
+            return Path(cached).parent
+    _refuse_offline(ref)
+    folder = _download(ref, marker).parent
+    try:
+        hub.snapshot_download(
+            ref.name,
+            revision=ref.revision,
+            cache_dir=_cache_dir(),
+            endpoint=variable("HF_ENDPOINT") or None,
+            allow_patterns=list(_SMALL),
+        )
+    except Exception as error:  # the network library differs by version
+        raise _explain(ref, marker, error, hub.errors) from error
+    return folder
+
+
+def _refuse_offline(ref: ModelRef) -> None:
     for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
         if is_true(name):
             cached = "" if ref.source == "hub" else "is not in the Hugging Face cache and "
@@ -73,11 +113,6 @@ def hub_config(ref: ModelRef) -> Path:
                 f"{ref.name} {cached}cannot be downloaded: {name} is set",
                 suggest(ref.name, f"unset {name}, or download it on a machine with a network"),
             )
-    path = _download(ref, CONFIG)
-    with suppress(OomDoctorError, OSError, ValueError, TypeError, AttributeError):
-        if pooling := pooling_file(_download(ref, MODULES)):
-            _download(ref, pooling)
-    return path
 
 
 def bad_name(ref: ModelRef) -> OomDoctorError:

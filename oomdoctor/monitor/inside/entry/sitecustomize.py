@@ -16,7 +16,8 @@ _AFTER = (
     ("torch", "process_watch", "after_torch"),
     ("transformers.trainer", "trainer", "add_callback"),
     ("transformers.training_args", "trainer", "change_settings"),
-    ("transformers", "serve", "serve"),
+    ("transformers", "serve", "serve", "transformers"),
+    ("diffusers", "serve", "serve", "diffusers"),  # before its modules, which import transformers
     # The method takes an optimizer step, or several backward passes of which the last takes one.
     (_ENGINE, "trainer", "mark_steps", _ENGINE, "DeepSpeedEngine", "step"),
     (_PIPELINE, "trainer", "mark_steps", _PIPELINE, "PipelineEngine", "train_batch"),

@@ -80,7 +80,9 @@ def test_integers_that_are_only_logged(tmp_path: Path, line: int, logged: bool) 
     assert is_only_logged(str(file), line) == logged
 
 
-@pytest.mark.parametrize("file", ["torch/storage.py", "safetensors/torch.py"])
+@pytest.mark.parametrize(
+    "file", ["torch/storage.py", "safetensors/torch.py", "torch/nn/modules/module.py"]
+)
 @pytest.mark.parametrize("kind", ["integer", "numbers"])
 def test_what_a_checkpoint_saves_is_no_size(file: str, kind: str) -> None:
     """A Trainer that saved its model was not exact: it read 65 norms and their states."""
