@@ -30,6 +30,7 @@ from oomdoctor.records.report.warnings import codes
 from oomdoctor.stacks.programs import PROGRAMS
 from oomdoctor.stacks.programs.program import Program
 from oomdoctor.system import catalogue, environment
+from oomdoctor.system.models.pipelines import pipelines
 from oomdoctor.worker.parsing import PARSERS
 
 sys.path.append(str(Path(__file__).parent / "evaluation"))
@@ -370,6 +371,20 @@ def claims() -> str:
     return f"{table(claims_page.HEAD, rows)}\n\nRun with {claims_page.versions(kept)}."
 
 
+def built_in_pipelines() -> str:
+    """The pipelines of diffusers whose configs are built in, with the models in them."""
+    rows = []
+    for pipeline in pipelines():
+        names = ", ".join(f"`{name}`" for name in (pipeline.id, *pipeline.aliases))
+        classes = dict.fromkeys(
+            part.class_name
+            for name, part in pipeline.parts.items()
+            if name != "scheduler" and not name.startswith("tokenizer")
+        )
+        rows.append((names, ", ".join(classes)))
+    return table(("pipeline", "models in it"), rows)
+
+
 PARTS: dict[str, Callable[..., str]] = {
     "options": options,
     "rung-keys": rung_keys,
@@ -388,6 +403,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "programs-read": programs_read,
     "programs-written": programs_written,
     "claims": claims,
+    "pipelines": built_in_pipelines,
     "published-many": published_many,
     "published-many-left-out": published_many_left_out,
 }

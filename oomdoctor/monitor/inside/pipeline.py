@@ -36,7 +36,7 @@ def write_pipeline(target: Path, pipeline: Pipeline, variant: str = "", dtype: s
     converts all others to, and those of transformers have their own type.
 
     Raises:
-        ImportError, AttributeError: diffusers or transformers lacks a class of it.
+        ImportError, AttributeError: diffusers or transformers has no such class.
     """
     import diffusers
     import transformers

@@ -37,6 +37,7 @@ CLASSES = {
     "transformers.models.auto.tokenization_auto": ("AutoTokenizer",),
     "transformers.configuration_utils": ("PretrainedConfig", "PreTrainedConfig"),
     "transformers.tokenization_utils_base": ("PreTrainedTokenizerBase",),
+    "transformers.models.auto.image_processing_auto": ("AutoImageProcessor",),
     "transformers.generation.configuration_utils": ("GenerationConfig",),
 }
 _METHODS = ("from_pretrained", "load_config")
@@ -230,7 +231,16 @@ def make(name: str, target: Path, revision: str = "") -> None:
         given = {key: value for key, value in facts.items() if value is not None}
         write_tokenizer(target, {**config.to_dict(), **given})
         (target / STAND_IN).touch()
+    processor = target / "preprocessor_config.json"
+    if not processor.exists() and _takes_images(config):
+        processor.write_text("{}")  # the class of the model's type, with its defaults
     (target / _MARK).write_text(json.dumps({"id": model.id, "source": model.source}))
+
+
+def _takes_images(config: Any) -> bool:
+    from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPING
+
+    return type(config) in IMAGE_PROCESSOR_MAPPING
 
 
 def _model_of(facts: dict[str, Any]) -> tuple[Any, Any, Any]:

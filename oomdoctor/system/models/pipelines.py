@@ -67,7 +67,7 @@ def locate_pipeline(ref: ModelRef) -> Pipeline | None:
 
 
 def _read(name: str, folder: Path) -> Pipeline | None:
-    """The pipeline in a folder; None if the folder is none, or lacks the files of a part."""
+    """The pipeline in a folder; None if the files of a part are missing."""
     if not (folder / INDEX).is_file():
         return None
     index = json.loads((folder / INDEX).read_text("utf-8"))
