@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from oomdoctor.records.configuration.adapters import kept_dtype
 from oomdoctor.records.configuration.config import (
     TrainConfig,
+    by_bitsandbytes,
     has_reference_model,
     steps_in_backward,
 )
@@ -74,11 +75,14 @@ def quantized_terms(config: TrainConfig, linear: int, others: int) -> list[Term]
 
     peft's preparation (`prepare_model_for_kbit_training`) casts what is not quantized to float32.
     """
-    each = FLOAT32_BYTES if config.kbit_prepare == "peft" else dtype_bytes(config.weights_dtype)
+    cast = by_bitsandbytes(config) and config.kbit_prepare == "peft"
+    each = FLOAT32_BYTES if cast else dtype_bytes(config.weights_dtype)
     rest = product("other weights", others, each)
     packed = packed_bytes(linear, config.quantization)
     if config.quantization == "int8":
         return [product("8-bit weights", packed, 1), rest]
+    if config.quantization == "checkpoint":  # its scheme is known to the simulation
+        return [Term("stored weights", packed, f"{linear:,} x 0.5 byte or more"), rest]
     scales = constant_bytes(linear, double_quant=config.double_quant)
     return [
         Term("4-bit weights", packed, f"{linear:,} x 0.5 byte"),
@@ -198,7 +202,7 @@ def _weights(config: TrainConfig, counts: ParameterCounts) -> list[Term]:
     each = dtype_bytes(config.weights_dtype)
     if config.quantization != "none":
         quantized = counts.linear
-        if config.quantize_experts:  # those that are no linear layers
+        if config.quantize_experts or not by_bitsandbytes(config):  # no linear layers
             quantized += min(counts.rest, counts.routed_experts)
         return quantized_terms(config, quantized, counts.total - quantized)
     names = ("weights", "reference model") if has_reference_model(config) else ("weights",)

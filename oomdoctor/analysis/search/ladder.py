@@ -17,6 +17,7 @@ from oomdoctor.analysis.search.from_prediction import RungPrediction, next_predi
 from oomdoctor.analysis.search.micro_batch import NextSize, Sample, next_size, sample_of
 from oomdoctor.records.configuration.config import Rung, TrainConfig
 from oomdoctor.records.configuration.faults import cannot_run, unsupported
+from oomdoctor.records.facts.checkpoints import Checkpoint
 from oomdoctor.records.facts.choices import AUTO
 from oomdoctor.records.job.dataset import TrainingData
 from oomdoctor.records.job.machine import GpuFacts
@@ -31,7 +32,8 @@ class Context(Setting):
 
     `usable_bytes` is what a rung may use of `total_bytes`, without headroom. `fixed_micro_batch` is
     --micro-batch; a rung's own fixed size overrides it. `gpu` has the published peaks of the card,
-    `emulated` says that it only pretends to be one. `data` is what the user trains on.
+    `emulated` says that it only pretends to be one. `data` is what the user trains on,
+    `checkpoint` how the weights of the model are stored, if they are quantized.
     `predictions` are by `config.key()` of the rung.
     """
 
@@ -42,11 +44,14 @@ class Context(Setting):
     gpu: GpuFacts | None = None
     emulated: bool = False
     data: TrainingData | None = None
+    checkpoint: Checkpoint | None = None
     predictions: Mapping[str, RungPrediction] = field(default_factory=dict)
 
     def refuses(self, config: TrainConfig) -> str | None:
         """Why the device cannot run a configuration, or gains nothing by it; None otherwise."""
         reason = cannot_run(config, self.compute_capability)
+        if reason is None and self.checkpoint is not None:
+            reason = self.checkpoint.lacks(config.quantization, self.compute_capability)
         if reason is None and self.gpu is not None and self.gpu.shares_host_memory:
             reason = unsupported(config, "unified", installed=bool)
         if reason is None and self.counts is not None and self.total_bytes is not None:

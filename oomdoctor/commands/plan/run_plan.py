@@ -21,6 +21,7 @@ from oomdoctor.commands.jobs.simulators import Simulators
 from oomdoctor.commands.ladder.assemble import Course, warnings_of
 from oomdoctor.commands.ladder.dataset import count_rows, other_shapes
 from oomdoctor.commands.ladder.ledger import bounds_only, counts_from_config
+from oomdoctor.commands.ladder.stored import with_stored
 from oomdoctor.commands.ladder.unfinished import keeping
 from oomdoctor.commands.plan.changes import find_remedies, find_yours
 from oomdoctor.commands.plan.engine_ladder import estimate_times, run_ladder
@@ -126,8 +127,9 @@ def run_plan(
 
 def _known_of(request: SurveyRequest) -> Findings:
     """What is known before anything is simulated: the model and the cards."""
-    assert request.plan is not None
     spec, notes = hub.resolve_with_notes(request.model)
+    request = with_stored(request, spec)
+    assert request.plan is not None
     cards = cards_of(request.plan, request.headroom)
     warns = quoted("model_source", notes)
     warns += warnings_of(request)

@@ -12,6 +12,7 @@ from oomdoctor.commands.devices.cards import Card
 from oomdoctor.commands.ladder.dataset import at_length
 from oomdoctor.commands.ladder.ledger import counts_from_config
 from oomdoctor.records.configuration.config import Rung
+from oomdoctor.records.facts.checkpoints import checkpoint_of
 from oomdoctor.records.job.model import ModelSpec
 from oomdoctor.records.job.result import Inspection
 from oomdoctor.records.report.plan import PlanRequest
@@ -51,6 +52,7 @@ def context_of(
         counts=inspection.parameters if inspection else counts_from_config(spec),
         fixed_micro_batch=request.micro_batch_size,
         model_config=spec.config,
+        checkpoint=checkpoint_of(spec.quantized),
         task=spec.task,
         compute_capability=card.capability,
         gpu=card.facts,

@@ -21,6 +21,7 @@ from oomdoctor.commands.jobs.host import WorkerHost
 from oomdoctor.commands.jobs.launch import Stopped
 from oomdoctor.commands.ladder import assemble
 from oomdoctor.commands.ladder.dataset import count_rows, measured_answer
+from oomdoctor.commands.ladder.stored import with_stored
 from oomdoctor.commands.ladder.unfinished import keeping
 from oomdoctor.commands.probe.knowledge import Knowledge, predict_rungs
 from oomdoctor.commands.probe.own_changes import try_changes, unmeasured
@@ -113,6 +114,7 @@ def _held(
 def _setup(request: SurveyRequest, folder: RunFolder) -> SurveySetup:
     chosen, warns = _device(request)
     spec, notes = hub.resolve_with_notes(request.model)
+    request = with_stored(request, spec)
     if request.weights == "pretrained":
         startup_errors.check_weights(spec)
     warns += quoted("model_source", notes)

@@ -17,6 +17,7 @@ from oomdoctor.commands.devices import device
 from oomdoctor.commands.ladder.ledger import Ledger, counts_from_config, with_bound, within_limits
 from oomdoctor.errors import ExitCode
 from oomdoctor.records.configuration.config import Rung
+from oomdoctor.records.facts.checkpoints import checkpoint_of
 from oomdoctor.records.job.machine import DeviceType
 from oomdoctor.records.job.measurement import Measurement
 from oomdoctor.records.job.model import ModelSpec
@@ -54,6 +55,7 @@ class SurveyState(Ledger):
             device_type=setup.device.type,
             counts=counts_from_config(self.spec),
             model_config=self.spec.config,
+            checkpoint=checkpoint_of(self.spec.quantized),
             task=self.spec.task,
         )
         self.predicted = LadderPrediction()

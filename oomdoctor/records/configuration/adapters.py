@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from oomdoctor.records.configuration.config import TrainConfig, is_zero
+from oomdoctor.records.configuration.config import TrainConfig, by_bitsandbytes, is_zero
 from oomdoctor.records.facts.choices import Dtype
 
 
@@ -43,7 +43,7 @@ def saved_dtype(config: TrainConfig) -> Dtype:
     """The dtype of `modules_to_save`: peft copies them as they are."""
     if config.adapter_dtype != "default":
         return config.adapter_dtype
-    prepared = config.quantization != "none" and config.kbit_prepare == "peft"
+    prepared = by_bitsandbytes(config) and config.kbit_prepare == "peft"
     return _recast(config) or ("float32" if prepared else config.weights_dtype)
 
 
@@ -77,7 +77,7 @@ def _recast(config: TrainConfig) -> Dtype | None:
     """The dtype that an engine or a trainer casts everything that is trained to, if one does."""
     if casts_all(config):
         return compute_dtype(config)
-    by_trl = config.quantization != "none" and config.objective != "default"
+    by_trl = by_bitsandbytes(config) and config.objective != "default"
     return "bfloat16" if by_trl else None
 
 

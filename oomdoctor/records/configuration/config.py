@@ -70,7 +70,8 @@ class TrainConfig:
     frozen_layers: int = 0
     """For full fine-tuning: the embeddings and the first n layers are not trained. 0 trains all."""
     quantization: choices.Quantization = "none"
-    """How bitsandbytes stores the frozen base of `qlora`."""
+    """How the frozen base of `qlora` is stored: quantized by bitsandbytes, or as a quantized
+    checkpoint has it (FP8, GPTQ, AWQ)."""
     double_quant: bool = True
     """For nf4: quantize the quantization constants as well."""
     quant_storage: choices.QuantStorage = "uint8"
@@ -236,6 +237,11 @@ def held_micro_batches(config: TrainConfig, *, on_cpu: bool) -> int:
     """
     ahead = on_cpu and config.objective != "grpo"
     return config.accumulation_steps() + ahead
+
+
+def by_bitsandbytes(config: TrainConfig) -> bool:
+    """Whether bitsandbytes quantizes the frozen base, which peft and TRL then prepare."""
+    return config.quantization in ("nf4", "int8")
 
 
 def trains_with_trl(config: TrainConfig) -> bool:

@@ -62,7 +62,7 @@ def _size_faults(config: TrainConfig) -> Faults:
 def _technique_faults(config: TrainConfig) -> Faults:
     """Techniques that belong to another method."""
     if config.method == "qlora" and config.quantization == "none":
-        yield "quantization", 'method "qlora" needs "nf4" or "int8"'
+        yield "quantization", 'method "qlora" needs "nf4", "int8" or "checkpoint"'
     yield from adapter_faults(config)
     if config.fp8 != "none" and config.sharding != "none":
         yield "fp8", f"on several GPUs has no model yet; drop {config.sharding}"

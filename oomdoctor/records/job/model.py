@@ -56,6 +56,7 @@ class ModelSpec:
     are counted (from the catalogue or by a build on the meta device). `path` is the local folder
     with config.json (a folder or a cache snapshot), None for facts from the catalogue. `pooling` is
     how sentence-transformers makes an embedding of those of tokens, if its files say it.
+    `quantized` is the `quantization_config` of config.json, which `config` does not have.
     """
 
     id: str
@@ -69,6 +70,7 @@ class ModelSpec:
     path: str | None = None
     trust_remote_code: bool = False
     pooling: str | None = None
+    quantized: Mapping[str, Any] | None = None
 
 
 def sequences_in_sample(config: TrainConfig, task: Task | None) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from oomdoctor.records.configuration.adapters import compute_dtype, lora_settings
-from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig, by_bitsandbytes
 from oomdoctor.records.facts.architectures import LAYER_PARTS
 from oomdoctor.records.facts.optimizers import canonical
 from oomdoctor.stacks.names.row import settings_data
@@ -35,7 +35,7 @@ def loading(rung: StackRung) -> Part:
     names = ["torch", f"transformers:{kind}"]
     if rewards:
         arguments["num_labels"] = "1"
-    if config.quantization != "none":
+    if by_bitsandbytes(config):
         arguments["quantization_config"] = quantization(config)
         names.append("transformers:BitsAndBytesConfig")
     body = call(f"model = {kind}.from_pretrained", arguments, "args.model", indent=4)
@@ -70,7 +70,7 @@ def quantization(config: TrainConfig) -> str:
 
 def kbit_preparation(config: TrainConfig) -> Part:
     """What is cast to 32 bits beside quantized weights."""
-    if config.quantization == "none" or config.kbit_prepare == "none":
+    if not by_bitsandbytes(config) or config.kbit_prepare == "none":
         return Part()
     if config.kbit_prepare == "peft":
         line = "model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oomdoctor.records.configuration.adapters import kept_dtype, saved_dtype
-from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig, by_bitsandbytes
 from oomdoctor.stacks.rung import StackRung
 from oomdoctor.stacks.scripts import model as models
 from oomdoctor.stacks.scripts.code import Part, call, function, lines
@@ -49,7 +49,7 @@ def render(rung: StackRung) -> str:
         lora._replace(body=made),
         Part(names=(f"trl:{data.kind}Trainer", "datasets:Dataset")),
         data.checks,
-        Part(_WHY_CAST if casts and config.quantization != "none" else ""),
+        Part(_WHY_CAST if casts and by_bitsandbytes(config) else ""),
         *casts,
         models.transformer_engine(config),
         lines("train"),
@@ -62,7 +62,7 @@ def _casts(config: TrainConfig) -> list[Part]:
 
     TRL casts both to bfloat16 where the model is quantized, and nothing elsewhere.
     """
-    by_trl = "bfloat16" if config.quantization != "none" else None
+    by_trl = "bfloat16" if by_bitsandbytes(config) else None
     if config.method == "full" or config.adapter_dtype == by_trl:
         return []
     if config.adapter_dtype != "default":

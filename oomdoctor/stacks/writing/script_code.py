@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig, by_bitsandbytes
 from oomdoctor.records.facts.choices import FormatName
 from oomdoctor.records.facts.optimizers import canonical
 from oomdoctor.records.report.user_training import AddedCode
@@ -77,7 +77,7 @@ def _adapter(place: _Place, after: TrainConfig) -> tuple[AddedCode, ...]:
 
 def _quantization(place: _Place, after: TrainConfig) -> tuple[AddedCode, ...]:
     """bitsandbytes' configuration, which the call that loads the model takes."""
-    if after.quantization == "none":
+    if not by_bitsandbytes(after):
         raise ValueError("the script quantizes in code")
     body = f"quantization_config={models.quantization(after)}"
     names = ("transformers:BitsAndBytesConfig", *(["torch"] if "torch." in body else []))

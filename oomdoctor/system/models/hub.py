@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from oomdoctor.errors import OomDoctorError, model_error
+from oomdoctor.records.facts.checkpoints import checkpoint_of
 from oomdoctor.records.job.model import AUTO_CLASSES, ModelRef, ModelSource, ModelSpec
 from oomdoctor.system.catalogue import CatalogueModel, find_model, model_types
 from oomdoctor.system.models import fetch
@@ -86,12 +87,10 @@ def resolve_with_notes(ref: ModelRef) -> tuple[ModelSpec, tuple[str, ...]]:
             f"{architecture_of(config)} has no head, so it is trained for {task}; "
             "--task names another one"
         )
-    if quantised := config.pop("quantization_config", None):
-        method = quantised.get("quant_method") if isinstance(quantised, dict) else None
-        notes.append(
-            f"the checkpoint is quantized ({method or 'unknown method'}); synthetic weights "
-            "use each configuration's weights_dtype and quantization instead"
-        )
+    quantized = config.pop("quantization_config", None)
+    quantized = quantized if isinstance(quantized, dict) else None
+    if quantized is not None:
+        notes.append(_note_on_quantized(quantized))
     model_type = str(config["model_type"])
     if config.get("auto_map") and model_type not in model_types() and not ref.trust_remote_code:
         notes.append(
@@ -112,8 +111,23 @@ def resolve_with_notes(ref: ModelRef) -> tuple[ModelSpec, tuple[str, ...]]:
         path=source.path,
         trust_remote_code=ref.trust_remote_code,
         pooling=pooling if task == "embedding" else None,
+        quantized=quantized,
     )
     return spec, tuple(notes)
+
+
+def _note_on_quantized(settings: Mapping[str, Any]) -> str:
+    """What a quantized checkpoint is trained as."""
+    row = checkpoint_of(settings)
+    if row is None:
+        method = settings.get("quant_method") or "unknown method"
+        return f"the checkpoint is quantized ({method}); the unquantized model is planned instead"
+    if not row.stored:
+        return f"the checkpoint is quantized ({row.name}): {row.instead}"
+    return (
+        f"the checkpoint is quantized ({row.name}): quantization=checkpoint trains LoRA on it as "
+        "stored; the other configurations need the unquantized model"
+    )
 
 
 def locate(ref: ModelRef) -> Located:

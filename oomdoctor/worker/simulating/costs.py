@@ -42,6 +42,7 @@ _CONVOLUTIONS = frozenset(
 )
 # The products of bitsandbytes, each with the argument that is the weight.
 _INT8_PRODUCTS = {"int8_linear_matmul": "B", "int8_scaled_mm": "B", "int8_mixed_scaled_mm": "CB"}
+_FP8_PRODUCT = "fp8_product"  # the simulated kernel of FP8 checkpoints
 _FOUR_BIT_PRODUCTS = frozenset(("gemv_4bit", "gemm_4bit"))
 
 
@@ -163,6 +164,8 @@ def _kind(space: str, name: str) -> OpKind:
         return "conv"
     if name in _MATMULS or name in _GROUPED_MATMULS or name in _INT8_PRODUCTS:
         return "matmul"
+    if name == _FP8_PRODUCT:
+        return "matmul"
     if space == "bitsandbytes" and "optimizer" not in name:
         return "quantised"
     return "elementwise"
@@ -177,6 +180,8 @@ def _flop_formula(func: OpOverload, name: str) -> _Flops | None:
     if name in _INT8_PRODUCTS:
         weight = _INT8_PRODUCTS[name]
         return lambda call: 2.0 * call.tensor("A").numel() * call.tensor(weight).shape[0]
+    if name == _FP8_PRODUCT:
+        return lambda call: 2.0 * call.tensor("input").numel() * call.tensor("weight").shape[-2]
     if name in _GROUPED_MATMULS:
         return _grouped_flops
     if name in ("_flash_attention_forward", "_flash_attention_backward"):

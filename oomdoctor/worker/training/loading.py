@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from oomdoctor.records.configuration.adapters import compute_dtype
-from oomdoctor.records.configuration.config import TrainConfig, is_fsdp
+from oomdoctor.records.configuration.config import TrainConfig, by_bitsandbytes, is_fsdp
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.tracing.tensors import logical_numel
 from oomdoctor.worker.training import synthetic
 from oomdoctor.worker.training.model_config import model_class
 from oomdoctor.worker.training.setup import Setup
+from oomdoctor.worker.training.stored import stored_settings
 from oomdoctor.worker.training.synthetic import is_of_experts
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def load_model(setup: Setup) -> tuple[PreTrainedModel, str]:
     What FSDP shards is declared in host memory, inside `on_host`.
     """
     job, config, device = setup.job, setup.config, setup.device
-    quantization = quantization_config(config) if config.quantization != "none" else None
+    quantization = quantization_config(config) if by_bitsandbytes(config) else None
     attention: str = config.attention
     while True:
         try:
@@ -102,6 +103,8 @@ def _load_pretrained(
     given: dict[str, object] = {synthetic.dtype_keyword(): blueprint.dtype}
     if quantization is not None:
         given["quantization_config"] = quantization
+    if blueprint.job.config.quantization == "checkpoint":
+        given["quantization_config"] = stored_settings(spec)
     local = spec.source == "local"
     return model_class(spec, blueprint.config).from_pretrained(
         spec.path if local else spec.id,

@@ -13,7 +13,12 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from oomdoctor.records.configuration.config import is_fsdp, trains_with_trl, uses_host
+from oomdoctor.records.configuration.config import (
+    by_bitsandbytes,
+    is_fsdp,
+    trains_with_trl,
+    uses_host,
+)
 from oomdoctor.records.facts.optimizers import compiles_its_step
 from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.worker.protocol import UnsupportedError
@@ -120,7 +125,7 @@ TECHNIQUES: tuple[Technique, ...] = (
     Technique("before", lambda job: job.mode == "simulate" and uses_host(job.config), _note_times),
     Technique("before", _compiles, compilation.prepare),
     Technique("before", lambda job: job.config.allocator != "default", _grow_segments),
-    Technique("model", lambda job: job.config.quantization != "none", note_what_stays_whole),
+    Technique("model", lambda job: by_bitsandbytes(job.config), note_what_stays_whole),
     Technique("model", lambda job: job.config.packing != "none", check_packing),
     Technique("model", lambda job: job.config.padding != "none", check_padding),
     Technique("model", lambda job: job.config.objective == "grpo", note_generation),

@@ -23,6 +23,7 @@ from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.worker.protocol import OnHost, UnsupportedError, refused
 from oomdoctor.worker.replacing import replaced
 from oomdoctor.worker.training.model_config import model_class
+from oomdoctor.worker.training.stored import store_as_in_checkpoint
 
 if TYPE_CHECKING:
     from transformers import BitsAndBytesConfig, PretrainedConfig, PreTrainedModel
@@ -78,6 +79,9 @@ def build_model(
     model = declare_model(blueprint, device)
     if quantization is not None:
         _prepare_quantized(model, quantization, device)
+    if blueprint.job.config.quantization == "checkpoint":
+        with unset_fake_temporarily():
+            store_as_in_checkpoint(model, blueprint.job)
     with unset_fake_temporarily():
         model.tie_weights()
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.no_grad():
@@ -242,7 +246,10 @@ def _plain_parameter(
     with nullcontext() if on_host is None else on_host():
         place = device if on_host is None else torch.device("cpu")
         value = torch.empty(declared.shape, dtype=wanted, device=place)
-    if on_host is None and value.dim() >= 2:
+    stored = not value.is_floating_point() or value.element_size() == 1  # as in a checkpoint
+    if on_host is None and stored:
+        value.zero_()
+    elif on_host is None and value.dim() >= 2:
         value.normal_(0.0, STANDARD_DEVIATION)
     elif on_host is None:
         value.fill_(1.0 if name.endswith("weight") else 0.0)

@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.function import FunctionCtx
 
 from oomdoctor.worker.replacing import module_if_there, replaced
-from oomdoctor.worker.simulating.device import bitsandbytes, known_values, torchao_states
+from oomdoctor.worker.simulating.device import bitsandbytes, known_values, stored, torchao_states
 from oomdoctor.worker.simulating.device.mode import Remembered, SimulatedDevice, of_this_process
 
 Product = Callable[..., torch.Tensor]
@@ -65,6 +65,7 @@ def _replacements(*, cuda: bool) -> Iterator[AbstractContextManager[None]]:
     yield from bitsandbytes.replacements(cuda=cuda)
     yield from bitsandbytes.dora_replacements()
     yield from torchao_states.replacements(cuda=cuda)
+    yield from stored.replacements()
     for place in (_foreach_utils, optimizer):
         # torch uses foreach and fused kernels only for tensor types that it knows.
         types = [*place._foreach_supported_types, FakeTensor]

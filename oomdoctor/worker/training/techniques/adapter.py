@@ -8,7 +8,7 @@ import torch
 from torch.nn import Module
 
 from oomdoctor.records.configuration.adapters import lora_settings
-from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.configuration.config import TrainConfig, by_bitsandbytes
 from oomdoctor.records.facts.choices import Dtype
 from oomdoctor.records.job.model import Task
 from oomdoctor.worker.protocol import UnsupportedError
@@ -37,11 +37,11 @@ def add_adapter(model: PreTrainedModel, config: TrainConfig, task: Task) -> Peft
     """
     from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
 
-    if config.quantization != "none" and config.kbit_prepare == "peft":
+    if by_bitsandbytes(config) and config.kbit_prepare == "peft":
         model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
     else:
         model.requires_grad_(False)
-        if config.quantization != "none" and config.kbit_prepare == "norms":
+        if by_bitsandbytes(config) and config.kbit_prepare == "norms":
             for name, module in model.named_modules():
                 if "norm" in name.rsplit(".", 1)[-1].lower():
                     module.to(torch.float32)

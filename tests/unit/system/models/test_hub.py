@@ -234,7 +234,8 @@ def test_quantised_checkpoint(tmp_path: Path) -> None:
     config = {**LLAMA, "quantization_config": {"quant_method": "fp8", "bits": 8}}
     spec, notes = resolve_with_notes(ModelRef(str(_folder(tmp_path, config))))
     assert spec.config == LLAMA
-    assert "is quantized (fp8)" in notes[0]
+    assert spec.quantized == config["quantization_config"]
+    assert "is quantized (FP8): quantization=checkpoint trains LoRA" in notes[0]
 
 
 def test_remote_code(tmp_path: Path) -> None:

@@ -1,0 +1,183 @@
+"""The base of a quantized checkpoint, with the tensors that its file has.
+
+FP8 layers are transformers' own. Those of GPTQ and AWQ stand for gptqmodel's (7.7), which need a
+GPU: `TorchLinear` dequantizes a weight and multiplies, so autograd keeps it, and `AwqGEMMLinear`
+dequantizes it again in the backward pass. What their kernels need inside is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.autograd.function import FunctionCtx
+
+from oomdoctor.records.facts.checkpoints import checkpoint_of
+from oomdoctor.records.job.model import ModelSpec
+from oomdoctor.records.job.result import ProbeJob
+from oomdoctor.worker.protocol import UnsupportedError, refused
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+_WORD = 32  # bits of an integer with packed weights
+
+
+def stored_settings(spec: ModelSpec) -> dict[str, Any]:
+    """The `quantization_config` of a model whose checkpoint is trained as it is stored.
+
+    Raises:
+        UnsupportedError: it has none, or that is not trained.
+    """
+    row = checkpoint_of(spec.quantized)
+    if spec.quantized is None:
+        raise UnsupportedError("the checkpoint is not quantized; use quantization=nf4")
+    if row is None or not row.stored:
+        method = spec.quantized.get("quant_method")
+        why = "" if row is None else f": {row.instead}"
+        raise UnsupportedError(f"a {method} checkpoint is not trained as it is stored{why}")
+    return dict(spec.quantized)
+
+
+def store_as_in_checkpoint(model: PreTrainedModel, job: ProbeJob) -> None:
+    """Replace layers that are only declared by those of the job's checkpoint.
+
+    Raises:
+        UnsupportedError: LoRA is not trained on such a checkpoint, or the job is measured.
+    """
+    settings = stored_settings(job.model)
+    row = checkpoint_of(settings)
+    assert row is not None
+    if job.mode not in ("simulate", "inspect"):
+        raise UnsupportedError(
+            f"synthetic weights of a {row.name} checkpoint are only simulated; use plan, or "
+            f"--weights pretrained (needs {row.needs})"
+        )
+    if row.layers == "experts":
+        _store_by_transformers(model, settings)
+        return
+    stacked = [name for name, p in model.named_parameters() if p.dim() >= 3 and "expert" in name]
+    if stacked:
+        raise UnsupportedError(
+            f"transformers keeps the experts in one tensor ({stacked[0].rpartition('.')[2]}), and "
+            f"{row.name} is loaded into linear layers only; --with transformers==4.57.6 keeps "
+            "them apart, or use quantize_experts=true with the unquantized model"
+        )
+    kind = _KINDS[row.method]
+    whole = _kept_whole(model, settings)
+    for name, module in list(model.named_modules()):
+        if type(module) is torch.nn.Linear and not any(part in name for part in whole):
+            model.set_submodule(name, kind(module, settings))
+
+
+def _kept_whole(model: PreTrainedModel, settings: Mapping[str, Any]) -> list[str]:
+    """Parts of the names of layers that stay as they are."""
+    listed = settings.get("modules_to_not_convert") or []
+    head = model.get_output_embeddings()
+    heads = [name for name, module in model.named_modules() if module is head]
+    return [*listed, *heads]
+
+
+def _store_by_transformers(model: PreTrainedModel, settings: Mapping[str, Any]) -> None:
+    from transformers.quantizers import AutoHfQuantizer
+
+    because = "this transformers version does not load the checkpoint"
+    with refused(because, ValueError, ImportError):
+        quantizer = AutoHfQuantizer.from_config(dict(settings), pre_quantized=True)
+    if not quantizer.is_trainable or not hasattr(_fp8(), "FP8LinearFunction"):
+        raise UnsupportedError("FP8 weights are trained by transformers 5.20 or later only")
+    # Its checks look for a GPU, and a simulation has none.
+    quantizer.preprocess_model(model=model)
+    model.hf_quantizer = quantizer
+
+
+def _fp8() -> object:
+    from transformers.integrations import finegrained_fp8
+
+    return finegrained_fp8
+
+
+class _Packed(torch.nn.Linear):  # type: ignore[misc]
+    """A linear layer whose weight is integers with several values each, and constants."""
+
+    def __init__(self, plain: torch.nn.Linear, settings: Mapping[str, Any]) -> None:
+        inputs, outputs = plain.in_features, plain.out_features
+        super().__init__(inputs, outputs, bias=plain.bias is not None, device="meta")
+        self.weight = None
+        bits = int(settings.get("bits") or settings.get("w_bit") or 4)
+        size = int(settings.get("group_size") or settings.get("q_group_size") or 128)
+        groups = math.ceil(inputs / (size if size > 0 else inputs))
+        for name, (shape, dtype) in self.tensors(inputs, outputs, groups, bits).items():
+            declared = torch.empty(shape, dtype=dtype, device="meta")
+            self.register_parameter(name, torch.nn.Parameter(declared, requires_grad=False))
+        if plain.bias is not None:
+            bias = torch.empty(outputs, dtype=torch.float16, device="meta")
+            self.bias = torch.nn.Parameter(bias, requires_grad=False)
+
+    @staticmethod
+    def tensors(
+        inputs: int, outputs: int, groups: int, bits: int
+    ) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        """The shapes and types of what the file has for a weight."""
+        raise NotImplementedError
+
+    def dequantized(self) -> torch.Tensor:
+        """The weight: [inputs, outputs] in the type of its constants."""
+        return self.scales.new_empty(self.in_features, self.out_features)
+
+
+class _Gptq(_Packed):
+    @staticmethod
+    def tensors(
+        inputs: int, outputs: int, groups: int, bits: int
+    ) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        return {
+            "qweight": ((inputs * bits // _WORD, outputs), torch.int32),
+            "qzeros": ((groups, outputs * bits // _WORD), torch.int32),
+            "scales": ((groups, outputs), torch.float16),
+            "g_idx": ((inputs,), torch.int32),
+        }
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        rows = input.reshape(-1, self.in_features)
+        weight = self.dequantized().to(input.dtype)
+        result = torch.matmul(rows, weight).reshape(*input.shape[:-1], self.out_features)
+        return result if self.bias is None else result.add_(self.bias.to(result.dtype))
+
+
+class _Awq(_Packed):
+    @staticmethod
+    def tensors(
+        inputs: int, outputs: int, groups: int, bits: int
+    ) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        return {
+            "qweight": ((inputs, outputs * bits // _WORD), torch.int32),
+            "qzeros": ((groups, outputs * bits // _WORD), torch.int32),
+            "scales": ((groups, outputs), torch.float16),
+        }
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        half = input if input.dtype in (torch.float16, torch.bfloat16) else input.half()
+        result: torch.Tensor = _AwqProduct.apply(half, self)
+        return result if result.dtype == input.dtype else result.to(input.dtype)
+
+
+class _AwqProduct(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: FunctionCtx, input: torch.Tensor, layer: _Awq) -> torch.Tensor:
+        ctx.layer = layer
+        rows = input.reshape(-1, input.shape[-1])
+        result = torch.matmul(rows, layer.dequantized().to(input.dtype))
+        result = result if layer.bias is None else result + layer.bias
+        return result.reshape(*input.shape[:-1], layer.out_features)
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        weight = ctx.layer.dequantized().to(grad.dtype)
+        rows = torch.matmul(grad.reshape(-1, grad.shape[-1]), weight.transpose(-1, -2))
+        return rows.reshape(*grad.shape[:-1], weight.shape[0]), None
+
+
+_KINDS: dict[str, type[_Packed]] = {"gptq": _Gptq, "awq": _Awq}
