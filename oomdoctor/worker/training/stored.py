@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch.autograd.function import FunctionCtx
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _WORD = 32  # bits of an integer with packed weights
 
 
-def stored_settings(spec: ModelSpec) -> dict[str, Any]:
+def stored_settings(spec: ModelSpec) -> dict[str, object]:
     """The `quantization_config` of a model whose checkpoint is trained as it is stored.
 
     Raises:
@@ -72,15 +72,16 @@ def store_as_in_checkpoint(model: PreTrainedModel, job: ProbeJob) -> None:
             model.set_submodule(name, kind(module, settings))
 
 
-def _kept_whole(model: PreTrainedModel, settings: Mapping[str, Any]) -> list[str]:
+def _kept_whole(model: PreTrainedModel, settings: Mapping[str, object]) -> list[str]:
     """Parts of the names of layers that stay as they are."""
-    listed = settings.get("modules_to_not_convert") or []
+    listed = settings.get("modules_to_not_convert")
+    listed = map(str, listed) if isinstance(listed, list) else ()
     head = model.get_output_embeddings()
     heads = [name for name, module in model.named_modules() if module is head]
     return [*listed, *heads]
 
 
-def _store_by_transformers(model: PreTrainedModel, settings: Mapping[str, Any]) -> None:
+def _store_by_transformers(model: PreTrainedModel, settings: Mapping[str, object]) -> None:
     from transformers.quantizers import AutoHfQuantizer
 
     because = "this transformers version does not load the checkpoint"
@@ -99,15 +100,20 @@ def _fp8() -> object:
     return finegrained_fp8
 
 
+def _number(settings: Mapping[str, object], usual: int, *names: str) -> int:
+    values = (settings.get(name) for name in names)
+    return next((value for value in values if isinstance(value, int)), usual)
+
+
 class _Packed(torch.nn.Linear):  # type: ignore[misc]
     """A linear layer whose weight is integers with several values each, and constants."""
 
-    def __init__(self, plain: torch.nn.Linear, settings: Mapping[str, Any]) -> None:
+    def __init__(self, plain: torch.nn.Linear, settings: Mapping[str, object]) -> None:
         inputs, outputs = plain.in_features, plain.out_features
         super().__init__(inputs, outputs, bias=plain.bias is not None, device="meta")
         self.weight = None
-        bits = int(settings.get("bits") or settings.get("w_bit") or 4)
-        size = int(settings.get("group_size") or settings.get("q_group_size") or 128)
+        bits = _number(settings, 4, "bits", "w_bit")
+        size = _number(settings, 128, "group_size", "q_group_size")
         groups = math.ceil(inputs / (size if size > 0 else inputs))
         for name, (shape, dtype) in self.tensors(inputs, outputs, groups, bits).items():
             declared = torch.empty(shape, dtype=dtype, device="meta")
