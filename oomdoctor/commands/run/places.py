@@ -106,9 +106,11 @@ def _by_stack(frames: list[Record]) -> ReadPhase:
 
 def _in_backward(peak: Record) -> bool:
     # The thread of the backward pass has no Python stack, except where it computes again or runs
-    # a function that a library wrote in Python: then the script is not below.
+    # a function that a library wrote in Python: then neither the script is below, nor the start
+    # of a thread of Python, such as one that generates next to a training.
     frames = peak["frames"]
-    apart = len(frames) < _ALL_FRAMES and all(frame["name"] != "<module>" for frame in frames)
+    below = {frame["name"] for frame in frames} & {"<module>", "_bootstrap"}
+    apart = len(frames) < _ALL_FRAMES and not below
     return peak["phase"] == "backward" or (peak["phase"] == "loss" and apart)
 
 

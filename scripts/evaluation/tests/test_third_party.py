@@ -54,7 +54,10 @@ def test_all_ended_but_those_that_need_values() -> None:
 def test_training_was_stopped_after_the_steps_that_were_asked_for() -> None:
     for r in READINGS:
         if r["steps_asked"] != "all" and r["name"] not in SHORT:
-            assert {rank["steps"] for rank in r["ranks"]} == {int(r["steps_asked"])}, r["name"]
+            steps = {rank["steps"] for rank in r["ranks"]}
+            # Actor, critic, reference and engine are processes of their own.
+            steps = {max(steps)} if "engine" in r else steps
+            assert steps == {int(r["steps_asked"])}, r["name"]
 
 
 def test_the_documentation_shows_them() -> None:

@@ -139,6 +139,7 @@ def _beside(folder: Path, more: random.Random) -> None:
         _lines(folder / "talk" / f"{split}.jsonl", lambda _: {"messages": _chat(more)})
     _lines(beside / "hellaswag" / "hellaswag_val.jsonl", lambda i: _endings(more, i))
     _tokens(folder / "tokens.bin", beside / "edu_fineweb10B", more)
+    _shards(beside / "data" / "fineweb10B")
     _lines_of_splits(beside / "sentence-transformers" / "stsb", lambda i: _scored(more, i))
 
 
@@ -174,6 +175,15 @@ def _tokens(binary: Path, shards: Path, chance: random.Random) -> None:
     head = b"\x93NUMPY\x01\x00" + struct.pack("<H", 118) + header.ljust(117).encode() + b"\n"
     for split in ("train", "val"):
         (shards / f"edufineweb_{split}_000000.npy").write_bytes(head + tokens)
+
+
+def _shards(folder: Path) -> None:
+    """modded-nanogpt's data: as many tokens as it validates with, all the same, and one document."""
+    folder.mkdir(parents=True)
+    for split, count in (("train", 2 << 20), ("val", 10_500_000)):
+        with (folder / f"fineweb_{split}_000000.bin").open("wb") as file:
+            file.write(struct.pack("<256i", 20240520, 1, count, *[0] * 253))
+            file.truncate(1024 + 2 * count)
 
 
 def _lines_of_splits(folder: Path, row: Callable[[int], dict[str, Any]]) -> None:

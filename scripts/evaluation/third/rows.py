@@ -1,7 +1,8 @@
 """The scripts: where each is from, how it is started and on which cards.
 
 In a command, `{script}` is the script, `{python}` the environment's interpreter and `{inputs}` the
-folder that `inputs` fills, which is not the working directory. `{settings} {script} NAME=VALUE --`
+folder that `inputs` fills, which is not the working directory. `{checkout}` is the repository.
+`{settings} {script} NAME=VALUE --`
 runs the script with other values of its own settings, `{unchecked} {script}` with images that are
 made here.
 """
@@ -70,7 +71,7 @@ class Row:
     bare: bool = False
     varies: str = ""  # why its peak may differ a little between two runs
     beside: bool = False  # the script's folder is copied, and finds data beside itself
-    engine: bool = False  # vLLM is a stand-in, which holds memory and computes nothing
+    stand_in: str = ""  # a folder of `stand_ins` that takes the place of a package
     published: Published | None = None
     swept: Swept | None = None
 
@@ -100,6 +101,8 @@ SCHEDULE_FREE = ("facebookresearch/schedule_free", "70785b53e778d0e872c0bbb75ff4
 TUTORIAL = ("yunjey/pytorch-tutorial", "0500d3df5a2a8080ccfccbc00aca0eacc21818db")
 PEFT = ("huggingface/peft", "5d602fdbff04c33c1c4de55cda9d4ae1d7cb7e40")
 MISTRAL_FINETUNE = ("mistralai/mistral-finetune", "1943535d8e6d46b2eb47de8b81df07fec3ca5c15")
+NANOTRON = ("huggingface/nanotron", "d22eb80973cd7906afc975262c1725d34322037e")
+OPEN_INSTRUCT = ("allenai/open-instruct", "e6c3044aa6201c8bfa4573c1b03142af599e730d")
 SENTENCES = ("huggingface/sentence-transformers", "cad211983f36ce458e9b3360f3e11b29fc54cbd8")
 
 
@@ -132,10 +135,11 @@ def _verl(name: str, words: str) -> Row:
         f"{actor}.rollout.log_prob_micro_batch_size_per_gpu=4 "
         f"{actor}.rollout.agent.num_workers=1 trainer.n_gpus_per_node=1 "
         "trainer.val_before_train=False trainer.save_freq=-1 trainer.total_epochs=1 "
+        "ray_kwargs.ray_init.num_cpus=32 "
         f"trainer.logger=[console] {words}"
     )
     return Row(f"verl-{name}", command, "", "verl", older="verl", options=SYNTHETIC,
-               engine=True)  # fmt: skip
+               stand_in="vllm")  # fmt: skip
 
 
 def _openrlhf(name: str, words: str) -> Row:
@@ -153,7 +157,7 @@ def _openrlhf(name: str, words: str) -> Row:
         f"--ckpt.path out {words}"
     )
     return Row(f"openrlhf-{name}", command, "", "openrlhf", older="openrlhf", options=SYNTHETIC,
-               engine=True)  # fmt: skip
+               stand_in="vllm")  # fmt: skip
 
 
 def _torchtitan(cards: int) -> Row:
@@ -220,8 +224,8 @@ ROWS = (
     _trl("trl-grpo", "grpo", "--dataset_name {inputs}/prompts --per_device_train_batch_size 4 "
          "--num_generations 4 --max_completion_length 48 --use_peft True "
          "--reward_funcs think_format_reward"),
-    _trl("trl-grpo-colocate", "grpo", _GRPO, engine=True, varies=AUTOCAST),
-    _trl("trl-grpo-sleep", "grpo", _GRPO + " --vllm_enable_sleep_mode True", engine=True,
+    _trl("trl-grpo-colocate", "grpo", _GRPO, stand_in="vllm", varies=AUTOCAST),
+    _trl("trl-grpo-sleep", "grpo", _GRPO + " --vllm_enable_sleep_mode True", stand_in="vllm",
          varies=AUTOCAST),
     Row("torchtune-lora",
         "tune run lora_finetune_single_device --config llama3_2/1B_lora_single_device "
@@ -263,6 +267,19 @@ ROWS = (
     Row("mistral-finetune", "env CUDA_VISIBLE_DEVICES=0 torchrun --standalone --nproc-per-node 1 "
         "{script} mistral/lora.yaml",
         "train.py", "", *MISTRAL_FINETUNE, older="mistral"),
+    # flash-attn's Triton kernels, of which only the launches are emulated.
+    Row("nanotron", "env CUDA_DEVICE_MAX_CONNECTIONS=1 FLASH_ATTENTION_TRITON_AMD_ENABLE=TRUE "
+        "torchrun --nproc_per_node 8 --rdzv_backend c10d --max_restarts 0 --tee 3 {script} "
+        "--config-file {checkout}/examples/config_tiny_llama.yaml", "run_train.py", "", *NANOTRON,
+        cards=f"8x{CARD}", options=("--ranks", "1"), older="nanotron", path="src"),
+    Row("open-instruct", "accelerate launch --mixed_precision bf16 --num_processes 1 {script} "
+        f"--model_name_or_path {MODEL} --tokenizer_name {MODEL} --dataset_mixer_list "
+        "{inputs}/chat/train.jsonl 1.0 --max_seq_length 512 --per_device_train_batch_size 2 "
+        "--gradient_accumulation_steps 2 --num_train_epochs 1 --output_dir out "
+        "--push_to_hub False --try_launch_beaker_eval_jobs False "
+        "--try_auto_save_to_beaker False --report_to none --chat_template_name tulu",
+        "open_instruct/finetune.py", "", *OPEN_INSTRUCT, older="openinstruct", path=".",
+        options=SYNTHETIC),
     Row("nanogpt", "{python} {script} --compile=False " + _GPT, "train.py", "", *NANOGPT,
         beside=True),
     Row("nanogpt-compiled", "{python} {script} " + _GPT, "train.py", "", *NANOGPT, beside=True),

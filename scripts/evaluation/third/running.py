@@ -34,6 +34,7 @@ def run(
     script = place(row, script, inputs, folder)
     # The launchers beside the interpreter are found first, as in an environment that is active.
     places = {"script": script, "inputs": inputs, "python": python.parent / "python"}
+    places["checkout"] = checkout
     places |= {name: f"{places['python']} {file}" for name, file in STARTERS.items()}
     command = shlex.split(row.command.format(**places))
     report_file = folder / "report.json"
@@ -63,7 +64,7 @@ def run(
         "ranks": [_rank(rank) for rank in report["ranks"]],
         **({"published": asdict(row.published)} if row.published else {}),
         **({"swept": swept.read(row.swept, folder, checkout)} if row.swept else {}),
-        **({"engine": _moments(folder / "engine.jsonl")} if row.engine else {}),
+        **({"engine": _moments(folder / "engine.jsonl")} if row.stand_in == "vllm" else {}),
         "host_seconds": round(time.monotonic() - began),
     }
 
@@ -90,8 +91,8 @@ def _environment(
 ) -> dict[str, str]:
     path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
     more = [str(python.parents[1] / "older" / row.older)] if row.older else []
-    engine = STAND_INS if row.engine else None
-    more += [str(folder) for folder in (engine, second, source) if folder]
+    stand_in = STAND_INS / row.stand_in if row.stand_in else None
+    more += [str(folder) for folder in (stand_in, second, source) if folder]
     modules = os.pathsep.join([str(ROOT), *more])
     own = {
         "HF_HUB_OFFLINE": "1",

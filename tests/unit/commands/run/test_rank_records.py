@@ -411,3 +411,12 @@ def test_events_are_read_back(tmp_path: Path) -> None:
     (tmp_path / "events-11-0.bin").write_bytes(array("q", [1, 2 * MIB, 0]).tobytes())
     (events,) = read_events(tmp_path, read_processes(tmp_path))
     assert list(events.numbers) == [1, 2 * MIB, 0] and events.is_whole
+
+
+def test_a_thread_of_python_is_not_in_the_backward_pass() -> None:
+    def phase(*names: str) -> str:
+        frames = [{"filename": "/lib/engine.py", "line": 1, "name": name} for name in names]
+        return phase_of_peak({"frames": frames, "backward_frames": [], "phase": "loss"})
+
+    assert phase("wake") == "backward"
+    assert phase("wake", "run", "_bootstrap_inner", "_bootstrap") == "loss"
