@@ -188,7 +188,7 @@ def _makes_a_number(node: ast.AST) -> bool:
 
 
 def _prints(node: ast.AST) -> bool:
-    name = name_of_call(node)
+    name = name_of_call(node).lower()
     return name == "print" or "log" in name
 
 

@@ -178,7 +178,7 @@ def _tokens(binary: Path, shards: Path, chance: random.Random) -> None:
 
 
 def _shards(folder: Path) -> None:
-    """modded-nanogpt's data: as many tokens as it validates with, all the same, and one document."""
+    """modded-nanogpt's data: as many tokens as it validates with, all equal, in one document."""
     folder.mkdir(parents=True)
     for split, count in (("train", 2 << 20), ("val", 10_500_000)):
         with (folder / f"fineweb_{split}_000000.bin").open("wb") as file:

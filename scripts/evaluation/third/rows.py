@@ -101,7 +101,7 @@ SCHEDULE_FREE = ("facebookresearch/schedule_free", "70785b53e778d0e872c0bbb75ff4
 TUTORIAL = ("yunjey/pytorch-tutorial", "0500d3df5a2a8080ccfccbc00aca0eacc21818db")
 PEFT = ("huggingface/peft", "5d602fdbff04c33c1c4de55cda9d4ae1d7cb7e40")
 MISTRAL_FINETUNE = ("mistralai/mistral-finetune", "1943535d8e6d46b2eb47de8b81df07fec3ca5c15")
-NANOTRON = ("huggingface/nanotron", "d22eb80973cd7906afc975262c1725d34322037e")
+NANOTRON = ("huggingface/nanotron", "26ba5a88173bcb801ae87b0cf32486d7bc00d1ef")
 OPEN_INSTRUCT = ("allenai/open-instruct", "e6c3044aa6201c8bfa4573c1b03142af599e730d")
 SENTENCES = ("huggingface/sentence-transformers", "cad211983f36ce458e9b3360f3e11b29fc54cbd8")
 
@@ -135,7 +135,8 @@ def _verl(name: str, words: str) -> Row:
         f"{actor}.rollout.log_prob_micro_batch_size_per_gpu=4 "
         f"{actor}.rollout.agent.num_workers=1 trainer.n_gpus_per_node=1 "
         "trainer.val_before_train=False trainer.save_freq=-1 trainer.total_epochs=1 "
-        "ray_kwargs.ray_init.num_cpus=32 "
+        "ray_kwargs.ray_init.num_cpus=32 reward.num_workers=1 "
+        "transfer_queue.backend.SimpleStorage.num_data_storage_units=1 "
         f"trainer.logger=[console] {words}"
     )
     return Row(f"verl-{name}", command, "", "verl", older="verl", options=SYNTHETIC,
@@ -267,11 +268,11 @@ ROWS = (
     Row("mistral-finetune", "env CUDA_VISIBLE_DEVICES=0 torchrun --standalone --nproc-per-node 1 "
         "{script} mistral/lora.yaml",
         "train.py", "", *MISTRAL_FINETUNE, older="mistral"),
-    # flash-attn's Triton kernels, of which only the launches are emulated.
-    Row("nanotron", "env CUDA_DEVICE_MAX_CONNECTIONS=1 FLASH_ATTENTION_TRITON_AMD_ENABLE=TRUE "
+    Row("nanotron", "env CUDA_DEVICE_MAX_CONNECTIONS=1 "
         "torchrun --nproc_per_node 8 --rdzv_backend c10d --max_restarts 0 --tee 3 {script} "
         "--config-file {checkout}/examples/config_tiny_llama.yaml", "run_train.py", "", *NANOTRON,
-        cards=f"8x{CARD}", options=("--ranks", "1"), older="nanotron", path="src"),
+        cards=f"8x{CARD}", options=("--ranks", "1"), older="nanotron", path="src",
+        stand_in="flash_attn_2_cuda"),
     Row("open-instruct", "accelerate launch --mixed_precision bf16 --num_processes 1 {script} "
         f"--model_name_or_path {MODEL} --tokenizer_name {MODEL} --dataset_mixer_list "
         "{inputs}/chat/train.jsonl 1.0 --max_seq_length 512 --per_device_train_batch_size 2 "

@@ -42,6 +42,7 @@ LIBRARY = (
     "/home/me/job/libs.zip/yaml/loader.py",
     "/home/me/.cache/huggingface/modules/transformers_modules/model/modeling_x.py",
     "/tmp/torchinductor_me/ab/cab.py",
+    "/home/me/.cache/oomdoctor/emulator/inductor/ab/cab.py",
     "/usr/local/bin/torchrun",
     "<frozen runpy>",
     "<string>",

@@ -44,6 +44,7 @@ print(mask.sum().item())
 writer.log({"accuracy": right.sum().item()})
 part = x[: mask.sum().item()]
 kept = f"{mask.sum().item()} rows"
+entries.append(LogItem("loss", loss.item()))
 """
 
 
@@ -72,7 +73,8 @@ def _report(peak_gib: float, *sizes: UnknownSize, **changes: Any) -> Report:
 
 
 @pytest.mark.parametrize(
-    ("line", "logged"), [(1, True), (2, False), (3, True), (4, True), (5, False), (6, True)]
+    ("line", "logged"),
+    [(1, True), (2, False), (3, True), (4, True), (5, False), (6, True), (7, True)],
 )
 def test_integers_that_are_only_logged(tmp_path: Path, line: int, logged: bool) -> None:
     file = tmp_path / "train.py"
