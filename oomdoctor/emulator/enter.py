@@ -15,7 +15,7 @@ from pathlib import Path
 from oomdoctor.emulator import build
 from oomdoctor.emulator.card import MAX_DEVICES, Devices, described
 from oomdoctor.emulator.interpreter import ask, find_compiler, reason_against
-from oomdoctor.emulator.variables import SESSION, first_in, with_thread_storage
+from oomdoctor.emulator.variables import SESSION, first_in, tunables
 
 # emu_table in native/session.h: slots of a pid and three counts a device.
 _SLOT = struct.Struct(f"<q{3 * MAX_DEVICES}Q")
@@ -73,7 +73,7 @@ def entered(
         {
             SESSION: str(folder),
             "LD_AUDIT": str(libraries / build.AUDIT),
-            "GLIBC_TUNABLES": with_thread_storage(),
+            "GLIBC_TUNABLES": tunables(),
             "PATH": first_in(path, libraries / build.COMMANDS),
             "TRITON_LIBCUDA_PATH": str(libraries),
             # What is compiled for the emulated card stays out of the user's own caches.
