@@ -72,11 +72,13 @@ def resolve_with_notes(ref: ModelRef) -> tuple[ModelSpec, tuple[str, ...]]:
     source = locate(ref)
     notes = list(source.notes)
     config: dict[str, Any] = dict(source.config)
-    if ref.task == "causal-lm" and (foreign := other_input(config)):
+    if ref.task in ("causal-lm", "embedding") and (foreign := other_input(config)):
         part = text_part(config)
         if part is not None:
             notes.append(f"only the language model is used; the parts for {foreign} are left out")
-            config = dict(part)
+            named = architecture_of(config)
+            own = {"architectures": [named]} if named.endswith("TextModel") else {}
+            config = {**part, **own}
     pooling = source.pooling()
     embeds = pooling is not None and ref.task == "auto"
     task = task_of(config, "embedding" if embeds else ref.task)

@@ -41,6 +41,8 @@ def load_config(spec: ModelSpec) -> PretrainedConfig:
     # The rung decides how weights are quantized, not the settings of the checkpoint.
     if getattr(config, "quantization_config", None) is not None:
         del config.quantization_config
+    if spec.task == "embedding" and _has_own_encoder(config):
+        config.is_encoder_decoder = False  # which some classes of encoders ask for
     text = config.get_text_config()
     if getattr(text, "pad_token_id", None) is None and spec.task == "sequence-classification":
         eos = getattr(text, "eos_token_id", None)
@@ -131,6 +133,13 @@ class _Named:
         return self.kind.from_pretrained(name, **settings)
 
 
+def _has_own_encoder(config: PretrainedConfig) -> bool:
+    """Whether transformers has a class for the encoder alone, of what has a decoder as well."""
+    import transformers
+
+    return type(config) in transformers.AutoModelForTextEncoding._model_mapping
+
+
 def model_class(spec: ModelSpec, config: PretrainedConfig) -> ModelClass:
     """The transformers Auto class for a model and its task, or the class that the config names.
 
@@ -140,9 +149,8 @@ def model_class(spec: ModelSpec, config: PretrainedConfig) -> ModelClass:
     import transformers
 
     auto: ModelClass = getattr(transformers, AUTO_CLASSES[spec.task])
-    if spec.task == "embedding":  # the encoder alone, of what has a decoder as well
-        encoders = transformers.AutoModelForTextEncoding
-        auto = encoders if type(config) in encoders._model_mapping else auto
+    if spec.task == "embedding" and _has_own_encoder(config):
+        auto = transformers.AutoModelForTextEncoding
     mapping = auto._model_mapping  # type: ignore[attr-defined]
     if type(config) in mapping or spec.trust_remote_code:
         return auto

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from oomdoctor.package_data import data_of
+from oomdoctor.records.job.model import ModelSpec
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.training.batch import Batch
 from oomdoctor.worker.training.setup import Setup
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 Mark = Callable[[str], None]
 # Parts of what libraries say in a step that no rung of this model and size can run -> why.
 _IMPOSSIBLE: dict[str, str] = data_of("unsupported.toml")["steps"]
+_LONGEST = 200  # characters of an error
 MAX_SKIPPED = 25  # the scale starts at 2**16 and halves with each skipped step
 
 
@@ -47,7 +49,7 @@ def training_step(setup: Setup, batches: list[Batch], mark: Mark) -> None:
         last = number == len(batches)
         trainer.accelerator.gradient_state._set_sync_gradients(last)
         reduced = nullcontext() if last else without_reduction(trainer, model)
-        with _said_plainly(), _routed(setup), reduced:
+        with _said_plainly(setup.job.model), _routed(setup), reduced:
             # The loss of the micro-batch before lives until this one is there.
             books.last = trainer.training_step(model, inputs, items)
         books.enter_loss()
@@ -65,7 +67,7 @@ def _routed(setup: Setup) -> AbstractContextManager[None]:
 
 
 @contextmanager
-def _said_plainly() -> Iterator[None]:
+def _said_plainly(spec: ModelSpec) -> Iterator[None]:
     """In this context, what a library says of an impossible step is a reason to skip the rung.
 
     Raises:
@@ -75,12 +77,12 @@ def _said_plainly() -> Iterator[None]:
         yield
     except (ValueError, RuntimeError, AttributeError, TypeError, LookupError) as error:
         reasons = (why for said, why in _IMPOSSIBLE.items() if said in str(error))
-        if (why := next(reasons, None) or _fault_of_class(error)) is None:
+        if (why := next(reasons, None) or _fault_of_class(error, spec)) is None:
             raise
         raise UnsupportedError(why) from error
 
 
-def _fault_of_class(error: Exception) -> str | None:
+def _fault_of_class(error: Exception, spec: ModelSpec) -> str | None:
     """That a class of transformers refuses a batch or fails; None for any other error.
 
     torch's errors have the line of a model too, but another type.
@@ -95,10 +97,18 @@ def _fault_of_class(error: Exception) -> str | None:
         return None
     if isinstance(error, ValueError):
         return f"this class does not take such a batch: {error}"
+    inside = "; --task causal-lm trains the language model inside"
     return (
         f"in transformers {transformers.__version__}, the code of this class fails on such a batch "
-        f"({file.name}, line {line}: {type(error).__name__}: {error}); another release may run it"
+        f"({file.name}, line {line}: {type(error).__name__}: {_short(error)}); another release may "
+        f"run it{inside if spec.task == 'image-text-to-text' else ''}"
     )
+
+
+def _short(error: Exception) -> str:
+    """What an error says, without the rest of a module that it prints."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def whole_step(setup: Setup, batches: list[Batch], mark: Mark) -> None:

@@ -18,6 +18,7 @@ from oomdoctor.worker.protocol import PhaseFile, UnsupportedError
 from oomdoctor.worker.simulating.simulate import simulate
 from oomdoctor.worker.training.batch import micro_batches
 from oomdoctor.worker.training.build import build
+from oomdoctor.worker.training.model_config import load_config
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -45,6 +46,11 @@ def test_pairs_need_what_was_measured(kind: str, pooling: str | None, rung: dict
     job = replace(job, model=replace(job.model, pooling=pooling))
     found = differences(job)
     assert set(found.values()) == {0}, found
+
+
+def test_an_encoder_alone_has_no_decoder() -> None:
+    config = load_config(tiny_job("embedding-half").model)  # T5Gemma's class asks for it
+    assert not config.is_encoder_decoder
 
 
 _SIZES = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "vocab_size": 8192}

@@ -23,7 +23,6 @@ _PEFT_TASKS: dict[Task, str] = {
     "causal-lm": "CAUSAL_LM",
     "sequence-classification": "SEQ_CLS",
     "seq2seq-lm": "SEQ_2_SEQ_LM",
-    "embedding": "FEATURE_EXTRACTION",
 }
 
 

@@ -270,6 +270,10 @@ def test_language_model_of_a_vision_language_model(tmp_path: Path) -> None:
     assert notes == (
         "only the language model is used; the parts for images as well as text are left out",
     )
+    spec = resolve(ModelRef(name, task="embedding"))
+    assert (spec.model_type, spec.task, spec.pooling) == ("mistral", "embedding", "lasttoken")
+    _folder(tmp_path, config | {"architectures": ["MistralTextModel"]})
+    assert resolve(ModelRef(name, task="embedding")).architecture == "MistralTextModel"
     del config["text_config"]
     _folder(tmp_path, config)
     assert _error(ModelRef(name, task="causal-lm")).code == "unsupported_task"
