@@ -348,12 +348,12 @@ def programs_read() -> str:
 
 def _checks(program: Program) -> str:
     """What checks the settings of a program's file."""
-    return (program.brand or program.name) if program.name in PARSERS else "the published names"
+    return (program.brand or program.name) if program.name in PARSERS else "their names alone"
 
 
 def programs_written() -> str:
     """What `export` writes for each program."""
-    return table(("target", "what is written"), [(f"`{one.name}`", one.writes) for one in PROGRAMS])
+    return table(("target", "what is written"), [(f"`{one.name}`", one.writes) for one in PROGRAMS if one.writes])
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

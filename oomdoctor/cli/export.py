@@ -11,13 +11,13 @@ from oomdoctor.cli.options.answer import either
 from oomdoctor.cli.options.flatten import flatten
 from oomdoctor.cli.streams import output
 from oomdoctor.errors import OomDoctorError, usage_error
-from oomdoctor.records.facts.choices import FormatName
+from oomdoctor.records.facts.choices import WrittenFormat
 
 if TYPE_CHECKING:
     from oomdoctor.records.report.report import Report
     from oomdoctor.stacks.rung import StackRung
 
-_TARGETS = get_args(FormatName)
+_TARGETS = get_args(WrittenFormat)
 _WORDS = f"What to write: {either(_TARGETS)}."
 _TO = option("--to TARGET", COMMON, _WORDS, completion.one_of(_TARGETS))
 

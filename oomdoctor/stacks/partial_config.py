@@ -49,6 +49,7 @@ class RungKeys(TypedDict, total=False):
     num_generations: int
     vllm_gpu_memory_utilization: float
     vllm_enable_sleep_mode: bool
+    rollout_offload: str
     routing: str
     vision: str
     images: int
@@ -108,7 +109,7 @@ class PartialConfig(RungKeys, total=False):
     activation_offloading: bool
     # Engines: accelerate, DeepSpeed, FSDP and all programs around them; `conclude._engine`.
     distributed: str  # accelerate and LLaMA-Factory: ddp, fsdp or deepspeed
-    nodes: int
+    nodes: int  # machines
     zero_stage: int
     zero_offload_optimizer: bool
     zero_offload_parameters: bool
@@ -132,6 +133,13 @@ class PartialConfig(RungKeys, total=False):
     use_vllm: bool
     vllm_mode: str
     vllm_share: float
+    rollout_moves_states: bool  # ms-swift, verl, OpenRLHF, NeMo-RL: to host memory
+    rollout_moves_weights: bool
+    micro_of_tokens: bool  # verl, OpenRLHF: a micro-batch is as many rows as have these tokens
+    tokens_of_micro: int
+    prompts_of_step: int  # verl
+    batch_of_data: int
+    gpus_of_node: int  # verl, OpenRLHF, NeMo-RL
     # LLaMA-Factory alone: `_projected`, `_of_first_version` and `finish._frozen`.
     projected: str  # galore or apollo
     projected_rank: int

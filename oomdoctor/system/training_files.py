@@ -19,10 +19,11 @@ from typing import Any, get_args
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.facts.choices import FormatName
 from oomdoctor.records.report.user_training import COMMAND_LINE, OF_SHELLS, Document, NotTaken
-from oomdoctor.stacks.programs import ms_swift
+from oomdoctor.stacks.programs import BY_NAME, ms_swift, rollouts
 from oomdoctor.stacks.programs.trl import COMMANDS, CONFIGS, NOT_ITS_STEP
-from oomdoctor.stacks.reading.command_line import Command, command_in
+from oomdoctor.stacks.reading.command_line import Command, command_in, with_unsaid
 from oomdoctor.stacks.reading.script import read_script
+from oomdoctor.system.composed_file import read_composed
 from oomdoctor.system.settings_file import read_text, read_with_text
 
 OPTION = "--from"
@@ -142,6 +143,8 @@ def _of_command(command: Command, name: str, folder: Path) -> list[Document]:
     typed = Document(name, {**base, **options}, left_out=left)
     if command.program == "trl":
         documents = [_of_trl(typed, command.word)]
+    elif command.word in rollouts.COMMANDS:
+        documents = [_of_rollouts(typed, command)]
     elif command.file is None:
         documents = [_of_swift(typed, command.word)]
     elif command.file.endswith(".py"):
@@ -163,8 +166,18 @@ def _of_command(command: Command, name: str, folder: Path) -> list[Document]:
     return documents
 
 
+def _of_rollouts(options: Document, command: Command) -> Document:
+    """The options of a module of verl or OpenRLHF, with what it trains for."""
+    table = BY_NAME[str(command.program)].names
+    assert table is not None, command.program
+    values = with_unsaid(options.values, command.word, table)
+    return replace(options, values=values, asked=command.program)
+
+
 def _spoken(command: Command) -> str:
     """What starts the training, as people type it."""
+    if command.word in rollouts.COMMANDS:
+        return command.word
     return f"{'swift' if command.program == 'ms-swift' else command.program} {command.word}"
 
 
@@ -210,7 +223,7 @@ def _file(path: Path, program: FormatName | None, shown: str | None = None) -> D
         return _saved(path)
     if path.suffix == ".py":
         return read_script(shown or str(path), read_text(path, OPTION), program)
-    values, text = read_with_text(path, OPTION)
+    values, text = read_composed(path, OPTION)
     return Document(shown or str(path), values, lines_of(text), program)
 
 

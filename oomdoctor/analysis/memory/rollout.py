@@ -58,8 +58,10 @@ def moments_of(
     if engine:
         if step.resting is not None:  # weights and states hold segments open that have free parts
             outside += (step.resting.peak_reserved_bytes or resting) - resting
+        moved = parts.optimizer_bytes if config.rollout_offload != "none" else 0
+        held = resting - moved + _gathered(config, counts)
+        resting -= moved + (parts.weights_bytes if config.rollout_offload == "all" else 0)
         moments.append(Moment("generate", resting + outside + engine, resting, engine))
-        held = resting + _gathered(config, counts)
         awake = engine_weights(config, counts) if sleeps else engine
         moments.append(Moment("sync", held + outside + awake, held, awake))
         return tuple(moments)

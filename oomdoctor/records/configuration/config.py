@@ -103,6 +103,9 @@ class TrainConfig:
     name with `vllm_mode="colocate"`. 0 is without vLLM, or with it on other cards."""
     vllm_enable_sleep_mode: bool = False
     """For `grpo`: vLLM gives its share back while a step runs, as TRL's setting of this name."""
+    rollout_offload: choices.RolloutOffload = "none"
+    """For `grpo` with vLLM: what is in host memory while it generates: the optimizer states, or
+    `all`, with the weights (`offload_optimizer` and `offload_model` of ms-swift; verl's, too)."""
     routing: choices.Routing = "even"
     """For mixtures of experts: where tokens go. `even` as trained routers do (each expert gets
     as many), `worst` lets every token choose the same experts."""

@@ -144,6 +144,8 @@ def _objective_faults(config: TrainConfig) -> Faults:
         yield "vllm_gpu_memory_utilization", "must be at least 0 and below 1"
     if config.vllm_enable_sleep_mode and not config.vllm_gpu_memory_utilization:
         yield "vllm_enable_sleep_mode", "needs vllm_gpu_memory_utilization above 0"
+    if config.rollout_offload != "none" and not config.vllm_gpu_memory_utilization:
+        yield "rollout_offload", "needs vllm_gpu_memory_utilization above 0"
     if objective == "default":
         return
     each, whole = config.num_generations, config.effective_batch_size

@@ -22,6 +22,7 @@ KbitPrepare = Literal["peft", "norms", "none"]
 Loss = Literal["default", "liger", "chunked"]
 Objective = Literal["default", "dpo", "reward", "grpo"]
 Reference = Literal["default", "precomputed", "kl"]
+RolloutOffload = Literal["none", "optimizer", "all"]
 Routing = Literal["even", "worst"]
 Vision = Literal["trained", "frozen"]
 Packing = Literal["none", "packed", "padding_free"]
@@ -39,7 +40,7 @@ ReduceDtype = Literal["default", "float32", "bfloat16"]
 AllocatorSetting = Literal["default", "expandable_segments"]
 AUTO: Literal["auto"] = "auto"
 # The programs whose files can be read and written, the general ones first.
-FormatName = Literal[
+WrittenFormat = Literal[
     "trainer",
     "trl",
     "accelerate",
@@ -51,6 +52,8 @@ FormatName = Literal[
     "unsloth",
     "pytorch",
 ]
+FormatName = Literal[WrittenFormat, "verl", "openrlhf", "nemo-rl"]
+"""All whose files can be read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,14 @@ from oomdoctor.stacks.programs import (
     deepspeed,
     llama_factory,
     ms_swift,
+    nemo_rl,
+    openrlhf,
     pytorch,
     torchtune,
     trainer,
     trl,
     unsloth,
+    verl,
 )
 from oomdoctor.stacks.programs.program import Program
 
@@ -28,6 +31,9 @@ PROGRAMS: tuple[Program, ...] = (
     axolotl.PROGRAM,
     llama_factory.PROGRAM,
     ms_swift.PROGRAM,
+    verl.PROGRAM,
+    openrlhf.PROGRAM,
+    nemo_rl.PROGRAM,
     torchtune.PROGRAM,
     unsloth.PROGRAM,
     pytorch.PROGRAM,

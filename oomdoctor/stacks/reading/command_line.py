@@ -14,7 +14,8 @@ from string import Template
 from types import MappingProxyType
 
 from oomdoctor.records.facts.choices import FormatName
-from oomdoctor.stacks.programs import ms_swift, trl
+from oomdoctor.stacks.names.row import Table
+from oomdoctor.stacks.programs import ms_swift, rollouts, trl
 
 # Programs that start a training by a word of their own: `trl sft`, `swift rlhf`.
 _STARTERS: Mapping[str, tuple[FormatName, Collection[str]]] = {
@@ -86,6 +87,11 @@ def command_of(
             file = behind[0] if program == "ms-swift" and _names_settings(behind) else None
             launcher = options_of(before) | _counts_in(variables, program)
             return Command(file, options_of(behind), launcher, program, start)
+        if word in rollouts.COMMANDS and before[-1:] != ["pip"]:
+            module, _ = rollouts.COMMANDS[word]
+            options = hydra_options(after) if module == "verl" else options_of(after)
+            launcher = options_of(before[:-1] if before[-1:] == ["-m"] else before)
+            return Command(None, options, launcher, module, word)
         value = before and before[-1].startswith("--")
         if word.endswith(".py") or (word.endswith(_SETTINGS) and not value):
             return Command(word, options_of(after), options_of(before))
@@ -100,6 +106,21 @@ def _counts_in(variables: Mapping[str, str], program: FormatName) -> dict[str, o
     """How many processes ms-swift starts, by the variables of torchrun's options."""
     names = (_COUNTS[0], _NODES) if program == "ms-swift" else ()
     return {name: _value(variables[name.upper()]) for name in names if name.upper() in variables}
+
+
+def with_unsaid(options: Mapping[str, object], module: str, names: Table) -> dict[str, object]:
+    """The options of a command, with what it trains for and what else they leave unsaid."""
+    program, objective = rollouts.COMMANDS[module]
+    unsaid = rollouts.UNSAID[program] if objective == "grpo" else {}
+    said = {row.name for name in options if (row := names.row(name)) is not None}
+    open_names = {name: value for name, value in unsaid.items() if name not in said}
+    return {"objective": objective, **open_names, **options}
+
+
+def hydra_options(words: Sequence[str]) -> dict[str, object]:
+    """Hydra's words `key=value`, `+key=value` and `++key=value`, by their dotted keys."""
+    pairs = (word.lstrip("+").partition("=") for word in words if "=" in word)
+    return {key: _value(value) for key, _, value in pairs if re.fullmatch(r"[\w.]+", key)}
 
 
 def options_of(words: Sequence[str]) -> dict[str, object]:

@@ -128,6 +128,8 @@ def _of_objective(given: PartialConfig, rung: RungKeys, said: Collection[str]) -
     colocated = given.get("use_vllm") and given.get("vllm_mode", "colocate") == "colocate"
     if rung.get("objective") == "grpo" and colocated:
         rung["vllm_gpu_memory_utilization"] = given.get("vllm_share", _VLLM_SHARE)
+        if given.get("rollout_moves_states"):
+            rung["rollout_offload"] = "all" if given.get("rollout_moves_weights") else "optimizer"
     else:
         rung.pop("vllm_enable_sleep_mode", None)
     if rung.get("objective", "default") == "default":

@@ -211,7 +211,7 @@ def _without_images(
 
 def _check_gpus(draft: Draft, settings: RungKeys, partial: PartialConfig) -> None:
     sharding = settings.get("sharding", "none")
-    several = "world_size" in partial and settings.get("world_size", 1) > 1
+    several = settings.get("world_size", 1) > 1
     alone = partial.get("world_size") == 1 and "world_size" in draft.values
     if sharding == "none" or several or alone:
         return

@@ -23,6 +23,7 @@ from oomdoctor.records.report.user_training import (
     UserTraining,
 )
 from oomdoctor.stacks.names.row import table_at
+from oomdoctor.stacks.programs import PROGRAMS
 from oomdoctor.stacks.reading.script import parse
 from oomdoctor.stacks.writing.changed_lines import changed_lines, unsaid
 from oomdoctor.stacks.writing.python_patch import Edit, changed_script
@@ -134,7 +135,13 @@ def by_file(lines: Sequence[ChangedLine]) -> dict[str, list[str]]:
 
 
 def _option(line: ChangedLine) -> str:
-    """`--max_length 1024`; a part of a setting as JSON, as `HfArgumentParser` reads it."""
+    """`--max_length 1024`; a part of a setting as JSON, as `HfArgumentParser` reads it.
+
+    Some programs write their options otherwise, such as Hydra's `data.max_length=1024`.
+    """
+    for program in PROGRAMS:
+        if program.option and program.names is not None and program.names.row(line.name):
+            return program.option.format(name=line.name, value=line.after)
     name, _, part = line.name.partition(".")
     value = str(line.after) if not part else shlex.quote(f'{{"{part}": {line.after}}}')
     return f"--{name} {value}"

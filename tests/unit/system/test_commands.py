@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.report.user_training import UserTraining
 from oomdoctor.stacks.reading.command_line import command_in
 from oomdoctor.stacks.reading.finish import Overrides
+from oomdoctor.stacks.writing.changed_lines import changed_lines
+from oomdoctor.stacks.writing.patch import by_file
 
 SCRIPT = """\
 parser = TrlParser((ScriptArguments, SFTConfig, ModelConfig))
@@ -93,6 +96,37 @@ def read(text: str) -> UserTraining:
             {"sharding": "fsdp", "fsdp_version": 2, "world_size": 4, "autocast_dtype": "float16"},
         ),
         (
+            "python -m verl.trainer.main_ppo algorithm.adv_estimator=rloo data.max_prompt_length=64"
+            " +actor_rollout_ref.model.path=a/b actor_rollout_ref.actor.ppo_mini_batch_size=8"
+            " actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2 actor_rollout_ref.rollout.n=4"
+            " actor_rollout_ref.actor.fsdp_config.optimizer_offload=True trainer.n_gpus_per_node=2",
+            {"objective": "grpo", "sequence_length": 64 + 512, "effective_batch_size": 32}
+            | {"micro_batch_size": 2, "world_size": 2, "sharding": "fsdp", "reference": "default"}
+            | {"weights_dtype": "float32", "vllm_gpu_memory_utilization": 0.5}
+            | {"vllm_enable_sleep_mode": True, "rollout_offload": "optimizer"},
+        ),
+        (  # rows of a micro-batch are said in tokens
+            "torchrun --nproc-per-node 2 -m verl.trainer.sft_trainer model.path=a/b "
+            "data.train_batch_size=24 data.max_length=512 data.max_token_len_per_gpu=4096",
+            {"objective": "default", "world_size": 2, "micro_batch_size": 6}
+            | {"effective_batch_size": 24, "sharding": "fsdp"},
+        ),
+        (
+            "ray job submit --address=x -- python3 -m openrlhf.cli.train_ppo_ray --pretrain a/b "
+            "--actor_num_gpus_per_node 4 --vllm_num_engines 4 --colocate_all_models "
+            "--vllm_gpu_memory_utilization 0.6 --micro_train_batch_size 8 --train_batch_size 128 "
+            "--n_samples_per_prompt 8 --zero_stage 3 --init_kl_coef 0 --deepspeed_enable_sleep",
+            {"objective": "grpo", "world_size": 4, "sharding": "zero3", "micro_batch_size": 8}
+            | {"effective_batch_size": 128, "vllm_gpu_memory_utilization": 0.6}
+            | {"rollout_offload": "optimizer", "reference": "default", "sequence_length": 2048},
+        ),
+        (
+            "deepspeed --num_gpus 2 --module openrlhf.cli.train_dpo --model.model_name_or_path a/b "
+            "--data.max_len 512 --train.micro_batch_size 2 --ds.lora.rank 16",
+            {"objective": "dpo", "method": "lora", "lora_rank": 16, "sharding": "zero2"}
+            | {"world_size": 2, "effective_batch_size": 128, "micro_batch_size": 2},
+        ),
+        (
             "accelerate launch -m axolotl.cli.train ax.yml --micro-batch-size 5",
             {"micro_batch_size": 5, "sequence_length": 512},
         ),
@@ -154,3 +188,31 @@ def test_a_file_that_is_missing_is_named_with_its_command(folder: Path) -> None:
     with pytest.raises(OomDoctorError) as caught:
         read("my file.yaml")
     assert "'my file.yaml'" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("python -m verl.trainer.main_ppo actor_rollout_ref.model.path=a/b",
+         ["algorithm.adv_estimator", "actor_rollout_ref.actor.strategy"]),
+        ("python -m verl.trainer.main_ppo algorithm.adv_estimator=grpo "
+         "actor_rollout_ref.actor.strategy=fsdp2 actor_rollout_ref.model.path=a/b", []),
+        ("python -m openrlhf.cli.train_ppo_ray --pretrain a/b", ["algo.advantage.estimator"]),
+        ("python -m openrlhf.cli.train_ppo_ray --pretrain a/b --advantage_estimator rloo", []),
+        ("python -m verl.trainer.sft_trainer model.path=a/b", []),
+    ],
+)  # fmt: skip
+def test_a_critic_that_the_command_trains_without_a_word_is_said(
+    folder: Path, text: str, names: list[str]
+) -> None:
+    assert [item.name for item in read(text).not_taken if item.matters] == names
+
+
+def test_a_change_of_hydra_is_its_word(folder: Path) -> None:
+    training = read(
+        "python -m verl.trainer.main_ppo actor_rollout_ref.model.path=a/b "
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 trainer.n_gpus_per_node=1"
+    )
+    after = replace(training.config, micro_batch_size=2)
+    (texts,) = by_file(changed_lines(training, after)).values()
+    assert texts == ["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2"]

@@ -100,6 +100,18 @@ def test_a_sleeping_vllm_wakes_beside_what_a_simulated_step_leaves():
 
 
 @pytest.mark.parametrize(
+    ("moved", "generating", "given_weights"), [("none", 3, 3), ("optimizer", 1, 1), ("all", 0, 1)]
+)
+def test_what_is_in_host_memory_leaves_room_for_vllm(
+    moved: str, generating: int, given_weights: int
+):
+    config = replace(GRPO, vllm_gpu_memory_utilization=0.25, rollout_offload=moved)
+    at = moments(config)
+    assert at["generate"].allocated_bytes == generating * GIB  # 1 of weights, 2 of states
+    assert at["sync"].allocated_bytes == given_weights * GIB
+
+
+@pytest.mark.parametrize(
     ("settings", "gathered"),
     [
         ({"sharding": "ddp"}, 0),

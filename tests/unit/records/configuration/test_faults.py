@@ -48,6 +48,7 @@ def test_a_setting_that_the_engine_does_not_have_is_refused(
         ({"vllm_gpu_memory_utilization": 0.3}, "vllm_gpu_memory_utilization"),
         ({"objective": "grpo", "vllm_gpu_memory_utilization": 1.0}, "vllm_gpu_memory_utilization"),
         ({"objective": "grpo", "vllm_enable_sleep_mode": True}, "vllm_enable_sleep_mode"),
+        ({"objective": "grpo", "rollout_offload": "all"}, "rollout_offload"),
         ({"objective": "dpo", "completion_length": 2048}, "completion_length"),
         ({"objective": "dpo", "completion_length": -1}, "completion_length"),
         ({"objective": "dpo", "loss": "liger"}, "loss"),
