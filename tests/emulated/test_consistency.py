@@ -72,9 +72,9 @@ TRAININGS = (
         {"activation_checkpointing": "full", "optimizer": "adamw_bnb_8bit"},
     ),
     Training("qlora", "RTX 3060", True, 2, 512, {"method": "qlora", "quantization": "nf4"}),
-    Training("eager", "RTX 3070", False, 16, 1024, {"method": "lora", "attention": "eager"}),
 )
 OTHERS = (
+    Training("eager", "RTX 3070", False, 16, 1024, {"method": "lora", "attention": "eager"}),
     Training("full-too-large", "RTX 3070", False, 24, 1024, {"method": "full"}),
     Training("full", "RTX 3070", True, 2, 512, {"method": "full"}),
     Training("lora", "T4", True, 4, 512, {"method": "lora", "activation_checkpointing": "full"}),

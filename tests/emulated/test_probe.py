@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from lent_simulators import SimulatorsByPython
 from tiny_models import tiny_folder
+from weekly_rows import weekly
 
 from oomdoctor.cli.main import run
 from oomdoctor.commands.devices.emulated import UUID, devices_of, emulated_gpus
@@ -167,7 +168,9 @@ def test_a_probe_inside_an_emulation_is_emulated(
     assert not (state_dir() / "calibration").exists()
 
 
-@pytest.mark.parametrize(("kind", "off_by"), [("whisper", 0), ("named-sounds", 0), ("ctc", 1024)])
+@pytest.mark.parametrize(
+    ("kind", "off_by"), [("whisper", 0), weekly("named-sounds", 0), ("ctc", 1024)]
+)
 def test_a_step_on_recordings_needs_what_was_predicted(
     report: Ask, kind: str, off_by: int, cuda_python: Path, tmp_path: Path
 ) -> None:

@@ -53,7 +53,7 @@ def _is_gone(watched: Watched, pid: int) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("how", "said"), [weekly("exit", ": 3 "), ("kill", ": -9 "), ("oom", ": 1 ")]
+    ("how", "said"), [weekly("exit", ": 3 "), weekly("kill", ": -9 "), ("oom", ": 1 ")]
 )
 def test_a_launcher_ends_the_ranks_that_wait_for_a_dead_one(
     watched: Watched, how: str, said: str

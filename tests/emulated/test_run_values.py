@@ -269,7 +269,7 @@ x = torch.randn(1024, device="cuda")
         "y = torch.empty(int(score.mean().item() * 1000), device='cuda')",
         weekly("y = torch.empty(int(score[:100].tolist()[7]), device='cuda')"),
         weekly("y = torch.arange(score[0], device='cuda')"),
-        "y = x[(score.cpu() > 0.5).to('cuda')]",
+        weekly("y = x[(score.cpu() > 0.5).to('cuda')]"),
         "import helper; y = helper.cut(x, score.mean().item())",
     ],
 )

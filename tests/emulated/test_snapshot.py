@@ -42,7 +42,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("method", "loop"),
     [
         ("full", "trainer"),
-        ("lora", "plain"),
+        weekly("lora", "plain"),
         ("qlora", "trainer"),
         weekly("full", "plain"),
         weekly("lora", "trainer"),

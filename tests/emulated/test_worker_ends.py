@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from emulated_bench import RTX_4090
 from gpu_jobs import job, llama, measured, run
+from weekly_rows import weekly
 
 from oomdoctor.commands.devices.emulated import UUID
 from oomdoctor.commands.jobs.host import WorkerHost
@@ -101,8 +102,8 @@ def test_a_refused_allocation_is_tried_again(device: Device, tmp_path: Path) -> 
     ("label", "said"),
     [
         ("cudaLaunchKernel@300=700", "illegal memory access"),
-        ("cudaLaunchKernel@300=719", "unspecified launch failure"),
-        ("cudaLaunchKernel@300=214", "uncorrectable ECC error"),
+        weekly("cudaLaunchKernel@300=719", "unspecified launch failure"),
+        weekly("cudaLaunchKernel@300=214", "uncorrectable ECC error"),
     ],
     ids=["sticky", "lost", "ecc"],
 )
