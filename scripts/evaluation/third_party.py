@@ -13,7 +13,8 @@ takes one to three minutes and up to 2 GiB of host memory. Exit code 0 when all 
 one did not, 2 when a script is missing.
 
 --write FILE keeps the figures, for the documentation and the tests. --check FILE compares them with
-such a file, runs no others, and exits with 3 if a script ends or peaks otherwise.
+such a file, runs no others, and exits with 3 if a script ends or peaks otherwise, or peaks outside
+the bounds that `third/arithmetic.py` derives.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from textwrap import fill
 from typing import Any
 
 from third import inputs, litgpt, sources, vision
+from third.arithmetic import BOUNDS, outside
 from third.judged import JUDGED
 from third.rows import GIB, ROWS
 from third.running import run
@@ -84,6 +86,9 @@ def main() -> int:
     ended = sum(reading["result"] == "ended" for reading in readings)
     print(f"{ended} of {len(readings)} scripts ran to their end")
     changed = _changed(readings, options.check, bool(second)) if options.check else []
+    for reading in readings if options.check else ():
+        if wrong := outside(reading):
+            changed.append(f"bounds   {reading['name']}: {wrong}")
     print(*changed, sep="\n", end="\n" if changed else "")
     return 2 if missing else 3 if changed or (ended < len(readings) and not options.check) else 0
 
@@ -173,6 +178,17 @@ def engine_table(readings: list[dict[str, Any]]) -> str:
 
 def _size(number: int) -> str:
     return f"{number / GIB:.2f} GiB"
+
+
+def arithmetic_table(readings: list[dict[str, Any]]) -> str:
+    """The table of peaks between bounds by hand in docs/emulation.md."""
+    lines = ["| script | at least | peak allocated | at most | from |", "|---|---|---|---|---|"]
+    for r in readings:
+        if (bounds := BOUNDS.get(r["name"])) is not None:
+            peak = _fullest(r)["peak_allocated_bytes"]
+            sizes = (f"{size / GIB:.2f} GiB" for size in (bounds.least, peak, bounds.most))
+            lines.append(f"| {r['name']} | {' | '.join(sizes)} | {bounds.derivation} |")
+    return "\n".join(lines)
 
 
 def second_difference(reading: dict[str, Any]) -> int:

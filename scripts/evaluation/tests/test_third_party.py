@@ -10,13 +10,14 @@ from pathlib import Path
 from statistics import median
 
 import pytest
-from third import inputs, litgpt, sources, swept, vision
+from third import arithmetic, inputs, litgpt, sources, swept, vision
 from third.rows import Row, Swept
 from third.settings import with_settings
 from third_party import (
     ALL,
     _changed,
     _keep,
+    arithmetic_table,
     engine_table,
     judged,
     judged_reasons,
@@ -62,8 +63,8 @@ def test_training_was_stopped_after_the_steps_that_were_asked_for() -> None:
 
 def test_the_documentation_shows_them() -> None:
     page = (ROOT / "docs" / "emulation.md").read_text()
-    parts = (table, engine_table, judged_table, swept_table, judged_summary, judged_reasons)
-    for part in parts:
+    parts = (table, engine_table, arithmetic_table, judged_table, swept_table)
+    for part in (*parts, judged_summary, judged_reasons):
         assert part(READINGS) in page, part.__name__
 
 
@@ -90,6 +91,25 @@ def test_another_torch_needs_the_same_but_for_one_workspace() -> None:
         more = second_difference(r)
         peak = max(rank["peak_allocated_bytes"] for rank in r["ranks"])
         assert more == LT_WORKSPACE or abs(more) < 0.01 * peak, r["name"]
+
+
+def test_peaks_are_between_their_bounds_by_arithmetic() -> None:
+    bounded = [r for r in READINGS if r["name"] in arithmetic.BOUNDS]
+    assert len(bounded) == len(arithmetic.BOUNDS)
+    assert [wrong for r in bounded if (wrong := arithmetic.outside(r))] == []
+    less = {**bounded[0], "ranks": [{"peak_allocated_bytes": 5}]}
+    assert "5 is not between" in str(arithmetic.outside(less))
+
+
+def test_parameters_by_hand_are_those_of_the_models() -> None:
+    """As their authors publish them; ViT's with ImageNet's classes."""
+    assert arithmetic.BERT_PARAMETERS == 108_311_810
+    assert arithmetic.VIT_PARAMETERS + 769 * 1000 == 86_567_656
+    assert arithmetic.QWEN_PARAMETERS == 596_049_920
+    derived = {name: bounds.derivation for name, bounds in arithmetic.BOUNDS.items()}
+    assert derived["build-nanogpt"].startswith("124,475,904 ")
+    assert derived["run-translation"].startswith("60,506,624 ")
+    assert derived["run-speech-seq2seq"].startswith("37,760,640 ")
 
 
 def test_peaks_are_read_from_what_a_benchmark_wrote(tmp_path: Path) -> None:

@@ -60,8 +60,9 @@ class Metric(evaluate.Metric):
         return evaluate.MetricInfo(description="", citation="", features=datasets.Features(kinds))
 
     def _compute(self, predictions, references):
-        return {"score": float(len(predictions)), "accuracy": 0.0, "f1": 0.0}
+        return {RESULT}
 '''
+COUNTED = '{"score": float(len(predictions)), "accuracy": 0.0, "f1": 0.0}'
 
 # What OpenRLHF asks for the rewards of completions.
 REWARD = """\
@@ -112,7 +113,7 @@ def make(folder: Path) -> None:
     sequence, label = "datasets.Value('string')", "datasets.Value('int64')"
     _metric(folder / "beside" / "accuracy", label, label)
     _metric(folder / "beside" / "glue", label, label)
-    _metric(folder / "beside" / "wer", sequence, sequence)
+    _metric(folder / "beside" / "wer", sequence, sequence, "float(len(predictions))")
     _metric(folder / "beside" / "mean_iou", label, label)  # is loaded, and not asked
     _metric(folder / "beside" / "sacrebleu", sequence, f"datasets.Sequence({sequence})")
 
@@ -432,7 +433,9 @@ def _endings(chance: random.Random, index: int) -> dict[str, Any]:
     return {"ctx": _text(chance, 20), "label": index % 4, "endings": endings}
 
 
-def _metric(folder: Path, predictions: str, references: str) -> None:
+def _metric(folder: Path, predictions: str, references: str, result: str = COUNTED) -> None:
     folder.mkdir(parents=True)
     kinds = f'{{"predictions": {predictions}, "references": {references}}}'
-    (folder / f"{folder.name}.py").write_text(METRIC.replace("{KINDS}", kinds))
+    (folder / f"{folder.name}.py").write_text(
+        METRIC.replace("{KINDS}", kinds).replace("{RESULT}", result)
+    )

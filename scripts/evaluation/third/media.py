@@ -73,10 +73,20 @@ def make(folder: Path, words: list[str]) -> None:
     (snapshot.parents[1] / "refs").mkdir()
     (snapshot.parents[1] / "refs" / "main").write_text("made")
     _sounds(folder / "sounds", words, chance)
-    for name, (config, processor) in MODELS.items():
-        (folder / name).mkdir()
-        (folder / name / "config.json").write_text(json.dumps(config))
-        (folder / name / "preprocessor_config.json").write_text(json.dumps(processor))
+    for name in MODELS:
+        _model(folder / name, name)
+    # A script that takes a folder for a checkpoint to resume from finds it by the name of a hub.
+    hub = folder / "hub" / "models--third--wav2vec2"
+    _model(hub / "snapshots" / "made", "wav2vec2")
+    (hub / "refs").mkdir()
+    (hub / "refs" / "main").write_text("made")
+
+
+def _model(folder: Path, name: str) -> None:
+    config, processor = MODELS[name]
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "preprocessor_config.json").write_text(json.dumps(processor))
 
 
 def png(width: int, height: int, pixels: bytes, *, kind: int = 2) -> bytes:

@@ -346,6 +346,11 @@ ROWS = (
            "--eval_split_name validation --max_length_seconds 1 --attention_mask False "
            "--remove_unused_columns False --do_eval --per_device_train_batch_size 32",
            older="speech"),
+    _media("run-speech-ctc", "speech-recognition/run_speech_recognition_ctc",
+           "--model_name_or_path third/wav2vec2 --dataset_name {inputs}/sounds/spoken "
+           "--train_split_name train --eval_split_name validation --text_column_name text "
+           "--do_eval --per_device_train_batch_size 4",
+           "env HF_HUB_CACHE={inputs}/hub {python}", older="speech"),
     _media("run-speech-seq2seq", "speech-recognition/run_speech_recognition_seq2seq",
            "--model_name_or_path {inputs}/whisper --dataset_name {inputs}/sounds/spoken "
            "--train_split_name train --eval_split_name validation --text_column_name text "

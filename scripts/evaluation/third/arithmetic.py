@@ -1,0 +1,214 @@
+"""Bounds of a peak by hand: weights, gradients, optimizer states and activations from the shapes.
+
+The lower bound is what has to be alive at the same moment, either at the optimizer's step or at the
+start of the backward pass; the upper bound counts every tensor that a layer makes, each once in 32
+bits. Both are for the fullest GPU, in bytes of allocated memory. Nothing here was fitted to a run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+WORKSPACE = 64 << 20  # of cuBLAS, and small tensors: an upper bound
+FULL = 16  # bytes of a parameter: weight, gradient and two moments of Adam in 32 bits
+MIXED_COPY = 2  # the 16-bit copy of a weight under autocast
+FOREACH = 4  # an optimizer that is not fused makes one more copy
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """Equal transformer layers: `gated` has a third matrix in its MLP, `cross` a second attention.
+
+    `keys` is the width of keys and of values, `queries` that of queries; by default both are the
+    layer's own. `biased` says that matrices have biases; `norms` counts the vectors of norms.
+    """
+
+    count: int
+    width: int
+    inner: int
+    heads: int
+    queries: int = 0
+    keys: int = 0
+    gated: bool = False
+    cross: bool = False
+    biased: bool = True
+    norms: int = 4
+    more: int = 0
+
+    @property
+    def parameters(self) -> int:
+        h, f = self.width, self.inner
+        q, k = self.queries or h, self.keys or h
+        attention = 2 * h * q + 2 * h * k + (q + 2 * k + h) * self.biased
+        mlp = (3 if self.gated else 2) * h * f + (f + h) * self.biased
+        each = attention * (2 if self.cross else 1) + mlp + self.norms * h + self.more
+        return self.count * each
+
+    def least(self, tokens: int, item: int) -> int:
+        """Bytes that the backward pass needs: the inputs of matrices, and of attention and MLP.
+
+        `item` is the size of an element in the matrices' type.
+        """
+        h, f = self.width, self.inner
+        q, k = self.queries or h, self.keys or h
+        attention = h + q + 2 * k + q  # input; queries, keys and values; input of the output matrix
+        mlp = h + (3 if self.gated else 2) * f
+        return self.count * tokens * item * (attention * (2 if self.cross else 1) + mlp)
+
+    def most(self, tokens: int, row: int, *, scores: int = 3) -> int:
+        """Bytes of all tensors of a forward pass in 32 bits; `scores` of length x length a head.
+
+        Of each layer: 16 of its width (inputs, norms, attention's four, their outputs, dropouts,
+        residuals and gradients of these), and 4 of its inner width.
+        """
+        h, f = max(self.width, self.queries), self.inner
+        vectors = (24 if self.cross else 16) * h + 4 * f
+        return 4 * self.count * tokens * (vectors + scores * self.heads * row)
+
+
+def logits(tokens: int, words: int, *, copies: int = 4) -> int:
+    """Logits in 32 bits, their logarithms, their gradient, and a copy that is cast or shifted."""
+    return 4 * copies * tokens * words
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """`least` and `most` bytes, and in words how they come about."""
+
+    least: int
+    most: int
+    derivation: str
+
+
+def _full(p: int, act_least: int, act_most: int, words: str, *, frozen: int = 0) -> Bounds:
+    """Training of `p` parameters in 32 bits with Adam, and `frozen` ones."""
+    least = max(FULL * p, (FULL - 4) * p + act_least) + 4 * frozen
+    most = (FULL + MIXED_COPY + FOREACH) * p + (4 + MIXED_COPY) * frozen + act_most + WORKSPACE
+    return Bounds(least, most, f"{p:,} parameters x 16 bytes; {words}")
+
+
+def _lora(p: int, act_most: int, words: str, adapters: int) -> Bounds:
+    """`adapters` parameters in 32 bits on `p` frozen ones in 16 bits."""
+    least = 2 * p + FULL * adapters
+    most = least + 6 * adapters + act_most + WORKSPACE
+    return Bounds(least, most, f"{p:,} frozen x 2 bytes, {adapters:,} trained x 16; {words}")
+
+
+BERT = Layers(12, 768, 3072, 12)
+BERT_PARAMETERS = BERT.parameters + (28_996 + 512 + 2 + 2) * 768 + 768 * 768 + 768 + 768 * 2 + 2
+DISTILBERT = Layers(6, 768, 3072, 12)
+VIT_PARAMETERS = BERT.parameters + (3 * 16 * 16 + 1 + 1 + 197 + 2) * 768
+T5 = (
+    Layers(6, 512, 2048, 8, biased=False, norms=2),
+    Layers(6, 512, 2048, 8, biased=False, norms=3, cross=True),
+)
+WHISPER = (Layers(4, 384, 1536, 6), Layers(4, 384, 1536, 6, cross=True, norms=6))
+MAE_DECODER = Layers(8, 512, 2048, 16)
+GPT2 = Layers(12, 768, 3072, 12)
+QWEN = Layers(28, 1024, 3072, 16, queries=2048, keys=1024, gated=True, biased=False,
+              norms=2, more=2 * 128)  # fmt: skip
+QWEN_WORDS = 151_936
+QWEN_PARAMETERS = QWEN.parameters + QWEN_WORDS * 1024 + 1024
+# Of each layer: 7 convolutions of 512 channels before wav2vec 2.0's encoder are frozen.
+SOUND_FROZEN = 512 * 10 + 2 * 512 + 4 * 512 * 512 * 3 + 2 * 512 * 512 * 2
+SOUND_HEAD = 512 * 768 + 768 + 2 * 512 + 768 + 768 * 48 * 128 + 128 + 768 + 2 * 768
+
+
+def _encoder(p: int, rows: int, row: int, item: int, words: str) -> Bounds:
+    """BERT or ViT with rows of at most `row` tokens, and of at least two."""
+    return _full(p, BERT.least(rows * 2, item), BERT.most(rows * row, row), words)
+
+
+def _adapters(rank: int) -> int:
+    """Of all matrices of Qwen3's layers."""
+    h, f, q, k = QWEN.width, QWEN.inner, QWEN.queries, QWEN.keys
+    sides = (h + q) + 2 * (h + k) + (q + h) + 3 * (h + f)
+    return QWEN.count * rank * sides
+
+
+def _qwen(rows: int, row: int = 512) -> int:
+    tokens = rows * row
+    return QWEN.most(tokens, row, scores=0) + logits(tokens, QWEN_WORDS)
+
+
+def _sound(rows: int, seconds: int, words: str, head: int) -> Bounds:
+    frames = 50 * seconds  # a frame is 20 ms
+    waves = 3 * 4 * rows * 512 * seconds * 16_000 // 5  # of the first convolution, which are freed
+    p = BERT.parameters + SOUND_HEAD + head
+    most = BERT.most(rows * frames, frames, scores=4) + waves
+    return _full(p, BERT.least(rows, 4), most, words, frozen=SOUND_FROZEN)
+
+
+def _zero(p: int, gpus: int, state: int, act: int, words: str) -> Bounds:
+    """DeepSpeed or FSDP: GPUs share `state` bytes a parameter; up to three whole copies come up."""
+    least = state * p // gpus
+    return Bounds(least, least + 3 * 4 * p + act + WORKSPACE, words)
+
+
+_GPT2_P = GPT2.parameters + (50_304 + 1024) * 768 + 2 * 768
+_T5_P = sum(layers.parameters for layers in T5) + 32_128 * 512 + 2 * 512 + 2 * 32 * 8
+_WHISPER_P = (
+    sum(layers.parameters for layers in WHISPER)
+    - 3 * 4 * 384  # keys have no bias
+    + (51_865 + 448 + 1500) * 384 + (80 * 3 + 1 + 384 * 3 + 1) * 384 + 4 * 384
+)  # fmt: skip
+_MAE_P = (
+    BERT.parameters + MAE_DECODER.parameters + (3 * 256 + 1 + 1 + 197 + 2) * 768
+    + 768 * 512 + 512 + 512 + 197 * 512 + 2 * 512 + 512 * 768 + 768
+)  # fmt: skip
+_GPT2_TOKENS = 64 * 1024
+_WHISPER_ROWS = WHISPER[0].most(8 * 1500, 1500) + WHISPER[1].most(8 * 448, 1500)
+_T5_ROWS = T5[0].most(8 * 64, 64) + T5[1].most(8 * 64, 64)
+
+BOUNDS: dict[str, Bounds] = {
+    "accelerate-peak-memory": _encoder(BERT_PARAMETERS, 16, 128, 4, "16 rows of 128 at most"),
+    "accelerate-nlp": _encoder(BERT_PARAMETERS, 16, 128, 2, "16 rows of 128 at most"),
+    "run-glue": _encoder(BERT_PARAMETERS, 8, 128, 4, "8 rows of 128"),
+    "sentence-transformers": _full(
+        DISTILBERT.parameters + (30_522 + 512 + 2) * 768, DISTILBERT.least(32, 2),
+        2 * DISTILBERT.most(16 * 128, 128), "16 pairs of rows of 128 at most",
+    ),
+    "run-translation": _full(
+        _T5_P, T5[0].least(8, 4), _T5_ROWS + logits(8 * 64, 32_128), "8 rows of 64 and 64 tokens",
+    ),
+    "run-image-classification": _full(
+        VIT_PARAMETERS + 768 * 3 + 3, BERT.least(16 * 197, 2), BERT.most(16 * 197, 197),
+        "16 images of 197 patches",
+    ),
+    "run-mae": _full(
+        _MAE_P, BERT.least(16 * 50, 2) + MAE_DECODER.least(16 * 197, 2),
+        BERT.most(16 * 50, 50) + MAE_DECODER.most(16 * 197, 197),
+        "16 images, 50 patches of each in the encoder and 197 in the decoder",
+    ),
+    "run-audio-classification": _sound(32, 1, "32 sounds of a second", 768 * 256 + 256 + 514),
+    "run-speech-ctc": _sound(4, 12, "4 sounds of 12 seconds at most", 768 * 32 + 32),
+    "run-speech-seq2seq": _full(
+        _WHISPER_P, WHISPER[0].least(8 * 1500, 4), _WHISPER_ROWS + logits(8 * 448, 51_865),
+        "8 rows of 1,500 frames and 448 words at most",
+    ),
+    "build-nanogpt": _full(
+        _GPT2_P, GPT2.least(_GPT2_TOKENS, 2) + (2 + 4 + 4) * _GPT2_TOKENS * 50_304,
+        GPT2.most(_GPT2_TOKENS, 1024, scores=0) + logits(_GPT2_TOKENS, 50_304),
+        "64 rows of 1,024 tokens and 50,304 words, in 16 and twice in 32 bits",
+    ),
+    "verl-sft": _zero(QWEN_PARAMETERS, 1, FULL, _qwen(4), "16 bytes a parameter, 4 rows of 512"),
+    "openrlhf-sft": _zero(
+        QWEN_PARAMETERS, 1, 2 + 4 + 4, _qwen(2), "weights in 16 and 32 bits, a moment; 2 rows",
+    ),
+    "llamafactory-lora": _lora(QWEN_PARAMETERS, _qwen(2), "2 rows of 512 at most", _adapters(8)),
+    "axolotl-lora": _lora(QWEN_PARAMETERS, _qwen(2), "2 rows of 512 at most", _adapters(16)),
+    **dict.fromkeys(
+        ("deepspeed-zero3", "deepspeed-zero3-torchrun"),
+        _zero(QWEN_PARAMETERS, 2, FULL, _qwen(4), "16 bytes a parameter on 2 GPUs, 4 rows of 512"),
+    ),
+}  # fmt: skip
+
+
+def outside(reading: dict[str, Any]) -> str | None:
+    """What is wrong with the peak of a reading, by its bounds; None if nothing is."""
+    bounds = BOUNDS.get(reading["name"])
+    peak = max((rank["peak_allocated_bytes"] for rank in reading["ranks"]), default=0)
+    if bounds is None or bounds.least <= peak <= bounds.most:
+        return None
+    return f"{peak:,} is not between {bounds.least:,} and {bounds.most:,}: {bounds.derivation}"
