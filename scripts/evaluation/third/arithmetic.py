@@ -141,7 +141,7 @@ def _sound(rows: int, seconds: int, words: str, head: int) -> Bounds:
 
 
 def _zero(p: int, gpus: int, state: int, act: int, words: str) -> Bounds:
-    """DeepSpeed or FSDP: GPUs share `state` bytes a parameter; up to three whole copies come up."""
+    """DeepSpeed or FSDP: GPUs share `state` bytes per parameter; up to three whole copies."""
     least = state * p // gpus
     return Bounds(least, least + 3 * 4 * p + act + WORKSPACE, words)
 
@@ -192,7 +192,7 @@ BOUNDS: dict[str, Bounds] = {
         GPT2.most(_GPT2_TOKENS, 1024, scores=0) + logits(_GPT2_TOKENS, 50_304),
         "64 rows of 1,024 tokens and 50,304 words, in 16 and twice in 32 bits",
     ),
-    "verl-sft": _zero(QWEN_PARAMETERS, 1, FULL, _qwen(4), "16 bytes a parameter, 4 rows of 512"),
+    "verl-sft": _zero(QWEN_PARAMETERS, 1, FULL, _qwen(4), "16 bytes per parameter, 4 rows of 512"),
     "openrlhf-sft": _zero(
         QWEN_PARAMETERS, 1, 2 + 4 + 4, _qwen(2), "weights in 16 and 32 bits, a moment; 2 rows",
     ),
@@ -200,7 +200,7 @@ BOUNDS: dict[str, Bounds] = {
     "axolotl-lora": _lora(QWEN_PARAMETERS, _qwen(2), "2 rows of 512 at most", _adapters(16)),
     **dict.fromkeys(
         ("deepspeed-zero3", "deepspeed-zero3-torchrun"),
-        _zero(QWEN_PARAMETERS, 2, FULL, _qwen(4), "16 bytes a parameter on 2 GPUs, 4 rows of 512"),
+        _zero(QWEN_PARAMETERS, 2, FULL, _qwen(4), "16 bytes per parameter on 2 GPUs; rows of 512"),
     ),
 }  # fmt: skip
 
