@@ -239,6 +239,29 @@ def test_code_that_is_in_no_file_is_judged(
     assert ("memory is exact." in error) is not judged
 
 
+# As IPython runs the rest of a cell.
+MAGIC = '''
+shell = """
+class Shell:
+    def run_cell_magic(self, name, line, rest):
+        exec(compile(rest, "<timed exec>", "exec"), names)
+"""
+library = {"names": globals()}
+exec(compile(shell, "/usr/lib/python3/site-packages/IPython/core.py", "exec"), library)
+get_ipython = library["Shell"]
+'''
+
+
+def test_the_rest_of_a_timed_cell_is_judged(watched: Watched) -> None:
+    rest = "y = 1\\\\nif score.mean().item() > .5: y = x.clone()"
+    timed = f'get_ipython().run_cell_magic("time", "", "{rest}")'
+    cells = CELLS.replace("SECOND", timed.replace('"', '\\"'))
+    report, _, error = watched.run("RTX 4090", MAGIC + cells.replace("THIRD", "pass"))
+    lower, upper = _ends(report)
+    assert upper >= lower + DATA
+    assert "/2.py:3 branches on a value" in error
+
+
 def test_code_of_the_command_line_is_judged(watched: Watched) -> None:
     code = START + "n = int(score.mean().item() * 9)\ny = torch.empty(n, device='cuda')"
     report, _, error = watched.run("RTX 4090", "", "python", "-c", code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import ctypes
 import linecache
 import os
@@ -24,6 +25,9 @@ _LIBRARIES = (
 )
 _AUDIT = "LD_AUDIT"  # names a library beside that of the emulated device
 _DEVICE = "libemugpu.so"
+TIMED = "<timed exec>"
+"""The file of the rest of a cell that begins with %%time."""
+_MAGIC = "run_cell_magic("
 _KINDS = ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
 
 
@@ -113,8 +117,21 @@ def _kept_lines(files: Iterable[str] = ()) -> dict[str, list[str]]:
     for file in {*linecache.cache, *files}:
         with suppress(Exception):
             if not Path(file).exists() and (lines := linecache.getlines(file)):
-                kept[file] = lines
+                kept[file] = _without_magic(lines)
     return kept
+
+
+def _without_magic(lines: list[str]) -> list[str]:
+    """The lines of a cell; of one that begins with %%time as they are in the notebook.
+
+    IPython makes one call of it: `get_ipython().run_cell_magic("time", "", "the rest")`.
+    """
+    if _MAGIC not in lines[0]:
+        return lines
+    call = ast.parse("".join(lines)).body[0]
+    assert isinstance(call, ast.Expr) and isinstance(call.value, ast.Call)
+    name, line, rest = (ast.literal_eval(value) for value in call.value.args)
+    return [f"# %%{name} {line}\n", *rest.splitlines(keepends=True)]
 
 
 def _shown(file: str) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 
 from oomdoctor.analysis.own_code import place_of
 from oomdoctor.monitor.inside.ending import script_file
-from oomdoctor.monitor.inside.process_facts import emulated_device, is_own_here
+from oomdoctor.monitor.inside.process_facts import TIMED, emulated_device, is_own_here
 from oomdoctor.monitor.pinned import drop_copies
 
 # What a read gives, by the device's number for it, and how many bytes are more than a few of them.
@@ -274,16 +274,24 @@ def _frames(depth: int) -> Iterator[FrameType]:
 def _places() -> tuple[tuple[str, int] | None, tuple[str, int]]:
     """The user's line that runs now, and the innermost line; none of the user's in a thread.
 
-    Where a program of a package runs no line of the user's, the innermost stands for it.
+    Where a program of a package runs no line of the user's, the innermost stands for it. The rest
+    of a cell that begins with %%time is code without a name, one line below its own.
     """
-    script, innermost, inner = script_file(), None, None
+    script, timed = script_file(), 0
+    innermost: tuple[str, int] | None = None
+    inner: tuple[str, int] | None = None
     for frame in _frames(2):
         file = frame.f_code.co_filename
-        inner = inner or (file, frame.f_lineno)
+        if file == TIMED:
+            timed = timed or frame.f_lineno + 1
+            continue
+        if timed and is_own_here(file, script):
+            return (file, timed), inner or (file, timed)
+        inner = inner or (None if timed else (file, frame.f_lineno))
         if innermost is None and not file.startswith("<"):  # code that a library made has no file
             innermost = file, frame.f_lineno
         if is_own_here(file, script):
-            return (file, frame.f_lineno), inner
+            return (file, frame.f_lineno), inner or (file, frame.f_lineno)
         if file == script:
-            return innermost, inner
+            return innermost, inner or (file, frame.f_lineno)
     return None, inner or ("", 0)
