@@ -18,8 +18,8 @@ _LIBRARY = re.compile(
     r"(?:site|dist)-packages/|/lib(?:64)?/(?:python|pypy)\d|/Lib/|^/usr/lib(?:64)?/|\.venv/lib"
     r"|/conda/envs/[^/]+/lib/|/__pypackages__/|\.(?:zip|egg|whl|pex)/|"
     + _OURS
-    + r"|torchinductor_|oomdoctor/emulator/inductor/|/torch_extensions/|/\.triton/|/transformers_modules/|/datasets_modules/"
-    r"|unsloth_compiled_cache|__torch__|^$|^\?\?|^<(?!ipython|module|stdin)|/s?bin/[^/.]+$"
+    + r"|torchinductor_|oomdoctor/emulator/inductor/|/torch_extensions/|/\.triton/"
+    r"|/transformers_modules/|/datasets_modules/|unsloth_compiled_cache|__torch__|^$|^\?\?|^<(?!ipython|module|stdin)|/s?bin/[^/.]+$"
     r"|\.(?:pyx|pxi|c|cc|cpp|cu|cuh|h|hpp|inl|so[\d.]*)$"
 )
 
