@@ -17,6 +17,8 @@ class StructuredOutputsParams:
 
 
 class SamplingParams:
+    prompt_logprobs: int | None = None
+
     def __init__(self, n: int = 1, max_tokens: int | None = 16, logprobs=None, **settings):
         self.__dict__.update(settings)
         self.n, self.max_tokens, self.logprobs = n, max_tokens, logprobs
