@@ -50,6 +50,22 @@ def parse_size(text: str) -> int:
     return size
 
 
+def parse_share(text: str) -> float:
+    """A fraction from 0 to below 1, written `2%` or `0.02`.
+
+    Raises:
+        ValueError: the text is something else.
+    """
+    stripped = text.strip()
+    try:
+        share = float(stripped.removesuffix("%")) / (100 if stripped.endswith("%") else 1)
+    except ValueError:
+        share = -1.0
+    if not 0.0 <= share < 1.0:
+        raise ValueError(f"{text!r} is not a percentage below 100%; write 2% or 0.02")
+    return share
+
+
 def size_note(text: str) -> str | None:
     """How a size was read, if its writer may have meant another; None if it is clear."""
     match = _SIZE.fullmatch(text)

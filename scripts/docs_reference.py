@@ -353,7 +353,10 @@ def _checks(program: Program) -> str:
 
 def programs_written() -> str:
     """What `export` writes for each program."""
-    return table(("target", "what is written"), [(f"`{one.name}`", one.writes) for one in PROGRAMS if one.writes])
+    return table(
+        ("target", "what is written"),
+        [(f"`{one.name}`", one.writes) for one in PROGRAMS if one.writes],
+    )
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -14,7 +14,7 @@ from oomdoctor.cli.streams.output import say
 from oomdoctor.errors import usage_error
 from oomdoctor.records.facts.choices import SIZES
 from oomdoctor.render.formats import format_of_file
-from oomdoctor.units import parse_count, parse_duration, parse_size, size_note
+from oomdoctor.units import parse_count, parse_duration, parse_share, parse_size, size_note
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -163,22 +163,6 @@ def model_name(typed: str) -> str:
         return str(folder.resolve()) if name and folder.is_dir() else name
     except (OSError, RuntimeError, ValueError):  # not a valid path on this system
         return name
-
-
-def parse_share(text: str) -> float:
-    """A fraction from 0 to below 1, written `2%` or `0.02`.
-
-    Raises:
-        ValueError: the text is something else.
-    """
-    stripped = text.strip()
-    try:
-        share = float(stripped.removesuffix("%")) / (100 if stripped.endswith("%") else 1)
-    except ValueError:
-        share = -1.0
-    if not 0.0 <= share < 1.0:
-        raise ValueError(f"{text!r} is not a percentage below 100%; write 2% or 0.02")
-    return share
 
 
 def chosen_format(command: str, answer: AnswerOptions | ListOptions) -> str:

@@ -11,6 +11,7 @@ from oomdoctor.cli.options.verbs import RunOptions
 from oomdoctor.cli.streams.output import check_writable
 from oomdoctor.commands.devices.emulated import EmulatedGpus, emulated_gpus
 from oomdoctor.commands.run.interpreter import chosen_python, found_command, path_of
+from oomdoctor.commands.run.max_peak import limit_bytes
 from oomdoctor.commands.run.session import WatchRequest, Weights
 from oomdoctor.errors import usage_error
 
@@ -31,6 +32,8 @@ def watch_request(options: RunOptions) -> WatchRequest:
     steps = asked if asked in ("steady", "all") else reader.integer("--steps", asked)
     weights: Weights = reader.choice("--weights", options.weights, get_args(Weights))
     values = _values(reader, options.values)
+    if options.max_peak is not None:
+        reader.read("--max-peak", options.max_peak, partial(limit_bytes, total_bytes=1), 0)
     _check_case(reader, options.case)
     reader.check()
     if options.report is not None:
@@ -58,6 +61,7 @@ def watch_request(options: RunOptions) -> WatchRequest:
         options.case,
         stop_at_oom=options.stop_at_oom,
         cure=options.cure,
+        max_peak=options.max_peak,
     )
 
 

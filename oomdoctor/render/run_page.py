@@ -116,6 +116,9 @@ def _head(report: Report) -> list[Block]:
         facts.insert(1, ("Not run", f"{calls}; --steps all runs what comes after the stop"))
     if worst.oom is not None:
         facts += _ran_out(worst.oom, explained=bool(report.diagnoses))
+    if (allowed := report.max_peak) is not None:
+        peak, limit = format_bytes(allowed.peak_bytes), format_bytes(allowed.limit_bytes)
+        facts.append(("Allowed", f"{limit} on the device; the peak is {peak}"))
     if worst.headroom_bytes is not None and worst.outcome == "fits" and device is not None:
         facts.append(("Left", _left(worst.headroom_bytes, device)))
     if (batch := report.larger_batch) is not None:
@@ -188,6 +191,9 @@ def _verdict(report: Report, device: RunDevice | None, worst: RankMemory | None)
         return f"Interrupted{on}: {peak} so far; {end}."
     if code:
         return f"Failed{on}, but not for lack of GPU memory: {peak}; {end}."
+    if report.max_peak is not None and (above := report.max_peak.above_bytes):
+        size = format_bytes(report.max_peak.peak_bytes)
+        return f"Above --max-peak{on}: {size} on the device, {format_bytes(above)} too much."
     usable = device.usable_bytes if device is not None else None
     of = f" of {format_bytes(usable)} for tensors" if usable else ""
     sizes = report.unknown_sizes
@@ -210,10 +216,7 @@ def _peak(sizes: UnknownSizes | None, worst: RankMemory) -> str:
 
 
 def _is_sure(sizes: UnknownSizes | None) -> bool:
-    """Whether the upper end is known, or a share was asked for."""
-    if sizes is None or sizes.assumed not in _ENDS:
-        return True
-    return sizes.upper_bytes is not None and all(size.bounded is not False for size in sizes.sizes)
+    return sizes is None or sizes.is_sure
 
 
 def _device(device: RunDevice) -> str:

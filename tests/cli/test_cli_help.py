@@ -48,8 +48,8 @@ OPTIONS = {
     "triage": "since user all-users by json format output verbose quiet help",
     "explain": "model seq-len micro-batch config snapshot exact apply remedy write python "
     "format json output verbose quiet help",
-    "run": "emulate ranks steps weights values stop-at-oom cure case report python verbose "
-    "quiet help",
+    "run": "emulate ranks steps weights values stop-at-oom cure max-peak case report python "
+    "verbose quiet help",
     "snapshot": "gpu html png format json output verbose quiet help",
     "watch": "gpu json once verbose help",
     "show": "list zip html png svg chart rung format json output verbose help",
@@ -72,7 +72,7 @@ COMMON = {
     "export": "to run from output quiet",
     "diff": "json",
     "watch": "gpu json",
-    "run": "emulate steps ranks weights stop-at-oom cure",
+    "run": "emulate steps ranks weights stop-at-oom cure max-peak",
 }
 LONG = ("probe", "plan")
 """The commands that have --help-all."""

@@ -158,6 +158,7 @@ class RunOptions:
     values: str | None = None
     stop_at_oom: bool = False
     cure: bool = False
+    max_peak: str | None = None
     case: Path | None = None
     report: Path | None = None
     python: str | None = None

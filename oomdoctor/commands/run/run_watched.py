@@ -20,6 +20,7 @@ from oomdoctor import __version__
 from oomdoctor.commands.devices.emulated import BUILDING, EmulatedGpus, check_possible, emulating
 from oomdoctor.commands.run.branches import Asked, asked_of
 from oomdoctor.commands.run.case import Rendered
+from oomdoctor.commands.run.max_peak import judged
 from oomdoctor.commands.run.process.command import run_command
 from oomdoctor.commands.run.process.guard import end_left_over, guarded
 from oomdoctor.commands.run.process.streams import Tail
@@ -71,6 +72,11 @@ def run_watched(
             started.
     """
     runs = _Runs(_checked(request), on_start, on_crash, rendered)
+    return judged(_watched(request, runs), request.max_peak)
+
+
+def _watched(request: WatchRequest, runs: _Runs) -> Report:
+    on_start = runs.on_start
     on_start(_first_line(request.gpus, runs.here))
 
     def with_remedies(report: Report) -> Report:

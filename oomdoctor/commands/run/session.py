@@ -108,8 +108,8 @@ class WatchRequest:
     they decide go the way that needs more. `path` is the PATH of the
     command; None: ours. `case` is the folder for what is kept if memory runs out; None: one in the
     state folder. Emulated GPUs go on past their memory, unless the command is to get
-    the error (`stop_at_oom`). `cure` runs it again with remedies, whose settings of transformers'
-    TrainingArguments are `changes`.
+    the error (`stop_at_oom`). `max_peak` is the peak that is allowed, as typed. `cure` runs it
+    again with remedies, whose settings of transformers' TrainingArguments are `changes`.
     """
 
     command: tuple[str, ...]
@@ -123,6 +123,7 @@ class WatchRequest:
     most: bool = False
     stop_at_oom: bool = False
     cure: bool = False
+    max_peak: str | None = None
     changes: Mapping[str, Any] = field(default_factory=dict)
     branches: Mapping[str, Any] = field(default_factory=dict)
 
@@ -140,6 +141,7 @@ def line_of(request: WatchRequest, card: str, *, alone: bool) -> str:
     words += ["--steps", str(request.steps)] if request.steps != "steady" else []
     words += ["--cure"] if request.cure else []
     words += ["--stop-at-oom"] if request.stop_at_oom else []
+    words += ["--max-peak", request.max_peak] if request.max_peak is not None else []
     words += ["--values", request.values] if request.values is not None else []
     words += ["--weights", request.weights] if request.weights != "real" else []
     words += ["--python", str(request.python)] if request.path is not None else []

@@ -20,6 +20,7 @@ from oomdoctor.records.report.plan import CardPlan, PlanRequest, SweepAnswer, Wh
 from oomdoctor.records.report.run import (
     HostMemory,
     LargerBatch,
+    MaxPeak,
     RankMemory,
     RunDevice,
     SmallestGpu,
@@ -198,7 +199,8 @@ class Report:
     to them; `files` are those of --snapshot and --trace. Only `plan` fills `cards`, `sweep`, `why`,
     `solve`, `fewest` and `simulations`. Only `explain`, `run` and `snapshot` fill `diagnoses`. Only
     `run` fills `device`, `command_line`, `exit_code_of_command`, `ranks`, `smallest_gpu`, `host`,
-    `larger_batch` and `unknown_sizes`. `snapshot` fills `source` (its file), `torch_version`,
+    `larger_batch`, `unknown_sizes` and `max_peak`. `snapshot` fills `source` (its file),
+    `torch_version`,
     `settings` (of the allocator) and `devices`, and `run` does if memory ran out: `source` is then
     a file of the case, which is in `run_dir`. With two files `snapshot` also fills `differences`,
     and if an allocation failed, `causes` and `remedies`. Only `watch` fills `watch`, and only
@@ -258,6 +260,7 @@ class Report:
     diff: DiffAnswer | None = None
     applied: AppliedRemedy | None = None
     unknown_sizes: UnknownSizes | None = None
+    max_peak: MaxPeak | None = None
 
     @property
     def usable_bytes(self) -> int | None:

@@ -105,6 +105,27 @@ class UnknownSizes:
     upper_bytes: int | None = None
     failed: str | None = None
 
+    @property
+    def is_sure(self) -> bool:
+        """Whether the upper end is known, or a share was asked for."""
+        if self.assumed not in ("0", "max"):
+            return True
+        bounded = all(size.bounded is not False for size in self.sizes)
+        return self.upper_bytes is not None and bounded
+
+
+@dataclass(frozen=True, slots=True)
+class MaxPeak:
+    """What `--max-peak` allows, and the peak on the device of the fullest GPU."""
+
+    limit_bytes: int
+    peak_bytes: int
+
+    @property
+    def above_bytes(self) -> int:
+        """By how much the peak is above the limit."""
+        return max(0, self.peak_bytes - self.limit_bytes)
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryPoint:
