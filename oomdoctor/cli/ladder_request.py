@@ -25,6 +25,7 @@ from oomdoctor.commands.devices.device import USUAL_CPU_SHAPE
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.configuration.config import Recipe, Rung, says_its_gpus
 from oomdoctor.records.configuration.faults import MOST_GPUS
+from oomdoctor.records.configuration.keys import KEYS
 from oomdoctor.records.facts.choices import Routing
 from oomdoctor.records.job.model import ModelRef, SourceChoice, TaskChoice
 from oomdoctor.records.report.report import RankBy, SurveyRequest
@@ -67,7 +68,8 @@ def common_request(
             reader.fault(name, f"{value!r} is not UTF-8 text")
     sequence_length = reader.sized("--seq-len", ladder.seq_len or usual_shape[0])
     micro = reader.given(reader.sized, "--micro-batch", ladder.micro_batch)
-    effective = effective_batch(reader, ladder, int(usual_shape[1]), span, micro)
+    effective = effective_batch(reader, ladder, int(usual_shape[1]), span, micro, yours)
+    ranks = 1 if _shares_sequences(ladder, yours) else span.high
     asked = shutil.which(ladder.python or sys.executable)
     python = interpreter_with(versions) if versions else asked  # the former may not exist yet
     if python is None:
@@ -93,7 +95,7 @@ def common_request(
         tuple(ladder.rung or ()),
         sizes=Sizes(
             sequence_length=sequence_length,
-            effective_batch_size=-(-effective // span.high) * span.high,
+            effective_batch_size=-(-effective // ranks) * ranks,
             micro_batch_size=micro,
             gpus=span.high,
             routing=routing,
@@ -222,13 +224,20 @@ def read_gpus(reader: Reader, options: LadderOptions) -> GpuRange:
 
 
 def effective_batch(
-    reader: Reader, options: LadderOptions, usual: int, span: GpuRange, micro: int | None
+    reader: Reader,
+    options: LadderOptions,
+    usual: int,
+    span: GpuRange,
+    micro: int | None,
+    yours: UserTraining | None = None,
 ) -> int:
     """The effective batch size: as typed, or the smallest usual one that the GPUs share equally.
 
-    A range of GPUs takes any size, which is rounded up for each number of GPUs.
+    A range of GPUs takes any size, which is rounded up for each number of GPUs. Where GPUs share
+    sequences, each configuration says what it takes.
     """
-    gpus = span.high if span.low == span.high else 1
+    one_each = span.low == span.high and not _shares_sequences(options, yours)
+    gpus = span.high if one_each else 1
     whole = gpus * (micro or 1)
     if options.effective_batch is None:
         effective = usual if gpus == 1 else -(-usual // whole) * whole
@@ -246,6 +255,15 @@ def effective_batch(
             "--micro-batch", f"{micro} does not divide the effective batch size {effective}{shared}"
         )
     return effective
+
+
+def _shares_sequences(options: LadderOptions, yours: UserTraining | None) -> bool:
+    """Whether GPUs share sequences in a rung that was typed, or in that of --from."""
+    key = KEYS["context_parallel_size"]
+    typed = [text.partition("=")[0] for rung in options.rung or () for text in rung.split(",")]
+    names = {key.name, *key.names}
+    shared = yours is not None and yours.config.context_parallel_size > 1
+    return shared or any(name.strip().replace("-", "_") in names for name in typed)
 
 
 def ladder_name(options: LadderOptions, gpus: int, *, quiet: bool) -> str:

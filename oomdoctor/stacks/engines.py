@@ -41,8 +41,19 @@ def fsdp_word(config: TrainConfig) -> str:
 
 
 def has_mesh(config: TrainConfig) -> bool:
-    """Whether FSDP 2 shards within a node and copies between nodes."""
-    return config.sharding == "hybrid" and config.fsdp_version == 2
+    """Whether FSDP 2 shards within a node and copies between nodes, or GPUs share sequences."""
+    return bool(mesh_settings(config))
+
+
+def mesh_settings(config: TrainConfig) -> dict[str, int]:
+    """Arguments of accelerate's ParallelismConfig; empty if a plain list of ranks is enough."""
+    world, shared = config.world_size, config.context_parallel_size
+    if config.sharding == "hybrid" and config.fsdp_version == 2:
+        shards = config.gpus_per_node
+        return {"dp_replicate_size": world // shards, "dp_shard_size": shards}
+    if is_fsdp(config) and shared > 1:
+        return {"dp_shard_size": world // shared, "cp_size": shared}
+    return {}
 
 
 def fsdp_settings(config: TrainConfig) -> dict[str, object]:

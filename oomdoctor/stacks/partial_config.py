@@ -67,6 +67,7 @@ class RungKeys(TypedDict, total=False):
     sharding: str
     world_size: int
     gpus_per_node: int
+    context_parallel_size: int
     fsdp_version: int
     prefetch: str
     reduce_dtype: str

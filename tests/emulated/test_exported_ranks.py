@@ -44,6 +44,12 @@ def data_of(config: TrainConfig, folder: Path) -> Path:
             torchrun(2),
             id="FSDP 2, DPO",
         ),
+        pytest.param(
+            {"sharding": "fsdp", "context_parallel_size": 2},
+            "trainer",
+            torchrun(2),
+            id="FSDP 2, shared sequences",
+        ),
         weekly(
             {"sharding": "ddp", "objective": "grpo", "method": "lora", "num_generations": 2},
             "trl",
@@ -99,7 +105,9 @@ def test_each_rank_needs_what_a_rank_of_the_rung_needs(
         env=os.environ | {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(emulator_cache)},
     )
     (result,) = json.loads(ended.stdout)["results"]
-    for rank in report.ranks:
+    # Of a shared sequence, the ranks compute parts of different sizes.
+    like_the_first = report.ranks[:1] if config.context_parallel_size > 1 else report.ranks
+    for rank in like_the_first:
         assert (rank.peak_allocated_bytes, rank.peak_reserved_bytes) == (
             result["peak_allocated_bytes"],
             result["peak_reserved_bytes"],

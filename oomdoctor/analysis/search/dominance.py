@@ -182,7 +182,7 @@ def _precision_at_least(more: TrainConfig, less: TrainConfig, setting: Setting) 
     if scores or masks_pairs(more) or masks_pairs(less) or not _fast_attention(computed, setting):
         return False
     gained = weights_bytes(more, setting.counts) - weights_bytes(less, setting.counts)
-    return gained >= 8 * less.micro_batch() * less.sequence_length * vocabulary
+    return gained >= 8 * less.micro_batch() * less.rank_length() * vocabulary
 
 
 def _fast_attention(dtype: str, setting: Setting) -> bool:
@@ -205,7 +205,7 @@ def _logits_outweigh(config: TrainConfig, setting: Setting) -> bool:
     hidden = shape_of(setting.model_config).hidden
     if hidden is None:
         return False
-    tokens = config.micro_batch() * config.sequence_length
+    tokens = config.micro_batch() * config.rank_length()
     return 8 * tokens >= 2 * dtype_bytes(config.weights_dtype) * hidden
 
 
@@ -219,7 +219,7 @@ def _logits_outweigh_tiles(config: TrainConfig, setting: Setting) -> bool:
     shape = shape_of(setting.model_config)
     if setting.device_type == "cpu" or shape.hidden is None or shape.vocabulary is None:
         return False
-    tokens = config.micro_batch() * config.sequence_length
+    tokens = config.micro_batch() * config.rank_length()
     tile = 4 * min(tokens, _TILE_TOKENS) * _TILE_WORDS
     rows = 2 * 4 * _TILE_WORDS * shape.hidden
     gradients = 8 * (shape.vocabulary + tokens) * shape.hidden

@@ -54,8 +54,10 @@ def is_unsloth(config: TrainConfig) -> bool:
 
 
 def runs_on_card_only(config: TrainConfig) -> bool:
-    """Whether a rung has kernels that no simulation knows: Unsloth's, or Transformer Engine's."""
-    return is_unsloth(config) or config.fp8 == "transformer_engine"
+    """Whether no simulation knows a rung: kernels of Unsloth or Transformer Engine, or GPUs that
+    share sequences."""
+    own = is_unsloth(config) or config.fp8 == "transformer_engine"
+    return own or config.context_parallel_size > 1
 
 
 def engine_cards(findings: Findings, chosen: Chosen = is_sharded) -> tuple[Card, ...]:

@@ -145,6 +145,8 @@ class TrainConfig:
     """The number of GPUs."""
     gpus_per_node: int = 8
     """The GPUs of one machine: `hybrid` shards within it, and its host memory is shared."""
+    context_parallel_size: int = 1
+    """GPUs that share each sequence, each with a part of its tokens: accelerate's cp_size."""
     fsdp_version: choices.FsdpVersion = 2
     """2 is `fully_shard`, 1 is `FullyShardedDataParallel`."""
     prefetch: choices.Prefetch = "default"
@@ -189,8 +191,12 @@ class TrainConfig:
         return self.rank_batch_size() // self.micro_batch()
 
     def rank_batch_size(self) -> int:
-        """Sequences of one optimizer step on each GPU."""
-        return self.effective_batch_size // self.world_size
+        """Sequences of one optimizer step on each GPU, or on the GPUs that share them."""
+        return self.effective_batch_size // (self.world_size // self.context_parallel_size)
+
+    def rank_length(self) -> int:
+        """Tokens of a sequence on each GPU."""
+        return self.sequence_length // self.context_parallel_size
 
 
 @dataclass(frozen=True, slots=True)

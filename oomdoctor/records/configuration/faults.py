@@ -122,14 +122,31 @@ def _sharding_faults(config: TrainConfig) -> Faults:
         yield "prefetch", "FSDP 2 always gathers ahead in the backward pass"
     if world > 1 and config.sharding == "none":
         yield "sharding", f"{world} GPUs need ddp, fsdp or zero1 to zero3"
-    if config.effective_batch_size % world:
+    shared = max(1, config.context_parallel_size)
+    if world % shared:
+        yield "context_parallel_size", f"{world} GPUs are not a multiple of {shared}"
+    elif config.effective_batch_size % (world // shared):
         batch = config.effective_batch_size
-        yield "effective_batch_size", f"{batch} is not a multiple of the {world} GPUs"
+        who = f"{world} GPUs" if shared == 1 else f"{world // shared} groups of {shared} GPUs"
+        yield "effective_batch_size", f"{batch} is not a multiple of the {who}"
+    if shared > 1 and not world % shared:
+        yield from _context_faults(config)
     if config.offload == "parameters" and not (is_fsdp(config) or config.sharding == "zero3"):
         yield "offload", 'parameters are offloaded by sharding = "fsdp" or "zero3" only'
     if config.offload == "optimizer" and (is_fsdp(config) or config.sharding == "ddp"):
         instead = "parameters, which moves the states too" if is_fsdp(config) else "zero1 or zero2"
         yield "offload", f"{config.sharding} cannot offload the optimizer alone: {instead}"
+
+
+def _context_faults(config: TrainConfig) -> Faults:
+    """What accelerate's context parallelism refuses (1.15, `ParallelismConfig`)."""
+    key, parts = "context_parallel_size", 2 * config.context_parallel_size
+    if config.sharding == "hybrid" or config.fsdp_version != 2:
+        yield key, "needs sharding = fsdp or fsdp_grad_op with fsdp_version = 2"
+    if config.attention != "sdpa":
+        yield key, f"needs attention = sdpa, not {config.attention}"
+    if config.sequence_length % parts:  # each GPU has a part of the front and one of the end
+        yield "sequence_length", f"{config.sequence_length} is not a multiple of {parts}"
 
 
 def _objective_faults(config: TrainConfig) -> Faults:

@@ -7,7 +7,7 @@ from oomdoctor.records.configuration.keys import low_rank
 from oomdoctor.records.facts.choices import FormatName
 from oomdoctor.records.facts.dtypes import dtype_bytes
 from oomdoctor.stacks.carried_settings import carried
-from oomdoctor.stacks.engines import engine_settings, has_mesh
+from oomdoctor.stacks.engines import engine_settings, has_mesh, mesh_settings
 from oomdoctor.stacks.names.techniques import beta_of, rank_words
 from oomdoctor.stacks.rung import StackRung, not_in
 from oomdoctor.stacks.scripts import model as models
@@ -100,10 +100,7 @@ def training_arguments(rung: StackRung, *, trl: bool = False) -> dict[str, str]:
     engine = engine_settings(config, dtype_bytes(config.weights_dtype))
     arguments |= {name: literal_lines(value, _ROOM) for name, value in engine.items()}
     if has_mesh(config):
-        mesh = {
-            "dp_replicate_size": literal(config.world_size // config.gpus_per_node),
-            "dp_shard_size": literal(config.gpus_per_node),
-        }
+        mesh = {name: literal(size) for name, size in mesh_settings(config).items()}
         arguments["parallelism_config"] = call("ParallelismConfig", mesh, indent=30)
     if rung.device == "cpu":
         arguments["use_cpu"] = "True"

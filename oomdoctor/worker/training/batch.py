@@ -73,7 +73,24 @@ def held_batches(setup: Setup) -> list[Batch]:
     count = setup.config.accumulation_steps()
     batches = micro_batches(setup, setup.config, count=count)
     ahead = held_micro_batches(setup.config, on_cpu=setup.device.type == "cpu") - count
-    return batches + [_copied(batches[0]) for _ in range(ahead)]
+    more = [_copied(batches[0]) for _ in range(ahead)]
+    if setup.config.context_parallel_size > 1:
+        batches = [_moved(batch, torch.device("cpu")) for batch in batches]
+    return batches + more
+
+
+def on_device(setup: Setup, batch: Batch) -> Batch:
+    """The batch for a step: itself, or a copy on the device where GPUs share sequences.
+
+    accelerate cuts that to the part of a rank, in place.
+    """
+    shares = setup.config.context_parallel_size > 1
+    return _moved(batch, setup.device) if shares else batch
+
+
+def _moved(batch: Batch, device: torch.device) -> Batch:
+    moves = ((name, isinstance(value, torch.Tensor)) for name, value in batch.items())
+    return {name: batch[name].to(device) if moves else batch[name] for name, moves in moves}
 
 
 def _copied(batch: Batch) -> Batch:

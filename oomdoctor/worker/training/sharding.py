@@ -23,7 +23,7 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from oomdoctor.records.configuration.config import TrainConfig, is_fsdp, is_zero
-from oomdoctor.stacks.engines import engine_settings, has_mesh
+from oomdoctor.stacks.engines import engine_settings, mesh_settings
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.replacing import replaced
 from oomdoctor.worker.training import optimizers
@@ -221,12 +221,8 @@ def engine_arguments(config: TrainConfig, gradient_bytes: int) -> dict[str, obje
     `gradient_bytes` is the size of an element of a gradient, for DDP's buckets.
     """
     arguments = engine_settings(config, gradient_bytes)
-    if has_mesh(config):
+    if mesh := mesh_settings(config):
         from accelerate.parallelism_config import ParallelismConfig
 
-        # Nodes that copy the model, of GPUs that shard it.
-        shards = config.gpus_per_node
-        nodes = config.world_size // shards
-        mesh = ParallelismConfig(dp_replicate_size=nodes, dp_shard_size=shards)
-        arguments["parallelism_config"] = mesh
+        arguments["parallelism_config"] = ParallelismConfig(**mesh)
     return arguments

@@ -24,6 +24,20 @@ from oomdoctor.records.configuration.faults import config_faults
         ({"sharding": "ddp", "offload": "parameters"}, "offload"),
         ({"sharding": "fsdp", "offload": "optimizer"}, "offload"),
         ({"sharding": "hybrid"}, "world_size"),
+        ({"sharding": "ddp", "context_parallel_size": 2}, "context_parallel_size"),
+        ({"sharding": "fsdp", "context_parallel_size": 3}, "context_parallel_size"),
+        (
+            {"sharding": "fsdp", "context_parallel_size": 2, "fsdp_version": 1},
+            "context_parallel_size",
+        ),
+        (
+            {"sharding": "fsdp", "context_parallel_size": 2, "attention": "flash_attention_2"},
+            "context_parallel_size",
+        ),
+        (
+            {"sharding": "fsdp", "context_parallel_size": 2, "sequence_length": 2050},
+            "sequence_length",
+        ),
         ({"sharding": "none"}, "sharding"),
     ],
     ids=str,
