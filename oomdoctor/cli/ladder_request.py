@@ -25,7 +25,6 @@ from oomdoctor.commands.devices.device import USUAL_CPU_SHAPE
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.configuration.config import Recipe, Rung, says_its_gpus
 from oomdoctor.records.configuration.faults import MOST_GPUS
-from oomdoctor.records.configuration.keys import KEYS
 from oomdoctor.records.facts.choices import Routing
 from oomdoctor.records.job.model import ModelRef, SourceChoice, TaskChoice
 from oomdoctor.records.report.report import RankBy, SurveyRequest
@@ -259,11 +258,9 @@ def effective_batch(
 
 def _shares_sequences(options: LadderOptions, yours: UserTraining | None) -> bool:
     """Whether GPUs share sequences in a rung that was typed, or in that of --from."""
-    key = KEYS["context_parallel_size"]
     typed = [text.partition("=")[0] for rung in options.rung or () for text in rung.split(",")]
-    names = {key.name, *key.names}
     shared = yours is not None and yours.config.context_parallel_size > 1
-    return shared or any(name.strip().replace("-", "_") in names for name in typed)
+    return shared or any(name.strip() == "context_parallel_size" for name in typed)
 
 
 def ladder_name(options: LadderOptions, gpus: int, *, quiet: bool) -> str:

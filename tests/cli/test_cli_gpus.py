@@ -65,6 +65,13 @@ def test_a_rung_may_fix_its_own_number(plan):
     assert sorted(rung.config.world_size for rung in both.recipe.rungs) == [4, 8]
 
 
+def test_gpus_that_share_sequences_take_a_smaller_batch(plan):
+    rung = "sharding=fsdp,context_parallel_size=8"
+    request = plan("--gpus", "8", "--effective-batch", "1", "--recipe", "none", "--rung", rung)
+    (only,) = request.recipe.rungs
+    assert (only.config.rank_batch_size(), only.config.rank_length()) == (1, 256)
+
+
 def test_the_fewest_gpus(plan):
     request = plan("--gpus", "2..24", "--min", "--effective-batch", "20")
     assert request.plan.fewest == GpuRange(2, 24)

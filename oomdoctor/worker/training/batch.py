@@ -89,8 +89,7 @@ def on_device(setup: Setup, batch: Batch) -> Batch:
 
 
 def _moved(batch: Batch, device: torch.device) -> Batch:
-    moves = ((name, isinstance(value, torch.Tensor)) for name, value in batch.items())
-    return {name: batch[name].to(device) if moves else batch[name] for name, moves in moves}
+    return {k: v if isinstance(v, int) else v.to(device) for k, v in batch.items()}
 
 
 def _copied(batch: Batch) -> Batch:
