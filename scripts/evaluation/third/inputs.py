@@ -96,6 +96,7 @@ def make(folder: Path) -> None:
         (folder / f"zero{stage}.json").write_text(json.dumps(_deepspeed(stage)))
     _gpt2(folder / "gpt2")
     _llama(folder / "llama", LLAMA)
+    _cached(folder / "cache" / "models--third--llama", folder / "llama", folder / "gpt2")
     _tiktoken(folder / "tokenizer.model")
     _characters(folder / "beside" / "data" / "shakespeare_char", chance)
     _glue(folder / "beside" / "nyu-mll" / "glue", chance)
@@ -185,6 +186,18 @@ def _shards(folder: Path) -> None:
         with (folder / f"fineweb_{split}_000000.bin").open("wb") as file:
             file.write(struct.pack("<256i", 20240520, 1, count, *[0] * 253))
             file.truncate(1024 + 2 * count)
+
+
+def _cached(folder: Path, *sources: Path) -> None:
+    """A model as the hub's cache has it, with the files of folders; the first has its config."""
+    commit = "0" * 40
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs" / "main").write_text(commit)
+    (folder / "snapshots" / commit).mkdir(parents=True)
+    for file in (file for source in reversed(sources) for file in source.iterdir()):
+        link = folder / "snapshots" / commit / file.name
+        link.unlink(missing_ok=True)
+        link.symlink_to(file)
 
 
 def _lines_of_splits(folder: Path, row: Callable[[int], dict[str, Any]]) -> None:

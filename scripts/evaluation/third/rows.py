@@ -273,9 +273,10 @@ ROWS = (
         "--config-file {checkout}/examples/config_tiny_llama.yaml", "run_train.py", "", *NANOTRON,
         cards=f"8x{CARD}", options=("--ranks", "1"), older="nanotron", path="src",
         stand_in="flash_attn_2_cuda"),
-    Row("open-instruct", "accelerate launch --mixed_precision bf16 --num_processes 1 {script} "
-        "--model_name_or_path {inputs}/llama --tokenizer_name {inputs}/gpt2 --dataset_mixer_list "
-        "{inputs}/chat/train.jsonl 1.0 --max_seq_length 512 --per_device_train_batch_size 2 "
+    Row("open-instruct", "env HF_HUB_CACHE={inputs}/cache accelerate launch "
+        "--mixed_precision bf16 --num_processes 1 {script} --model_name_or_path "
+        "third/llama --tokenizer_name third/llama --dataset_mixer_list {inputs}/chat/train.jsonl "
+        "1.0 --max_seq_length 512 --per_device_train_batch_size 2 "
         "--gradient_accumulation_steps 2 --num_train_epochs 1 --output_dir out "
         "--push_to_hub False --try_launch_beaker_eval_jobs False "
         "--try_auto_save_to_beaker False --report_to none --chat_template_name tulu",
