@@ -45,7 +45,7 @@ _SAME = (
     "Emulated: {what} on values that no kernel computed, but the peak is the same at both ends. "
     "Losses and times mean nothing."
 )
-_INEXACT = ("inexact", "no_values")
+_INEXACT = ("inexact", "no_values", "cut_off")
 _ENDS = ("0", "max")
 _TAKEN = {"0": "zero", "max": "the most that the shapes allow", "half": "half of it"}
 _WIDTH = 48
@@ -176,7 +176,8 @@ def _verdict(report: Report, device: RunDevice | None, worst: RankMemory | None)
         return f"Out of {what}: {end}."
     if worst is None:
         return f"Nothing was measured{on}: {end}."
-    peak = f"peak {_peak(report.unknown_sizes, worst)} reserved"
+    least = "at least " if any(warn.code == "cut_off" for warn in report.warnings) else ""
+    peak = f"peak {least}{_peak(report.unknown_sizes, worst).removeprefix(least)} reserved"
     if worst.went_past:
         ended = report.exit_code_of_command == 0 and worst.stopped != "past"
         sure = _is_sure(report.unknown_sizes) and (worst.repeats or ended)

@@ -32,6 +32,7 @@ from oomdoctor.commands.run.rank_records import (
 )
 from oomdoctor.commands.run.seen_outside import (
     Seen,
+    cut_off,
     lines_from_outside,
     notes_from_outside,
     unless_stopped,
@@ -142,7 +143,7 @@ def _with_summary(bare: Report, request: WatchRequest, seen: Seen) -> Report:
     ended, failed, device = seen.ended, seen.failed, _device(request, seen)
     ranks = as_on_a_larger_card(_ranks(request, seen, device), seen)
     ranks, first, answer = _with_evidence(ranks, seen)
-    outside = lines_from_outside(ended, seen.processes, bare.host)
+    outside = lines_from_outside(ended, seen.processes, seen.samples.host)
     on_gpu = ran_out(ranks)
     source = first.oom.snapshot if answer is not None and first and first.oom else None
     evidence = () if answer is None else evidence_of(source or "", (answer,))
@@ -163,15 +164,18 @@ def _with_summary(bare: Report, request: WatchRequest, seen: Seen) -> Report:
         devices=() if answer is None else (answer,),
         larger_batch=None if failed else larger_batch(ranks, _micro_batch(seen, request)),
     )
+    notes = notes_from_outside(ended, seen.samples.host)
+    warnings = [warning("ended_from_outside", said=note) for note in notes]
+    if failed and (killed := cut_off(seen.processes)):
+        warnings.append(warning("cut_off", ranks=[str(rank) for rank in killed]))
     if request.gpus is None:
         machine = machine_of(seen.processes, seen.samples.gpus) if for_memory else None
-        notes = notes_from_outside(ended, bare.host)
-        warnings = [warning("ended_from_outside", said=note) for note in notes]
         warnings += [] if ranks or failed else [warning("gpu_unused")]
         if machine is not None and machine.other_processes:
             warnings.append(other_processes(machine.other_processes))
         return replace(report, machine=machine, warnings=tuple(warnings))
-    return with_cards(report, request, seen)
+    report = with_cards(report, request, seen)
+    return replace(report, warnings=(*warnings, *report.warnings))
 
 
 def _ranks(request: WatchRequest, seen: Seen, device: RunDevice | None) -> tuple[RankMemory, ...]:

@@ -69,6 +69,17 @@ def was_killed(ended: Ended, processes: Sequence[Process]) -> bool:
     return _by_signal(ended, signal.SIGKILL) or killed
 
 
+def cut_off(processes: Sequence[Process]) -> list[int]:
+    """The ranks that were killed, if nothing else says why the command failed.
+
+    What they needed after their last record is not known.
+    """
+    records = [process.record for process in processes]
+    if any(record["exception"] or record["ooms"] for record in records):
+        return []
+    return [process.rank for process in processes if not process.record["ended"]]
+
+
 def unless_stopped(ended: Ended, processes: Sequence[Process]) -> Ended:
     """How the command ended, if nothing but the end of a training that was stopped failed.
 

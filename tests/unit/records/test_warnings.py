@@ -115,6 +115,7 @@ WORDED: dict[tuple[str, str], tuple[dict[str, object], str]] = {
     ),
     ("unknown_values", "text"): ({"message": "AssertionError"}, "(AssertionError)"),
     ("ended_from_outside", "text"): ({"said": "signal 9"}, "signal 9"),
+    ("cut_off", "text"): ({"ranks": ["0", "3"]}, "ranks 0, 3 were killed"),
     ("gpu_unused", "text"): ({}, "-I, -E or -S"),
     ("inexact", "text"): (
         {"parts": "the workspaces of cuSOLVER are lower bounds"},

@@ -14,6 +14,7 @@ from oomdoctor.commands.run.process.command import Ended
 from oomdoctor.commands.run.rank_records import Process
 from oomdoctor.commands.run.seen_outside import (
     Samples,
+    cut_off,
     lines_from_outside,
     notes_from_outside,
     unless_stopped,
@@ -110,3 +111,10 @@ def test_a_failure_is_seen_once_and_again_when_it_comes_again(tmp_path: Path) ->
 
     os.utime(mark, ns=(1, 1))
     assert samples.has_failed_again(tmp_path)
+
+
+def test_what_a_killed_rank_left_is_of_before() -> None:
+    killed, raised = _process(ended=False, ooms=[]), _process(ooms=[], exception={"type": "E"})
+    assert cut_off([killed]) == [0]
+    assert cut_off([_process(ooms=[])]) == []
+    assert cut_off([killed, raised]) == []  # the others are killed because of it
