@@ -25,7 +25,7 @@ def weights(sizes: Sizes, training: Training) -> Term:
     """The weights of the model on one device, without adapters."""
     if training.config.method == "qlora":
         rest = sizes.embedding_parameters + sizes.norm_parameters
-        if training.stacked_experts:
+        if training.stacked_experts and not training.config.quantize_experts:
             rest += sizes.expert_parameters
         linear = sizes.parameters - rest
         *quantized, others = quantized_terms(training.config, linear, rest)

@@ -155,6 +155,16 @@ def _quantisable(case: Case) -> bool:
     return trains and _hugging_face(case) and case.setup.get("method") != "qlora"
 
 
+def _whole_experts(case: Case) -> bool:
+    """Whether QLoRA may leave the experts of a mixture as they are."""
+    mixture = case.sizes is not None and case.sizes.experts > 0
+    setup = case.setup
+    quantizes = setup.get("method") == "qlora" and setup.get("quantization", "nf4") == "nf4"
+    shards = setup.get("sharding") not in (None, "none", "ddp")
+    own = setup.get("quantize_experts") or shards or _of_unsloth(case)
+    return mixture and quantizes and not own
+
+
 def _wide_weights(case: Case) -> bool:
     if case.program.half:
         return False
@@ -278,6 +288,7 @@ WHEN: Mapping[str, Condition] = {
     "shard": _several_cards,
     "lora": _trainable_by_lora,
     "qlora": lambda case: _quantisable(case) and _quantizes(case),
+    "quantized_experts": lambda case: _whole_experts(case) and _quantizes(case),
     "half_weights": _wide_weights,
     "quantized_load": lambda case: _unquantized(case) and _quantizes(case),
     "device_map": lambda case: (

@@ -318,6 +318,9 @@ _HELPS: Mapping[str, Callable[[Case, Training], bool]] = {
         and training.stage < 3
         and training.config.method != "qlora"
     ),
+    "quantized_experts": lambda case, training: (
+        case.sizes is not None and case.sizes.experts > 0 and bool(training.stacked_experts)
+    ),
     "adamw_8bit": _wide_states,
     "paged_adamw": _whole_states,
     "half_weights": lambda case, training: training.config.method != "qlora",

@@ -58,9 +58,11 @@ class Both:
         self._stacks: dict[str, tuple[LayerStack, ...]] = {}
         self._count = 0
 
-    def compare(self, rung: EmulatedRung, emulated: Peaks | str | None = None) -> Compared:
-        """The rung by both ways, the first of which may be known."""
-        spec = resolve(ModelRef(rung.model, source="catalogue"))
+    def compare(
+        self, rung: EmulatedRung, emulated: Peaks | str | None = None, spec: ModelSpec | None = None
+    ) -> Compared:
+        """The rung by both ways, the first of which may be known; of its model or of `spec`."""
+        spec = spec or resolve(ModelRef(rung.model, source="catalogue"))
         simulated = self._simulated(rung, spec)
         if isinstance(simulated, str):
             return Compared(None, None, f"simulated: {simulated}")

@@ -73,6 +73,7 @@ class Answers:
             aten.nonzero.default: lambda args: known_values.nonzero(args[0]),
             aten.index.Tensor: self._selected,
             aten.masked_select.default: self._selected,
+            aten.index_put_.default: refuse_other_type,
         }
         if cuda:
             self._before |= {
@@ -226,6 +227,19 @@ def gradient_of_index(args: Sequence[torch.Tensor]) -> torch.Tensor | None:
         return None
     accumulates = len(args) > 3 and args[3]
     return args[0] if accumulates else None
+
+
+def refuse_other_type(args: Sequence[torch.Tensor]) -> None:
+    """Refuse what kernels of `aten::index_put_` do, and fake ones do not: values of another type.
+
+    Raises:
+        RuntimeError: with the words of the kernels, `TensorAdvancedIndexing.cpp`.
+    """
+    if args[0].dtype != args[2].dtype:
+        raise RuntimeError(
+            "Index put requires the source and destination dtypes match, got "
+            f"{args[0].dtype} for the destination and {args[2].dtype} for the source."
+        )
 
 
 def _engine_runs() -> bool:

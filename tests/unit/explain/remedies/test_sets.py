@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -140,3 +140,19 @@ def test_trl_s_own_loss_in_chunks_is_proposed_where_trl_computes_the_loss() -> N
     assert "chunked_nll" in chunked.lines["trl"]
     other = answer(phase="loss", frames=OWN_LOOP, given=given, event_capacity_bytes=gib(80))
     assert all(remedy.key != "chunked" for remedy in other.remedies)
+
+
+@pytest.mark.parametrize(
+    ("mixture", "settings", "first"),
+    [(True, {}, True), (True, {"quantization": "int8"}, False), (False, {}, False)],
+)
+def test_experts_in_one_tensor_are_quantized_first(
+    mixture: bool, settings: dict[str, Any], first: bool
+) -> None:
+    experts = {"num_local_experts": 64, "num_experts_per_tok": 2, "intermediate_size": 2048}
+    model = replace(
+        llama(**experts, model_type="gpt_oss") if mixture else llama(), model_type="gpt_oss"
+    )
+    given = Given(model=model, settings={"method": "qlora", "quantization": "nf4", **settings})
+    found = answer(phase="load", frames=OWN_LOOP, given=given, event_capacity_bytes=gib(24))
+    assert ("quantized_experts" in [remedy.key for remedy in found.remedies[:1]]) is first

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -139,3 +140,9 @@ def test_the_gradient_of_an_index_is_written_to_its_zeros() -> None:
         torch.ops.aten.index_put(torch.zeros(4), [torch.tensor([1])], torch.ones(1), True)
 
     assert found == [True, False]
+
+
+def test_values_of_another_type_are_refused_as_by_the_kernel() -> None:
+    for device in (nullcontext(), simulated_device(cuda=True)):
+        with device, pytest.raises(RuntimeError, match="source and destination dtypes match"):
+            torch.zeros(4)[torch.tensor([0, 2])] = torch.zeros(2, dtype=torch.bfloat16)
