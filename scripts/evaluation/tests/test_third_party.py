@@ -108,6 +108,8 @@ def test_parameters_by_hand_are_those_of_the_models() -> None:
     assert arithmetic.QWEN_PARAMETERS == 596_049_920
     derived = {name: bounds.derivation for name, bounds in arithmetic.BOUNDS.items()}
     assert derived["build-nanogpt"].startswith("124,475,904 ")
+    assert derived["llm.c-reference"].startswith("124,439,808 ")
+    assert derived["examples-mnist"].startswith("1,199,882 ")
     assert derived["run-translation"].startswith("60,506,624 ")
     assert derived["run-speech-seq2seq"].startswith("37,760,640 ")
 

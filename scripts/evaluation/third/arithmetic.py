@@ -161,6 +161,15 @@ _GPT2_TOKENS = 64 * 1024
 _WHISPER_ROWS = WHISPER[0].most(8 * 1500, 1500) + WHISPER[1].most(8 * 448, 1500)
 _T5_ROWS = T5[0].most(8 * 64, 64) + T5[1].most(8 * 64, 64)
 
+_LLM_C_P = GPT2.parameters + (50_257 + 1024) * 768 + 2 * 768
+# Of a digit: its pixels, what two convolutions, their activations, the pool and its dropout make,
+# and what the matrices do.
+_DIGIT = 28**2 + 2 * 32 * 26**2 + 2 * 64 * 24**2 + 2 * 64 * 12**2 + 3 * 128 + 2 * 10
+_DIGITS_P = 32 * 9 + 32 + 64 * 32 * 9 + 64 + 128 * 9216 + 128 + 10 * 128 + 10
+_MISTRAL = Layers(8, 2048, 7168, 16, keys=512, gated=True, biased=False, norms=2)
+_MISTRAL_P = _MISTRAL.parameters + (2 * 32_768 + 1) * 2048
+_MISTRAL_ADAPTERS = 64 * 8 * (2 * (2048 + 2048) + 2 * (2048 + 512) + 3 * (2048 + 7168))
+
 BOUNDS: dict[str, Bounds] = {
     "accelerate-peak-memory": _encoder(BERT_PARAMETERS, 16, 128, 4, "16 rows of 128 at most"),
     "accelerate-nlp": _encoder(BERT_PARAMETERS, 16, 128, 2, "16 rows of 128 at most"),
@@ -191,6 +200,19 @@ BOUNDS: dict[str, Bounds] = {
         _GPT2_P, GPT2.least(_GPT2_TOKENS, 2) + (2 + 4 + 4) * _GPT2_TOKENS * 50_304,
         GPT2.most(_GPT2_TOKENS, 1024, scores=0) + logits(_GPT2_TOKENS, 50_304),
         "64 rows of 1,024 tokens and 50,304 words, in 16 and twice in 32 bits",
+    ),
+    "llm.c-reference": _full(
+        _LLM_C_P, GPT2.least(4096, 2) + (2 + 4) * 4096 * 50_257,
+        GPT2.most(4096, 1024, scores=4) + logits(4096, 50_257),
+        "4 rows of 1,024 tokens and 50,257 words, attention's scores kept",
+    ),
+    "examples-mnist": _full(
+        _DIGITS_P, 4 * 64 * (32 * 26**2 + 64 * 24**2), 2 * 4 * 64 * _DIGIT,
+        "64 digits; the inputs of a convolution and of the pool",
+    ),
+    "mistral-finetune": _lora(
+        _MISTRAL_P, _MISTRAL.most(4096, 4096, scores=0) + logits(4096, 32_768),
+        "4,096 tokens", _MISTRAL_ADAPTERS,
     ),
     "verl-sft": _zero(QWEN_PARAMETERS, 1, FULL, _qwen(4), "16 bytes per parameter, 4 rows of 512"),
     "openrlhf-sft": _zero(
