@@ -104,7 +104,8 @@ def _load_pretrained(
     if quantization is not None:
         given["quantization_config"] = quantization
     if blueprint.job.config.quantization == "checkpoint":
-        given["quantization_config"] = stored_settings(spec)
+        # In the config, for transformers quantizes a checkpoint again whose config has none.
+        blueprint.config.quantization_config = stored_settings(spec)
     local = spec.source == "local"
     return model_class(spec, blueprint.config).from_pretrained(
         spec.path if local else spec.id,
