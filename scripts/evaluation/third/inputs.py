@@ -104,9 +104,6 @@ def make(folder: Path) -> None:
     _llamafactory(folder)
     (folder / "verl").mkdir()
     _parquet(folder / "chat" / "train.jsonl", folder / "verl" / "chat.parquet")
-    lines = folder / "verl" / "prompts.jsonl"
-    _lines(lines, lambda i: _graded(random.Random(i)))
-    _parquet(lines, lines.with_suffix(".parquet"))
     _torchtitan(folder / "torchtitan", random.Random(13))
     _mistral(folder / "beside" / "mistral", random.Random(14))
     _axolotl(folder / "beside" / "axolotl", random.Random(15))
@@ -220,12 +217,6 @@ def _chat(chance: random.Random) -> list[dict[str, str]]:
 
 def _prompt(chance: random.Random) -> dict[str, Any]:
     return {"prompt": [_said(chance, "user", 40)], "solution": "4"}
-
-
-def _graded(chance: random.Random) -> dict[str, Any]:
-    """A prompt with what verl grades the answer by."""
-    said = {"prompt": [_said(chance, "user", 40)], "data_source": "openai/gsm8k"}
-    return {**said, "reward_model": {"style": "rule", "ground_truth": "4"}}
 
 
 def _pair(chance: random.Random) -> dict[str, Any]:

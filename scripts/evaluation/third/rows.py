@@ -121,28 +121,6 @@ def _example(name: str, script: str, words: str = "", cards: str = CARD) -> Row:
     return Row(f"examples-{name}", f"{start} {{script}} {words}", script, "", *EXAMPLES, cards)
 
 
-def _verl(name: str, words: str) -> Row:
-    """A run with all models and the engine on one card."""
-    actor = "actor_rollout_ref"
-    command = (
-        "{python} -m verl.trainer.main_ppo data.train_files={inputs}/verl/prompts.parquet "
-        "data.val_files={inputs}/verl/prompts.parquet data.train_batch_size=4 "
-        "data.max_prompt_length=128 data.max_response_length=256 data.dataloader_num_workers=0 "
-        f"{actor}.model.path={MODEL} +{actor}.model.override_config.attn_implementation=sdpa "
-        f"{actor}.actor.ppo_mini_batch_size=4 {actor}.actor.ppo_micro_batch_size_per_gpu=4 "
-        f"{actor}.rollout.name=vllm {actor}.rollout.tensor_model_parallel_size=1 "
-        f"{actor}.rollout.gpu_memory_utilization=0.3 {actor}.rollout.n=4 "
-        f"{actor}.rollout.log_prob_micro_batch_size_per_gpu=4 "
-        f"{actor}.rollout.agent.num_workers=1 trainer.n_gpus_per_node=1 "
-        "trainer.val_before_train=False trainer.save_freq=-1 trainer.total_epochs=1 "
-        "ray_kwargs.ray_init.num_cpus=32 reward.num_workers=1 "
-        "transfer_queue.backend.SimpleStorage.num_data_storage_units=1 "
-        f"trainer.logger=[console] {words}"
-    )
-    return Row(f"verl-{name}", command, "", "verl", older="verl", options=SYNTHETIC,
-               stand_in="vllm")  # fmt: skip
-
-
 def _openrlhf(name: str, words: str) -> Row:
     """A run with all models and the engine on one card. flash-attn: see `openrlhf-sft`."""
     command = (
@@ -246,10 +224,6 @@ ROWS = (
         f"model.path={MODEL} +model.override_config.attn_implementation=sdpa "
         "trainer.logger=[console]",
         package="verl", older="verl", options=SYNTHETIC),
-    _verl("grpo", "algorithm.adv_estimator=grpo actor_rollout_ref.actor.use_kl_loss=True "
-          "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=4"),
-    _verl("ppo", f"critic.model.path={MODEL} critic.ppo_micro_batch_size_per_gpu=4 "
-          "+critic.model.override_config.attn_implementation=sdpa"),
     # flash-attn's Triton kernels are not used: with them its Python code can be imported.
     Row("openrlhf-sft", "env FLASH_ATTENTION_TRITON_AMD_ENABLE=TRUE deepspeed --num_gpus 1 "
         f"--master_port 29617 --module openrlhf.cli.train_sft --model.model_name_or_path {MODEL} "
