@@ -192,7 +192,7 @@ class TrainConfig:
 
     def rank_batch_size(self) -> int:
         """Sequences of one optimizer step on each GPU, or on the GPUs that share them."""
-        return self.effective_batch_size // (self.world_size // self.context_parallel_size)
+        return self.effective_batch_size * self.context_parallel_size // self.world_size
 
     def rank_length(self) -> int:
         """Tokens of a sequence on each GPU."""
