@@ -216,3 +216,10 @@ def test_a_change_of_hydra_is_its_word(folder: Path) -> None:
     after = replace(training.config, micro_batch_size=2)
     (texts,) = by_file(changed_lines(training, after)).values()
     assert texts == ["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2"]
+
+
+def test_a_change_to_qlora_names_the_library_that_quantizes(folder: Path) -> None:
+    training = read("swift sft --model a/b")
+    after = replace(training.config, method="qlora", quantization="nf4")
+    names = {line.name for line in changed_lines(training, after)}
+    assert {"quant_method", "quant_bits"} <= names
