@@ -21,7 +21,8 @@ class ExitCode(IntEnum):
     """The command line, a recipe or a configuration is wrong."""
     NO = 3
     """The answer is no: nothing fits, no name matches, no memory failure ended the run, there is
-    nothing to watch, or `diff` found that something got worse."""
+    nothing to watch, a run needed more than the card or `--max-peak`, or `diff` found that
+    something got worse."""
     MODEL_UNAVAILABLE = 4
     """The model cannot be found or built: gated, missing, offline, or a broken `config.json`."""
     MACHINE_UNFIT = 5
@@ -29,7 +30,7 @@ class ExitCode(IntEnum):
     INCONCLUSIVE = 6
     """Nothing surely fits so far, but a configuration is borderline or could not be tried; or
     `triage` found no memory failure, and at least one job does not say why it ended; or the two
-    runs of `diff` have no configuration in common."""
+    runs of `diff` have no configuration in common; or a run may need more than `--max-peak`."""
     INTERRUPTED = 130
     """Ctrl-C (SIGINT). A partial report was written."""
     TERMINATED = 143
