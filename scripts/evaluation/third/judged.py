@@ -222,7 +222,8 @@ JUDGED = (
     _torchao("AdamWFp8Ao", 8.33),
     _torchao("AdamW4bitAo", 7.72),
     _modded("2025-05-24_StableTorch", "587b45fb6a33d7658d3e1d519c359146acba9ce0", 30724,
-            "torch 2.8 then; reserved memory is 45,392 MiB in both"),
+            "torch 2.8 then; reserved memory is 45,392 MiB in both. Newer records take a "
+            "FlashAttention 3 kernel from the model hub, and were not run"),
     Row("efficient-cross-entropy", "{python} {script}", "benchmark.py", "", *EFFICIENT, cards=A100,
         steps="all", swept=Swept(tuple(zip(_EFFICIENT_FILES, _EFFICIENT_FILES, strict=True)),
                                  ("fn", "n_loop_iters", "dim", "n_classes", "n_tokens"),
