@@ -26,7 +26,8 @@ def run(options: RunOptions) -> None:
     out, a folder keeps the evidence: a memory snapshot, the output and the diagnosis. With
     --emulate it runs on emulated GPUs: memory is exact, or the summary names what is not;
     out-of-memory errors are real, values and speeds mean nothing, and the training stops once
-    memory repeats. The summary goes to stderr. The exit code is that of the command.
+    memory repeats. The summary goes to stderr. The exit code is that of the command, or 3 if it
+    needs more than the card or than --max-peak.
 
     Examples:
       oomdoctor run -- python train.py --config my.yaml

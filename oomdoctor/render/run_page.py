@@ -46,7 +46,6 @@ _SAME = (
     "Losses and times mean nothing."
 )
 _INEXACT = ("inexact", "no_values", "cut_off")
-_ENDS = ("0", "max")
 _TAKEN = {"0": "zero", "max": "the most that the shapes allow", "half": "half of it"}
 _WIDTH = 48
 _CELLS: blocks.Cells[RankMemory] = (
@@ -198,7 +197,7 @@ def _verdict(report: Report, device: RunDevice | None, worst: RankMemory | None)
     usable = device.usable_bytes if device is not None else None
     of = f" of {format_bytes(usable)} for tensors" if usable else ""
     sizes = report.unknown_sizes
-    if sizes is not None and sizes.assumed not in _ENDS:
+    if sizes is not None and sizes.is_share:
         on += f" with --values {sizes.assumed}"
     return f"{'Fits' if _is_sure(sizes) else 'May fit'}{on}: {peak}{of}."
 

@@ -19,7 +19,7 @@ from typing import Any, get_args
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.facts.choices import FormatName
 from oomdoctor.records.report.user_training import COMMAND_LINE, OF_SHELLS, Document, NotTaken
-from oomdoctor.stacks.programs import BY_NAME, ms_swift, rollouts
+from oomdoctor.stacks.programs import BY_NAME, ms_swift, recognize, rollouts
 from oomdoctor.stacks.programs.trl import COMMANDS, CONFIGS, NOT_ITS_STEP
 from oomdoctor.stacks.reading.command_line import Command, command_in, with_unsaid
 from oomdoctor.stacks.reading.script import read_script
@@ -34,6 +34,7 @@ _NAMED: tuple[tuple[str, FormatName], ...] = (
     ("deepspeed", "deepspeed"),
     ("deepspeed_config.deepspeed_config_file", "deepspeed"),
 )
+_VERL_RL = "actor_rollout_ref"  # only files of its trainers with an engine have it
 # Settings of peft as a Trainer's script calls them.
 _ADAPTER_NAMES = {
     "base_model_name_or_path": "model_name_or_path",
@@ -120,7 +121,7 @@ def documents_of(text: str) -> list[Document]:
         why = f"No such file; the command is {text!r}"
         hint = f"check the path, from {Path.cwd()}"
         raise _unfit("config_missing", command.file, why, hint)
-    started = command.file or _spoken(command)
+    started = command.file or command.typed
     return _of_command(command, f"{started}{COMMAND_LINE}", Path())
 
 
@@ -144,7 +145,7 @@ def _of_command(command: Command, name: str, folder: Path) -> list[Document]:
     if command.program == "trl":
         documents = [_of_trl(typed, command.word)]
     elif command.word in rollouts.COMMANDS:
-        documents = [_of_rollouts(typed, command)]
+        documents = [_of_rollouts(typed, command.word)]
     elif command.file is None:
         documents = [_of_swift(typed, command.word)]
     elif command.file.endswith(".py"):
@@ -166,19 +167,12 @@ def _of_command(command: Command, name: str, folder: Path) -> list[Document]:
     return documents
 
 
-def _of_rollouts(options: Document, command: Command) -> Document:
-    """The options of a module of verl or OpenRLHF, with what it trains for."""
-    table = BY_NAME[str(command.program)].names
-    assert table is not None, command.program
-    values = with_unsaid(options.values, command.word, table)
-    return replace(options, values=values, asked=command.program)
-
-
-def _spoken(command: Command) -> str:
-    """What starts the training, as people type it."""
-    if command.word in rollouts.COMMANDS:
-        return command.word
-    return f"{'swift' if command.program == 'ms-swift' else command.program} {command.word}"
+def _of_rollouts(settings: Document, module: str) -> Document:
+    """The settings for a module of verl or OpenRLHF, with what it trains for."""
+    program, _ = rollouts.COMMANDS[module]
+    table = BY_NAME[program].names
+    assert table is not None, program
+    return replace(settings, values=with_unsaid(settings.values, module, table), asked=program)
 
 
 def _of_swift(settings: Document, word: str) -> Document:
@@ -224,7 +218,10 @@ def _file(path: Path, program: FormatName | None, shown: str | None = None) -> D
     if path.suffix == ".py":
         return read_script(shown or str(path), read_text(path, OPTION), program)
     values, text = read_composed(path, OPTION)
-    return Document(shown or str(path), values, lines_of(text), program)
+    document = Document(shown or str(path), values, lines_of(text), program)
+    if _VERL_RL in values and (program or recognize(values)) == "verl":
+        return _of_rollouts(document, "verl.trainer.main_ppo")
+    return document
 
 
 def _folder(path: Path) -> Document:
@@ -254,7 +251,9 @@ def _named_file(document: Document, name: str) -> Path | None:
     value: Any = document.values
     for part in name.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
-    if not isinstance(value, str) or not value.strip() or value in ms_swift.ENGINES:
+    if not isinstance(value, str) or not value.strip():
+        return None
+    if value in ms_swift.ENGINES and (document.asked or recognize(document.values)) == "ms-swift":
         return None
     named = Path(value).expanduser()
     # Examples name their files from the root of a repository.

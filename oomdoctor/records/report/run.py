@@ -106,9 +106,14 @@ class UnknownSizes:
     failed: str | None = None
 
     @property
+    def is_share(self) -> bool:
+        """Whether the user asked for a share, instead of both ends."""
+        return self.assumed not in ("0", "max")
+
+    @property
     def is_sure(self) -> bool:
         """Whether the upper end is known, or a share was asked for."""
-        if self.assumed not in ("0", "max"):
+        if self.is_share:
             return True
         bounded = all(size.bounded is not False for size in self.sizes)
         return self.upper_bytes is not None and bounded

@@ -11,8 +11,8 @@ from oomdoctor.stacks.names.tables import table
 from oomdoctor.stacks.names.values import names_in, optimizer_among
 from oomdoctor.stacks.partial_config import PartialConfig, RungKeys
 from oomdoctor.stacks.programs import arguments
-from oomdoctor.stacks.programs.program import OF_WEIGHTS, Program, facts
-from oomdoctor.stacks.rung import StackRung, learning_rate
+from oomdoctor.stacks.programs.program import OF_WEIGHTS, Program, facts, with_examples
+from oomdoctor.stacks.rung import StackRung
 
 _OPTIMIZERS = words_of("axolotl optimizer")
 _FSDP = tuple(
@@ -59,18 +59,16 @@ _REWARDS = ["rewards.rand_reward_func"]  # in rewards.py beside the file: the us
 
 def _complete(rung: StackRung, settings: Settings) -> Settings:
     """The data set and the learning rate are examples to replace."""
-    examples = exports_data("axolotl")
     settings = {"base_model": rung.model, **settings}
     if is_fsdp(rung.config):
-        settings["fsdp_config"] = examples["fsdp"] | settings.get("fsdp_config", {})
+        settings["fsdp_config"] = exports_data("axolotl")["fsdp"] | settings.get("fsdp_config", {})
     if rung.revision:
         settings["model_revision"] = rung.revision
     if rung.trust_remote_code:
         settings["trust_remote_code"] = True
     if rung.config.objective == "grpo":
         settings["trl"]["reward_funcs"] = _REWARDS
-    settings |= examples["objectives"][rung.config.objective] | examples["settings"]
-    return settings | {"learning_rate": learning_rate(rung.config)}
+    return with_examples("axolotl", rung, settings)
 
 
 def _precision(

@@ -13,8 +13,8 @@ from oomdoctor.stacks.names.tables import table
 from oomdoctor.stacks.names.values import integer, target_words
 from oomdoctor.stacks.partial_config import PartialConfig, RungKeys
 from oomdoctor.stacks.programs.arguments import ARGUMENTS
-from oomdoctor.stacks.programs.program import Program, facts
-from oomdoctor.stacks.rung import StackRung, learning_rate, not_in
+from oomdoctor.stacks.programs.program import Program, facts, with_examples
+from oomdoctor.stacks.rung import StackRung, not_in
 
 
 def _layers(value: object) -> PartialConfig:
@@ -55,16 +55,15 @@ def _complete(rung: StackRung, settings: Settings) -> Settings:
     Raises:
         OomDoctorError: LLaMA-Factory has no such objective (exit 3).
     """
-    objective, examples = rung.config.objective, exports_data("llama-factory")
-    if objective not in examples["objectives"]:
+    objective = rung.config.objective
+    if objective not in exports_data("llama-factory")["objectives"]:
         raise not_in("llama-factory", f"objective = {objective}", "use --to trl or --to axolotl")
     head: Settings = {"model_name_or_path": rung.model}
     if rung.revision:
         head["model_revision"] = rung.revision
     if rung.trust_remote_code:
         head["trust_remote_code"] = True
-    settings = head | settings | examples["objectives"][objective] | examples["settings"]
-    return settings | {"learning_rate": learning_rate(rung.config)}
+    return with_examples("llama-factory", rung, head | settings)
 
 
 def _prepare(given: PartialConfig, said: Collection[str]) -> None:

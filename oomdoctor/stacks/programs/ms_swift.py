@@ -10,14 +10,14 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from oomdoctor.records.configuration.config import TrainConfig, is_zero, scored_tokens
-from oomdoctor.stacks.names.row import LEFT_OUT, Row, Settings, exports_data, words_of
+from oomdoctor.stacks.names.row import LEFT_OUT, Row, Settings, words_of
 from oomdoctor.stacks.names.tables import table
 from oomdoctor.stacks.names.values import integer
 from oomdoctor.stacks.partial_config import PartialConfig, RungKeys
 from oomdoctor.stacks.programs import trl
 from oomdoctor.stacks.programs.arguments import ARGUMENTS
-from oomdoctor.stacks.programs.program import Program, facts
-from oomdoctor.stacks.rung import StackRung, learning_rate
+from oomdoctor.stacks.programs.program import Program, facts, with_examples
+from oomdoctor.stacks.rung import StackRung
 
 COMMANDS = {"sft": "default", "pt": "default", "rlhf": "dpo"}
 """What each `swift COMMAND` trains for, unless `rlhf_type` says otherwise."""
@@ -87,13 +87,10 @@ def _precision(
 
 def _complete(rung: StackRung, settings: Settings) -> Settings:
     """The data set and the learning rate are examples to replace."""
-    examples = exports_data("ms-swift")
     head: Settings = {"model": rung.model, "use_hf": True}
     if rung.revision:
         head["model_revision"] = rung.revision
-    rate = {"learning_rate": learning_rate(rung.config)}
-    return {**head, **settings, **examples["objectives"][rung.config.objective],
-            **examples["settings"], **rate}  # fmt: skip
+    return with_examples("ms-swift", rung, head | settings)
 
 
 PROGRAM = Program(

@@ -8,9 +8,9 @@ from typing import Any
 
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.choices import FormatName
-from oomdoctor.stacks.names.row import Settings, Table, listed, settings_data
+from oomdoctor.stacks.names.row import Settings, Table, exports_data, listed, settings_data
 from oomdoctor.stacks.partial_config import PartialConfig, RungKeys
-from oomdoctor.stacks.rung import StackRung
+from oomdoctor.stacks.rung import StackRung, learning_rate
 
 OF_WEIGHTS = "weights"
 """Instead of an adapter's dtype: that of the weights, which the model may decide."""
@@ -124,6 +124,13 @@ class Program:
     def name_of(self, setting: Beside) -> str | None:
         """What it calls a setting that no rung has; None if it has no such setting."""
         return self.beside.get(setting.key, None if self.is_launcher else setting.name)
+
+
+def with_examples(program: str, rung: StackRung, settings: Settings) -> Settings:
+    """The settings of a file with a data set and a learning rate, which are to be replaced."""
+    examples = exports_data(program)
+    settings = settings | examples["objectives"][rung.config.objective] | examples["settings"]
+    return settings | {"learning_rate": learning_rate(rung.config)}
 
 
 def facts(name: FormatName) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from string import Template
 from types import MappingProxyType
 
 from oomdoctor.records.facts.choices import FormatName
-from oomdoctor.stacks.names.row import Table
+from oomdoctor.stacks.names.row import Table, flat
 from oomdoctor.stacks.programs import ms_swift, rollouts, trl
 
 # Programs that start a training by a word of their own: `trl sft`, `swift rlhf`.
@@ -32,8 +32,8 @@ class Command:
     """What starts a training: the file that it runs or reads, and options before and after it.
 
     `file` is a script or a file of settings; None for commands such as `trl sft`, whose options say
-    all. `program` is the one that a command such as `swift rlhf` names, and `word` what is behind
-    its name.
+    all. `program` is the one that a command such as `swift rlhf` names, `word` what is behind its
+    name, or its module, and `typed` both as people type them.
     """
 
     file: str | None
@@ -41,6 +41,7 @@ class Command:
     launcher: Mapping[str, object]
     program: FormatName | None = None
     word: str = ""
+    typed: str = ""
 
     @property
     def processes(self) -> int | None:
@@ -86,12 +87,12 @@ def command_of(
                 return None
             file = behind[0] if program == "ms-swift" and _names_settings(behind) else None
             launcher = options_of(before) | _counts_in(variables, program)
-            return Command(file, options_of(behind), launcher, program, start)
-        if word in rollouts.COMMANDS and before[-1:] != ["pip"]:
-            module, _ = rollouts.COMMANDS[word]
-            options = hydra_options(after) if module == "verl" else options_of(after)
+            return Command(file, options_of(behind), launcher, program, start, f"{word} {start}")
+        if word in rollouts.COMMANDS:
+            program, _ = rollouts.COMMANDS[word]
+            options = hydra_options(after) if program == "verl" else options_of(after)
             launcher = options_of(before[:-1] if before[-1:] == ["-m"] else before)
-            return Command(None, options, launcher, module, word)
+            return Command(None, options, launcher, program, word, word)
         value = before and before[-1].startswith("--")
         if word.endswith(".py") or (word.endswith(_SETTINGS) and not value):
             return Command(word, options_of(after), options_of(before))
@@ -109,10 +110,10 @@ def _counts_in(variables: Mapping[str, str], program: FormatName) -> dict[str, o
 
 
 def with_unsaid(options: Mapping[str, object], module: str, names: Table) -> dict[str, object]:
-    """The options of a command, with what it trains for and what else they leave unsaid."""
+    """The settings for a module, with what it trains for and what else they leave unsaid."""
     program, objective = rollouts.COMMANDS[module]
     unsaid = rollouts.UNSAID[program] if objective == "grpo" else {}
-    said = {row.name for name in options if (row := names.row(name)) is not None}
+    said = {row.name for name, _ in flat(options) if (row := names.row(name)) is not None}
     open_names = {name: value for name, value in unsaid.items() if name not in said}
     return {"objective": objective, **open_names, **options}
 

@@ -22,6 +22,8 @@ from oomdoctor.worker.protocol import UnsupportedError, refused
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+Tensors = dict[str, tuple[tuple[int, ...], torch.dtype]]
+"""The shape and type of each tensor by its name."""
 _WORD = 32  # bits of an integer with packed weights
 
 
@@ -122,12 +124,13 @@ class _Packed(torch.nn.Linear):  # type: ignore[misc]
             bias = torch.empty(outputs, dtype=torch.float16, device="meta")
             self.bias = torch.nn.Parameter(bias, requires_grad=False)
 
-    @staticmethod
-    def tensors(
-        inputs: int, outputs: int, groups: int, bits: int
-    ) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        """The shapes and types of what the file has for a weight."""
-        raise NotImplementedError
+    @classmethod
+    def tensors(cls, inputs: int, outputs: int, groups: int, bits: int) -> Tensors:
+        """The shapes and types of what the file has for a weight: here of its constants."""
+        return {
+            "qzeros": ((groups, outputs * bits // _WORD), torch.int32),
+            "scales": ((groups, outputs), torch.float16),
+        }
 
     def dequantized(self) -> torch.Tensor:
         """The weight: [inputs, outputs] in the type of its constants."""
@@ -135,14 +138,11 @@ class _Packed(torch.nn.Linear):  # type: ignore[misc]
 
 
 class _Gptq(_Packed):
-    @staticmethod
-    def tensors(
-        inputs: int, outputs: int, groups: int, bits: int
-    ) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    @classmethod
+    def tensors(cls, inputs: int, outputs: int, groups: int, bits: int) -> Tensors:
         return {
             "qweight": ((inputs * bits // _WORD, outputs), torch.int32),
-            "qzeros": ((groups, outputs * bits // _WORD), torch.int32),
-            "scales": ((groups, outputs), torch.float16),
+            **super().tensors(inputs, outputs, groups, bits),
             "g_idx": ((inputs,), torch.int32),
         }
 
@@ -154,14 +154,11 @@ class _Gptq(_Packed):
 
 
 class _Awq(_Packed):
-    @staticmethod
-    def tensors(
-        inputs: int, outputs: int, groups: int, bits: int
-    ) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    @classmethod
+    def tensors(cls, inputs: int, outputs: int, groups: int, bits: int) -> Tensors:
         return {
             "qweight": ((inputs, outputs * bits // _WORD), torch.int32),
-            "qzeros": ((groups, outputs * bits // _WORD), torch.int32),
-            "scales": ((groups, outputs), torch.float16),
+            **super().tensors(inputs, outputs, groups, bits),
         }
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:

@@ -223,3 +223,20 @@ def test_a_change_to_qlora_names_the_library_that_quantizes(folder: Path) -> Non
     after = replace(training.config, method="qlora", quantization="nf4")
     names = {line.name for line in changed_lines(training, after)}
     assert {"quant_method", "quant_bits"} <= names
+
+
+def test_a_file_of_verl_with_an_engine_is_no_sft(folder: Path) -> None:
+    file = folder / "ppo.yaml"
+    file.write_text(
+        "actor_rollout_ref:\n  model: {path: a/b}\n  rollout: {name: vllm, n: 4}\n"
+        "trainer: {n_gpus_per_node: 1}\n"
+    )
+    training = read(str(file))
+    assert (training.config.objective, training.config.num_generations) == ("grpo", 4)
+    assert "algorithm.adv_estimator" in {item.name for item in training.not_taken}
+
+
+def test_only_ms_swift_brings_files_of_deepspeed_with_it(folder: Path) -> None:
+    (folder / "trainer.yaml").write_text("output_dir: out\nlearning_rate: 1e-5\ndeepspeed: zero2\n")
+    with pytest.raises(OomDoctorError, match="names zero2, and there is no such file"):
+        read("trainer.yaml")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from oomdoctor.package_data import data_of
 from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.system.price_file import EXAMPLES, NamedPrice, PriceFile, read_prices
 
@@ -112,3 +113,9 @@ def test_examples_are_of_known_cards_with_date_and_source(
 def test_a_name_that_is_neither_a_file_nor_built_in_says_what_is(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="built in are lambda, modal, replicate"):
         read_prices(tmp_path / "aws")
+
+
+def test_the_help_and_the_page_name_all_examples() -> None:
+    said = data_of("options.toml")["plan"]["price"]["help"]
+    page = (Path(__file__).parents[3] / "docs" / "plan.md").read_text()
+    assert all(name in said and f"`{name}`" in page.replace("--price ", "") for name in EXAMPLES)
