@@ -74,7 +74,7 @@ class Program:
     Writing: `file` is a usual name. A script is written by the module of the same name in
     `scripts`. `complete` adds to the settings of a rung what a file needs beside them. `starts` are
     the commands that start it, on one GPU and on several. `option` is how a command says a setting,
-    where it is not as `HfArgumentParser` reads it.
+    where it is not as `HfArgumentParser` reads it. With `own_step`, its step of GRPO is not TRL's.
     `beside` are its names of `BESIDE`, where they differ; None for those that it does not
     have. `held` are the keys that the file of a launcher holds; None if it describes a training.
     """
@@ -103,6 +103,7 @@ class Program:
     complete: Callable[[StackRung, Settings], Settings] | None = None
     starts: tuple[str, ...] = ()
     option: str = ""
+    own_step: bool = False
     beside: Mapping[str, str | None] = field(default_factory=dict)
     whole_epochs: bool = False
     held: frozenset[str] | None = None

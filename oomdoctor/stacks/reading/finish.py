@@ -96,6 +96,11 @@ def finished(
         assumed["sequence_length"] = NO_LENGTH
     if "objective" not in draft.values and settings.get("objective") == "dpo" and "beta" in values:
         assumed["objective"] = "beta belongs to DPO; trainers such as ORPO have no reference model"
+    program = draft.main.program
+    if program.own_step and settings.get("objective") == "grpo":
+        assumed["objective"] = (
+            f"{program.brand} computes its step itself; the step of TRL's GRPO is taken"
+        )
     checked: dict[str, Any] = {**settings}  # words that the tables have checked
     config = without_usual_dtype(_with_library(TrainConfig(**checked), assumed))
     if config.adapter_dtype != "default" and "adapter_dtype" not in draft.values:

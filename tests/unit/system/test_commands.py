@@ -234,6 +234,7 @@ def test_a_file_of_verl_with_an_engine_is_no_sft(folder: Path) -> None:
     training = read(str(file))
     assert (training.config.objective, training.config.num_generations) == ("grpo", 4)
     assert "algorithm.adv_estimator" in {item.name for item in training.not_taken}
+    assert any("TRL's GRPO is taken" in item.reason for item in training.assumed)
 
 
 def test_only_ms_swift_brings_files_of_deepspeed_with_it(folder: Path) -> None:
