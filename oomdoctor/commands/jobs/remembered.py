@@ -24,7 +24,7 @@ from oomdoctor.analysis.simulator.recordings import not_recorded
 from oomdoctor.analysis.simulator.zero import alone_config
 from oomdoctor.explain.reading.parse import parse_oom
 from oomdoctor.records import codec
-from oomdoctor.records.configuration.config import TrainConfig, is_zero
+from oomdoctor.records.configuration.config import TrainConfig, adapts_all_linear, is_zero
 from oomdoctor.records.facts.choices import AUTO
 from oomdoctor.records.job.model import ModelSpec
 from oomdoctor.records.job.result import ProbeJob, Reply
@@ -167,6 +167,7 @@ class Memory:
         model = replace(job.model, id="", source="local", parameters=None, revision=None, path=None)
         content: dict[str, Any] = {
             "mode": job.mode,
+            "lora": adapts_all_linear(job.config),  # an inspection then names the layers
             "model": codec.to_json(model),
             "code": code,
             "libraries": libraries,

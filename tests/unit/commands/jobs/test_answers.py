@@ -81,3 +81,14 @@ def test_what_a_killed_process_did_not_answer_is_answered_here(
     labels, processes = said(Remembers(dies_at="6"), jobs)
     assert labels == EXPECTED
     assert HERE in processes
+
+
+def test_an_inspection_without_lora_is_not_reused_for_lora(jobs: list[ProbeJob]) -> None:
+    """Only one with LoRA says on which layers peft puts it."""
+    memory = Memory("python", {})
+    memory.__dict__["_libraries"] = {"peft": "0.21.2"}
+    full = replace(jobs[0], mode="inspect", device_type="cpu")
+    lora = replace(full, config=TrainConfig(method="lora"))
+    assert memory.key(full) is not None
+    assert memory.key(full) != memory.key(lora)
+    assert memory.key(full) == memory.key(replace(full, config=TrainConfig(sequence_length=8)))
