@@ -17,6 +17,7 @@ from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.records.configuration.config import Recipe, Rung, TrainConfig
 from oomdoctor.records.job.model import ModelRef
 from oomdoctor.records.report.report import Report, SurveyRequest
+from oomdoctor.render.ladder.header import headline
 from oomdoctor.system.machine.lock import device_lock
 from oomdoctor.system.store import run_folders
 from oomdoctor.system.store.run_folders import RunFolder
@@ -220,6 +221,7 @@ def test_rows_are_no_longer_than_the_model_has_positions(ask: Callable[..., Surv
     report, _ = survey(replace(request, recipe=recipe))
     assert report.results[0].sequence_length == 128
     assert [warning.code for warning in report.warnings] == ["sequence_length"]
+    assert " at 128 tokens on the CPU" in headline(report)
     assert report.request is not None
     assert report.request.sequence_length <= 128
 

@@ -54,6 +54,7 @@ INSPECTION = Inspection(
     device_total_bytes=None,
     device_free_bytes=None,
     compute_capability=None,
+    positions=128,
 )
 
 

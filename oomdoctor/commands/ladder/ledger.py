@@ -20,7 +20,7 @@ from oomdoctor.records.job.result import Inspection, ProbeResult
 from oomdoctor.records.report.plan import PlanRequest
 from oomdoctor.records.report.report import Fault, Report, RungFile, SurveyRequest, Warn
 from oomdoctor.records.report.user_training import YOURS, YourRung
-from oomdoctor.records.report.warnings import warning
+from oomdoctor.records.report.warnings import LOWERED, warning
 from oomdoctor.system.catalogue import model_types
 from oomdoctor.units import format_bytes
 
@@ -148,13 +148,16 @@ def bounds_only(report: Report, error: OomDoctorError) -> Report:
 
 
 def within_limits(
-    request: SurveyRequest, model: str, limit: int | None
+    request: SurveyRequest, model: str, inspection: Inspection
 ) -> tuple[SurveyRequest, tuple[Rung, ...], list[Warn]]:
-    """The request and its rungs with at most `limit` tokens a row; a warning if changed."""
-    rungs = request.recipe.rungs
-    if limit is None or all(rung.config.sequence_length <= limit for rung in rungs):
-        return request, rungs, []
+    """The request and its rungs with no more tokens a row than the model's code takes.
+
+    A warning says that rows were cut, or that they are longer than the positions of the model.
+    """
+    rungs, limit = request.recipe.rungs, inspection.max_sequence_length
     asked = max(rung.config.sequence_length for rung in rungs)
+    if limit is None or asked <= limit:
+        return request, rungs, _beyond(model, inspection, asked)
     lowered: dict[str, Rung] = {}  # two rungs may become one
     for rung in rungs:
         shorter = at_length(rung, min(rung.config.sequence_length, limit))
@@ -162,17 +165,29 @@ def within_limits(
     return (
         replace(request, sequence_length=min(request.sequence_length, limit)),
         tuple(lowered.values()),
-        [warning("sequence_length", "lowered", model=model, limit=limit, asked=asked)],
+        [warning(LOWERED, "lowered", model=model, limit=limit, asked=asked)],
     )
 
 
 def sweep_within_limits(
-    plan: PlanRequest, model: str, limit: int | None
+    plan: PlanRequest, model: str, inspection: Inspection
 ) -> tuple[PlanRequest, list[Warn]]:
-    """The plan with its sweep of lengths cut at `limit`; a warning if that changes it."""
-    sweep = plan.sweep
-    if sweep is None or limit is None or sweep.values[-1] <= limit:
+    """The plan with its sweep of lengths cut at what the model's code takes, and a warning as in
+    `within_limits`.
+    """
+    sweep, limit = plan.sweep, inspection.max_sequence_length
+    if sweep is None:
         return plan, []
+    if limit is None or sweep.values[-1] <= limit:
+        return plan, _beyond(model, inspection, sweep.values[-1])
     values = (*(value for value in sweep.values if value < limit), limit)
     ended = replace(plan, sweep=replace(sweep, values=values))
-    return ended, [warning("sequence_length", "sweep", model=model, limit=limit)]
+    return ended, [warning(LOWERED, "sweep", model=model, limit=limit)]
+
+
+def _beyond(model: str, inspection: Inspection, asked: int) -> list[Warn]:
+    """A warning about rows that run, but are longer than the positions of the model."""
+    positions = inspection.positions
+    if positions is None or asked <= positions:
+        return []
+    return [warning("beyond_positions", model=model, limit=positions, asked=asked)]

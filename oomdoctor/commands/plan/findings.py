@@ -83,14 +83,15 @@ class Findings(Ledger):
 
     def set_limits(self, inspection: Inspection) -> None:
         """Lower rows that are too long for the model, and find what each card offers."""
-        limit = inspection.max_sequence_length
         if self.plan.sweep is not None and self.plan.sweep.key == "sequence_length":
-            plan, lowered = sweep_within_limits(self.plan, self.spec.id, limit)
+            plan, lowered = sweep_within_limits(self.plan, self.spec.id, inspection)
             self.request = replace(self.request, plan=plan)
         elif self.plan.solve == "sequence_length":
             lowered = []  # the search ends there anyway
         else:
-            self.request, self.rungs, lowered = within_limits(self.request, self.spec.id, limit)
+            self.request, self.rungs, lowered = within_limits(
+                self.request, self.spec.id, inspection
+            )
         self.warn(lowered)
         data = training_data(self.request.training, self.request.lengths, self.counted)
         self.contexts = {

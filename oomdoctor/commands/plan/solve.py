@@ -151,7 +151,7 @@ def _search(findings: Findings, key: SolvedKey, card: Card, rung: Rung) -> _Sear
     config, counts = rung.config, findings.inspection.parameters
     least = least_share(config, findings.spec.config, counts, card.total_bytes)
     limits = Limits(
-        findings.inspection.max_sequence_length,
+        findings.inspection.positions,
         shape_of(findings.spec.config).hidden,
         config.sequence_length - scored_tokens(config),
         math.ceil(100 * least),

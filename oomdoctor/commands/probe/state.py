@@ -66,9 +66,7 @@ class SurveyState(Ledger):
     def set_limits(self, inspection: Inspection) -> None:
         """Lower rows that are too long for the model, and find what a rung may use."""
         setup = self.setup
-        self.request, self.rungs, lowered = within_limits(
-            self.request, self.spec.id, inspection.max_sequence_length
-        )
+        self.request, self.rungs, lowered = within_limits(self.request, self.spec.id, inspection)
         name = setup.device.gpu.name if setup.device.gpu is not None else "this device"
         self.ladders_for({name: inspection.compute_capability})
         self.budget = device.budget(

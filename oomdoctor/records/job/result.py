@@ -109,7 +109,8 @@ class Inspection:
     """What a worker finds out about the model, the user's interpreter and the device.
 
     `lora_targets` are the layers to name where peft does not take `all-linear`; empty where it
-    does, or where nobody asked.
+    does, or where nobody asked. `positions` are those that config.json states, and
+    `max_sequence_length` is the longest row that the model's code takes; None if it takes any.
     """
 
     architecture: str
@@ -122,6 +123,7 @@ class Inspection:
     compute_capability: str | None
     stacks: tuple[LayerStack, ...] = ()
     lora_targets: tuple[str, ...] = ()
+    positions: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

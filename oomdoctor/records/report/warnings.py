@@ -20,7 +20,7 @@ from oomdoctor.units import format_bytes, format_percent
 
 NoteCode = Literal["model_source", "model", "slurm", "log"]
 
-MEMORY_NOT_FREE = "memory_not_free"
+MEMORY_NOT_FREE, LOWERED = "memory_not_free", "sequence_length"
 
 
 @cache

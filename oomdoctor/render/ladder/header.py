@@ -9,6 +9,7 @@ from oomdoctor.records.job.model import sequences_in_sample
 from oomdoctor.records.job.result import Outcome, ProbeResult
 from oomdoctor.records.report.plan import CardPlan
 from oomdoctor.records.report.report import Budget, ModelFacts, Report, SurveyRequest
+from oomdoctor.records.report.warnings import LOWERED
 from oomdoctor.render.blocks import Facts, Look, Section
 from oomdoctor.render.words import METHODS, SWEPT_WORDS, card_name, counted
 from oomdoctor.units import format_bytes, format_count, format_seconds
@@ -52,8 +53,15 @@ def headline(report: Report) -> str:
 
 
 def _subject(report: Report) -> str:
-    """` of gpt2 on RTX 4090`: the model, and the device if there is one."""
+    """` of gpt2 at 1,024 tokens on RTX 4090`: the model, and the device if there is one.
+
+    The sequence length stands there if it is not the one that was asked for.
+    """
     model = f" of {report.model.id}" if report.model is not None else ""
+    lowered = any(warn.code == LOWERED for warn in report.warnings)
+    if lowered and report.sweep is None and report.request is not None:
+        lengths = [result.config.sequence_length for result in report.results]
+        model += f" at {max(lengths, default=report.request.sequence_length):,} tokens"
     on_cpu = report.machine is not None and report.machine.device == "cpu"
     return model + on_device(report) + " (bytes of tensors)" * on_cpu
 

@@ -5,12 +5,16 @@ The model is created on the meta device: no weights, no download, one or two sec
 
 from __future__ import annotations
 
+import copy
 import importlib
 import platform
+from collections.abc import Collection
 from contextlib import suppress
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
 
 from oomdoctor.records.configuration.config import TrainConfig, adapts_all_linear
 from oomdoctor.records.facts.architectures import SIZE_NAMES, family_of
@@ -34,6 +38,7 @@ _PACKAGES = (
     "triton",
     "trl",
 )
+_POSITIONS = ("max_position_embeddings", "max_target_positions")
 
 
 def inspect_model(job: ProbeJob) -> Inspection:
@@ -49,6 +54,7 @@ def inspect_model(job: ProbeJob) -> Inspection:
         model = model_class(job.model, config).from_config(
             config, trust_remote_code=job.model.trust_remote_code
         )
+    positions = _positions(config)
     name = total = free = capability = None
     if job.device_type == "cuda":
         properties = torch.cuda.get_device_properties(0)
@@ -57,7 +63,8 @@ def inspect_model(job: ProbeJob) -> Inspection:
     return Inspection(
         architecture=type(model).__name__,
         parameters=count_parameters(model, config),
-        max_sequence_length=_max_sequence_length(config),
+        max_sequence_length=positions if _sized_by_positions(job, model, config) else None,
+        positions=positions,
         versions=installed_versions(),
         device_name=name,
         device_total_bytes=total,
@@ -157,13 +164,52 @@ def _first_number(config: PretrainedConfig, names: tuple[str, ...]) -> int:
     return next((value for value in values if isinstance(value, int)), 0)
 
 
-def _max_sequence_length(config: PretrainedConfig) -> int | None:
-    """The largest number of positions in a row; None if the architecture sets no limit."""
-    text = config.get_text_config()
-    positions = ("max_position_embeddings", "max_target_positions")
-    limit = next((size for name in positions if (size := getattr(text, name, None))), None)
-    if not isinstance(limit, int) or limit <= 0:
+def _positions(config: PretrainedConfig) -> int | None:
+    """The positions of a row that config.json states; None if it states none."""
+    name = _positions_name(config)
+    if name is None:
         return None
+    text = config.get_text_config()
+    limit: int = getattr(text, name)
     pad = getattr(text, "pad_token_id", None)
     shifted = family_of(text.model_type).positions_after_padding
     return limit - (pad + 1 if shifted and isinstance(pad, int) else 0)
+
+
+def _positions_name(config: PretrainedConfig) -> str | None:
+    """The key of config.json that states the positions of a row."""
+    text = config.get_text_config()
+    name = next((name for name in _POSITIONS if getattr(text, name, None)), None)
+    stated = getattr(text, name) if name is not None else None
+    return name if isinstance(stated, int) and stated > 0 else None
+
+
+def _sized_by_positions(job: ProbeJob, model: PreTrainedModel, config: PretrainedConfig) -> bool:
+    """Whether a tensor of the model has one entry for each position, so longer rows fail.
+
+    True for learned and for stored positions. Rotary positions are computed for rows of any
+    length: transformers compares no row with `max_position_embeddings`.
+    """
+    name = _positions_name(config)
+    if name is None:
+        return False
+    limit: int = getattr(config.get_text_config(), name)
+    linear = {id(module.weight) for module in model.modules() if isinstance(module, nn.Linear)}
+    embeddings = {id(parameter) for parameter in _embedding_parameters(model)}
+    shapes = _shapes(model, linear | embeddings)
+    if all(size < limit for shape in shapes.values() for size in shape):
+        return False
+    longer = copy.deepcopy(config)
+    setattr(longer.get_text_config(), name, 2 * limit)
+    with torch.device("meta"):
+        built = model_class(job.model, longer).from_config(
+            longer, trust_remote_code=job.model.trust_remote_code
+        )
+    after = _shapes(built, set())
+    return any(after.get(name) != shape for name, shape in shapes.items())
+
+
+def _shapes(model: PreTrainedModel, but: Collection[int]) -> dict[str, torch.Size]:
+    """The shapes of parameters and buffers by name, without those whose `id` is in `but`."""
+    tensors = chain(model.named_parameters(), model.named_buffers())
+    return {name: tensor.shape for name, tensor in tensors if id(tensor) not in but}

@@ -50,6 +50,10 @@ WORDED: dict[tuple[str, str], tuple[dict[str, object], str]] = {
         "4,096 to 1,024",
     ),
     ("sequence_length", "sweep"): ({"model": "gpt2", "limit": 1024}, "1,024"),
+    ("beyond_positions", "text"): (
+        {"model": "Qwen3", "limit": 40960, "asked": 131072},
+        "states 40,960 positions; its code computes positions of any length, so 131,072 tokens",
+    ),
     ("left_out", "text"): ({"names": ["fp8+ddpx2"]}, "several GPUs with ddp: fp8+ddpx2"),
     ("not_recorded", "text"): (
         {"kind": "trace", "label": "lora-r16", "reason": "it did not run"},

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from tiny_models import tiny_job
 
 from oomdoctor.worker.protocol import UnsupportedError
-from oomdoctor.worker.training.inspection import count_parameters
+from oomdoctor.worker.training.inspection import count_parameters, inspect_model
 from oomdoctor.worker.training.model_config import load_config, model_class, needed_package
 
 
@@ -16,6 +18,31 @@ def model_and_config():
     config = load_config(job.model)
     with torch.device("meta"):
         return model_class(job.model, config).from_config(config), config
+
+
+@pytest.mark.parametrize(
+    ("kind", "longest"), [("dense", None), ("gpt2", 64), ("bert", 64), ("opt", 64)]
+)
+def test_only_a_table_of_positions_limits_a_row(kind, longest):
+    """Rotary positions are computed for rows of any length; the others have a tensor."""
+    model = tiny_job("dense").model
+    if kind == "dense":  # a width as large as the positions is no table of positions
+        sizes = {**model.config, "max_position_embeddings": model.config["hidden_size"]}
+        model = replace(model, config=sizes)
+    else:
+        sizes = {"hidden_size": 64, "num_attention_heads": 2, "word_embed_proj_dim": 64}
+        config = {
+            "model_type": kind,
+            **sizes,
+            "max_position_embeddings": 64,
+            "num_hidden_layers": 1,
+            "vocab_size": 96,
+        }
+        task = "masked-lm" if kind == "bert" else "causal-lm"
+        model = replace(model, model_type=kind, architecture="", task=task, config=config)
+    inspection = inspect_model(replace(tiny_job("dense"), model=model))
+    assert inspection.positions == 64
+    assert inspection.max_sequence_length == longest
 
 
 def _raise(error):

@@ -20,7 +20,7 @@ from oomdoctor.commands.plan.tasks import shown, tasks_of
 from oomdoctor.records.configuration.config import Recipe, Rung, TrainConfig
 from oomdoctor.records.job.costs import Calibration
 from oomdoctor.records.job.model import ModelRef, ModelSpec, ParameterCounts
-from oomdoctor.records.job.result import Attempt
+from oomdoctor.records.job.result import Attempt, Inspection
 from oomdoctor.records.report.plan import CardPicks, PlanRequest, Sweep
 from oomdoctor.records.report.searched import GpuRange
 from oomdoctor.system.store.calibration import Learned, remember
@@ -315,14 +315,27 @@ def test_what_cannot_be_simulated_says_why():
     assert (line.crossed_at, line.reason) == (None, "aten::nonzero")
 
 
+def inspection(longest: int | None, positions: int | None = None) -> Inspection:
+    counts = ParameterCounts(1, 1, 0, 0, 0)
+    rest = {"positions": positions or longest}
+    return Inspection("M", counts, longest, {}, None, None, None, None, **rest)
+
+
 def test_a_sweep_ends_with_the_positions_of_the_model():
     plan = PlanRequest(("L4",), sweep=LENGTHS)
-    assert sweep_within_limits(plan, "m", 2048) == (plan, [])
-    assert sweep_within_limits(plan, "m", None) == (plan, [])
-    lowered, (warning,) = sweep_within_limits(plan, "m", 1500)
+    assert sweep_within_limits(plan, "m", inspection(2048)) == (plan, [])
+    assert sweep_within_limits(plan, "m", inspection(None)) == (plan, [])
+    lowered, (warning,) = sweep_within_limits(plan, "m", inspection(1500))
     assert lowered.sweep == Sweep("sequence_length", (512, 1024, 1500))
     assert "1,500 positions" in warning.message
-    assert sweep_within_limits(plan, "m", 1024)[0].sweep == Sweep("sequence_length", (512, 1024))
+    ended, _ = sweep_within_limits(plan, "m", inspection(1024))
+    assert ended.sweep == Sweep("sequence_length", (512, 1024))
+
+
+def test_a_sweep_beyond_positions_that_are_computed_goes_on_and_says_so():
+    plan = PlanRequest(("L4",), sweep=LENGTHS)
+    same, (warning,) = sweep_within_limits(plan, "m", inspection(None, positions=1024))
+    assert (same, warning.code) == (plan, "beyond_positions")
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,13 @@ def test_rows_and_positions_change_request_rungs_and_shapes_together() -> None:
     assert list(known.contexts) == [known.cards[0].name]
 
 
+def test_rows_beyond_computed_positions_stay_as_asked_and_are_warned_about() -> None:
+    known = findings()
+    known.set_limits(replace(inspection(), positions=256))
+    assert {rung.config.sequence_length for rung in known.rungs} == {512}
+    assert [warning.code for warning in known.warnings] == ["beyond_positions"]
+
+
 def test_a_sweep_beyond_the_positions_ends_there_in_the_plan_of_the_request() -> None:
     plan = PlanRequest(("L4",), sweep=Sweep("sequence_length", (512, 4096)))
     known = findings(plan=plan)
