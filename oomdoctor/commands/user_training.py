@@ -25,7 +25,13 @@ from oomdoctor.records.job.model import ModelRef
 from oomdoctor.records.report.user_training import Document, UserTraining
 from oomdoctor.stacks.programs import BY_NAME
 from oomdoctor.stacks.reading.finish import Overrides, finished
-from oomdoctor.stacks.reading.merge import FILES_DISAGREE, bad_config, draft_of, recognized
+from oomdoctor.stacks.reading.merge import (
+    FILES_DISAGREE,
+    bad_config,
+    check_planned,
+    draft_of,
+    recognized,
+)
 from oomdoctor.stacks.writing.patch import Written, written
 from oomdoctor.system.environment import worker_environment
 from oomdoctor.system.models import hub
@@ -51,6 +57,7 @@ def read_user_training(
     if python is not None:
         documents = _with_releases(checked(documents, python), {})
     draft = draft_of(documents)
+    check_planned(draft)
     asked = model
     if asked is None and draft.model is not None:
         asked = ModelRef(name=draft.model, revision=draft.values.get("revision"))
@@ -87,6 +94,7 @@ def reader_of_file(path: Path, asked: Overrides, python: str, *, parse: bool) ->
     ) -> tuple[UserTraining | None, tuple[str, ...]]:
         try:
             draft = draft_of(_with_releases(documents(), log))
+            check_planned(draft)
             return finished(draft, lambda: config, asked, on_gpus=False), ()
         except OomDoctorError as error:
             disagree = error.code == FILES_DISAGREE

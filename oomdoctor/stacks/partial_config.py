@@ -114,6 +114,8 @@ class PartialConfig(RungKeys, total=False):
     zero_stage: int
     zero_offload_optimizer: bool
     zero_offload_parameters: bool
+    data_parallel_replicas: int  # of accelerate's mesh, beside context_parallel_size
+    data_parallel_shards: int
     fsdp: bool
     fsdp_strategy: str  # as `sharding` of a rung
     fsdp_reshard: bool

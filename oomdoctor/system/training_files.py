@@ -34,6 +34,8 @@ _NAMED: tuple[tuple[str, FormatName], ...] = (
     ("deepspeed", "deepspeed"),
     ("deepspeed_config.deepspeed_config_file", "deepspeed"),
 )
+# Parts of accelerate's file, and how its options for them begin.
+_LAUNCHED = (("fsdp_config", "fsdp_"), ("parallelism_config", "parallelism_config_"))
 _VERL_RL = "actor_rollout_ref"  # only files of its trainers with an engine have it
 # Settings of peft as a Trainer's script calls them.
 _ADAPTER_NAMES = {
@@ -161,8 +163,13 @@ def _of_command(command: Command, name: str, folder: Path) -> list[Document]:
     if command.processes is not None:
         engines = {"deepspeed": "DEEPSPEED", "fsdp": "FSDP", "fsdp_config": "FSDP"}
         engine = [kind for key, kind in engines.items() if documents[0].values.get(key)]
+        if command.launcher.get("use_fsdp"):
+            engine = ["FSDP"]
         kind = (*engine, "MULTI_GPU" if command.processes > 1 else "NO")[0]
-        settings = {"num_processes": command.processes, "distributed_type": kind}
+        settings: dict[str, Any] = {"num_processes": command.processes, "distributed_type": kind}
+        for part, head in _LAUNCHED:
+            inner = {key: v for key, v in command.launcher.items() if key.startswith(head)}
+            settings |= {part: inner} if inner else {}
         documents.append(Document(f"{name} (launcher)", settings, asked="accelerate"))
     return documents
 

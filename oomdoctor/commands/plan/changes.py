@@ -27,7 +27,7 @@ from oomdoctor.commands.ladder.your_changes import (
     too_large,
     unanswered,
 )
-from oomdoctor.commands.plan.engines import runs_on_card_only
+from oomdoctor.commands.plan.engines import not_simulated, runs_on_card_only
 from oomdoctor.commands.plan.findings import Findings
 from oomdoctor.commands.plan.picks import METHODS, nearest
 from oomdoctor.commands.plan.tasks import Task
@@ -148,9 +148,8 @@ def find_yours(findings: Findings, simulators: Simulators) -> YourRung | None:
     (card,) = findings.cards
     row = findings.row(card, rung)
     reason = no_answer(row)
-    if reason is None and runs_on_card_only(rung.config):
-        kernels = "Unsloth" if rung.config.library == "unsloth" else "Transformer Engine"
-        reason = f"changes of a configuration with {kernels} cannot be simulated"
+    if reason is None and (part := not_simulated(rung.config)) is not None:
+        reason = f"changes of a configuration with {part} cannot be simulated"
     if reason is not None:
         return unanswered(row.key, reason)
     judge = simulation_on(findings, simulators, card)

@@ -53,11 +53,18 @@ def is_unsloth(config: TrainConfig) -> bool:
     return config.library == "unsloth"
 
 
+def not_simulated(config: TrainConfig) -> str | None:
+    """What of a rung no simulation knows; None if one knows it all."""
+    if is_unsloth(config):
+        return "Unsloth"
+    if config.fp8 == "transformer_engine":
+        return "Transformer Engine"
+    return "context_parallel_size" if config.context_parallel_size > 1 else None
+
+
 def runs_on_card_only(config: TrainConfig) -> bool:
-    """Whether no simulation knows a rung: kernels of Unsloth or Transformer Engine, or GPUs that
-    share sequences."""
-    own = is_unsloth(config) or config.fp8 == "transformer_engine"
-    return own or config.context_parallel_size > 1
+    """Whether no simulation knows a rung."""
+    return not_simulated(config) is not None
 
 
 def engine_cards(findings: Findings, chosen: Chosen = is_sharded) -> tuple[Card, ...]:

@@ -33,6 +33,10 @@ class NotTakenError(ValueError):
         self.matters = matters
 
 
+class RefusedError(NotTakenError):
+    """A value with which each GPU needs another amount of memory than any rung says."""
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One setting. `name` is its dotted path, `aliases` are read but never written.

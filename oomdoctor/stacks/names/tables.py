@@ -10,7 +10,7 @@ from oomdoctor.records.configuration import config as rung
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.configuration.keys import low_rank
 from oomdoctor.stacks.engines import fsdp_word
-from oomdoctor.stacks.names import fsdp, techniques, values
+from oomdoctor.stacks.names import fsdp, parallel, techniques, values
 from oomdoctor.stacks.names.row import (
     LEFT_OUT,
     Read,
@@ -30,7 +30,7 @@ Functions = Mapping[str, Any]
 """What rows name: readers, writers, what holds for a rung, and several rows."""
 _SHARED: Functions = {
     name: attribute
-    for module in (rung, values, techniques, fsdp)
+    for module in (rung, values, techniques, fsdp, parallel)
     for name, attribute in vars(module).items()
 } | {"low_rank": low_rank, "fsdp_word": fsdp_word}
 _NOTHING_SAID: dict[str, Any] = {"neutral": "", "reasons": {}, "defaults": {}, "source": ""}
@@ -88,6 +88,8 @@ def _reader(said: Mapping[str, Any], functions: Functions) -> tuple[Read, list[s
     """How a value is read, and what it decides."""
     if "reader" in said:
         return functions[said["reader"]], []
+    if "alone" in said:
+        return parallel.alone(said["alone"]), []
     if "on" in said:
         return values.if_on(said["on"], said.get("off", {})), list(said["on"])
     kind = next((kind for kind in _KINDS if kind in said), None)

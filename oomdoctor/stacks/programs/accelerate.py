@@ -6,7 +6,7 @@ Names are those of accelerate 1.15.
 from __future__ import annotations
 
 from oomdoctor.records.configuration.config import TrainConfig, is_fsdp, is_zero
-from oomdoctor.stacks.names.fsdp import rows
+from oomdoctor.stacks.names import fsdp, parallel
 from oomdoctor.stacks.names.row import LEFT_OUT, Row, Settings, exports_data
 from oomdoctor.stacks.names.tables import table
 from oomdoctor.stacks.names.techniques import computes
@@ -49,7 +49,8 @@ def _zero_row(name: str, inner: str, *, none: object = LEFT_OUT) -> Row:
     return only_if(Row(f"deepspeed_config.{name}", row.keys, row.read, written), is_zero)
 
 
-_FSDP = rows(of_launcher=True)
+_FSDP = fsdp.rows(of_launcher=True)
+_PARALLELISM = parallel.rows("parallelism_config_")
 _ZERO = (
     _zero_row("zero_stage", "zero_optimization.stage"),
     _zero_row("gradient_accumulation_steps", "gradient_accumulation_steps"),

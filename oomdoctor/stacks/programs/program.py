@@ -68,7 +68,8 @@ class Program:
     applies what several of its settings say together, before the common rules, and `decide` what
     it decides otherwise, after them. `precision` is its rule about dtypes, unless it never
     `autocasts`, and `adapters` its `adapter_dtype`, or none for peft's, for the reason
-    `why_adapters`. `shards_alone` is whether several GPUs mean FSDP, and `offloads_checkpoints`
+    `why_adapters`. `shards_alone` is whether several GPUs mean FSDP, `fills_mesh` whether GPUs
+    beyond those of its mesh have copies of the model, and `offloads_checkpoints`
     whether its offloading of activations moves the inputs of checkpoints, if there are any.
 
     Writing: `file` is a usual name. A script is written by the module of the same name in
@@ -99,6 +100,7 @@ class Program:
     adapters: Callable[[PartialConfig, RungKeys], str | None] | None = None
     why_adapters: str | None = None
     shards_alone: bool = False
+    fills_mesh: bool = False
     offloads_checkpoints: bool = False
     complete: Callable[[StackRung, Settings], Settings] | None = None
     starts: tuple[str, ...] = ()

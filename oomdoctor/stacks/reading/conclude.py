@@ -80,8 +80,20 @@ def _engine(given: PartialConfig, program: Program) -> RungKeys:
         moved = "parameters" if given.get("zero_offload_parameters") and stage == 3 else moved
     elif given.get("fsdp") or (program.shards_alone and several):
         rung["sharding"] = fsdp_sharding(given)
+        replicas, shards = (
+            given.get("data_parallel_replicas", 1),
+            given.get("data_parallel_shards", 1),
+        )
+        if replicas > 1 and shards > 1 and rung["sharding"] == "fsdp":
+            rung |= {"sharding": "hybrid", "gpus_per_node": shards}
         moved = "parameters" if given.get("fsdp_offload") else None
     return rung if moved is None else rung | {"offload": moved}
+
+
+def mesh_of(given: PartialConfig) -> int:
+    """The GPUs of accelerate's `ParallelismConfig`; 1 if no file has one."""
+    replicas, shards = given.get("data_parallel_replicas", 1), given.get("data_parallel_shards", 1)
+    return replicas * shards * given.get("context_parallel_size", 1)
 
 
 def fsdp_sharding(given: PartialConfig) -> str:
@@ -168,8 +180,11 @@ def _checkpointing(given: PartialConfig) -> RungKeys:
 
 
 def _batch(given: PartialConfig, rung: RungKeys, said: Collection[str]) -> RungKeys:
-    """The effective batch: what is said, or micro-batch x accumulation x GPUs."""
-    world = rung.get("world_size", 1)
+    """The effective batch: what is said, or micro-batch x accumulation x GPUs.
+
+    GPUs that share sequences count once.
+    """
+    world = max(1, rung.get("world_size", 1) // rung.get("context_parallel_size", 1))
     if "effective_batch_size" in given:
         return {"effective_batch_size": given["effective_batch_size"]}
     if "micro_batch_size" not in rung:

@@ -25,9 +25,9 @@ from oomdoctor.records.report.user_training import (
 )
 from oomdoctor.stacks.names.row import by_name, settings_data, shown
 from oomdoctor.stacks.partial_config import PartialConfig, RungKeys, only, without
-from oomdoctor.stacks.programs.program import OF_WEIGHTS
+from oomdoctor.stacks.programs.program import OF_WEIGHTS, Program
 from oomdoctor.stacks.programs.trl import in_chunks
-from oomdoctor.stacks.reading.conclude import conclude
+from oomdoctor.stacks.reading.conclude import conclude, mesh_of
 from oomdoctor.stacks.reading.merge import Draft, bad_config, left_out
 
 _LENGTH = 2048
@@ -76,6 +76,7 @@ def finished(
         values |= only(key, value)
     if "micro_batch_size" in given and "micro_batch_size" in draft.values:
         values["batch_of_micro"] = draft.values["micro_batch_size"]
+    values |= _gpus_of_mesh(values, draft.main.program)
     filled = without(draft.defaults, values)
     partial = filled | values
     settings = conclude(partial, draft.main.program, draft.values)
@@ -91,6 +92,7 @@ def finished(
         assumed["loss"] = f"SFTTrainer computes the loss in chunks in {library}"
     if on_gpus:
         _check_gpus(draft, settings, partial)
+    _check_mesh(draft, settings, partial)
     if "sequence_length" not in settings:
         settings["sequence_length"] = _LENGTH
         assumed["sequence_length"] = NO_LENGTH
@@ -137,6 +139,17 @@ def _gpus_of_batch(values: PartialConfig) -> PartialConfig:
         return {}
     gpus, rest = divmod(whole, micro * values.get("accumulation_steps", 1))
     return {"world_size": gpus} if gpus >= 1 and not rest and "zero_stage" in values else {}
+
+
+def _gpus_of_mesh(values: PartialConfig, program: Program) -> PartialConfig:
+    """The number of GPUs behind accelerate's `ParallelismConfig`, or what a program adds to it."""
+    gpus, world = mesh_of(values), values.get("world_size")
+    if gpus == 1 or world == gpus:
+        return {}
+    if world is None:
+        return {"world_size": gpus}
+    fills = program.fills_mesh and "data_parallel_replicas" not in values and not world % gpus
+    return {"data_parallel_replicas": world // gpus} if fills else {}
 
 
 # A key of the rung -> the values behind it, if it is not its own name.
@@ -228,6 +241,23 @@ def _check_gpus(draft: Draft, settings: RungKeys, partial: PartialConfig) -> Non
         f"--from: {where} trains with {sharding}, but no file says on how many GPUs",
         "add --gpus N, or --from the configuration of accelerate launch",
     )
+
+
+def _check_mesh(draft: Draft, settings: RungKeys, partial: PartialConfig) -> None:
+    """What accelerate refuses of a `ParallelismConfig` (1.15), as far as no rung says it."""
+    gpus, world = mesh_of(partial), settings.get("world_size", 1)
+    shared, sharding = partial.get("context_parallel_size", 1), settings.get("sharding", "none")
+    if gpus == 1:
+        return
+    where = draft.main.document.path
+    if gpus != world:
+        product = "dp_replicate_size x dp_shard_size x cp_size"
+        raise bad_config(
+            where, f"{product} is {gpus}, but there are {world} GPUs", "make both equal"
+        )
+    if shared > 1 and sharding not in ("fsdp", "fsdp_grad_op"):
+        what = f"GPUs share sequences with FSDP 2 alone, and this is {sharding}"
+        raise bad_config(where, what, "pass the file of accelerate launch that turns FSDP 2 on")
 
 
 def _with_library(config: TrainConfig, assumed: dict[str, str]) -> TrainConfig:

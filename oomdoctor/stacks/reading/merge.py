@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.facts.choices import FormatName
 from oomdoctor.records.report.user_training import Document, NotTaken, Said
-from oomdoctor.stacks.names.row import NotTakenError, Table, flat, in_names, shown
+from oomdoctor.stacks.names.row import NotTakenError, RefusedError, Table, flat, in_names, shown
 from oomdoctor.stacks.names.values import is_auto
 from oomdoctor.stacks.partial_config import PartialConfig, only
 from oomdoctor.stacks.programs import BY_NAME, PROGRAMS, recognize, table_of
@@ -19,6 +19,7 @@ from oomdoctor.stacks.programs.program import Program
 
 FILES_DISAGREE = "files_disagree"
 """The code of the error that two files say different things."""
+EMULATED_RUN = "oomdoctor run --emulate 8xH100 --weights synthetic -- COMMAND"
 _PRECISIONS = ("mixed_bfloat16", "mixed_float16")
 # Values with which a setting does nothing.
 _OFF: tuple[object, ...] = (None, False, 0, 0.0, "", [])
@@ -29,7 +30,8 @@ class Taken:
     """What one document says: values by key, where they are from, and what is left out.
 
     `defaults` are the values of the keys on which the document is silent. `undecided` are settings
-    whose value decides nothing; another value would.
+    whose value decides nothing; another value would. Of what is left out, `refused` makes any
+    rung the wrong answer.
     """
 
     document: Document
@@ -39,6 +41,7 @@ class Taken:
     said: dict[str, Said] = field(default_factory=dict)
     undecided: list[Said] = field(default_factory=list)
     not_taken: list[NotTaken] = field(default_factory=list)
+    refused: list[NotTaken] = field(default_factory=list)
     defaults: PartialConfig = field(default_factory=PartialConfig)
 
 
@@ -102,6 +105,21 @@ def draft_of(documents: Sequence[Document]) -> Draft:
                 values |= only(key, value)
                 said[key] = now
     return Draft(taken, main, values, said, tuple(also), tuple(left), *_defaults(taken, main))
+
+
+def check_planned(draft: Draft) -> None:
+    """That a rung says what each GPU does.
+
+    Raises:
+        OomDoctorError: a file shares the training in a way that no rung has (exit 2).
+    """
+    for left in (left for taken in draft.taken for left in taken.refused):
+        raise usage_error(
+            "not_planned",
+            f"--from: {_place(left.file, left.line)}: {left.name}: {left.value}: {left.reason}",
+            f"run it on emulated GPUs: {EMULATED_RUN}; or leave the setting out, to plan whole "
+            "layers and sequences on each GPU",
+        )
 
 
 def _defaults(taken: Sequence[Taken], main: Taken) -> tuple[PartialConfig, dict[str, str]]:
@@ -169,7 +187,10 @@ def _take(taken: Taken, name: str, value: object) -> None:
     try:
         read = row.read(value)
     except NotTakenError as error:
-        taken.not_taken.append(NotTaken(*what, str(error), error.matters))
+        left = NotTaken(*what, str(error), error.matters)
+        taken.not_taken.append(left)
+        if isinstance(error, RefusedError):
+            taken.refused.append(left)
         return
     except ValueError as error:
         raise bad_config(document.path, f"{name} {error}", "fix this line", line) from None

@@ -72,9 +72,8 @@ def test_versions_are_those_of_the_table() -> None:
 
 def test_settings_without_a_row_belong_to_a_table_and_have_no_row() -> None:
     for name, said in settings_data().items():
-        if name in ("peft-targets", "words", "refused", "beside", "built") or name.startswith(
-            "program-"
-        ):
+        others = ("peft-targets", "words", "refused", "parallel", "beside", "built")
+        if name in others or name.startswith("program-"):
             continue
         assert said.keys() <= {"neutral", "reasons", "defaults", "source"}, name
         assert said.get("defaults", {}).keys() <= PartialConfig.__annotations__.keys(), name
@@ -87,7 +86,7 @@ def test_settings_without_a_row_belong_to_a_table_and_have_no_row() -> None:
 
 
 def test_rows_say_only_what_tables_read() -> None:
-    reads = {*_KINDS, "on", "means", "words", "reader", "rows"}
+    reads = {*_KINDS, "on", "means", "words", "reader", "rows", "alone"}
     more = {"off", "also", "null", "keys", "copies", "as", "is", "write", "writer", "only", "usual"}
     for part, rows in data_of("stacks/rows.toml").items():
         for name, said in rows.items():

@@ -57,6 +57,12 @@ def read(text: str) -> UserTraining:
             {"world_size": 8, "sharding": "ddp", "activation_checkpointing": "none"},
         ),
         (
+            "accelerate launch --num_processes 8 --use_fsdp --fsdp_version 2 "
+            "--fsdp_offload_params true --use_parallelism_config --parallelism_config_cp_size 4 "
+            "--parallelism_config_dp_shard_size 2 train.py --attn_implementation sdpa",
+            {"sharding": "fsdp", "context_parallel_size": 4, "offload": "parameters"},
+        ),
+        (
             "accelerate launch --num_processes 2 train.py --deepspeed zero.json --bf16",
             {"world_size": 2, "sharding": "zero2", "weights_dtype": "bfloat16"},
         ),
