@@ -314,6 +314,8 @@ def _tried(unknown: UnknownSizes) -> str:
     if unknown.upper_bytes is None:
         taken = _TAKEN.get(unknown.assumed, unknown.assumed)
         return f"These values are taken for {taken}. With others it may need more."
+    if unknown.untried is not None:
+        return f"{unknown.untried[0].upper()}{unknown.untried[1:]}. It may need more."
     open_ends = [_at(size) for size in unknown.sizes if size.bounded is False]
     if open_ends:
         lines = ", ".join(open_ends)
@@ -321,7 +323,9 @@ def _tried(unknown: UnknownSizes) -> str:
     if unknown.lower_bytes == unknown.upper_bytes:
         return f"The peak is the same with zeros and with {most}."
     low, high = format_bytes(unknown.lower_bytes), format_bytes(unknown.upper_bytes)
-    others = " Other combinations of branches were not tried." if branches > 1 else ""
+    others = ""
+    if branches > 1:
+        others = " All of them went the other way in one run; other combinations were not tried."
     return (
         f"The peak is {low} to {high} reserved: from a run that takes them for zero to one with "
         f"{most}.{others} --values half, or a number, tells what is between."

@@ -92,9 +92,12 @@ def _watched(request: WatchRequest, runs: _Runs) -> Report:
     on_start(again_line(first))
     tried: list[Report] = []
 
+    branches = dict(runs.branches)
+
     def joined(again: Report) -> Report:
         tried.append(again)
-        return with_both_ends(request, first, tried)
+        more = len(tried) == _MOST_AGAIN and runs.branches != branches
+        return with_both_ends(request, first, tried, untried=more)
 
     for _ in range(_MOST_AGAIN):
         branches = dict(runs.branches)

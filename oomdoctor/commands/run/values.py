@@ -108,11 +108,14 @@ def again_line(first: Report) -> str:
     )
 
 
-def with_both_ends(request: WatchRequest, first: Report, others: Sequence[Report]) -> Report:
+def with_both_ends(
+    request: WatchRequest, first: Report, others: Sequence[Report], *, untried: bool = False
+) -> Report:
     """The report of the run that needed more, with the range.
 
     `first` took unknown values for zeros, the others for the most that the shapes allow; each of
-    them took more branches than the one before.
+    them took more branches than the one before. `untried` says that the last one led to more
+    branches, which no run took.
     """
     again = max(others, key=lambda report: (ran_out(report.ranks), _peak(report) or 0))
     if others[-1].status == "interrupted":
@@ -154,12 +157,21 @@ def with_both_ends(request: WatchRequest, first: Report, others: Sequence[Report
         lower_bytes=None if lower is None else min(lower, upper),
         upper_bytes=max(lower or 0, upper),
         failed=_why(first) if lower is None else None,
+        untried=_untried(others, more=untried),
     )
-    if any(size.bounded is False for size in both.sizes):
+    if both.untried is not None or any(size.bounded is False for size in both.sizes):
         worse = replace(worse, smallest_gpu=None, larger_batch=None)
         worse = replace(worse, next_commands=()) if worse.status == "ok" else worse
     worse = replace(worse, started_at=first.started_at, elapsed_s=elapsed_s, unknown_sizes=both)
     return _without_branches(worse, before, both_known)
+
+
+def _untried(others: Sequence[Report], *, more: bool) -> str | None:
+    """Why branches that only showed in further runs have no answer; None if all have one."""
+    if _peak(others[-1]) is None:
+        last = _why(others[-1])
+        return f"a further run, with branches that had not shown before, gave no answer: {last}"
+    return "the last run led to more branches, and no run took them" if more else None
 
 
 def _without_branches(report: Report, *tried: UnknownSizes) -> Report:

@@ -97,6 +97,8 @@ class UnknownSizes:
     The report is about the run that took them for `assumed`: 0, a number, half or max (all that the
     shapes allow). `lower_bytes` and `upper_bytes` are the reserved peaks of the fullest GPU with 0
     and with max, null if only one was tried. `failed` says why the run with max gave no answer.
+    `untried` says why branches have no answer that only showed in a further run: then the upper end
+    may be higher.
     """
 
     assumed: str
@@ -104,6 +106,7 @@ class UnknownSizes:
     lower_bytes: int | None = None
     upper_bytes: int | None = None
     failed: str | None = None
+    untried: str | None = None
 
     @property
     def is_share(self) -> bool:
@@ -116,7 +119,7 @@ class UnknownSizes:
         if self.is_share:
             return True
         bounded = all(size.bounded is not False for size in self.sizes)
-        return self.upper_bytes is not None and bounded
+        return self.upper_bytes is not None and bounded and self.untried is None
 
 
 @dataclass(frozen=True, slots=True)

@@ -213,6 +213,28 @@ def test_without_an_upper_end_no_card_is_recommended() -> None:
     assert "No shape limits train.py:7" in _page(both) and "May fit" in _page(both)
 
 
+def test_a_further_run_that_fails_leaves_the_upper_end_open() -> None:
+    branch = replace(SIZE, operator="if", allocates=False, bounded=True)
+    failed = UnknownSizes("max", (branch,), failed="ValueError: too many rows")
+    late = replace(_report(9, branch), status="error", exit_code=1, unknown_sizes=failed)
+    both = _both(_report(5, branch), _report(6, branch), late)
+    assert (both.status, both.smallest_gpu, both.next_commands) == ("ok", None, ())
+    page = _page(both)
+    assert "May fit" in page and "at least 6.00 GiB" in page
+    assert "A further run" in page and "ValueError: too many rows" in page
+    for untried in (True, False):
+        ends = (_report(5, branch), [_report(6, branch), _report(7, branch)])
+        both = with_both_ends(REQUEST, *ends, untried=untried)
+        assert ("no run took them" in _page(both)) is untried
+        assert (both.smallest_gpu is None) is untried
+
+
+def test_several_branches_go_the_other_way_in_one_run() -> None:
+    branch = replace(SIZE, operator="if", allocates=False, bounded=True)
+    both = _both(*(_report(peak, branch, replace(branch, line=9)) for peak in (5, 6)))
+    assert "All of them went the other way in one run" in _page(both)
+
+
 def test_a_run_that_zeros_end_is_told_by_the_one_with_the_most() -> None:
     failed = UnknownSizes("0", (SIZE,), failed="IndexError: max(): reduction of nothing")
     first = replace(_report(5, SIZE), status="error", exit_code=1, unknown_sizes=failed)
