@@ -1,6 +1,7 @@
 """Lets `from_pretrained` find a checkpoint without data instead of the one that is not there.
 
 The first argument of `from_pretrained` becomes a folder; transformers and diffusers do the rest.
+`snapshot_download` of a hub's library returns that folder.
 Names that cannot be found anywhere, and folders and models that are not for this, are left as they
 are. What has a subfolder, or is loaded by diffusers, is looked for as a pipeline first.
 """
@@ -61,6 +62,47 @@ def serve_in(module: str, folder: Path) -> None:
         for method in _METHODS:
             if served is not None and method in vars(served):
                 _wrap(served, method, folder)
+
+
+def serve_downloads(module: str) -> None:
+    """Serve models in the `snapshot_download` of an imported module, if the parent asks for it."""
+    folder = Path(variable(WATCH_FOLDER) or "")
+    if asked(folder).get("weights") == "synthetic":
+        serve_download(module, folder / "weights")
+
+
+def serve_download(module: str, folder: Path) -> None:
+    """Serve models from `folder` in the `snapshot_download` of an imported module.
+
+    A download to a folder that the caller names stays as it is: its next run would take what is
+    there for the real weights.
+    """
+    original = sys.modules[module].snapshot_download
+    takes = inspect.signature(original)
+
+    @functools.wraps(original)
+    def snapshot_download(*given: Any, **options: Any) -> Any:
+        with suppress(Exception):  # what cannot be served is downloaded as ever
+            asks = takes.bind(*given, **options).arguments
+            name = asks.get("repo_id") or asks["model_id"]
+            is_model = asks.get("repo_type") in (None, "model")
+            if is_model and not asks.get("local_dir") and not asks.get("dry_run"):
+                revision = asks.get("revision") if module.startswith("huggingface_hub.") else None
+                return str(_served_repository(name, folder, revision))
+        return original(*given, **options)
+
+    sys.modules[module].snapshot_download = snapshot_download  # type: ignore[attr-defined]
+
+
+def _served_repository(name: str, folder: Path, revision: str | None) -> Path:
+    """The folder of a model, or of a pipeline where there is no model of that name.
+
+    Raises:
+        Exception: there is neither; any library may raise anything.
+    """
+    with suppress(Exception):
+        return _made("make", name, folder, revision or "")
+    return _made("make_pipeline", name, folder, revision or "", "", "")
 
 
 def _wrap(owner: Any, method: str, folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,7 +17,7 @@ def test_what_runs_after_an_import_is_there() -> None:
     rows = []
     for node in ast.parse(ENTRY.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign) and "_AFTER" in ast.unparse(node.targets[0]):
-            value = ast.unparse(node.value).replace("_ENGINE", "''").replace("_PIPELINE", "''")
+            value = re.sub(r"\b_[A-Z]+\b", "''", ast.unparse(node.value))
             table = ast.literal_eval(value)
             rows += table if isinstance(table[0], tuple) else [table]
     assert len(rows) >= 6

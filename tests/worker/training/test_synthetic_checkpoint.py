@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -117,6 +118,36 @@ except OSError as error:
     assert done.returncode == 0, done.stderr[-3000:]
     assert "as ever: OSError" in done.stdout
     assert len(list((tmp_path / "served").glob("*/model.safetensors"))) == 1
+
+
+def test_a_download_of_a_whole_model_is_served_too(tmp_path: Path) -> None:
+    code = """
+import sys
+from pathlib import Path
+from oomdoctor.monitor.inside.serve import serve_download
+import huggingface_hub._snapshot_download
+serve_download("huggingface_hub._snapshot_download", Path(sys.argv[1]))
+from huggingface_hub import HfApi, snapshot_download
+folder = Path(snapshot_download("HuggingFaceTB/SmolLM2-135M", ignore_patterns=["*.bin"]))
+assert {"config.json", "model.safetensors"} <= {file.name for file in folder.iterdir()}
+assert HfApi().snapshot_download(repo_id="HuggingFaceTB/SmolLM2-135M") == str(folder)
+others = {"repo_type": "dataset"}, {"local_dir": sys.argv[2]}, {"repo_id": "no-such/model"}
+for options in others:
+    try:
+        snapshot_download(**{"repo_id": "HuggingFaceTB/SmolLM2-135M", **options})
+    except OSError as error:
+        print("as ever:", type(error).__name__)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "served", tmp_path / "mine"],
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("as ever: ") == 3
 
 
 def test_a_model_for_no_task_of_ours_is_served(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import sys
 from functools import partial
 
 _ENGINE, _PIPELINE = "deepspeed.runtime.engine", "deepspeed.runtime.pipe.engine"
+_HUB, _MODELSCOPE = "huggingface_hub._snapshot_download", "modelscope.hub.snapshot_download"
 # What runs after which import; what needs an emulated GPU, only there.
 _AFTER = (
     ("torch", "process_watch", "after_torch"),
@@ -18,6 +19,8 @@ _AFTER = (
     ("transformers.training_args", "trainer", "change_settings"),
     ("transformers", "serve", "serve", "transformers"),
     ("diffusers", "serve", "serve", "diffusers"),  # before its modules, which import transformers
+    (_HUB, "serve", "serve_downloads", _HUB),
+    (_MODELSCOPE, "serve", "serve_downloads", _MODELSCOPE),
     # The method takes an optimizer step, or several backward passes of which the last takes one.
     (_ENGINE, "trainer", "mark_steps", _ENGINE, "DeepSpeedEngine", "step"),
     (_PIPELINE, "trainer", "mark_steps", _PIPELINE, "PipelineEngine", "train_batch"),
