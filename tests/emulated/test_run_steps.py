@@ -204,3 +204,28 @@ def test_inference_runs_to_its_end(watched: Watched) -> None:
     assert (report.ranks[0].steps, report.ranks[0].stopped) == (0, None)
     assert "the end" in out
     assert "no optimizer step" in error
+
+
+# As Ray runs the methods of an actor that has an asynchronous one: the exit would end the loop.
+IN_A_LOOP = """
+import asyncio, threading
+optimizer = torch.optim.AdamW(net.parameters())
+async def train():
+    for step in range(60):
+        loss_of().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        print("step", step, flush=True)
+loop = asyncio.new_event_loop()
+threading.Thread(target=loop.run_forever, daemon=True).start()
+asyncio.run_coroutine_threadsafe(train(), loop).result()
+print("the end")
+"""
+
+
+def test_a_training_in_an_event_loop_of_a_thread_ends_the_process(watched: Watched) -> None:
+    report, out, error = watched.run("T4", _BEGIN + IN_A_LOOP)
+    (rank,) = report.ranks
+    assert (report.exit_code, rank.outcome, rank.stopped) == (0, "fits", "steady"), error
+    assert _printed(out) < 10 and "the end" not in out
+    assert [warn.code for warn in report.warnings] == []

@@ -166,6 +166,8 @@ def _with_summary(bare: Report, request: WatchRequest, seen: Seen) -> Report:
     )
     notes = notes_from_outside(ended, seen.samples.host)
     warnings = [warning("ended_from_outside", said=note) for note in notes]
+    if seen.waited_s is not None:
+        warnings.append(warning("waited", seconds=round(seen.waited_s)))
     if failed and (killed := cut_off(seen.processes)):
         warnings.append(warning("cut_off", ranks=[str(rank) for rank in killed]))
     if request.gpus is None:

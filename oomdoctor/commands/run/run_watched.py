@@ -21,7 +21,8 @@ from oomdoctor.commands.devices.emulated import BUILDING, EmulatedGpus, check_po
 from oomdoctor.commands.run.branches import Asked, asked_of
 from oomdoctor.commands.run.case import Rendered
 from oomdoctor.commands.run.max_peak import judged
-from oomdoctor.commands.run.process.command import run_command
+from oomdoctor.commands.run.process.after_stop import ended_if_it_waits
+from oomdoctor.commands.run.process.command import Ended, run_command
 from oomdoctor.commands.run.process.guard import end_left_over, guarded
 from oomdoctor.commands.run.process.streams import Tail
 from oomdoctor.commands.run.rank_records import read_processes
@@ -141,6 +142,7 @@ class _Runs:
             with (
                 _devices(request, folder, self.on_start) as variables,
                 sampled(folder, self.here, ask) as samples,
+                ended_if_it_waits(folder) as waiting,
             ):
                 watching = watching_environment(folder, request)
                 if request.path is not None and "PATH" not in variables:
@@ -149,7 +151,9 @@ class _Runs:
                 ended = run_command(request.command, variables, tail, shown=shown, limit_s=limit_s)
                 end_left_over(folder)
             elapsed_s = time.monotonic() - clock
-            seen = Seen(folder, ended, tail, samples, self.here)
+            if waiting.waited_s is not None:
+                ended = Ended(0, ended.signal)
+            seen = Seen(folder, ended, tail, samples, self.here, waited_s=waiting.waited_s)
             if request.gpus is not None and request.assumed in (None, MOST):
                 self._note_branches(folder)
             return report_of(

@@ -165,7 +165,10 @@ class Samples:
 @dataclass(frozen=True, slots=True)
 class Seen:
     """What was seen of a command: the folder that its processes shared, how it ended, what it
-    printed, samples from outside, the real GPUs of this machine, and what its processes left."""
+    printed, samples from outside, the real GPUs of this machine, and what its processes left.
+
+    `waited_s` is how long it had waited after its training was stopped, if it was ended for that.
+    """
 
     folder: Path
     ended: Ended
@@ -173,6 +176,7 @@ class Seen:
     samples: Samples
     here: tuple[Gpu, ...] = ()
     processes: tuple[Process, ...] = ()
+    waited_s: float | None = None
 
     @property
     def failed(self) -> bool:

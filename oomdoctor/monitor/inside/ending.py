@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 import traceback
 from contextlib import suppress
@@ -106,6 +107,23 @@ def typed_code() -> str | None:
     if sys.argv[:1] != ["-c"] or "-c" not in words or _SPAWNED in words:
         return None
     return words[words.index("-c") + 1]
+
+
+def waits_for_a_person() -> bool:
+    """Whether this process runs what a person types, as a notebook's kernel does."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return shell is not None or hasattr(sys, "ps1")
+
+
+def ends_a_loop_only() -> bool:
+    """Whether SystemExit here would end an event loop in a thread, and nothing else.
+
+    Those who wait for what runs in the loop would wait for ever. So Ray runs the methods of an
+    actor that has an asynchronous one.
+    """
+    if threading.current_thread() is threading.main_thread() or "asyncio" not in sys.modules:
+        return False
+    return sys.modules["asyncio"]._get_running_loop() is not None
 
 
 def agree(folder: Path, rank: int, world: int, step: int, could_stop: bool) -> bool | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -110,7 +111,8 @@ class Watch:
         """Take note that a step has ended: of the optimizer, or a backward pass without one.
 
         Raises:
-            SystemExit: the training ends here, unless a Trainer ends it.
+            SystemExit: the training ends here, unless a Trainer ends it. In an event loop of a
+                thread the process ends at once, because the exit would end only the loop.
         """
         stop: str | None = None
         with self._quietly():
@@ -125,7 +127,17 @@ class Watch:
             if self._unit == "step":  # a pass ends where the next one begins
                 self._memory.between_steps()
         if stop is not None and not trainers:
+            if ending.ends_a_loop_only():
+                self._leave()
             raise SystemExit(0)
+
+    def _leave(self) -> None:
+        """End the process with its last record written."""
+        self._at_exit()
+        with suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(0)
 
     def _between_steps(self) -> None:
         """Read and write from time to time where no optimizer steps, as in inference."""
@@ -287,6 +299,7 @@ class Watch:
             "notes": self._notes,
             "script": ending.script_file(),
             "is_ray_worker": ending.is_ray_worker(),
+            "waits_for_a_person": ending.waits_for_a_person(),
             "live_log": None if live_log is None else str(live_log),
         }
         with self._writing:
