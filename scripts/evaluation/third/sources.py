@@ -14,18 +14,26 @@ from third.judged import JUDGED
 from third.rows import ROWS, Row
 
 HERE = Path(__file__).parent
+BUILT_WITH_TORCH = "flash_attn"  # it looks at the torch of the interpreter that installs it
+
+
+def _set(file: Path) -> tuple[str | Path, ...]:
+    """What pip is given for a set of packages in a file."""
+    with_torch = BUILT_WITH_TORCH in file.read_text()
+    return (*(("--no-build-isolation",) if with_torch else ()), "-r", file)
+
+
 # Some rows need other versions, or more. Each set is a folder in `older` of the environment.
 OLDER: dict[str, tuple[str | Path, ...]] = {
     "torchao": ("torchao==0.14.1",),  # torchtune's last release
     "transformers": ("transformers==4.44.2", "tokenizers==0.19.1", "huggingface_hub==0.24.7"),
     # Frameworks that pin what they use.
     **{
-        file.stem.removeprefix("requirements-"): ("-r", file)
+        file.stem.removeprefix("requirements-"): _set(file)
         for file in sorted(HERE.glob("requirements-*.txt"))
     },
 }
-# flash-attn looks at torch when it is installed too. Here only its Python code is built: OpenRLHF
-# imports that, and computes attention with torch.
+# Only flash-attn's Python code is built: OpenRLHF imports that, and computes attention with torch.
 BUILD = {
     "DS_BUILD_OPS": "0",
     "FLASH_ATTENTION_FORCE_BUILD": "TRUE",
@@ -43,7 +51,7 @@ def make_environment(folder: Path) -> Path:
         # It looks at torch when it is installed, which does not load without CUDA's libraries.
         ("--no-deps", "--no-build-isolation", "deepspeed==0.19.8"),
         *(
-            ("--no-deps", "--no-build-isolation", "--target", folder / "older" / name, *older)
+            ("--no-deps", "--target", folder / "older" / name, *older)
             for name, older in OLDER.items()
         ),
     ]
