@@ -50,6 +50,8 @@ class RungKeys(TypedDict, total=False):
     vllm_gpu_memory_utilization: float
     vllm_enable_sleep_mode: bool
     rollout_offload: str
+    critic: str
+    reward_model: str
     routing: str
     vision: str
     images: int
@@ -138,6 +140,13 @@ class PartialConfig(RungKeys, total=False):
     vllm_share: float
     rollout_moves_states: bool  # ms-swift, verl, OpenRLHF, NeMo-RL: to host memory
     rollout_moves_weights: bool
+    critic_on: bool  # verl, OpenRLHF: as said, or as the estimator needs it
+    critic_of_estimator: bool
+    critic_moves_states: bool
+    critic_moves_weights: bool
+    critic_name: str  # the models that they begin with
+    reward_name: str
+    reward_stays: bool
     micro_of_tokens: bool  # verl, OpenRLHF: a micro-batch is as many rows as have these tokens
     tokens_of_micro: int
     prompts_of_step: int  # verl

@@ -9,7 +9,7 @@ buffers may take up to twice their size.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from oomdoctor.analysis.memory.closed_form import (
     shards_of,
@@ -78,7 +78,8 @@ def is_known(config: TrainConfig) -> bool:
     """
     if config.activation_checkpointing == "offload" or config.offload == "activations":
         return False
-    return config.sharding != "none" or uses_host(config)
+    moved = config.rollout_offload != "none" or config.critic in ("host", "weights")
+    return config.sharding != "none" or uses_host(config) or moved
 
 
 def host_memory(config: TrainConfig, counts: ParameterCounts, trainable: int | None) -> HostMemory:
@@ -91,7 +92,7 @@ def host_memory(config: TrainConfig, counts: ParameterCounts, trainable: int | N
     ranks = min(config.world_size, config.gpus_per_node)
     trained = counts.total if trainable is None else trainable
     parts = [HostPart("processes", ranks * PROCESS_BYTES, None), *_loading(config, counts, ranks)]
-    each = _states(config, counts, trained)
+    each = _states(config, counts, trained) | _while_generating(config, counts, trained)
     parts += [HostPart(name, ranks * size) for name, size in each.items()]
     return HostMemory(ranks, tuple(parts))
 
@@ -126,6 +127,32 @@ def _states(config: TrainConfig, counts: ParameterCounts, trained: int) -> dict[
         states["weights"] = weights_bytes(config, counts) // shards_of(config)
         states["gradients"] = shard * each
     return states
+
+
+def _while_generating(config: TrainConfig, counts: ParameterCounts, trained: int) -> dict[str, int]:
+    """What each rank moves to host memory while another model or vLLM has the card.
+
+    The weights of a critic count with their output head, which it does not have.
+    """
+    whole = replace(
+        config, method="full", quantization="none", adapter_dtype="default", reference="default"
+    )
+    critic = _moved(whole, counts, counts.total)
+    parts = {
+        "optimizer": {"states moved for vLLM": _moved(config, counts, trained)[1]},
+        "all": {"model moved for vLLM": sum(_moved(config, counts, trained))},
+    }.get(config.rollout_offload, {})
+    of_critic = {"weights": critic[1], "host": sum(critic)}.get(config.critic, 0)
+    return parts | {"critic": of_critic}
+
+
+def _moved(config: TrainConfig, counts: ParameterCounts, trained: int) -> tuple[int, int]:
+    """The weights and the optimizer states of a rank; those of DeepSpeed with float32 weights."""
+    each = FLOAT32_BYTES if is_zero(config) else trained_bytes_of(config)
+    width = (state_width(config.optimizer, each) or 0) + (FLOAT32_BYTES if is_zero(config) else 0)
+    copied = config.sharding in ("zero1", "zero2")
+    weights = weights_bytes(config, counts) // (1 if copied else shards_of(config))
+    return weights, width * trained // shards_of(config)
 
 
 def _of_zero(config: TrainConfig, counts: ParameterCounts, trained: int) -> dict[str, int]:

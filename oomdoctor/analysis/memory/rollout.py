@@ -22,11 +22,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from oomdoctor.analysis.memory.closed_form import weights_bytes
+from oomdoctor.analysis.memory.closed_form import shards_of, state_width, weights_bytes
 from oomdoctor.analysis.memory.shape import attended_positions, shape_of, size_in, text_part
 from oomdoctor.records.configuration.adapters import compute_dtype
-from oomdoctor.records.configuration.config import TrainConfig, engine_bytes, scored_tokens
-from oomdoctor.records.facts.dtypes import dtype_bytes
+from oomdoctor.records.configuration.config import TrainConfig, engine_bytes, is_zero, scored_tokens
+from oomdoctor.records.facts.architectures import family_of
+from oomdoctor.records.facts.dtypes import FLOAT32_BYTES, dtype_bytes
 from oomdoctor.records.job.measurement import Measurement, Moment
 from oomdoctor.records.job.model import ParameterCounts
 
@@ -55,6 +56,7 @@ def moments_of(
     if step.resting is not None:
         resting = step.resting.peak_allocated_bytes
     moments = [Moment("step", device, step.peak_allocated_bytes, 0 if sleeps else engine)]
+    beside = models_beside(config, model, counts)
     if engine:
         if step.resting is not None:  # weights and states hold segments open that have free parts
             outside += (step.resting.peak_reserved_bytes or resting) - resting
@@ -64,14 +66,59 @@ def moments_of(
         moments.append(Moment("generate", resting + outside + engine, resting, engine))
         awake = engine_weights(config, counts) if sleeps else engine
         moments.append(Moment("sync", held + outside + awake, held, awake))
-        return tuple(moments)
-    kept = _generated(config, model)
-    if kept is None:
-        return tuple(moments)
-    held = resting + kept
-    if config.sharding == "zero3":  # TRL's ds3_gather_for_generation
-        held += counts.total * dtype_bytes(compute_dtype(config))
-    return (*moments, Moment("generate", held + outside, held, 0))
+    elif (kept := _generated(config, model)) is not None:
+        held = resting + kept
+        if config.sharding == "zero3":  # TRL's ds3_gather_for_generation
+            held += counts.total * dtype_bytes(compute_dtype(config))
+        moments.append(Moment("generate", held + outside, held, 0))
+    return tuple(_with(moment, beside) for moment in moments)
+
+
+def _with(moment: Moment, beside: int) -> Moment:
+    """The moment with what other models have on the card."""
+    device, allocated = moment.device_bytes + beside, moment.allocated_bytes + beside
+    return replace(moment, device_bytes=device, allocated_bytes=allocated)
+
+
+def models_beside(config: TrainConfig, model: Mapping[str, Any], counts: ParameterCounts) -> int:
+    """What the critic and the reward model have on each GPU all the time.
+
+    They are the model with a score instead of its output head, and sharded as it is. The critic is
+    trained whole, in the dtypes and with the optimizer of the model (verl 0.9, OpenRLHF 0.11). Its
+    own step has no scores of a vocabulary, so with the same micro-batch it needs less than the
+    model's, next to the same states.
+    """
+    weights, states = _critic(config, model, counts)
+    critic = {"card": weights + states, "weights": weights}.get(config.critic, 0)
+    if config.reward_model == "none":
+        return critic
+    shards = shards_of(config) if config.sharding == "zero3" else 1
+    return critic + 2 * _scored(model, counts) // shards
+
+
+def _critic(
+    config: TrainConfig, model: Mapping[str, Any], counts: ParameterCounts
+) -> tuple[int, int]:
+    """The weights and states of the critic on a GPU; those of DeepSpeed in float32."""
+    if config.critic == "none" or config.offload == "parameters":
+        return 0, 0
+    each, parameters = dtype_bytes(config.weights_dtype), _scored(model, counts)
+    copied = config.sharding in ("zero1", "zero2")  # the states alone are sharded
+    weights = each * parameters // (1 if copied else shards_of(config))
+    width = state_width(config.optimizer, FLOAT32_BYTES if is_zero(config) else each) or 0
+    if is_zero(config):
+        width += FLOAT32_BYTES  # of the master weights
+    states = 0 if config.offload == "optimizer" else width * parameters // shards_of(config)
+    return weights, states
+
+
+def _scored(model: Mapping[str, Any], counts: ParameterCounts) -> int:
+    """The parameters of the model without its output head, if that is not its embedding."""
+    text = text_part(model)
+    tied = text.get("tie_word_embeddings", model.get("tie_word_embeddings"))
+    if tied is None:
+        tied = family_of(str(text.get("model_type", ""))).tied
+    return counts.total - (0 if tied else counts.embedding // 2)
 
 
 def engine_fault(

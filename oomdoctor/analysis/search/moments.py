@@ -37,9 +37,31 @@ def with_moments(step: Attempt, setting: Setting, room: Room) -> Attempt:
     )
     step = replace(step, measurement=replace(measured, moments=moments))
     worst = max(moments, key=lambda moment: moment.device_bytes, default=None)
-    if worst is None or worst.name == "step":
+    if worst is None:
         return step
+    if worst.name == "step":
+        return _with_models_beside(worst, step, room)
     return _judged_by(worst, worst.engine_bytes - moments[0].engine_bytes, step, room)
+
+
+def _with_models_beside(worst: Moment, step: Attempt, room: Room) -> Attempt:
+    """The attempt at a step with what other models have on the card; itself if there are none."""
+    measured = step.measurement
+    assert measured is not None
+    more = worst.allocated_bytes - measured.peak_allocated_bytes
+    if not more or measured.breakdown is None:
+        return step
+    parts = measured.breakdown
+    noted = f"{format_bytes(more)} of other models, computed, are on the card"
+    peaks = replace(
+        measured,
+        peak_allocated_bytes=worst.allocated_bytes,
+        peak_reserved_bytes=(measured.peak_reserved_bytes or 0) + more,
+        peak_device_bytes=worst.device_bytes,
+        breakdown=replace(parts, other_bytes=parts.other_bytes + more),
+        notes=(*measured.notes, noted),
+    )
+    return _judged(replace(step, measurement=peaks), room)
 
 
 def _judged_by(worst: Moment, more: int, step: Attempt, room: Room) -> Attempt:
@@ -65,7 +87,16 @@ def _judged_by(worst: Moment, more: int, step: Attempt, room: Room) -> Attempt:
         moment = PHASES[worst.name].noun
         computed = f"the step took {step_bytes}; {moment}, which needs more, is computed"
         peaks = replace(peaks, notes=(*measured.notes, computed))
-    judged = replace(step, measurement=peaks, oom=None, reason=None, borderline=None)
+    return _judged(replace(step, measurement=peaks), room)
+
+
+def _judged(step: Attempt, room: Room) -> Attempt:
+    """The attempt, judged by the peaks that it has now."""
+    measured = step.measurement
+    assert measured is not None and measured.peak_device_bytes is not None
+    device, outside = measured.peak_device_bytes, measured.overhead_bytes or 0
+    reserved = measured.peak_reserved_bytes or 0
+    judged = replace(step, oom=None, reason=None, borderline=None)
     error = room.error
     if error is not None and is_borderline(reserved, outside, room.usable_bytes, error):
         near = borderline_note(error, reserved, tensors_only=False)

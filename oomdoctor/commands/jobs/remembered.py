@@ -175,12 +175,18 @@ class Memory:
             "oomdoctor": simulations.source_key(),
         }
         if job.simulation is not None:
-            # What is recorded depends neither on the batch nor on the allocator.
+            # What is recorded depends neither on the batch nor on the allocator, nor on what else
+            # a GRPO job has on the card.
             config = replace(
                 _recorded(job.config),
                 micro_batch_size=AUTO,
                 effective_batch_size=1,
                 allocator="default",
+                vllm_gpu_memory_utilization=0.0,
+                vllm_enable_sleep_mode=False,
+                rollout_offload="none",
+                critic="none",
+                reward_model="none",
             )
             content |= {
                 "config": codec.to_json(config),

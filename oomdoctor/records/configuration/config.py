@@ -106,6 +106,12 @@ class TrainConfig:
     rollout_offload: choices.RolloutOffload = "none"
     """For `grpo` with vLLM: what is in host memory while it generates: the optimizer states, or
     `all`, with the weights (`offload_optimizer` and `offload_model` of ms-swift; verl's, too)."""
+    critic: choices.Critic = "none"
+    """For `grpo`: a critic of the model's size, which PPO trains on the same GPUs (verl, OpenRLHF):
+    on the `card`, there with its `weights` alone between its steps, or in `host` memory."""
+    reward_model: choices.RewardModel = "none"
+    """For `grpo`: a frozen reward model of the model's size that stays on the same GPUs, in 16
+    bits, as OpenRLHF has it without `reward.offload`."""
     routing: choices.Routing = "even"
     """For mixtures of experts: where tokens go. `even` as trained routers do (each expert gets
     as many), `worst` lets every token choose the same experts."""

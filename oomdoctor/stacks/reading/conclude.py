@@ -15,7 +15,7 @@ from oomdoctor.stacks.programs.program import OF_WEIGHTS, Program
 _CONCLUDED = (
     "method", "quantization", "sharding", "offload", "weights_dtype", "autocast_dtype", "fp8",
     "activation_checkpointing", "checkpoint_every", "adapter_dtype", "padding", "document_length",
-    "effective_batch_size", "vllm_gpu_memory_utilization",
+    "effective_batch_size", "vllm_gpu_memory_utilization", "critic", "reward_model",
 )  # fmt: skip
 _AS_SAID = tuple(key for key in RungKeys.__annotations__ if key not in _CONCLUDED)
 _OF_ADAPTERS = ("use_dora", "use_rslora", "lora_target_parameters", "modules_to_save")
@@ -144,10 +144,23 @@ def _of_objective(given: PartialConfig, rung: RungKeys, said: Collection[str]) -
             rung["rollout_offload"] = "all" if given.get("rollout_moves_weights") else "optimizer"
     else:
         rung.pop("vllm_enable_sleep_mode", None)
+    if rung.get("objective") == "grpo":
+        rung |= _models_beside(given)
     if rung.get("objective", "default") == "default":
         rung.pop("reference", None)
         rung.pop("completion_length", None)
         rung.pop("num_generations", None)
+
+
+def _models_beside(given: PartialConfig) -> RungKeys:
+    """The critic and the reward model of PPO, where they share the GPUs."""
+    rung: RungKeys = {}
+    if given.get("critic_on", given.get("critic_of_estimator")):
+        moved = "host" if given.get("critic_moves_weights") else "weights"
+        rung["critic"] = moved if given.get("critic_moves_states") else "card"
+    if given.get("reward_stays") and given.get("reward_name"):
+        rung["reward_model"] = "card"
+    return rung
 
 
 def _packing(given: PartialConfig) -> RungKeys:

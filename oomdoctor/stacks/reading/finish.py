@@ -103,6 +103,7 @@ def finished(
         assumed["objective"] = (
             f"{program.brand} computes its step itself; the step of TRL's GRPO is taken"
         )
+    assumed |= _sizes_beside(settings, partial, draft.model)
     checked: dict[str, Any] = {**settings}  # words that the tables have checked
     config = without_usual_dtype(_with_library(TrainConfig(**checked), assumed))
     if config.adapter_dtype != "default" and "adapter_dtype" not in draft.values:
@@ -202,6 +203,16 @@ def _of_model(settings: RungKeys, asked: ModelConfig, assumed: dict[str, str]) -
         unknown = "the files name no modules, and peft's choice for this model is not known here"
         assumed["lora_targets"] = "what peft adapts in this architecture" if modules else unknown
     return rung
+
+
+def _sizes_beside(settings: RungKeys, partial: PartialConfig, model: str | None) -> dict[str, str]:
+    """Why a critic and a reward model have the size of the model."""
+    named = {"critic": partial.get("critic_name"), "reward_model": partial.get("reward_name")}
+    return {
+        key: f"{name or 'it'} is taken to have the size of the model"
+        for key, name in named.items()
+        if key in settings and name != model
+    }
 
 
 def _frozen(partial: PartialConfig, asked: ModelConfig) -> RungKeys:

@@ -196,22 +196,40 @@ def test_a_file_that_is_missing_is_named_with_its_command(folder: Path) -> None:
     assert "'my file.yaml'" in str(caught.value)
 
 
+VERL = "python -m verl.trainer.main_ppo actor_rollout_ref.model.path=a/b "
+OPENRLHF = "python -m openrlhf.cli.train_ppo_ray --pretrain a/b "
+MOVED = "critic.fsdp.optimizer_offload=True "
+
+
 @pytest.mark.parametrize(
-    ("text", "names"),
+    ("text", "critic", "reward_model"),
     [
-        ("python -m verl.trainer.main_ppo actor_rollout_ref.model.path=a/b",
-         ["algorithm.adv_estimator", "actor_rollout_ref.actor.strategy"]),
-        ("python -m verl.trainer.main_ppo algorithm.adv_estimator=grpo "
-         "actor_rollout_ref.actor.strategy=fsdp2 actor_rollout_ref.model.path=a/b", []),
-        ("python -m openrlhf.cli.train_ppo_ray --pretrain a/b", ["algo.advantage.estimator"]),
-        ("python -m openrlhf.cli.train_ppo_ray --pretrain a/b --advantage_estimator rloo", []),
-        ("python -m verl.trainer.sft_trainer model.path=a/b", []),
+        (VERL, "card", "none"),
+        (VERL + MOVED, "weights", "none"),
+        (VERL + MOVED + "critic.fsdp.param_offload=True", "host", "none"),
+        (VERL + "critic.enable=False", "none", "none"),
+        (VERL + "algorithm.adv_estimator=grpo", "none", "none"),
+        (VERL + "algorithm.adv_estimator=grpo critic.enable=True", "card", "none"),
+        (OPENRLHF + "--colocate_all_models", "card", "none"),
+        (OPENRLHF + "--colocate_all_models --reward_pretrain c/d", "card", "card"),
+        (OPENRLHF + "--colocate_all_models --reward_pretrain c/d --deepspeed_enable_sleep",
+         "weights", "card"),
+        (OPENRLHF + "--colocate_all_models --advantage_estimator rloo --remote_rm_url x "
+         "--reward_pretrain c/d", "none", "none"),
+        (OPENRLHF + "--reward_pretrain c/d", "none", "none"),  # on other GPUs
+        ("python -m verl.trainer.sft_trainer model.path=a/b", "none", "none"),
     ],
 )  # fmt: skip
-def test_a_critic_that_the_command_trains_without_a_word_is_said(
-    folder: Path, text: str, names: list[str]
+def test_the_critic_and_the_reward_model_of_ppo_are_counted_where_they_share_gpus(
+    folder: Path, text: str, critic: str, reward_model: str
 ) -> None:
-    assert [item.name for item in read(text).not_taken if item.matters] == names
+    training = read(text)
+    assert (training.config.critic, training.config.reward_model) == (critic, reward_model)
+    taken = {item.key: item.reason for item in training.assumed}
+    if reward_model != "none":
+        assert taken["reward_model"] == "c/d is taken to have the size of the model"
+    named = [item.name for item in training.not_taken if item.matters]
+    assert [name for name in named if "critic" in name or "estimator" in name] == []
 
 
 def test_a_change_of_hydra_is_its_word(folder: Path) -> None:
@@ -239,7 +257,7 @@ def test_a_file_of_verl_with_an_engine_is_no_sft(folder: Path) -> None:
     )
     training = read(str(file))
     assert (training.config.objective, training.config.num_generations) == ("grpo", 4)
-    assert "algorithm.adv_estimator" in {item.name for item in training.not_taken}
+    assert training.config.critic == "card"  # verl's default estimator needs one
     assert any("TRL's GRPO is taken" in item.reason for item in training.assumed)
 
 

@@ -7,7 +7,13 @@ from dataclasses import replace
 import pytest
 from analysis_make import COUNTS, GIB
 
-from oomdoctor.analysis.memory.host import PROCESS_BYTES, HostMemory, HostPart, host_memory
+from oomdoctor.analysis.memory.host import (
+    PROCESS_BYTES,
+    HostMemory,
+    HostPart,
+    host_memory,
+    is_known,
+)
 from oomdoctor.records.configuration.config import TrainConfig
 
 P = COUNTS.total
@@ -92,3 +98,18 @@ def test_loading_and_training_do_not_add_up():
     assert later.text() == (
         "host memory of a node with 2 ranks: optimizer states 4.00 GiB, processes 1.00 GiB"
     )
+
+
+def test_what_vllm_displaces_and_a_critic_at_rest_are_in_host_memory():
+    ppo = replace(CONFIG, sharding="fsdp", objective="grpo", vllm_gpu_memory_utilization=0.5)
+    moved = parts(replace(ppo, rollout_offload="optimizer"))
+    assert moved["states moved for vLLM"] == P * 2 * 2
+    assert parts(replace(ppo, rollout_offload="all"))["model moved for vLLM"] == P * (2 + 2 * 2)
+    assert parts(replace(ppo, critic="host"))["critic"] == P * (2 + 2 * 2)
+    assert parts(replace(ppo, critic="weights"))["critic"] == P * 2 * 2
+    two = parts(replace(ppo, sharding="zero2", rollout_offload="optimizer"))
+    assert two["states moved for vLLM"] == P * (4 + 2 * 4)
+    lora = parts(replace(ppo, method="lora", critic="weights", rollout_offload="optimizer"), 8_000)
+    assert lora["critic"] == P * 2 * 2  # a critic is trained whole
+    assert lora["states moved for vLLM"] == 8_000 * 4 * 2
+    assert is_known(replace(CONFIG, world_size=1, sharding="none", critic="host"))

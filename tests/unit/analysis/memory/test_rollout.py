@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -123,6 +124,46 @@ def test_what_is_in_host_memory_leaves_room_for_vllm(
 def test_sharded_weights_are_gathered_for_vllm(settings: dict[str, object], gathered: int):
     config = replace(GRPO, world_size=2, vllm_gpu_memory_utilization=0.25, **settings)
     assert moments(config)["sync"].allocated_bytes == 3 * GIB + gathered
+
+
+@pytest.mark.parametrize(
+    ("settings", "each"),
+    [
+        ({"critic": "card"}, 2 + 2 * 2),
+        ({"critic": "weights"}, 2),
+        ({"critic": "host"}, 0),
+        ({"critic": "card", "weights_dtype": "float32"}, 4 + 2 * 4),
+        ({"critic": "card", "sharding": "fsdp"}, (2 + 4) / 2),
+        ({"critic": "card", "sharding": "zero2"}, 2 + (4 + 2 * 4) / 2),  # master weights, moments
+        ({"critic": "card", "sharding": "zero3"}, (2 + 4 + 2 * 4) / 2),
+        ({"critic": "card", "sharding": "zero3", "offload": "optimizer"}, 2 / 2),
+        ({"reward_model": "card", "sharding": "zero2"}, 2),
+        ({"reward_model": "card", "sharding": "zero3"}, 2 / 2),
+        ({"critic": "weights", "reward_model": "card"}, 2 + 2),
+    ],
+)
+@pytest.mark.parametrize("share", [0.0, 0.25])
+def test_other_models_of_ppo_are_on_the_card_at_all_moments(
+    settings: dict[str, Any], each: float, share: float
+):
+    """They have a score instead of the output head, which is tied here."""
+    model = MODEL | {"tie_word_embeddings": True}
+    config = replace(GRPO, vllm_gpu_memory_utilization=share)
+    config = replace(config, world_size=2 if "sharding" in settings else 1)
+    rest = {k: v for k, v in settings.items() if k not in ("critic", "reward_model")}
+    alone = moments_of(replace(config, **rest), model, COUNTS, STEP, 24 * GIB)
+    both = moments_of(replace(config, **settings), model, COUNTS, STEP, 24 * GIB)
+    assert len(both) == (3 if share else 2)
+    for without, moment in zip(alone, both, strict=True):
+        more = moment.allocated_bytes - without.allocated_bytes
+        assert more == pytest.approx(each * COUNTS.total, abs=2)
+        assert moment.device_bytes - without.device_bytes == more
+
+
+def test_a_head_that_is_not_the_embedding_is_no_part_of_a_critic():
+    model = MODEL | {"tie_word_embeddings": False}
+    (step, _) = moments_of(replace(GRPO, critic="weights"), model, COUNTS, STEP, 24 * GIB)
+    assert step.allocated_bytes - 6 * GIB == 2 * (COUNTS.total - COUNTS.embedding // 2)
 
 
 def test_a_share_below_the_weights_is_refused_with_the_least():

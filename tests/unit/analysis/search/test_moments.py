@@ -46,6 +46,19 @@ def test_a_step_that_needs_the_most_keeps_its_peaks():
     assert replace(attempt.measurement, moments=()) == step.measurement
 
 
+def test_a_step_beside_a_critic_is_judged_with_it():
+    counts = ParameterCounts(GIB, GIB, 0, 0, 0)
+    setting = Setting("cuda", counts=counts)
+    step = tried(objective="grpo", critic="card")  # 2 bytes of weights, 4 of states
+    attempt = with_moments(step, setting, ROOM)
+    assert attempt.outcome == "fits" and attempt.measurement is not None
+    assert attempt.measurement.peak_device_bytes == (8 + 6) * GIB
+    assert attempt.measurement.breakdown == Breakdown(3 * GIB, GIB, 2 * GIB, GIB, 0, 6 * GIB)
+    assert "6.00 GiB of other models, computed, are on the card" in attempt.measurement.notes
+    small = with_moments(step, setting, Room(13 * GIB, 14 * GIB))
+    assert (small.outcome, small.reason) == ("oom", "needs 14.0 GiB, short by 1.00 GiB")
+
+
 def test_other_attempts_stay_as_they_are():
     step = tried()
     assert with_moments(step, SETTING, ROOM) == step

@@ -14,6 +14,7 @@ from oomdoctor.commands.jobs.simulators import answers
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.job.model import ModelSpec
 from oomdoctor.records.job.result import ProbeJob, Reply
+from oomdoctor.records.job.simulation import SimulationRequest
 
 HERE = os.getpid()
 
@@ -81,6 +82,24 @@ def test_what_a_killed_process_did_not_answer_is_answered_here(
     labels, processes = said(Remembers(dies_at="6"), jobs)
     assert labels == EXPECTED
     assert HERE in processes
+
+
+def test_what_else_a_grpo_job_has_on_the_card_does_not_change_its_step(
+    jobs: list[ProbeJob],
+) -> None:
+    """So --solve vllm-share simulates one step for all shares."""
+    memory = Memory("python", {})
+    memory.__dict__["_libraries"] = {"trl": "1.16.0"}
+    grpo = TrainConfig(objective="grpo", vllm_gpu_memory_utilization=0.3)
+    asked = SimulationRequest((1,), ())
+    job = replace(jobs[0], config=grpo, simulation=asked)
+    for more in (
+        {"vllm_gpu_memory_utilization": 0.8},
+        {"critic": "card"},
+        {"reward_model": "card"},
+    ):
+        assert memory.key(job) == memory.key(replace(job, config=replace(grpo, **more)))
+    assert memory.key(job) != memory.key(replace(job, config=replace(grpo, lora_rank=8)))
 
 
 def test_an_inspection_without_lora_is_not_reused_for_lora(jobs: list[ProbeJob]) -> None:
