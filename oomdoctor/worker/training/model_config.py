@@ -47,7 +47,19 @@ def load_config(spec: ModelSpec) -> PretrainedConfig:
     if getattr(text, "pad_token_id", None) is None and spec.task == "sequence-classification":
         eos = getattr(text, "eos_token_id", None)
         text.pad_token_id = config.pad_token_id = eos if isinstance(eos, int) else 0
+    _keep_all_layers(config)
     return config
+
+
+def _keep_all_layers(config: PretrainedConfig) -> None:
+    """Set the chance to drop a layer to 0 in all parts: the largest step is one that drops none."""
+    from transformers import PretrainedConfig
+
+    for name, value in vars(config).items():
+        if isinstance(value, PretrainedConfig):
+            _keep_all_layers(value)
+        elif value and name.replace("_", "").endswith("layerdrop"):
+            setattr(config, name, 0.0)
 
 
 def _refusal(spec: ModelSpec, error: Exception) -> Exception | None:
