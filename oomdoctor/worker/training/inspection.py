@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from oomdoctor.records.configuration.config import TrainConfig, adapts_all_linear
+from oomdoctor.records.configuration.config import adapts_all_linear
 from oomdoctor.records.facts.architectures import SIZE_NAMES, family_of
 from oomdoctor.records.job.model import ParameterCounts
 from oomdoctor.records.job.result import Inspection, ProbeJob
@@ -71,15 +71,15 @@ def inspect_model(job: ProbeJob) -> Inspection:
         device_free_bytes=free,
         compute_capability=capability,
         stacks=stacks_of(model, config),
-        lora_targets=_lora_targets(model, job.config),
+        lora_targets=_lora_targets(model, job),
     )
 
 
-def _lora_targets(model: PreTrainedModel, config: TrainConfig) -> tuple[str, ...]:
+def _lora_targets(model: PreTrainedModel, job: ProbeJob) -> tuple[str, ...]:
     """The layers to name for LoRA; empty where `all-linear` does, or where it is not asked for."""
-    if adapts_all_linear(config):
+    if adapts_all_linear(job.config):
         with suppress(ImportError):  # then no LoRA is tried
-            return named_targets(model)
+            return named_targets(model, job.model.task)
     return ()
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn import Module, ModuleList
 
-from oomdoctor.records.job.model import LayerStack
+from oomdoctor.records.job.model import LayerStack, Task
 from oomdoctor.worker.training.objectives.image_forms import vision_of
 from oomdoctor.worker.training.objectives.images import is_in_tower
 
@@ -31,6 +31,8 @@ _LONGEST_PREFIX = 4
 _SAVED = 0.25  # of the layers, by several stacks for a list
 INDICES = ("fullatt_block_indexes",)
 """Lists of the numbers of layers that differ from the others in what they attend to."""
+_HEADS = ("score", "classifier")
+"""Ends of the paths that peft trains whole in sequence classification, `SEQ_CLS_HEAD_NAMES`."""
 _NOT_COMPARED = ("layer_idx", "layer_id", "training", "layer_index", "gradient_checkpointing")
 
 
@@ -113,22 +115,30 @@ def _pattern(path: str, words: tuple[str, ...]) -> LayerStack:
     return min(patterns, key=kept_layers, default=whole)
 
 
-def named_targets(model: PreTrainedModel) -> tuple[str, ...]:
+def named_targets(model: PreTrainedModel, task: Task | None = None) -> tuple[str, ...]:
     """The layers to name where peft does not take `all-linear`; empty where it takes them.
 
     Tried on one layer of each name and class; the heads are no part of `all-linear`. A name that
-    other modules end with too, as the number of a list does, goes with those before it.
+    other modules end with too, as the number of a list does, goes with those before it. In sequence
+    classification, peft refuses LoRA on a layer that it also trains whole (`pre_classifier`).
     """
     paths = {
         path.removesuffix(".base_layer"): module
         for path, module in model.named_modules()
         if ".lora_" not in path  # peft may have begun to put some on it
     }
-    linear = {
+    all_linear = {
         path: module
         for path, module in paths.items()
-        if "." in path
         if isinstance(module, torch.nn.Linear) or type(module).__name__ == "Conv1D"
+    }
+    whole = _HEADS if task == "sequence-classification" else ()
+    head = None
+    with suppress(AttributeError, NotImplementedError):
+        head = model.get_output_embeddings()
+    twice = [path for path in all_linear if path.endswith(whole) and path not in whole]
+    linear = {
+        path: module for path, module in all_linear.items() if "." in path and module is not head
     }
     others = {end for path in paths.keys() - linear.keys() for end in _ends_of(path)}
     samples = {
@@ -136,8 +146,37 @@ def named_targets(model: PreTrainedModel) -> tuple[str, ...]:
         for path, module in linear.items()
     }
     refused = {name for (name, _), layer in samples.items() if not _takes(name, layer, model)}
-    all_taken = not refused and not any("." in name for name, _ in samples)
+    refused |= {name for name, _ in samples if name in twice}
+    all_taken = not refused and not twice and not any("." in name for name, _ in samples)
     return () if all_taken else tuple(sorted({name for name, _ in samples} - refused))
+
+
+def trains_inside(model: Module) -> bool:
+    """Whether anything in the repeating layers of a model is trained."""
+    lists = [f"{path}." for path, _ in _lists(model)]
+    trained = (name for name, parameter in model.named_parameters() if parameter.requires_grad)
+    return any(name.startswith(tuple(lists)) for name in trained)
+
+
+def convolutions(model: PreTrainedModel, rank: int) -> tuple[str, ...]:
+    """The names of the convolutions in repeating layers on which peft puts LoRA of this rank."""
+    kinds = (torch.nn.Conv1d, torch.nn.Conv2d)
+    inside = (
+        (path.rpartition(".")[2], module)
+        for _, layers in _lists(model)
+        for path, module in layers.named_modules()
+        if isinstance(module, kinds)
+    )
+    samples: dict[str, list[Module]] = {}
+    for name, module in inside:
+        samples.setdefault(name, []).append(module)
+    return tuple(
+        sorted(
+            name
+            for name, modules in samples.items()
+            if all(_takes(name, module, model, rank) for module in modules)
+        )
+    )
 
 
 def _ends_of(path: str) -> Iterator[str]:
@@ -146,7 +185,7 @@ def _ends_of(path: str) -> Iterator[str]:
     yield from (".".join(words[start:]) for start in reversed(range(len(words))))
 
 
-def _takes(name: str, layer: Module, model: PreTrainedModel) -> bool:
+def _takes(name: str, layer: Module, model: PreTrainedModel, rank: int = 1) -> bool:
     """Whether peft puts LoRA on a layer of this name in such a model, and it then runs."""
     from peft import LoraConfig, inject_adapter_in_model
 
@@ -155,7 +194,7 @@ def _takes(name: str, layer: Module, model: PreTrainedModel) -> bool:
     alone.config = model.config
     alone.add_module(name, layer)
     with suppress(ValueError, RuntimeError, TypeError):
-        inject_adapter_in_model(LoraConfig(r=1, target_modules=[name]), alone)
+        inject_adapter_in_model(LoraConfig(r=rank, target_modules=[name]), alone)
         return not isinstance(layer, torch.nn.Linear) or _is_plain(layer)
     return False
 

@@ -21,6 +21,7 @@ from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.training.batch import Batch, on_device
 from oomdoctor.worker.training.setup import Setup
 from oomdoctor.worker.training.sharding import without_reduction
+from oomdoctor.worker.training.techniques.adapter import how_to_reach
 from oomdoctor.worker.training.techniques.routing import to_the_same_experts
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def training_step(setup: Setup, batches: list[Batch], mark: Mark) -> None:
         last = number == len(batches)
         trainer.accelerator.gradient_state._set_sync_gradients(last)
         reduced = nullcontext() if last else without_reduction(trainer, model)
-        with _said_plainly(setup.job.model), _routed(setup), reduced:
+        with _said_plainly(setup), _routed(setup), reduced:
             # The loss of the micro-batch before lives until this one is there.
             books.last = trainer.training_step(model, inputs, items)
         books.enter_loss()
@@ -68,7 +69,7 @@ def _routed(setup: Setup) -> AbstractContextManager[None]:
 
 
 @contextmanager
-def _said_plainly(spec: ModelSpec) -> Iterator[None]:
+def _said_plainly(setup: Setup) -> Iterator[None]:
     """In this context, what a library says of an impossible step is a reason to skip the rung.
 
     Raises:
@@ -78,8 +79,11 @@ def _said_plainly(spec: ModelSpec) -> Iterator[None]:
         yield
     except (ValueError, RuntimeError, AttributeError, TypeError, LookupError) as error:
         reasons = (why for said, why in _IMPOSSIBLE.items() if said in str(error))
-        if (why := next(reasons, None) or _fault_of_class(error, spec)) is None:
+        why = next(reasons, None) or _fault_of_class(error, setup.job.model)
+        if why is None:
             raise
+        if "{way}" in why:
+            why = why.format(way=how_to_reach(setup.model, setup.config))
         raise UnsupportedError(why) from error
 
 

@@ -12,7 +12,7 @@ from oomdoctor.records.configuration.config import TrainConfig, by_bitsandbytes
 from oomdoctor.records.facts.choices import Dtype
 from oomdoctor.records.job.model import Task
 from oomdoctor.worker.protocol import UnsupportedError
-from oomdoctor.worker.training.layers import named_targets
+from oomdoctor.worker.training.layers import convolutions, named_targets, trains_inside
 from oomdoctor.worker.training.objectives.images import TOWERS
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def add_adapter(model: PreTrainedModel, config: TrainConfig, task: Task) -> Peft
         if "out of memory" in str(error):
             raise
         refusal = f"peft cannot put LoRA on {targets}"
-        takes = named_targets(model) if targets == "all-linear" else ()
+        takes = named_targets(model, task) if targets == "all-linear" else ()
         if takes:
             raise UnsupportedError(f"{refusal}; lora_targets={'+'.join(takes)} works") from error
         raise UnsupportedError(f"{refusal}: {error}") from error
@@ -94,6 +94,23 @@ def _watch_own_layers(adapted: PeftModel, modeling: str) -> None:
     for name, base in layers:
         if name in own and isinstance(base, torch.nn.Linear):
             base.register_forward_hook(check)
+
+
+def how_to_reach(model: Module, config: TrainConfig) -> str:
+    """What to set where no gradient reaches an adapter.
+
+    One of the pooler alone goes onto convolutions instead. Layers that compute their own gradients
+    need inputs with gradients: the embeddings are trained too.
+    """
+    if config.method == "full":
+        return "freeze less of it"
+    base = without_adapter(model)
+    if not trains_inside(base):
+        names = convolutions(base, config.lora_rank)
+        return f"set lora_targets={'+'.join(names)}" if names else "use method=full"
+    embeddings = base.get_input_embeddings()
+    path = next(path for path, module in base.named_modules() if module is embeddings)
+    return f"set modules_to_save={path.rpartition('.')[2]} to train the embeddings too"
 
 
 def cast_trained(model: Module, dtype: Dtype) -> None:

@@ -10,11 +10,13 @@ from compared_steps import CPU, deeper, differences, phase_bytes, simulated, tra
 from library_ends import QUANTIZES_ON_CPU, needs_peft_that_refuses, needs_router_of_its_own
 from tiny_models import tiny_job
 
+from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.worker.measuring.measure import measure
 from oomdoctor.worker.protocol import PhaseFile, UnsupportedError
 from oomdoctor.worker.training.build import build
 from oomdoctor.worker.training.inspection import inspect_model
 from oomdoctor.worker.training.layers import named_targets
+from oomdoctor.worker.training.techniques.adapter import how_to_reach
 
 LORA = {"method": "lora", "lora_rank": 4}
 SAVED = {**LORA, "modules_to_save": ("embed_tokens", "lm_head")}
@@ -152,6 +154,39 @@ def test_a_refusal_of_peft_names_targets_that_work() -> None:
     with pytest.raises(UnsupportedError, match="all-linear; lora_targets=in_proj works"):
         build(tiny_job("state-space", **LORA), CPU)
     build(tiny_job("state-space", **LORA, lora_targets=("in_proj",)), CPU)
+
+
+def _with_head(path: str) -> torch.nn.Module:
+    """A model of one layer, and a linear layer outside of it."""
+    from transformers import PretrainedConfig
+
+    model = torch.nn.Module()
+    model.config = PretrainedConfig()
+    model.layers = torch.nn.ModuleList([torch.nn.Module() for _ in range(2)])
+    for layer in model.layers:
+        layer.q_proj = torch.nn.Linear(4, 4)
+        layer.mixer = torch.nn.Conv1d(4, 4, 1)
+    model.add_module(path, torch.nn.Linear(4, 4))
+    return model
+
+
+def test_a_layer_that_peft_trains_whole_is_not_among_the_layers_to_name() -> None:
+    """As DistilBERT's `pre_classifier`, which ends as the head does."""
+    model = _with_head("pre_classifier")
+    assert named_targets(model, "sequence-classification") == ("q_proj",)
+    assert named_targets(model) == ()
+    assert named_targets(_with_head("classifier"), "sequence-classification") == ()
+
+
+def test_an_adapter_that_no_gradient_reaches_goes_onto_the_convolutions() -> None:
+    """As with SqueezeBERT, whose only linear layer is its pooler."""
+    model = _with_head("pooler")
+    config = TrainConfig(method="lora")
+    model.layers.requires_grad_(False)
+    assert how_to_reach(model, config) == "set lora_targets=mixer"
+    for layer in model.layers:
+        del layer.mixer
+    assert how_to_reach(model, config) == "use method=full"
 
 
 @needs_router_of_its_own
