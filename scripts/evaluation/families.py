@@ -226,6 +226,7 @@ def _length(config: Mapping[str, Any]) -> int:
     """The tokens of a row: as many as the model has positions for, less the two of padding."""
     parts = [config, config.get("text_config") or {}, config.get("decoder") or {}]
     names = ("max_position_embeddings", "n_positions", "max_seq_len", "max_target_positions")
+    names += ("context_length",)
     sizes = [part[name] for part in parts for name in names if isinstance(part.get(name), int)]
     less = 0 if config["model_type"] in _WHOLE else 2
     return min((_LENGTH, *(size - less for size in sizes if less < size < _LENGTH)))
@@ -303,13 +304,22 @@ def _simulated(spec: ModelSpec, rung: TrainConfig) -> tuple[Prediction, tuple[st
         with clean_slate():
             return simulate(job, PhaseFile(None))[0], ()
     except UnsupportedError as error:
-        named = dict(
-            re.findall(r"(autocast_dtype|weights_dtype|sequence_length)=(\w+)", str(error))
-        )
-        settings: dict[str, Any] = {k: int(v) if v.isdigit() else v for k, v in named.items()}
+        settings = {name: _value(name, text) for name, text in _NAMED.findall(str(error))}
         if not any(getattr(rung, name) != value for name, value in settings.items()):
             raise
         return _simulated(spec, replace(rung, **settings))[0], (str(error),)
+
+
+_NAMED = re.compile(
+    r"(autocast_dtype|weights_dtype|sequence_length|lora_targets|modules_to_save)=([\w+]+)"
+)
+
+
+def _value(name: str, text: str) -> Any:
+    """The value of a key of a configuration that a refusal names."""
+    if name in ("lora_targets", "modules_to_save"):
+        return tuple(text.split("+"))
+    return int(text) if text.isdigit() else text
 
 
 def _in_child(pipe: Any, *asked: Any, limit: float) -> None:

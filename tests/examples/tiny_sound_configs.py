@@ -24,6 +24,26 @@ _WAVES: dict[str, Any] = {
     "apply_spec_augment": False,
 }
 OF_SOUND: dict[str, tuple[Task, str, dict[str, Any]]] = {
+    "codebooks": (  # a decoder of sound, which has several tokens at each place
+        "causal-lm",
+        "MusicgenForCausalLM",
+        {
+            "model_type": "musicgen",
+            "decoder": {
+                "model_type": "musicgen_decoder",
+                "vocab_size": 64,
+                "num_codebooks": 3,
+                "hidden_size": 32,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 2,
+                "ffn_dim": 64,
+                "pad_token_id": 64,
+                "bos_token_id": 64,
+            },
+            "text_encoder": {"model_type": "t5"},
+            "audio_encoder": {"model_type": "encodec"},
+        },
+    ),
     "whisper": (
         "speech-seq2seq",
         "WhisperForConditionalGeneration",

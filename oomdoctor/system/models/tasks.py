@@ -125,7 +125,8 @@ def is_causal(config: Mapping[str, Any]) -> bool:
 def other_input(config: Mapping[str, Any]) -> str | None:
     """ "sound" or "images as well as text", if the model takes them; else None."""
     name = architecture_of(config)
-    decoder = name.endswith("ForCausalLM") and "decoder_layers" in config  # such as Whisper's
+    within = "decoder_layers" in config or isinstance(config.get("decoder"), Mapping)
+    decoder = name.endswith("ForCausalLM") and within  # such as Whisper's and MusicGen's
     parts = (config, config.get("encoder_config") or {}, config.get("encoder") or {})
     heard = any(_has(part, SOUND_KEYS) for part in parts if isinstance(part, Mapping))
     heard = heard or name.endswith((*HEADS["ctc"], *HEADS["audio-classification"]))

@@ -25,6 +25,7 @@ from oomdoctor.worker.training.objectives.packing import joined, padded, row_of
 from oomdoctor.worker.training.objectives.sound import recordings, spoken, with_recordings
 from oomdoctor.worker.training.objectives.task import completions_of, pairs_of, scored_in_step
 from oomdoctor.worker.training.setup import Setup
+from oomdoctor.worker.training.techniques.adapter import without_adapter
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -38,6 +39,8 @@ def micro_batches(setup: Setup, config: TrainConfig, *, count: int) -> list[Batc
     """`count` micro-batches on the device, of the sizes of `config`, as a collator returns them.
 
     Text: `input_ids`, `attention_mask` and `labels` of (micro-batch, sequence length), int64.
+    Where a place has several tokens of sound, a row of `input_ids` for each and `labels` of
+    (micro-batch, sequence length, tokens of a place).
     With packing, one row and where its documents begin (see `joined`).
     Images: `pixel_values` of (micro-batch, channels, height, width) and `labels` of (micro-batch,).
     Embeddings: `input_ids` and `attention_mask` of each text of a pair.
@@ -162,9 +165,20 @@ def _whole_batch(setup: Setup, config: TrainConfig, rows: int) -> Tensors:
         chosen = torch.rand(shape, generator=generator) < MASKED_SHARE
         chosen[:, 0] = True  # a row without a label would make the loss NaN
         batch["labels"] = torch.where(chosen, ids, torch.full_like(ids, -100))
+    elif books := _codebooks(setup):
+        batch["input_ids"] = ids.repeat_interleave(books, dim=0)
+        batch["labels"] = ids.unsqueeze(-1).repeat(1, 1, books)
     else:
         batch["labels"] = ids.clone()
     return batch
+
+
+def _codebooks(setup: Setup) -> int:
+    """How many tokens of sound a place has, each with its own embedding; 0 for one of text."""
+    if not hasattr(setup.model_config, "num_codebooks"):
+        return 0
+    embeddings = without_adapter(setup.trainer.model).get_input_embeddings()
+    return len(embeddings) if isinstance(embeddings, torch.nn.ModuleList) else 0
 
 
 def _end_rows(ids: torch.Tensor, model_config: PretrainedConfig) -> None:

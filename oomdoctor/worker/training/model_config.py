@@ -41,6 +41,7 @@ def load_config(spec: ModelSpec) -> PretrainedConfig:
     # The rung decides how weights are quantized, not the settings of the checkpoint.
     if getattr(config, "quantization_config", None) is not None:
         del config.quantization_config
+    config = _part_of_class(config, spec)
     if spec.task == "embedding" and _has_own_encoder(config):
         config.is_encoder_decoder = False  # which some classes of encoders ask for
     text = config.get_text_config()
@@ -49,6 +50,15 @@ def load_config(spec: ModelSpec) -> PretrainedConfig:
         text.pad_token_id = config.pad_token_id = eos if isinstance(eos, int) else 0
     _keep_all_layers(config)
     return config
+
+
+def _part_of_class(config: PretrainedConfig, spec: ModelSpec) -> PretrainedConfig:
+    """The decoder's part of a configuration, if the model's class is that decoder (MusicGen)."""
+    import transformers
+
+    kind = getattr(getattr(transformers, spec.architecture, None), "config_class", None)
+    decoder = getattr(config, "decoder", None)
+    return decoder if kind is not None and type(decoder) is kind else config
 
 
 def _keep_all_layers(config: PretrainedConfig) -> None:

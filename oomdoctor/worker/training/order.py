@@ -27,7 +27,7 @@ from oomdoctor.worker.training.loading import note_what_stays_whole
 from oomdoctor.worker.training.objectives.contrastive import contrastive
 from oomdoctor.worker.training.objectives.images import freeze_vision
 from oomdoctor.worker.training.objectives.packing import check_packing, check_padding
-from oomdoctor.worker.training.objectives.task import note_generation
+from oomdoctor.worker.training.objectives.task import cross_entropy, lacks_loss, note_generation
 from oomdoctor.worker.training.setup import Setup
 from oomdoctor.worker.training.techniques import compilation, replaced_layers
 from oomdoctor.worker.training.techniques.adapter import add_adapter
@@ -113,7 +113,8 @@ def _make_trainer(setup: Setup) -> None:
     try:
         kind = contrastive(Trainer, setup) if setup.task == "embedding" else Trainer
         kind = phased(kind, setup.on_phase)
-        setup.trainer = kind(model=setup.model, args=setup.arguments)
+        own = {"compute_loss_func": cross_entropy} if lacks_loss(setup) else {}
+        setup.trainer = kind(model=setup.model, args=setup.arguments, **own)
     except (ValueError, ImportError, RuntimeError) as error:
         # accelerate before FSDP 2 takes FSDP only where there is a GPU; other errors are failures.
         if isinstance(error, RuntimeError) and "no available devices" not in str(error):

@@ -60,7 +60,7 @@ def test_a_class_that_autocast_breaks_on_a_gpu_says_how_to_train_it() -> None:
     assert phase_bytes(simulated(tiny_job("two-types", **rung), cuda=True))
 
 
-@pytest.mark.parametrize("kind", ["hears", "decoder-of-sound"])
+@pytest.mark.parametrize("kind", ["hears", "decoder-of-sound", "codebooks"])
 @pytest.mark.parametrize("rung", [{}, {"method": "lora", "lora_rank": 4}], ids=["full", "lora"])
 def test_what_also_takes_sound_needs_what_it_takes_on_text(
     kind: str, rung: dict[str, object]

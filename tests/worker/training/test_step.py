@@ -57,13 +57,23 @@ def test_checkpointing_does_not_change_the_loss(kind: str) -> None:
             "lora",
             "no gradient reach what is trained; set modules_to_save=word_embeddings",
         ),
-        ("without-loss", "full", "has no loss"),
     ],
 )
 def test_a_step_that_no_training_can_run_says_why(kind: str, method: str, reason: str) -> None:
-    pytest.importorskip("transformers", minversion="5.24" if kind == "without-loss" else "5.0")
+    pytest.importorskip("transformers", minversion="5.0")
     with pytest.raises(UnsupportedError, match=reason):
         losses_of(tiny_job(kind, micro_batch_size=1, method=method))
+
+
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_a_classifier_without_a_loss_is_trained_with_cross_entropy(method: str) -> None:
+    """As a Trainer with `compute_loss_func`; accumulation does not change it."""
+    pytest.importorskip("transformers", minversion="5.24")
+    job = tiny_job("without-loss", method=method)
+    assert "compute_loss_func" in " ".join(build(job, CPU).notes)
+    losses = losses_of(job)
+    assert losses[0] > 0
+    assert losses[-1] < losses[0]  # it learns
 
 
 def test_a_class_that_cannot_run_its_own_code_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

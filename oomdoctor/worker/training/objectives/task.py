@@ -9,8 +9,10 @@ here. For DPO and reward models, the chosen sequences come first, then the rejec
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
+from inspect import signature
 
 import torch
 
@@ -25,6 +27,7 @@ from oomdoctor.records.configuration.config import (
 from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.training.setup import Setup
+from oomdoctor.worker.training.techniques.adapter import without_adapter
 
 REWARDS = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}  # a single score
 
@@ -87,6 +90,31 @@ def completions_of(ids: torch.Tensor, config: TrainConfig) -> dict[str, torch.Te
 def scored_in_step(config: TrainConfig, device: torch.device) -> torch.Tensor:
     """The number of tokens that the loss of an optimizer step counts."""
     return torch.full((), config.effective_batch_size * scored_tokens(config), device=device)
+
+
+def lacks_loss(setup: Setup) -> bool:
+    """Whether a classifier takes no labels, so that a script passes `compute_loss_func`; noted."""
+    lacks = (
+        setup.task == "image-classification"
+        and "labels" not in signature(without_adapter(setup.model).forward).parameters
+    )
+    if lacks:
+        setup.notes.append(
+            "this class has no loss; it is trained with cross-entropy (compute_loss_func)"
+        )
+    return lacks
+
+
+def cross_entropy(
+    outputs: Mapping[str, torch.Tensor],
+    labels: torch.Tensor,
+    num_items_in_batch: torch.Tensor | int | None = None,
+) -> torch.Tensor:
+    """The loss of scores of (rows, classes), as transformers' own classifiers compute it."""
+    (scores,) = outputs.values()
+    if num_items_in_batch is None:
+        return torch.nn.functional.cross_entropy(scores, labels)
+    return torch.nn.functional.cross_entropy(scores, labels, reduction="sum") / num_items_in_batch
 
 
 def note_generation(setup: Setup) -> None:
