@@ -38,8 +38,7 @@ from oomdoctor.worker.training.build import build
 from oomdoctor.worker.training.model_config import load_config
 from oomdoctor.worker.training.objectives.images import is_in_tower
 from oomdoctor.worker.training.objectives.task import built_job
-from oomdoctor.worker.training.setup import Setup
-from oomdoctor.worker.training.techniques.adapter import without_adapter
+from oomdoctor.worker.training.setup import Setup, without_adapter
 
 
 @dataclass(frozen=True, slots=True)

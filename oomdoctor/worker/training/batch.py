@@ -24,8 +24,7 @@ from oomdoctor.worker.training.objectives.images import plain_tokens, with_image
 from oomdoctor.worker.training.objectives.packing import joined, padded, row_of
 from oomdoctor.worker.training.objectives.sound import recordings, spoken, with_recordings
 from oomdoctor.worker.training.objectives.task import completions_of, pairs_of, scored_in_step
-from oomdoctor.worker.training.setup import Setup
-from oomdoctor.worker.training.techniques.adapter import without_adapter
+from oomdoctor.worker.training.setup import Setup, without_adapter
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig

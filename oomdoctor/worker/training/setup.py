@@ -93,3 +93,8 @@ class Setup:
     def reference(self) -> Module | None:
         """A second model, which is not trained."""
         return getattr(self.trainer, "ref_model", None)
+
+
+def without_adapter(model: Module) -> PreTrainedModel:
+    """The transformers model inside peft's wrapper, or the model itself."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model

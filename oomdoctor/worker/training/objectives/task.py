@@ -26,8 +26,7 @@ from oomdoctor.records.configuration.config import (
 )
 from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.worker.protocol import UnsupportedError
-from oomdoctor.worker.training.setup import Setup
-from oomdoctor.worker.training.techniques.adapter import without_adapter
+from oomdoctor.worker.training.setup import Setup, without_adapter
 
 REWARDS = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}  # a single score
 

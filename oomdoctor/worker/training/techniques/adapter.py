@@ -14,6 +14,7 @@ from oomdoctor.records.job.model import Task
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.training.layers import convolutions, named_targets, trains_inside
 from oomdoctor.worker.training.objectives.images import TOWERS
+from oomdoctor.worker.training.setup import without_adapter
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -155,11 +156,6 @@ def _trained_whole(model: Module) -> list[str]:
         if isinstance(module, torch.nn.Embedding) or module is head
     }
     return list(names)
-
-
-def without_adapter(model: Module) -> PreTrainedModel:
-    """The transformers model inside peft's wrapper, or the model itself."""
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def _attention_targets(model: Module) -> list[str]:

@@ -15,8 +15,7 @@ import torch
 from torch.nn import Module
 
 from oomdoctor.worker.protocol import UnsupportedError, refused
-from oomdoctor.worker.training.setup import Setup
-from oomdoctor.worker.training.techniques.adapter import without_adapter
+from oomdoctor.worker.training.setup import Setup, without_adapter
 
 
 def apply_kernels(setup: Setup) -> None:
