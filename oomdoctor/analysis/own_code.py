@@ -20,7 +20,7 @@ _LIBRARY = re.compile(
     + _OURS
     + r"|torchinductor_|oomdoctor/emulator/inductor/|/torch_extensions/|/\.triton/"
     r"|/transformers_modules/|/datasets_modules/|unsloth_compiled_cache|__torch__|^$|^\?\?|^<(?!ipython|module|stdin)|/s?bin/[^/.]+$"
-    r"|\.(?:pyx|pxi|c|cc|cpp|cu|cuh|h|hpp|inl|so[\d.]*)$"
+    r"|\.(?:pyx|pxi|c|cc|cpp|cu|cuh|h|hpp|inl|S|so[\d.]*)$"
 )
 
 

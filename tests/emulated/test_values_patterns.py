@@ -38,6 +38,14 @@ tell(rows=list(hidden[positions > 0].shape), split=[list(h.shape) for h in
 labels = torch.full((2, 5), -100, device=d)
 labels[0, 2:] = 7
 tell(items=labels.ne(-100).sum().item())
+# A permutation that is turned round overwrites all that was there.
+order, places = torch.tensor([2, 0, 1], device=d), torch.arange(3, device=d)
+turned = torch.empty_like(order).scatter_(0, order, places)
+put = torch.empty_like(order)
+put[order] = places
+partly = torch.empty_like(order).scatter_(0, order[:2], places[:2])
+tell(turned=turned.tolist(), put=put.tolist(), assumed_by_then=counters().assumed)
+tell(partly_turned=partly.tolist(), assumed_after=counters().assumed)
 one_way = counters().unknown
 tell(unknown_reads_so_far=one_way)
 
@@ -154,7 +162,9 @@ def test_masks_lengths_and_packed_rows_are_true(told: dict[str, Any]) -> None:
     assert told["rows"] == [6, 4]
     assert told["split"] == [[3, 4], [2, 4], [4, 4]]
     assert told["items"] == 3
-    assert told["unknown_reads_so_far"] == 0
+    assert (told["turned"], told["put"]) == ([1, 2, 0], [1, 2, 0])
+    assert (told["assumed_by_then"], told["unknown_reads_so_far"]) == (0, 0)
+    assert (told["partly_turned"], told["assumed_after"]) == ([1, 0, 0], 1)
 
 
 def test_unknown_numbers_are_finite_and_their_reads_are_counted(told: dict[str, Any]) -> None:

@@ -37,12 +37,14 @@ _MOVES = (
     "/torch/nn/modules/module.py",
 )  # fmt: skip
 FINITE = frozenset({"isnan", "isinf", "isfinite"})
+_FOUND_INF = "found_inf"  # what a gradient scaler calls it
 """An unknown value is finite, as it would be in a training that goes well."""
 # Calls that a training which was stopped would have come to, by what a call of that name does.
 _LATER = ("eval", "generate", "save")
 _MOST_LATER = 4
 _SWITCHES = frozenset({"eval", "state_dict"})  # of a mode, and what a save takes
 _WITHOUT_GRADIENTS = ("no_grad", "inference_mode")
+_OF_MODELS = frozenset({"train", "eval", "parameters", "named_parameters", "state_dict", "cuda"})
 _LOOPS = (ast.For, ast.While, ast.AsyncFor)
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 # Code of the processes that is in no file, such as cells: how it is shown, and its text. A name has
@@ -144,15 +146,22 @@ def may_decide(file: str, line: int) -> bool:
         return True
     nodes = list(parts_of(innermost))
     calls = {name_of_call(node) for node in nodes}
-    if calls & FINITE:
+    if calls & FINITE or _FOUND_INF in ast.unparse(innermost):
         return False
     made = [node for node in nodes if name_of_call(node) in NUMBERS]
     before = {part for call in made for part in ast.walk(call) if isinstance(part, ast.Compare)}
     tests = [node for node in nodes if isinstance(node, _TESTS) and node not in before]
-    asks = (isinstance(n, ast.IfExp) and name_of_call(n.test) == "isinstance" for n in tests)
-    if not all(asks):
+    if not all(map(_asks_for_a_kind, tests)):
         return True
     return not any(_makes_a_number(node) for node in nodes)
+
+
+def _asks_for_a_kind(test: ast.AST) -> bool:
+    """Whether a test is for a type or for None, and not about a number."""
+    if isinstance(test, ast.IfExp):
+        return name_of_call(test.test) == "isinstance" or _asks_for_a_kind(test.test)
+    operators = test.ops if isinstance(test, ast.Compare) else [None]
+    return all(isinstance(operator, ast.Is | ast.IsNot) for operator in operators)
 
 
 def is_only_logged(file: str, line: int) -> bool:
@@ -247,11 +256,16 @@ def not_reached(record: Record) -> tuple[Place, ...]:
         if tree is None:
             continue
         evaluating = set(_without_gradients(tree))
+        heads = set(_heads_without_gradients(tree))
         for call in _calls_after(tree, line, again=not record.get("without_gradients")):
             name = name_of_call(call)
             if name in _SWITCHES:
                 continue
-            if name in evaluating or meaning(Frame(file, call.lineno, name, None)) in _LATER:
+            if (
+                call in heads
+                or name in evaluating
+                or meaning(Frame(file, call.lineno, name, None)) in _LATER
+            ):
                 by_name.setdefault(name, Place(shown_file(file), call.lineno, name))
     return tuple(by_name.values())[:_MOST_LATER]
 
@@ -285,6 +299,27 @@ def _own_nodes(inside: ast.AST) -> Iterator[ast.AST]:
 def _holds(node: ast.AST, line: int) -> bool:
     first, last = getattr(node, "lineno", 0), getattr(node, "end_lineno", None)
     return first <= line <= (last or line)
+
+
+def _heads_without_gradients(tree: ast.Module) -> Iterator[ast.Call]:
+    """What switches gradients off for a block of code that runs a model, by its name.
+
+    A model is what the code calls and also trains, evaluates, moves or asks for its parameters.
+    """
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    attributes = [call.func for call in calls if isinstance(call.func, ast.Attribute)]
+    models = {ast.unparse(each.value) for each in attributes if each.attr in _OF_MODELS}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.With):
+            inside = {
+                ast.unparse(part.func)
+                for statement in node.body
+                for part in ast.walk(statement)
+                if isinstance(part, ast.Call)
+            }
+            for item in node.items if inside & models else ():
+                if name_of_call(item.context_expr) in _WITHOUT_GRADIENTS:
+                    yield item.context_expr  # type: ignore[misc]
 
 
 def _without_gradients(tree: ast.Module) -> Iterator[str]:

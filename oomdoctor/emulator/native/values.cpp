@@ -46,6 +46,8 @@ const Names kSelecting = {"where", "masked_fill_", "cat"};
 const Names kFactories = {"tril_indices", "triu_indices"};
 const Names kReaders = {"item", "_local_scalar_dense", "is_nonzero", "copy_", "to", "_to_copy", "cpu", "clone",
                         "contiguous", "allclose", "equal"};
+// The only number that they read is a random one, the seed of their dropout: any will do.
+const Names kSeeds = {"lstm", "gru", "rnn_tanh", "rnn_relu"};
 // Collectives: the stand-in of NCCL knows what travels.
 const Names kElsewhere = {"c10d", "_c10d_functional", "_dtensor", "symm_mem", "profiler", "record_function"};
 
@@ -88,6 +90,7 @@ void describe(Op& op) {
   op.compares = kCompares.count(op.name);
   op.reads = kReaders.count(op.name);
   op.checks = op.name == "_linalg_check_errors";
+  op.seeds = kSeeds.count(op.name);
   op.selects = kSelecting.count(op.name);
   op.factory = kFactories.count(op.name);
   if (kElementwise.count(op.name)) op.uniform = Uniform::elementwise;
@@ -224,6 +227,10 @@ void say_reader(const at::Tensor* t) {
   if (t && t->scalar_type() == at::kBool) read = EMU_READ_TRUTH;
   else if (t && !integral(*t)) read = EMU_READ_NUMBER;
   else if (t && !asks) read = EMU_READ_INTEGER;
+  if (asks && asks->seeds && t && t->element_size() == sizeof(int64_t)) {
+    const int64_t seed = 0;
+    emu_values_expect(&seed, sizeof seed, EMU_KNOWN);
+  }
   emu_values_reader(outer ? outer->name.c_str() : nullptr, read, t ? type_of(*t) : 0);
 }
 

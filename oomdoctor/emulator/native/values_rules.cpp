@@ -8,6 +8,7 @@
 #include <ATen/ops/nonzero.h>
 #include <ATen/ops/unique_dim.h>
 #include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
 
 #include <cmath>
 #include <cstdlib>
@@ -187,6 +188,32 @@ bool random_integers(const Call& call, Results& results) {
   return true;
 }
 
+// Where the indices reach every element, nothing is left of what was there, as in
+// empty_like(order).scatter_(0, order, arange(n)).
+bool overwritten(const Call& call, Results& results, const at::Tensor& reached, int worth) {
+  if (!reached.all().item<bool>()) return false;
+  return compute(Call{call.op, call.args, false, worth}, results);
+}
+
+bool scatter(const Call& call, Results& results) {
+  const at::Tensor &self = call.args[0].toTensor(), &index = call.args[2].toTensor();
+  if (call.large || call.worth > EMU_BLANK || call.args.size() != 4 || !plain(index) || state(index) <= EMU_BLANK) return false;
+  int worth = state(index);
+  if (call.args[3].isTensor()) worth = std::min(worth, state(call.args[3].toTensor()));
+  const at::Tensor none = at::zeros(self.sizes(), at::kBool);
+  return overwritten(call, results, none.scatter(call.args[1].toInt(), alias(index), 1), worth);
+}
+
+bool index_put(const Call& call, Results& results) {
+  const at::Tensor &self = call.args[0].toTensor(), &values = call.args[2].toTensor();
+  const auto indices = call.args[1].toListRef();
+  if (call.large || call.worth > EMU_BLANK || call.args[3].toBool() || self.dim() != 1 || indices.size() != 1) return false;
+  const at::Tensor& index = indices[0].toTensor();
+  if (!plain(index) || !plain(values) || index.scalar_type() != at::kLong || state(index) <= EMU_BLANK) return false;
+  const at::Tensor none = at::zeros(self.sizes(), at::kBool);
+  return overwritten(call, results, none.index_fill(0, alias(index).flatten(), 1), std::min(state(index), state(values)));
+}
+
 bool permutation(const Call& call, Results& results) {
   const int64_t n = call.args[0].toInt();
   if (n > kMostIntegers) return false;
@@ -353,6 +380,7 @@ bool mask_of_unknown(const Call& call, Results& results) {
 Rule rule_of(const std::string& name, const std::string& overload) {
   static const std::unordered_map<std::string, Rule> rules = {
       {"topk", topk}, {"argmax", arg_of_best}, {"argmin", arg_of_best}, {"sort", sort},
+      {"scatter", scatter}, {"scatter_", scatter}, {"_index_put_impl_", index_put},
       {"multinomial", multinomial}, {"random_", random_integers}, {"randperm", permutation},
       {"_softmax", softmax}, {"nonzero", nonzero}, {"_unique2", unique}, {"_unique", unique},
       {"unique_dim", unique}, {"unique_dim_consecutive", unique}, {"unique_consecutive", unique},

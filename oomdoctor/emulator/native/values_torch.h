@@ -40,6 +40,7 @@ struct Op {
   bool compares = false;         // makes a mask
   bool reads = false;            // reads what it was asked for; any other operator reads a size
   bool checks = false;           // reads whether another operator worked
+  bool seeds = false;            // reads a seed
   bool selects = false;          // floats that are known stay known beside unknown ones
   bool factory = false;          // takes no tensor
   Uniform uniform = Uniform::no; // can be computed on one element if all are equal

@@ -59,3 +59,29 @@ def test_calls_after_the_stop(tmp_path: Path, seen: bool, names: list[tuple[str,
 def test_a_run_that_was_not_stopped_left_nothing_out(tmp_path: Path) -> None:
     assert not_reached(_record(tmp_path, stopped_in=[])) == ()
     assert not_reached({"library_folders": []}) == ()
+
+
+INLINE = """\
+import torch
+model, optimizer = make()
+model.train()
+for epoch in range(3):
+    for batch in data:
+        model(batch).backward()
+        with torch.no_grad():
+            scale.mul_(0.9)
+        optimizer.step()
+    with torch.no_grad():
+        average.copy_(scale)
+    with torch.inference_mode():
+        for batch in other_data:
+            right += model(batch).argmax(-1).eq(1).sum()
+"""
+
+
+def test_code_without_gradients_after_the_stop_counts_if_it_runs_a_model(tmp_path: Path) -> None:
+    record = _record(tmp_path)
+    (tmp_path / "train.py").write_text(INLINE)
+    record["stopped_in"] = [{"filename": str(tmp_path / "train.py"), "line": 9, "name": "f"}]
+    after = [(place.function, place.line) for place in not_reached(record)]
+    assert after == [("inference_mode", 12)]

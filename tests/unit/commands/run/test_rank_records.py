@@ -245,6 +245,8 @@ right = (y == labels).sum().item()
 better = loss.item() < best
 right += (y == labels).sum().item(); total += len(y)
 if loss.item() < best: best = loss
+if not sum(v.item() for v in state["found_inf_per_device"].values()): step()
+scale = first if (made := make()) is None else float(made.item())
 """
 
 
@@ -267,6 +269,8 @@ if loss.item() < best: best = loss
         (17, 1),
         (18, 0),
         (19, 1),
+        (20, 0),
+        (21, 0),
     ],
 )
 def test_lines_that_may_decide(tmp_path: Path, line: int, decides: int) -> None:
