@@ -118,6 +118,26 @@ for step in range(60):
     of_net.zero_grad()
     print("step", step, flush=True)
 """
+CAPTURED = """
+optimizer = torch.optim.AdamW(net.parameters(), capturable=True)
+def whole_step():
+    loss_of().backward()
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=False)
+side = torch.cuda.Stream()
+with torch.cuda.stream(side):
+    for _ in range(4):
+        whole_step()
+torch.cuda.current_stream().wait_stream(side)
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    whole_step()
+    kept = torch.empty(32 << 20, device="cuda")
+print("captured", flush=True)
+for step in range(50):
+    graph.replay()
+    print("step", step, flush=True)
+"""
 INFERENCE = """
 for step in range(30):
     draw()
@@ -197,6 +217,14 @@ def test_each_optimizer_has_its_turn_before_memory_repeats(watched: Watched) -> 
     assert rank.stopped == "steady"
     assert 2 <= _printed(out) < 10
     assert rank.peak_allocated_bytes > 4 * _LAYERS  # with the states of the generator
+
+
+def test_a_cuda_graph_is_captured_and_its_replays_are_steps(watched: Watched) -> None:
+    report, out, _ = watched.run("T4", _BEGIN + CAPTURED)
+    (rank,) = report.ranks
+    assert "captured" in out
+    assert (rank.stopped, _printed(out) < 6) == ("steady", True)
+    assert rank.peak_allocated_bytes > 4 * _LAYERS + 128 * MIB
 
 
 def test_inference_runs_to_its_end(watched: Watched) -> None:

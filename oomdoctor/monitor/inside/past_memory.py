@@ -28,11 +28,13 @@ from contextlib import suppress
 from types import CodeType, FrameType
 from typing import Any
 
-from oomdoctor.monitor.inside.process_facts import emulated_device
+from oomdoctor.monitor.inside.process_facts import emulated_device, named_in
 
 _QUESTION, _ANSWER = struct.Struct("=3Q"), struct.Struct("=2Q")
 # What a handler says that is for this error: a type, a text, or a function such as `is_oom_error`.
 _MEMORY = re.compile(r"(?i)out[ _]?of[ _]?memory|(?<![a-z])oom(?![a-z])|reduce_batch_size")
+_WITH = re.compile(r"\bwith\b")
+_DOTTED = re.compile(r"[\w.]+")
 _ENDS = frozenset({"exit", "_exit", "quit", "abort"})
 _NAMES = ("at_us", "size", "free_bytes", "total_bytes", "address", "device")
 _held: list[Any] = []  # the callback must live as long as the device
@@ -101,7 +103,7 @@ def handles(frame: FrameType | None) -> bool:
     """Whether this frame, or one that waits for it, would handle an out-of-memory error."""
     while frame is not None:
         with suppress(Exception):  # what cannot be read handles nothing
-            if any(_is_handled(guard, frame.f_lineno) for guard in _guards(frame.f_code)):
+            if any(_is_handled(guard, frame) for guard in _guards(frame.f_code)):
                 return True
         frame = frame.f_back
     return False
@@ -115,7 +117,7 @@ def _guards(code: CodeType) -> Iterator[ast.stmt]:
         begin = code.co_firstlineno - 1
         lines = inspect.getblock(lines[begin:])
     text = "".join(lines)
-    if not _MEMORY.search(text):
+    if not _MEMORY.search(text) and not _WITH.search(text):
         return
     tree = ast.parse(textwrap.dedent(text))
     ast.increment_lineno(tree, begin)
@@ -124,15 +126,48 @@ def _guards(code: CodeType) -> Iterator[ast.stmt]:
             yield node
 
 
-def _is_handled(guard: Any, line: int) -> bool:
-    if not guard.body[0].lineno <= line <= (guard.body[-1].end_lineno or 0):
+def _is_handled(guard: Any, frame: FrameType) -> bool:
+    if not guard.body[0].lineno <= frame.f_lineno <= (guard.body[-1].end_lineno or 0):
         return False
     if isinstance(guard, (ast.With, ast.AsyncWith)):
-        return any(_MEMORY.search(ast.unparse(item.context_expr)) for item in guard.items)
+        return any(_suppresses(item.context_expr, frame) for item in guard.items)
+    return _has_handler(guard)
+
+
+def _has_handler(guard: Any) -> bool:
+    """Whether a `try` has a handler for the error that goes on."""
     for handler in guard.handlers:
         if _catches(handler.type):
             return bool(_MEMORY.search(ast.unparse(handler))) and _outcome(handler.body) != "leaves"
     return False
+
+
+def _suppresses(context: ast.expr, frame: FrameType) -> bool:
+    """Whether a context manager is one for the error: by what it is given, or by its own code."""
+    if _MEMORY.search(ast.unparse(context)):
+        return True
+    name = ast.unparse(context.func if isinstance(context, ast.Call) else context)
+    if not _DOTTED.fullmatch(name):
+        return False
+    manager = named_in(frame, name)
+    generator = getattr(manager, "__wrapped__", None)  # what contextlib.contextmanager keeps
+    kind = manager if isinstance(manager, type) else type(manager)
+    code = generator or vars(kind).get("__exit__") or vars(kind).get("__aexit__")
+    if code is None:
+        return False
+    text = textwrap.dedent(inspect.getsource(code))
+    if not _MEMORY.search(text):
+        return False
+    nodes = list(ast.walk(ast.parse(text)))
+    if generator is not None:
+        around = (node for node in nodes if isinstance(node, (ast.Try, ast.TryStar)))
+        return any(map(_has_handler, filter(_yields, around)))
+    given = [node.value for node in nodes if isinstance(node, ast.Return) and node.value]
+    return any(not isinstance(value, ast.Constant) or value.value for value in given)
+
+
+def _yields(guard: Any) -> bool:
+    return any(isinstance(part, ast.Yield) for each in guard.body for part in ast.walk(each))
 
 
 def _catches(expression: ast.expr | None) -> bool:

@@ -12,10 +12,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from oomdoctor.analysis.own_code import is_own, known_packages
 from oomdoctor.monitor.inside.ending import TYPED, script_file, typed_code
+from oomdoctor.monitor.pinned import drop_copies
 from oomdoctor.system.environment import variable
 
 _LIBRARIES = (
@@ -166,3 +168,15 @@ def emulated_device() -> Any:
         library = Path(variable(_AUDIT) or "").with_name(_DEVICE)
         return ctypes.CDLL(str(library), mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
     return None
+
+
+def named_in(frame: FrameType, name: str) -> Any:
+    """What a variable of a frame, or an attribute of one, is now; None if that is unknown."""
+    first, *attributes = name.split(".")
+    values = frame.f_locals
+    value = values.get(first, frame.f_globals.get(first))
+    if values is not frame.f_globals:
+        drop_copies(frame, values)
+    for attribute in attributes:
+        value = getattr(value, attribute, None)
+    return value

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from oomdoctor.emulator.variables import ALONE
-from oomdoctor.monitor.inside import ending, memory, passes, past_memory, process_facts
+from oomdoctor.monitor.inside import ending, graphs, memory, passes, past_memory, process_facts
 from oomdoctor.monitor.inside import unknown_reads as reads
 from oomdoctor.monitor.inside.allocator_history import Snapshots, leave_to_the_script
 from oomdoctor.monitor.inside.memory import CountedMemory
@@ -60,6 +60,7 @@ class Watch:
         self._unit = "step"
         self._stopped_in: list[dict[str, Any]] = []
         self._passes = passes.Passes(self._end_pass)
+        self._graphs = graphs.Graphs(self._end_replay)
         self._ooms: list[dict[str, Any]] = []
         self._pictured = (0, 0)  # the peaks in the snapshot of a run past the limit
         self._past_step: int | None = None
@@ -82,6 +83,7 @@ class Watch:
         self._memory.begin()
         optimizer.register_optimizer_step_post_hook(self._after_step)
         self._passes.begin()
+        self._graphs.begin()
         torch._C._cuda_attach_out_of_memory_observer(self._on_out_of_memory)
         reads.note_reads(self._asked.get("branches"))
         memory.keep_peaks()
@@ -91,7 +93,7 @@ class Watch:
             threading.Thread(target=self._keep_writing, daemon=True).start()
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if os.getpid() != self.pid:
+        if os.getpid() != self.pid or self._graphs.take_step():
             return
         # Several optimizers take turns; a step has ended once one of them comes round again.
         taken = self._counts[id(optimizer)] = self._counts.get(id(optimizer), 0) + 1
@@ -105,6 +107,11 @@ class Watch:
     def _end_pass(self) -> None:
         if os.getpid() == self.pid and not self._rounds:
             self._unit = "pass"
+            self.end_step()
+
+    def _end_replay(self) -> None:
+        if os.getpid() == self.pid:
+            self._unit = "step"
             self.end_step()
 
     def end_step(self) -> None:
@@ -163,7 +170,9 @@ class Watch:
             return None  # the Trainer was asked to stop, and may evaluate and save
         cycle = _MOST_CYCLE if self._unit == "pass" else 1
         wish = ending.wants_to_stop(self._asked["steps"], self._step, self._memory.steps(), cycle)
-        if wish == "steady" and self._passes.awaits(self._turns, self._step):
+        if wish == "steady" and (
+            self._passes.awaits(self._turns, self._step) or self._graphs.awaits(self._step)
+        ):
             wish = None  # as of the generator of a GAN whose critic steps more often
         if wish is None and self._asked["steps"] == "steady":
             wish = self._is_past()

@@ -20,8 +20,7 @@ from typing import Any
 
 from oomdoctor.analysis.own_code import place_of
 from oomdoctor.monitor.inside.ending import script_file
-from oomdoctor.monitor.inside.process_facts import TIMED, emulated_device, is_own_here
-from oomdoctor.monitor.pinned import drop_copies
+from oomdoctor.monitor.inside.process_facts import TIMED, emulated_device, is_own_here, named_in
 
 # What a read gives, by the device's number for it, and how many bytes are more than a few of them.
 # More of them are data: they are kept or saved, or select elements.
@@ -219,7 +218,7 @@ def _constants(expression: str) -> list[float]:
 def _others(each: dict[str, Any]) -> tuple[float, ...]:
     """The numbers that the value is compared with; 1 for what is not a number here."""
     frame = _frame_in(each["file"])
-    values = (_value(frame, name) for name in each["others"])
+    values = (None if frame is None else named_in(frame, name) for name in each["others"])
     return tuple(float(v) if isinstance(v, (int, float)) else 1.0 for v in values)
 
 
@@ -228,20 +227,6 @@ def _frame_in(file: str) -> FrameType | None:
         if place_of(frame.f_code.co_filename, 0) == file:
             return frame
     return None
-
-
-def _value(frame: FrameType | None, name: str) -> Any:
-    """What a variable, or an attribute of one, is now; None if that is unknown."""
-    if frame is None:
-        return None
-    first, *attributes = name.split(".")
-    values = frame.f_locals
-    value = values.get(first, frame.f_globals.get(first))
-    if values is not frame.f_globals:
-        drop_copies(frame, values)
-    for attribute in attributes:
-        value = getattr(value, attribute, None)
-    return value
 
 
 def _unpacked(kind: bytes, data: bytes) -> float:

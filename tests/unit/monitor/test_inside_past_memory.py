@@ -82,6 +82,42 @@ torch = __import__("types").SimpleNamespace(OutOfMemoryError=KeyError)
 with contextlib.suppress(torch.OutOfMemoryError):
     ask()
 """,
+    "a class of its own": """
+class Guard:
+    def __enter__(self):
+        return self
+    def __exit__(self, kind, error, trace):
+        return kind is not None and issubclass(kind, torch.OutOfMemoryError)
+def train():
+    with Guard() as guard:
+        ask()
+train()
+""",
+    "an object": """
+class Guard:
+    def __enter__(self):
+        return self
+    def __exit__(self, kind, error, trace):
+        if "out of memory" in str(error):
+            return True
+def train(guard):
+    with guard:
+        ask()
+train(Guard())
+""",
+    "a generator": """
+from contextlib import contextmanager
+@contextmanager
+def smaller():
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        torch.cuda.empty_cache()
+def train():
+    with smaller():
+        ask()
+train()
+""",
 }
 NOT_HANDLED = {
     "nothing": "ask()",
@@ -129,6 +165,34 @@ except ZeroDivisionError:
         ask()
     finally:
         print("oom")
+""",
+    "a class that only tells": """
+class Note:
+    def __enter__(self):
+        return self
+    def __exit__(self, kind, error, trace):
+        if "out of memory" in str(error):
+            print("use a smaller batch")
+        return False
+with Note():
+    ask()
+""",
+    "a generator that raises it again": """
+from contextlib import contextmanager
+@contextmanager
+def noted():
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        print("use a smaller batch")
+        raise
+with noted():
+    ask()
+""",
+    "a mode": """
+import threading
+with threading.Lock():
+    ask()
 """,
 }
 
