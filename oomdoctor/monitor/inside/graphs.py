@@ -1,7 +1,7 @@
 """CUDA graphs that the user's code captures: the steps before are a warm-up, replays are steps.
 
 A script that captures a whole training step takes a few steps first. Memory repeats among them, but
-the graph has a pool of its own that is yet to come. Its replays call no optimizer.
+the graph's own memory pool comes later. Its replays call no optimizer.
 """
 
 from __future__ import annotations
