@@ -66,6 +66,17 @@ def parse_share(text: str) -> float:
     return share
 
 
+def parse_limit(text: str, total_bytes: int) -> int:
+    """The bytes of `20GiB`, or of `80%` of a device with `total_bytes`.
+
+    Raises:
+        ValueError: the text is neither a size nor a percentage below 100%.
+    """
+    if text.strip().endswith("%"):
+        return round(parse_share(text) * total_bytes)
+    return parse_size(text)
+
+
 def size_note(text: str) -> str | None:
     """How a size was read, if its writer may have meant another; None if it is clear."""
     match = _SIZE.fullmatch(text)

@@ -20,6 +20,7 @@ import typer
 
 from oomdoctor import __version__
 from oomdoctor.cli import recipes
+from oomdoctor.cli.check import check
 from oomdoctor.cli.diff import diff
 from oomdoctor.cli.env import env
 from oomdoctor.cli.explain import explain
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
 # Those that measure or explain, then those that show what is known.
 _VERBS: tuple[Callable[..., None], ...] = (
-    *(probe, plan, run_script, watch, explain, triage, snapshot),
+    *(probe, plan, run_script, check, watch, explain, triage, snapshot),
     *(show, runs, export, diff, env, gpus, models),
 )
 COMMANDS = (*(verb.__name__ for verb in _VERBS), "recipes")

@@ -11,9 +11,9 @@ from oomdoctor.cli.options.verbs import RunOptions
 from oomdoctor.cli.streams.output import check_writable
 from oomdoctor.commands.devices.emulated import EmulatedGpus, emulated_gpus
 from oomdoctor.commands.run.interpreter import chosen_python, found_command, path_of
-from oomdoctor.commands.run.max_peak import limit_bytes
 from oomdoctor.commands.run.session import WatchRequest, Weights
 from oomdoctor.errors import usage_error
+from oomdoctor.units import parse_limit
 
 _EXAMPLE = "oomdoctor run --emulate 'RTX 4090' -- python train.py"
 
@@ -33,7 +33,7 @@ def watch_request(options: RunOptions) -> WatchRequest:
     weights: Weights = reader.choice("--weights", options.weights, get_args(Weights))
     values = _values(reader, options.values)
     if options.max_peak is not None:
-        reader.read("--max-peak", options.max_peak, partial(limit_bytes, total_bytes=1), 0)
+        reader.read("--max-peak", options.max_peak, partial(parse_limit, total_bytes=1), 0)
     _check_case(reader, options.case)
     reader.check()
     if options.report is not None:
@@ -62,6 +62,7 @@ def watch_request(options: RunOptions) -> WatchRequest:
         stop_at_oom=options.stop_at_oom,
         cure=options.cure,
         max_peak=options.max_peak,
+        breakdown=options.breakdown,
     )
 
 

@@ -51,6 +51,7 @@ PAGES = (
     Page(("triage",), "triage_page:triage_sections", "triage_page:triage_rows"),
     Page(("show",), "triage_page:gathered_sections", "triage_page:gathered_rows", needs="gathered"),
     Page(("run",), "run_page:run_sections", "run_page:rank_rows"),
+    Page(("check",), "check_page:check_sections", "check_page:check_rows"),
     Page(("diff",), "diff_page:diff_sections", "diff_page:diff_rows", needs="diff"),
     Page(
         ("snapshot",),

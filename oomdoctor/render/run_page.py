@@ -91,13 +91,14 @@ def run_sections(report: Report, look: Look) -> list[Section]:
     sections += [*_sizes(report.unknown_sizes), *_unknown(report.ranks)]
     if report.diagnoses:
         sections += answer_sections(report, look, asks=False)
-    for device in report.devices:
-        past = worst is not None and worst.went_past
-        when = "at the highest peak" if past else "when it ran out"
-        title = f"What GPU {device.index} held {when}"
-        at_end = device.peak if past and device.peak is not None else device.at_end
-        held = at_end if device.oom is None else device.oom.held
-        sections += held_sections(held, title, verbose=verbose)
+    if report.max_peak is None or report.max_peak.above_bytes:
+        for device in report.devices:
+            ran_out = worst is not None and worst.outcome == "oom" and not worst.went_past
+            when = "when it ran out" if ran_out else "at the highest peak"
+            title = f"What GPU {device.index} held {when}"
+            at_end = device.at_end if ran_out or device.peak is None else device.peak
+            held = at_end if device.oom is None else device.oom.held
+            sections += held_sections(held, title, verbose=verbose)
     return sections
 
 

@@ -126,6 +126,10 @@ def hash_of(text: str) -> str:
 
 _TONES = (
     ("fits", "green"),
+    ("passed", "green"),
+    ("above", "red"),
+    ("grew", "red"),
+    ("unsure", "yellow"),
     ("borderline", "yellow"),
     ("yes", "green"),
     ("out of", "red"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ import pytest
 from example_diagnoses import EXPLAINED
 from example_plans import PLANS
 from example_reports import REPORTS
+from example_runs import fits
 from failed_step import TRACE
 
 from oomdoctor.cli.main import run
+from oomdoctor.commands.check.running import Ran
 from oomdoctor.commands.events import SurveyEvent
 from oomdoctor.records.codec import dumps, loads
 from oomdoctor.records.report.report import Report, SurveyRequest
@@ -137,6 +140,11 @@ def watched(monkeypatch: pytest.MonkeyPatch, golden: Callable[[str], Report]) ->
     monkeypatch.setattr(f"{requests}.found_command", lambda word, path=None: Path(word))
     monkeypatch.setattr(f"{requests}.chosen_python", lambda given, command: Path("python"))
     monkeypatch.setattr("oomdoctor.commands.run.run_watched.run_watched", lambda *_: golden("cpu"))
+    checks = "oomdoctor.commands.check.run_check"
+    monkeypatch.setattr(
+        f"{checks}.run_all", lambda checks, *_: [Ran(fits(), 0, None, 9.5)] * len(checks)
+    )
+    monkeypatch.setattr(f"{checks}._checkout", lambda folder, revision: nullcontext(folder))
 
 
 @pytest.fixture

@@ -48,8 +48,9 @@ OPTIONS = {
     "triage": "since user all-users by json format output verbose quiet help",
     "explain": "model seq-len micro-batch config snapshot exact apply remedy write python "
     "format json output verbose quiet help",
-    "run": "emulate ranks steps weights values stop-at-oom cure max-peak case report python "
-    "verbose quiet help",
+    "run": "emulate ranks steps weights values stop-at-oom cure max-peak breakdown case report "
+    "python verbose quiet help",
+    "check": "only update against jobs junit format json output verbose quiet help",
     "snapshot": "gpu html png format json output verbose quiet help",
     "watch": "gpu json once verbose help",
     "show": "list zip html png svg chart rung format json output verbose help",
@@ -72,7 +73,8 @@ COMMON = {
     "export": "to run from output quiet",
     "diff": "json",
     "watch": "gpu json",
-    "run": "emulate steps ranks weights stop-at-oom cure max-peak",
+    "run": "emulate steps ranks weights stop-at-oom cure max-peak breakdown",
+    "check": "only update against jobs json",
 }
 LONG = ("probe", "plan")
 """The commands that have --help-all."""

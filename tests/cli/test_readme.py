@@ -40,6 +40,7 @@ COMMANDS = sorted(
         if re.match(r"(\$ )?oomdoctor [a-z]", line) and block["kind"] != "text"
     }
 )
+CHECKS = (ROOT / "docs/examples/oomdoctor.toml").read_text()
 ARGUMENT = ("| `MODEL`", "| `NAME`", "| `PATH`", "| `FILE`", "| `RUN\\|", "| `FILE\\|")
 OLD_TYPER = tuple(map(int, typer.__version__.split(".")[:2])) < (0, 17)
 # A path of the repository in backticks: folders end in a slash.
@@ -81,6 +82,7 @@ def test_a_shown_command_is_accepted(cli, survey, planned, watched, command, tmp
         "docs/examples/axolotl.yml": (ROOT / "docs/examples/axolotl.yml").read_text(),
         "args.yaml": (own / "trainer.yaml").read_text(),
         "train.yaml": (own / "trainer.yaml").read_text(),
+        **dict.fromkeys(("oomdoctor.toml", "docs/examples/oomdoctor.toml"), CHECKS),
         "accelerate.yaml": (own / "accelerate_zero3.yaml").read_text(),
     }
     # The libraries would take seconds for each command.

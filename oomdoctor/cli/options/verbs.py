@@ -159,6 +159,7 @@ class RunOptions:
     stop_at_oom: bool = False
     cure: bool = False
     max_peak: str | None = None
+    breakdown: bool = False
     case: Path | None = None
     report: Path | None = None
     python: str | None = None

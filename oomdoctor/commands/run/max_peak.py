@@ -7,18 +7,7 @@ from dataclasses import replace
 from oomdoctor.errors import ExitCode
 from oomdoctor.records.report.report import Report
 from oomdoctor.records.report.run import MaxPeak
-from oomdoctor.units import parse_share, parse_size
-
-
-def limit_bytes(text: str, total_bytes: int) -> int:
-    """The bytes of `20GiB`, or of `80%` of a card with `total_bytes`.
-
-    Raises:
-        ValueError: the text is neither a size nor a percentage below 100%.
-    """
-    return (
-        round(parse_share(text) * total_bytes) if text.strip().endswith("%") else parse_size(text)
-    )
+from oomdoctor.units import parse_limit
 
 
 def judged(report: Report, allowed: str | None) -> Report:
@@ -30,7 +19,7 @@ def judged(report: Report, allowed: str | None) -> Report:
     peaks = [size for rank in report.ranks if (size := rank.peak_device_bytes) is not None]
     if allowed is None or device is None or not peaks:
         return report
-    limit = MaxPeak(limit_bytes(allowed, device.total_bytes), max(peaks))
+    limit = MaxPeak(parse_limit(allowed, device.total_bytes), max(peaks))
     report = replace(report, max_peak=limit)
     if report.exit_code:
         return report

@@ -43,7 +43,7 @@ from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.explain.evidence import evidence_of
 from oomdoctor.records.report.diagnosis import Diagnosis
 from oomdoctor.records.report.report import Fault, Report, Status, bare_report
-from oomdoctor.records.report.run import RankMemory, RunDevice
+from oomdoctor.records.report.run import RankMemory, RunDevice, fullest
 from oomdoctor.records.report.snapshot import SnapshotDevice
 from oomdoctor.records.report.warnings import other_processes, warning
 
@@ -143,6 +143,7 @@ def _with_summary(bare: Report, request: WatchRequest, seen: Seen) -> Report:
     ended, failed, device = seen.ended, seen.failed, _device(request, seen)
     ranks = as_on_a_larger_card(_ranks(request, seen, device), seen)
     ranks, first, answer = _with_evidence(ranks, seen)
+    pictured = _pictured(ranks, seen) if answer is None else None
     outside = lines_from_outside(ended, seen.processes, seen.samples.host)
     on_gpu = ran_out(ranks)
     source = first.oom.snapshot if answer is not None and first and first.oom else None
@@ -161,7 +162,8 @@ def _with_summary(bare: Report, request: WatchRequest, seen: Seen) -> Report:
         diagnoses=told if for_memory or failed else (),
         ranks=ranks,
         source=source,
-        devices=() if answer is None else (answer,),
+        versions=next((p.record["versions"] for p in seen.processes), {}),
+        devices=tuple(filter(None, (answer or pictured,))),
         larger_batch=None if failed else larger_batch(ranks, _micro_batch(seen, request)),
     )
     notes = notes_from_outside(ended, seen.samples.host)
@@ -230,6 +232,16 @@ def _with_evidence(
                 first = rank = with_snapshot(rank, answer)
         with_names.append(rank)
     return tuple(with_names), first, answer
+
+
+def _pictured(ranks: Sequence[RankMemory], seen: Seen) -> SnapshotDevice | None:
+    """What the fullest GPU held at its peak, if its process took a picture and none ran out."""
+    worst = fullest(ranks)
+    if worst is None or worst.outcome == "oom":
+        return None
+    record = next(p.record for p in seen.processes if p.record["pid"] == worst.pid)
+    name = record["pictures"].get(str(worst.device))
+    return None if name is None else snapshot_answer(seen.folder / name, worst.device)
 
 
 def _ended_for_memory(told: Sequence[Diagnosis], outside: Sequence[str]) -> bool:

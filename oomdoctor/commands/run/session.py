@@ -75,6 +75,8 @@ def watching_environment(folder: Path, request: WatchRequest) -> dict[str, str]:
         "patience": PATIENCE,
         "weights": request.weights,
         "counted": request.gpus is None,
+        "pictures": request.gpus is not None
+        and (request.breakdown or request.max_peak is not None),
         "goes_past": request.gpus is not None and not request.stop_at_oom,
         "changes": dict(request.changes),
         "branches": dict(request.branches),
@@ -109,7 +111,8 @@ class WatchRequest:
     command; None: ours. `case` is the folder for what is kept if memory runs out; None: one in the
     state folder. Emulated GPUs go on past their memory, unless the command is to get
     the error (`stop_at_oom`). `max_peak` is the peak that is allowed, as typed. `cure` runs it
-    again with remedies, whose settings of transformers' TrainingArguments are `changes`.
+    again with remedies, whose settings of transformers' TrainingArguments are `changes`. With
+    `breakdown` or `max_peak`, the report of an emulated run that fits says what its peak held.
     """
 
     command: tuple[str, ...]
@@ -124,6 +127,7 @@ class WatchRequest:
     stop_at_oom: bool = False
     cure: bool = False
     max_peak: str | None = None
+    breakdown: bool = False
     changes: Mapping[str, Any] = field(default_factory=dict)
     branches: Mapping[str, Any] = field(default_factory=dict)
 
@@ -142,6 +146,7 @@ def line_of(request: WatchRequest, card: str, *, alone: bool) -> str:
     words += ["--cure"] if request.cure else []
     words += ["--stop-at-oom"] if request.stop_at_oom else []
     words += ["--max-peak", request.max_peak] if request.max_peak is not None else []
+    words += ["--breakdown"] if request.breakdown else []
     words += ["--values", request.values] if request.values is not None else []
     words += ["--weights", request.weights] if request.weights != "real" else []
     words += ["--python", str(request.python)] if request.path is not None else []

@@ -63,6 +63,7 @@ class Watch:
         self._graphs = graphs.Graphs(self._end_replay)
         self._ooms: list[dict[str, Any]] = []
         self._pictured = (0, 0)  # the peaks in the snapshot of a run past the limit
+        self._pictures: dict[int, tuple[int, str | None]] = {}  # allocated peak and snapshot
         self._past_step: int | None = None
         self._notes: list[str] = []
         self._read_at = time.monotonic()
@@ -205,6 +206,9 @@ class Watch:
         """Read the memory; `ended` says that a step has just ended."""
         self._read_at = time.monotonic()
         past, picture = self._memory.past, self._picture()  # before the trace is cleared
+        if self._asked.get("pictures") and past is None and picture is None:
+            with self._quietly():
+                self._take_pictures()
         self._memory.read(self._step)
         if self._memory.past is not None:
             if past is None:
@@ -225,6 +229,16 @@ class Watch:
         with self._quietly():
             return self._snapshots.write(first["device"])
         return None
+
+    def _take_pictures(self) -> None:
+        """Write a snapshot of each device whose allocated peak has grown since the last one."""
+        import torch
+
+        for device in range(torch.cuda.device_count()):
+            peak, _ = memory.peaks_of(device)
+            before, name = self._pictures.get(device, (0, None))
+            if peak > before:
+                self._pictures[device] = peak, self._snapshots.write(device) or name
 
     def _on_out_of_memory(self, device: int, requested: int, total: int, free: int) -> None:
         """A request fails, and its error is not raised yet."""
@@ -301,6 +315,7 @@ class Watch:
             "exception": ending.last_exception() if ended else None,
             "ooms": self._ooms,
             "past": self._memory.past,
+            "pictures": {device: name for device, (_, name) in self._pictures.items()},
             "unknown_reads": reads.unknown_reads(),
             "ended_loops": reads.ended_loops(),
             "code": process_facts.code_without_file(reads.files()),

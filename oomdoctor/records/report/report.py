@@ -14,6 +14,7 @@ from oomdoctor.records.job.dataset import LengthsAnswer, LengthsRequest, Trainin
 from oomdoctor.records.job.machine import Machine
 from oomdoctor.records.job.model import ModelRef, ModelSource, Task
 from oomdoctor.records.job.result import FileKind, ProbeResult, WeightsChoice
+from oomdoctor.records.report.check import CheckAnswer
 from oomdoctor.records.report.diagnosis import Cause, Diagnosis, Remedy, SettingValue
 from oomdoctor.records.report.earlier_runs import DiffAnswer
 from oomdoctor.records.report.plan import CardPlan, PlanRequest, SweepAnswer, Why
@@ -199,10 +200,10 @@ class Report:
     to them; `files` are those of --snapshot and --trace. Only `plan` fills `cards`, `sweep`, `why`,
     `solve`, `fewest` and `simulations`. Only `explain`, `run` and `snapshot` fill `diagnoses`. Only
     `run` fills `device`, `command_line`, `exit_code_of_command`, `ranks`, `smallest_gpu`, `host`,
-    `larger_batch`, `unknown_sizes` and `max_peak`. `snapshot` fills `source` (its file),
-    `torch_version`,
-    `settings` (of the allocator) and `devices`, and `run` does if memory ran out: `source` is then
-    a file of the case, which is in `run_dir`. With two files `snapshot` also fills `differences`,
+    `larger_batch`, `unknown_sizes`, `max_peak` and `versions` (of the libraries of the command).
+    `snapshot` fills `source` (its file), `torch_version`, `settings` (of the allocator) and
+    `devices`, and `run` does if memory ran out: `source` is then a file of the case, which is in
+    `run_dir`. Only `check` fills `check`. With two files `snapshot` also fills `differences`,
     and if an allocation failed, `causes` and `remedies`. Only `watch` fills `watch`, and only
     `triage` fills `triage`. With --from, `yours` is about the configuration of the user's own
     files. Only `diff` fills `diff`. `show` fills `gathered` for a folder of probes on several GPU
@@ -261,6 +262,8 @@ class Report:
     applied: AppliedRemedy | None = None
     unknown_sizes: UnknownSizes | None = None
     max_peak: MaxPeak | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    check: CheckAnswer | None = None
 
     @property
     def usable_bytes(self) -> int | None:

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from example_runs import depends_on_values, fits, ran_out
 
-from oomdoctor.commands.run.max_peak import judged, limit_bytes
+from oomdoctor.commands.run.max_peak import judged
 from oomdoctor.render import render_report
 from oomdoctor.render.formats import Style
-from oomdoctor.units import GIB
+from oomdoctor.units import GIB, parse_limit
 
 PEAK = max(rank.peak_device_bytes or 0 for rank in fits().ranks)
 
@@ -41,8 +41,8 @@ def test_a_command_that_failed_keeps_its_exit_code() -> None:
 
 
 def test_a_limit_is_a_size_or_a_share_of_the_card() -> None:
-    assert limit_bytes("20GiB", 0) == 20 * GIB
-    assert limit_bytes(" 80% ", 10 * GIB) == 8 * GIB
+    assert parse_limit("20GiB", 0) == 20 * GIB
+    assert parse_limit(" 80% ", 10 * GIB) == 8 * GIB
     for text in ("110%", "much", "-1GiB"):
         with pytest.raises(ValueError):
-            limit_bytes(text, GIB)
+            parse_limit(text, GIB)

@@ -1,0 +1,139 @@
+"""The page of `check`: the answer, a row for each check, and what grew where one failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from oomdoctor.records.job.measurement import CATEGORY_WORDS
+from oomdoctor.records.report.check import CHECK_WORDS, CheckAnswer, CheckResult, GrownPart
+from oomdoctor.records.report.report import Report
+from oomdoctor.render.blocks import Block, Cells, Column, Look, Note, Section, figures, table_of
+from oomdoctor.render.diff_page import changed
+from oomdoctor.render.formats.csv_rows import named, record_rows
+from oomdoctor.render.words import counted
+from oomdoctor.units import DASH, format_bytes
+
+_CELLS: Cells[CheckResult] = (
+    (Column("check"), lambda result: result.name),
+    (Column("card"), lambda result: result.gpu),
+    (Column("outcome", tone=True), lambda result: CHECK_WORDS[result.outcome]),
+    (figures("peak"), lambda result: _device(result.peak)),
+    (figures("allowed", 1), lambda result: format_bytes(_allowed(result))),
+    (figures("baseline", 2), lambda result: _device(result.baseline)),
+    (figures("change", 1), lambda result: _change(result)),
+)
+_PARTS: Cells[GrownPart] = (
+    (Column("category"), lambda part: CATEGORY_WORDS[part.category]),
+    (
+        Column("line", 1),
+        lambda part: "" if part.where is None else f"{part.where.file}:{part.where.line}",
+    ),
+    (figures("before"), lambda part: format_bytes(part.before_bytes)),
+    (figures("now"), lambda part: format_bytes(part.after_bytes)),
+    (figures("change"), lambda part: f"+{format_bytes(part.difference_bytes)}"),
+)
+
+
+def check_sections(report: Report, look: Look) -> list[Section]:
+    """The answer first, then the table, then what grew and what libraries changed."""
+    answer = report.check
+    if answer is None:
+        return []
+    sections = [
+        Section("", (Note(_headline(answer), "strong"), *_asides(answer))),
+        Section("", (table_of(answer.results, _CELLS).without_empty_columns(),)),
+    ]
+    for result in answer.results:
+        told = _told(result, verbose=look.verbose)
+        if told:
+            sections.append(Section(result.title, tuple(told)))
+    return sections
+
+
+def _headline(answer: CheckAnswer) -> str:
+    bad = [result for result in answer.results if result.outcome != "passed"]
+    total = len(answer.results)
+    if not bad:
+        updated = "; the baseline was updated" if answer.updated else ""
+        return f"{counted(total, 'check')} passed{updated}."
+    first = max(bad, key=lambda result: result.above_bytes)
+    what = "The check" if total == 1 else f"{len(bad)} of {total} checks"
+    return f"{what} did not pass: {first.title}: {why(first)}."
+
+
+def _asides(answer: CheckAnswer) -> list[Note]:
+    if answer.against is not None:
+        return [Note(f"The baseline is {answer.against}, run with the same libraries.")]
+    new = [result for result in answer.results if result.baseline is None and result.peak]
+    if answer.updated:
+        return [Note(f"Today's peaks are in {answer.baseline_file}.")]
+    if new:
+        return [Note(f"{counted(len(new), 'check')} without a baseline in {answer.baseline_file}.")]
+    return []
+
+
+def why(result: CheckResult) -> str:
+    """Why a check did not pass."""
+    if result.outcome in ("over", "grew") and result.above_bytes:
+        peak, above = _device(result.peak), format_bytes(result.above_bytes)
+        limit = "the budget" if result.outcome == "over" else "the baseline allows"
+        return f"peak {peak}, {above} more than {limit}"
+    return result.reason or CHECK_WORDS[result.outcome]
+
+
+def grown_lines(result: CheckResult) -> Iterator[str]:
+    """`activations +1.20 GiB at model.py:88`, for each part that grew, then moved libraries."""
+    for part in result.grown:
+        at = "" if part.where is None else f" at {part.where.file}:{part.where.line}"
+        yield f"{CATEGORY_WORDS[part.category]} +{format_bytes(part.difference_bytes)}{at}"
+    yield from map(changed, result.moved)
+
+
+def _told(result: CheckResult, *, verbose: bool) -> list[Block]:
+    """What there is to say about a check beside its row."""
+    told: list[Block] = []
+    bad = result.outcome != "passed"
+    if bad and result.reason is not None:
+        told.append(Note(f"{result.reason}.", "normal"))
+    if (bad or verbose) and result.grown:
+        told.append(table_of(result.grown, _PARTS).without_empty_columns())
+    if (bad or verbose) and result.moved:
+        changes = ", ".join(map(changed, result.moved))
+        told.append(
+            Note(
+                f"The baseline is of other libraries: {changes}. To see what the code changed, run "
+                "both with today's: oomdoctor check --against REVISION"
+            )
+        )
+    return told
+
+
+def _device(peak: Any) -> str:
+    return DASH if peak is None else format_bytes(peak.peak_device_bytes)
+
+
+def _allowed(result: CheckResult) -> int | None:
+    limits = [size for size in (result.budget_bytes, result.growth_bytes) if size is not None]
+    return min(limits, default=None)
+
+
+def _change(result: CheckResult) -> str:
+    if result.peak is None or result.baseline is None:
+        return ""
+    before, now = result.baseline.peak_device_bytes, result.peak.peak_device_bytes
+    return f"{(now - before) / before:+.1%}" if now != before else "none"
+
+
+def check_rows(report: Report) -> Iterator[list[Any]]:
+    """The headings, then a row a check. Headings are the keys in JSON."""
+    columns = (
+        *named(("name", "gpu", "outcome")),
+        *((f"peak.{name}", f"peak.{name}") for name in _PEAKS),
+        *((f"baseline.{name}", f"baseline.{name}") for name in _PEAKS),
+        *named(("budget_bytes", "growth_bytes", "reason", "elapsed_s")),
+    )
+    return record_rows(columns, report.check.results if report.check is not None else ())
+
+
+_PEAKS = ("peak_device_bytes", "peak_reserved_bytes", "peak_allocated_bytes")

@@ -1,0 +1,81 @@
+"""`check` on the emulated GPU: a baseline, growth with its line, and another revision."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from emulated_run import Watched, loop
+
+CONFIG = """
+[[check]]
+name = "loop"
+command = "python train.py"
+gpu = "RTX 4090"
+max_growth = "0%"
+"""
+
+
+def _check(watched: Watched, *words: str) -> tuple[int, dict[str, Any], str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "oomdoctor", "check", "--json", "--jobs", "1", *words],
+        cwd=watched.folder,
+        env=watched.environment,
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    return done.returncode, json.loads(done.stdout), done.stderr
+
+
+def _git(folder: Path, *words: str) -> None:
+    own = ("-c", "user.name=you", "-c", "user.email=you@example.com")
+    subprocess.run(["git", *own, *words], cwd=folder, check=True, capture_output=True)
+
+
+def test_a_check_that_grew_names_the_line_and_is_compared_with_a_revision(watched: Watched) -> None:
+    (watched.folder / "oomdoctor.toml").write_text(CONFIG)
+    script = watched.folder / "train.py"
+    script.write_text(loop())
+    _git(watched.folder, "init", "--quiet")
+    _git(watched.folder, "add", "train.py")
+    _git(watched.folder, "commit", "--quiet", "-m", "A training")
+    code, report, error = _check(watched, "--update")
+    assert code == 0, error
+    baseline = json.loads((watched.folder / "oomdoctor-baseline.json").read_text())
+    (accepted,) = baseline["checks"]
+    peak = accepted["peak"]
+    assert sum(peak["categories"].values()) == peak["peak_allocated_bytes"]
+    assert peak["versions"]["torch"]
+
+    kept = "    kept = loss.new_zeros(8 << 20)\n"
+    script.write_text(
+        loop().replace("        loss.backward()\n", f"    {kept}        loss.backward()\n")
+    )
+    code, report, error = _check(watched, "--against", "HEAD")
+    assert code == 3, error
+    (result,) = report["check"]["results"]
+    # The baseline that was run again is the one that was kept, to the byte.
+    assert result["baseline"] == peak
+    line = next(part for part in result["grown"] if part["where"] is not None)
+    assert line["where"]["file"] == "train.py"
+    assert script.read_text().splitlines()[line["where"]["line"] - 1].strip() == kept.strip()
+    # That of the step before is still there when the next one is made.
+    assert line["after_bytes"] - line["before_bytes"] == 64 << 20
+    listed = subprocess.run(
+        ["git", "worktree", "list"], cwd=watched.folder, capture_output=True, text=True
+    )
+    assert len(listed.stdout.splitlines()) == 1
+
+
+@pytest.mark.parametrize("words", [("--only", "nothing"), ("--against", "nothing")])
+def test_what_is_not_there_is_refused(watched: Watched, words: tuple[str, ...]) -> None:
+    (watched.folder / "oomdoctor.toml").write_text(CONFIG)
+    _git(watched.folder, "init", "--quiet")
+    code, report, error = _check(watched, *words)
+    assert code == 2 and "nothing" in error
+    assert report["errors"][0]["hint"] or "git says" in error
