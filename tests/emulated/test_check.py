@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from emulated_run import Watched, loop
+from weekly_rows import weekly
 
 CONFIG = """
 [[check]]
@@ -22,7 +23,7 @@ max_growth = "0%"
 
 def _check(watched: Watched, *words: str) -> tuple[int, dict[str, Any], str]:
     done = subprocess.run(
-        [sys.executable, "-m", "oomdoctor", "check", "--json", "--jobs", "1", *words],
+        [sys.executable, "-m", "oomdoctor", "check", "--json", *words],
         cwd=watched.folder,
         env=watched.environment,
         capture_output=True,
@@ -70,6 +71,33 @@ def test_a_check_that_grew_names_the_line_and_is_compared_with_a_revision(watche
         ["git", "worktree", "list"], cwd=watched.folder, capture_output=True, text=True
     )
     assert len(listed.stdout.splitlines()) == 1
+
+
+LOOPS = Path(__file__).parents[1] / "examples"
+OTHERS = (
+    *("momentum", "accumulated", "zeroed", "mixed", "checkpointed", "other_lengths"),
+    *("longer_and_longer", "evaluates", "averages_weights", "logs_losses", "flushes", "ring"),
+    *("masks_for_lengths", "experts", "unfreezes", "recurrent", "two_optimizers"),
+    *("skips_a_batch", "images"),
+)
+
+
+@pytest.mark.parametrize("names", [("plain",), weekly(OTHERS, id="19 others")])
+def test_the_same_code_needs_the_same_bytes_again(watched: Watched, names: tuple[str, ...]) -> None:
+    code = "import sys; sys.path.insert(0, {folder!r}); import clean_loops; clean_loops.{name}(4)"
+    rows = ["[defaults]", 'gpu = "RTX 4090"', 'steps = "all"']
+    for name in names:
+        script = watched.folder / f"{name}.py"
+        script.write_text(code.format(folder=str(LOOPS), name=name))
+        for time in ("first", "second"):
+            rows += ["[[check]]", f'name = "{name} {time}"', f'command = "python {script.name}"']
+    (watched.folder / "oomdoctor.toml").write_text("\n".join(rows))
+    _, report, error = _check(watched, "--jobs", "2")
+    peaks = {result["name"]: result["peak"] for result in report["check"]["results"]}
+    assert len(peaks) == 2 * len(names)
+    for name in names:
+        assert peaks[f"{name} first"] is not None, error
+        assert peaks[f"{name} first"] == peaks[f"{name} second"]
 
 
 @pytest.mark.parametrize("words", [("--only", "nothing"), ("--against", "nothing")])
