@@ -127,6 +127,7 @@ def _head(report: Report) -> list[Block]:
         facts.append(("Batch", f"{fits}: a row takes up to {row}"))
     if report.smallest_gpu is not None:
         facts.append(("Smallest", _smallest(report.smallest_gpu, worst)))
+        facts += _shares(report.smallest_gpu, device)
     elif _broke_off(report, worst):
         facts.append(("Smallest", "unknown: it broke off before memory repeated"))
     parts += [Facts(tuple(facts))] if facts else []
@@ -157,6 +158,16 @@ def _smallest(card: SmallestGpu, worst: RankMemory) -> str:
     elif (worst.peak_device_bytes or 0) > card.total_bytes:
         why = ": CUDA itself takes less there"
     return f"{card.name} ({format_bytes(card.total_bytes)}) would do{why}"
+
+
+def _shares(card: SmallestGpu, device: RunDevice | None) -> list[tuple[str, str]]:
+    """That engines would hold another size on the smallest card."""
+    if not card.sized_by_card or device is None:
+        return []
+    size = "less" if card.total_bytes < device.total_bytes else "more"
+    engines = " and ".join(card.sized_by_card)
+    takes = "takes" if len(card.sized_by_card) == 1 else "take"
+    return [("", f"{engines} {takes} a share of the card: there, {size} than was counted here")]
 
 
 def _broke_off(report: Report, worst: RankMemory) -> bool:

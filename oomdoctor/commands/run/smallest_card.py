@@ -46,6 +46,9 @@ def with_cards(report: Report, request: WatchRequest, seen: Seen) -> Report:
     smallest = smallest_gpu(
         report.ranks, events, least, settings, finished=finished, together=ranks_together(processes)
     )
+    if smallest is not None and smallest.total_bytes != request.gpus.card.total_bytes:
+        engines = {name for process in processes for name in process.record["sized_by_card"]}
+        smallest = replace(smallest, sized_by_card=tuple(sorted(engines)))
     return replace(
         report,
         next_commands=_next(request, seen, report.ranks, smallest),

@@ -21,7 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from oomdoctor.emulator.variables import ALONE
-from oomdoctor.monitor.inside import ending, graphs, memory, passes, past_memory, process_facts
+from oomdoctor.monitor.inside import (
+    card_shares,
+    ending,
+    graphs,
+    memory,
+    passes,
+    past_memory,
+    process_facts,
+)
 from oomdoctor.monitor.inside import unknown_reads as reads
 from oomdoctor.monitor.inside.allocator_history import Snapshots, leave_to_the_script
 from oomdoctor.monitor.inside.memory import CountedMemory
@@ -321,6 +329,7 @@ class Watch:
             "code": process_facts.code_without_file(reads.files()),
             "own_files": process_facts.own_files() if ended else [],
             "notes": self._notes,
+            "sized_by_card": card_shares.sized_by_card(),
             "script": ending.script_file(),
             "is_ray_worker": ending.is_ray_worker(),
             "waits_for_a_person": ending.waits_for_a_person(),
@@ -352,6 +361,7 @@ def after_torch() -> None:
     torch.cuda._lazy_call(begin)
     leave_to_the_script()
     passes.note_optimizers()
+    card_shares.note_engines()
 
 
 def current() -> Watch | None:

@@ -255,10 +255,15 @@ class LargerBatch:
 
 @dataclass(frozen=True, slots=True)
 class SmallestGpu:
-    """The smallest card on which the command would have fitted, and its total as torch has it."""
+    """The smallest card on which the command would have fitted, and its total as torch has it.
+
+    `sized_by_card` are engines that hold a share of the card, such as vLLM: on this card they would
+    hold another size than was counted.
+    """
 
     name: str
     total_bytes: int
+    sized_by_card: tuple[str, ...] = ()
 
 
 def fullest(ranks: Sequence[RankMemory]) -> RankMemory | None:

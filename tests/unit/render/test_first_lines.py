@@ -84,6 +84,14 @@ def test_the_smallest_card_is_that_in_any_order() -> None:
     assert _first_line(turned) == _first_line(report)
 
 
+def test_engines_that_take_a_share_of_the_card_are_named_with_the_smallest() -> None:
+    report = fits()
+    for size, said in ((24, "there, less"), (141, "there, more")):
+        card = SmallestGpu("X", size * GIB, ("vLLM",))
+        text = render_report(replace(report, smallest_gpu=card), "table", Style())
+        assert f"vLLM takes a share of the card: {said} than was counted here" in text
+
+
 def test_a_smallest_card_below_what_was_needed_says_why() -> None:
     """It needs 8 GiB on this device, and a card with less would do: CUDA takes less there.
 
