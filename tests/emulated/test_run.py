@@ -385,6 +385,32 @@ def test_a_process_without_a_gpu_is_not_watched(watched: Watched) -> None:
     assert "no process of the command used the GPU" in error
 
 
+# Another process is on the GPU meanwhile, and a library of the user's calls CUDA itself.
+NOT_ALONE = """
+import ctypes, subprocess, sys
+import torch
+other = subprocess.Popen([sys.executable, "-c", "import torch; "
+    "held = torch.empty(3 << 30, dtype=torch.uint8, device='cuda'); print(1, flush=True); input()"],
+    stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+other.stdout.readline()
+cuda = ctypes.CDLL("libcudart.so." + torch.version.cuda.split(".")[0])
+at = ctypes.c_void_p()
+assert cuda.cudaMalloc(ctypes.byref(at), ctypes.c_size_t(2 << 30)) == 0
+held = torch.empty(4 << 30, dtype=torch.uint8, device="cuda")
+other.communicate(b"\\n")
+"""
+
+
+def test_all_that_is_on_the_gpu_needs_room_on_the_smallest_card(watched: Watched) -> None:
+    report, _, error = watched.run("RTX 4090", NOT_ALONE)
+    assert report.exit_code == 0, error
+    device, smallest = report.device, report.smallest_gpu
+    assert device is not None and device.context_bytes is not None and smallest is not None
+    own = {rank.peak_reserved_bytes >> 30: rank.peak_device_bytes for rank in report.ranks}
+    assert own == {3: (3 << 30) + device.context_bytes, 4: (6 << 30) + device.context_bytes}
+    assert 9 << 30 < smallest.total_bytes < 12 << 30
+
+
 def test_the_largest_part_of_the_micro_batch_that_fits_is_proposed(watched: Watched) -> None:
     """A third fits, and half does not: a quarter was proposed, because only halves were tried."""
     script = """

@@ -95,6 +95,8 @@ def rank_memory(
         oom = _oom(record, device, failed_command=failed)
         reserved, usable = device["peak_reserved_bytes"], usable_bytes(device)
         short = None if usable is None else max(0, reserved - usable)
+        # What libraries hold on an emulated GPU, and the context is a part of.
+        beside = max(context_bytes or 0, device.get("beside_torch_bytes") or 0)
         memories.append(
             RankMemory(
                 rank=process.rank,
@@ -104,7 +106,7 @@ def rank_memory(
                 evidence=evidence,
                 peak_allocated_bytes=device["peak_allocated_bytes"],
                 peak_reserved_bytes=reserved,
-                peak_device_bytes=None if context_bytes is None else reserved + context_bytes,
+                peak_device_bytes=None if context_bytes is None else reserved + beside,
                 peak_phase=places.phase_of_peak(peak),
                 peak_module=peak.get("module"),
                 peak_step=peak.get("step"),

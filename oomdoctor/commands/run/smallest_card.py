@@ -43,8 +43,16 @@ def with_cards(report: Report, request: WatchRequest, seen: Seen) -> Report:
     least = least_capability(request.gpus.card.capability, built_for)
     gave_up = any(rank.stopped == "past" for rank in report.ranks)
     finished = report.exit_code_of_command == 0 and report.status != "interrupted" and not gave_up
+    context = (report.device.context_bytes if report.device is not None else None) or 0
     smallest = smallest_gpu(
-        report.ranks, events, least, settings, finished=finished, together=ranks_together(processes)
+        report.ranks,
+        events,
+        least,
+        settings,
+        finished=finished,
+        together=ranks_together(processes),
+        shared_bytes=needed_together(report.ranks, processes, context),
+        beside_bytes=max((_beside(rank, context) for rank in report.ranks), default=0),
     )
     if smallest is not None and smallest.total_bytes != request.gpus.card.total_bytes:
         engines = {name for process in processes for name in process.record["sized_by_card"]}
@@ -126,8 +134,13 @@ def smallest_gpu(
     *,
     finished: bool = True,
     together: int = 1,
+    shared_bytes: int = 0,
+    beside_bytes: int = 0,
 ) -> SmallestGpu | None:
     """The NVIDIA card with the least memory that has room for every rank, each on its own GPU.
+
+    `shared_bytes` is what processes on the same GPU need at most together, 0 without any. Other
+    libraries hold `beside_bytes` at most besides what PyTorch reserves, and the context.
 
     It leaves the headroom that a plan leaves. Cards with a compute capability below `least` are
     left out. A card that has what each rank reserved at most has room for it: the run would be the
@@ -145,17 +158,60 @@ def smallest_gpu(
     reserved = max(rank.peak_reserved_bytes for rank in ranks)
     replayable = bool(events) and all(recorded.is_whole for recorded in events)
 
-    def holds(room: int) -> bool:
-        if room >= reserved:
+    def holds(usable: int) -> bool:
+        room = usable - beside_bytes
+        if room >= reserved and usable >= shared_bytes:
             return True
         return (
             room >= allocated
+            and usable >= shared_bytes
             and replayable
             and all(_reserved(recorded, room, settings) is not None for recorded in events)
         )
 
     card = card_that_holds(holds, least=least, ranks=together)
     return None if card is None else SmallestGpu(card.name, card.total_bytes)
+
+
+def _beside(rank: RankMemory, context_bytes: int) -> int:
+    """What other libraries than PyTorch hold of a rank's GPU, without the context."""
+    on_device = rank.peak_device_bytes or 0
+    return max(0, on_device - rank.peak_reserved_bytes - context_bytes)
+
+
+def needed_together(
+    ranks: Sequence[RankMemory], processes: Sequence[Process], context_bytes: int
+) -> int:
+    """What the processes of one GPU need at most together, besides one context; 0 if none share.
+
+    Their peaks are taken to be at the same time. Those that ran one after the other share nothing.
+    """
+    needed = {
+        (rank.pid, rank.device): rank.peak_reserved_bytes + _beside(rank, context_bytes)
+        for rank in ranks
+    }
+    on_gpu: dict[str, list[tuple[float, float, int]]] = {}
+    for record in (process.record for process in processes):
+        for device in record["devices"]:
+            ended = float(record["written_at"])
+            began = float(record.get("began_at") or ended)
+            size = needed.get((record["pid"], device["device"]), 0)
+            on_gpu.setdefault(device.get("uuid") or "", []).append((began, ended, size))
+    return max((_at_once(each, context_bytes) for each in on_gpu.values()), default=0)
+
+
+def _at_once(processes: Sequence[tuple[float, float, int]], context_bytes: int) -> int:
+    """The sizes of those whose times overlap, with a context for each but one; 0 if none do."""
+    sizes = [
+        size
+        for number, (began, ended, size) in enumerate(processes)
+        if any(
+            began < other_end and other_began < ended
+            for other, (other_began, other_end, _) in enumerate(processes)
+            if other != number
+        )
+    ]
+    return sum(sizes) + context_bytes * (len(sizes) - 1) if sizes else 0
 
 
 def _stopped_early(rank: RankMemory) -> bool:

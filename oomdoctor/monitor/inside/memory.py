@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from oomdoctor.monitor.inside import allocator_history
 from oomdoctor.monitor.inside.ending import frames_here
-from oomdoctor.monitor.inside.process_facts import outside_bytes
+from oomdoctor.monitor.inside.process_facts import beside_torch_bytes, outside_bytes
 from oomdoctor.monitor.readings import RESETS, device_facts, live_gpu
 from oomdoctor.records.report.watch import LiveStep, StepPeaks
 
@@ -91,6 +91,7 @@ class DeviceMemory:
     def __init__(self) -> None:
         self._steps: dict[int, list[StepPeaks]] = {}
         self._outside: dict[int, int] = {}
+        self._beside: dict[int, int] = {}
         self.live = Live()
 
     def steps(self) -> list[list[StepPeaks]]:
@@ -105,6 +106,9 @@ class DeviceMemory:
 
     def _ask_outside(self, device: int) -> None:
         self._outside[device] = max(self._outside.get(device, 0), outside_bytes(device))
+        beside = beside_torch_bytes(device)
+        if beside is not None:
+            self._beside[device] = max(self._beside.get(device, 0), beside)
 
     def _record_of(self, device: int, **more: Any) -> dict[str, Any]:
         """What the record says of a device, without a trace; `more` is what a trace knows."""
@@ -117,6 +121,7 @@ class DeviceMemory:
             **counters_of(device, stats),
             "retries": stats["num_alloc_retries"],
             "outside_bytes": self._outside.get(device, 0),
+            "beside_torch_bytes": self._beside.get(device),
             "peak": None,
             "steps": list(map(asdict, self._steps.get(device, []))),
             "curve": [],

@@ -153,6 +153,21 @@ def outside_bytes(device: int) -> int:
     return int(total - free - torch.cuda.memory_reserved(device))
 
 
+def beside_torch_bytes(device: int) -> int | None:
+    """Bytes of an emulated device that this process holds, but not PyTorch's allocator.
+
+    They are the CUDA context and what other libraries allocate. None on a real device.
+    """
+    import torch
+
+    library = emulated_device()
+    if library is None:
+        return None
+    held = ctypes.c_uint64()
+    library.emu_usage(library.emu_physical(device), None, ctypes.byref(held))
+    return int(held.value) - int(torch.cuda.memory_reserved(device))
+
+
 def resident_bytes() -> int | None:
     """The host memory of this process; None where /proc does not say."""
     with suppress(OSError, ValueError, IndexError):

@@ -75,6 +75,7 @@ class Watch:
         self._past_step: int | None = None
         self._notes: list[str] = []
         self._read_at = time.monotonic()
+        self._began_at = time.time()
         self._facts: dict[str, Any] = {}
         self._ended = threading.Event()
         self._writing = threading.Lock()
@@ -311,6 +312,7 @@ class Watch:
             **self._facts,
             "library_folders": process_facts.library_folders(),
             "allocator": allocator_settings(),
+            "began_at": self._began_at,
             "written_at": time.time(),
             "ended": ended,
             "step": self._step,

@@ -22,7 +22,12 @@ from oomdoctor.commands.run.process.streams import Tail
 from oomdoctor.commands.run.rank_records import Events, rank_memory, read_events, read_processes
 from oomdoctor.commands.run.seen_outside import Samples, Seen
 from oomdoctor.commands.run.session import WatchRequest
-from oomdoctor.commands.run.smallest_card import least_capability, smallest_gpu, with_cards
+from oomdoctor.commands.run.smallest_card import (
+    least_capability,
+    needed_together,
+    smallest_gpu,
+    with_cards,
+)
 from oomdoctor.records.report.report import bare_report
 from oomdoctor.records.report.run import Place, RankMemory
 from oomdoctor.units import GIB, MIB
@@ -317,6 +322,34 @@ def test_a_replay_finds_a_smaller_card(tmp_path: Path) -> None:
     assert found is not None and found.total_bytes < 17 * GIB
     torn = smallest_gpu(ranks, [Events(0, flat, False)], (7, 5), settings)
     assert torn is not None and torn.total_bytes > 22 * GIB
+
+
+def test_what_others_hold_needs_room_too(tmp_path: Path) -> None:
+    """A library of its own holds 2 GiB besides a context of 1 GiB."""
+    record = _record()
+    record["devices"][0].update(peak_reserved_bytes=13 * GIB, beside_torch_bytes=3 * GIB)
+    _write(tmp_path, record)
+    (rank,) = _ranks(tmp_path)
+    assert rank.peak_device_bytes == 16 * GIB
+    card = smallest_gpu([rank], [], (7, 5), AllocatorSettings(), beside_bytes=2 * GIB)
+    assert card is not None and 15 * GIB < card.total_bytes < 18 * GIB
+
+
+@pytest.mark.parametrize(("begins", "together"), [(0.5, 9 * GIB), (1.0, 0)])
+def test_processes_on_one_gpu_need_room_together(
+    tmp_path: Path, begins: float, together: int
+) -> None:
+    _write(
+        tmp_path,
+        *(
+            _record(pid=pid, began_at=began, written_at=began + 1)
+            for pid, began in ((1, 0), (2, begins))
+        ),
+    )
+    ranks = _ranks(tmp_path)
+    assert needed_together(ranks, read_processes(tmp_path), GIB) == together
+    card = smallest_gpu(ranks, [], (7, 5), AllocatorSettings(), shared_bytes=23 * GIB)
+    assert card is not None and card.total_bytes > 23 * GIB
 
 
 def test_streams_do_not_share_cached_blocks(tmp_path: Path) -> None:
