@@ -219,6 +219,10 @@ BOUNDS: dict[str, Bounds] = {
         QWEN_PARAMETERS, 1, 2 + 4 + 4, _qwen(2), "weights in 16 and 32 bits, a moment; 2 rows",
     ),
     "llamafactory-lora": _lora(QWEN_PARAMETERS, _qwen(2), "2 rows of 512 at most", _adapters(8)),
+    "ms-swift-lora": _lora(QWEN_PARAMETERS, _qwen(2), "2 rows of 512 at most", _adapters(8)),
+    "open-instruct": _zero(
+        QWEN_PARAMETERS, 1, 2 + 2 + 4, _qwen(2), "all in 16 bits; 2 rows of 512 at most",
+    ),
     "axolotl-lora": _lora(QWEN_PARAMETERS, _qwen(2), "2 rows of 512 at most", _adapters(16)),
     **dict.fromkeys(
         ("deepspeed-zero3", "deepspeed-zero3-torchrun"),

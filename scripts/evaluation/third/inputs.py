@@ -96,7 +96,6 @@ def make(folder: Path) -> None:
         (folder / f"zero{stage}.json").write_text(json.dumps(_deepspeed(stage)))
     _gpt2(folder / "gpt2")
     _llama(folder / "llama", LLAMA)
-    _cached(folder / "cache" / "models--third--llama", folder / "llama", folder / "gpt2")
     _tiktoken(folder / "tokenizer.model")
     _characters(folder / "beside" / "data" / "shakespeare_char", chance)
     _glue(folder / "beside" / "nyu-mll" / "glue", chance)
@@ -104,6 +103,9 @@ def make(folder: Path) -> None:
     _llamafactory(folder)
     (folder / "verl").mkdir()
     _parquet(folder / "chat" / "train.jsonl", folder / "verl" / "chat.parquet")
+    lines = folder / "verl" / "prompts.jsonl"
+    _lines(lines, lambda i: _graded(random.Random(i)))
+    _parquet(lines, lines.with_suffix(".parquet"))
     _torchtitan(folder / "torchtitan", random.Random(13))
     _mistral(folder / "beside" / "mistral", random.Random(14))
     _axolotl(folder / "beside" / "axolotl", random.Random(15))
@@ -185,18 +187,6 @@ def _shards(folder: Path) -> None:
             file.truncate(1024 + 2 * count)
 
 
-def _cached(folder: Path, *sources: Path) -> None:
-    """A model as the hub's cache has it, with the files of folders; the first has its config."""
-    commit = "0" * 40
-    (folder / "refs").mkdir(parents=True)
-    (folder / "refs" / "main").write_text(commit)
-    (folder / "snapshots" / commit).mkdir(parents=True)
-    for file in (file for source in reversed(sources) for file in source.iterdir()):
-        link = folder / "snapshots" / commit / file.name
-        link.unlink(missing_ok=True)
-        link.symlink_to(file)
-
-
 def _lines_of_splits(folder: Path, row: Callable[[int], dict[str, Any]]) -> None:
     folder.mkdir(parents=True)
     for split in ("train", "validation", "test"):
@@ -217,6 +207,12 @@ def _chat(chance: random.Random) -> list[dict[str, str]]:
 
 def _prompt(chance: random.Random) -> dict[str, Any]:
     return {"prompt": [_said(chance, "user", 40)], "solution": "4"}
+
+
+def _graded(chance: random.Random) -> dict[str, Any]:
+    """A prompt with what verl grades the answer by."""
+    said = {"prompt": [_said(chance, "user", 40)], "data_source": "openai/gsm8k"}
+    return {**said, "reward_model": {"style": "rule", "ground_truth": "4"}}
 
 
 def _pair(chance: random.Random) -> dict[str, Any]:

@@ -66,12 +66,12 @@ class Row:
     cards: str = CARD
     options: tuple[str, ...] = ()
     steps: str = "3"
-    older: str = ""  # the set of `sources.OLDER` that is imported first
+    older: str = ""  # the sets of `sources.OLDER` that are imported first
     path: str = ""
     bare: bool = False
     varies: str = ""  # why its peak may differ a little between two runs
     beside: bool = False  # the script's folder is copied, and finds data beside itself
-    stand_in: str = ""  # a folder of `stand_ins` that takes the place of a package
+    stand_in: str = ""  # the folders of `stand_ins` that take the place of packages
     published: Published | None = None
     swept: Swept | None = None
 
@@ -119,6 +119,28 @@ def _example(name: str, script: str, words: str = "", cards: str = CARD) -> Row:
     """A row of pytorch/examples; one for several cards is started by torchrun."""
     start = "{python}" if cards == CARD else f"torchrun --nproc-per-node {cards[0]}"
     return Row(f"examples-{name}", f"{start} {{script}} {words}", script, "", *EXAMPLES, cards)
+
+
+def _verl(name: str, words: str, older: str = "verl", stand_in: str = "vllm") -> Row:
+    """A run with all models and the engine on one card."""
+    actor = "actor_rollout_ref"
+    command = (
+        "{python} -m verl.trainer.main_ppo data.train_files={inputs}/verl/prompts.parquet "
+        "data.val_files={inputs}/verl/prompts.parquet data.train_batch_size=4 "
+        "data.max_prompt_length=128 data.max_response_length=256 data.dataloader_num_workers=0 "
+        f"{actor}.model.path={MODEL} +{actor}.model.override_config.attn_implementation=sdpa "
+        f"{actor}.actor.ppo_mini_batch_size=4 {actor}.actor.ppo_micro_batch_size_per_gpu=4 "
+        f"{actor}.rollout.name=vllm {actor}.rollout.tensor_model_parallel_size=1 "
+        f"{actor}.rollout.gpu_memory_utilization=0.3 {actor}.rollout.n=4 "
+        f"{actor}.rollout.log_prob_micro_batch_size_per_gpu=4 "
+        f"{actor}.rollout.agent.num_workers=1 trainer.n_gpus_per_node=1 "
+        "trainer.val_before_train=False trainer.save_freq=-1 trainer.total_epochs=1 "
+        "ray_kwargs.ray_init.num_cpus=32 reward.num_workers=1 "
+        "transfer_queue.backend.SimpleStorage.num_data_storage_units=1 "
+        f"trainer.logger=[console] {words}"
+    )
+    return Row(f"verl-{name}", command, "", "verl", older=older, options=SYNTHETIC,
+               stand_in=stand_in, varies=AUTOCAST)  # fmt: skip
 
 
 def _openrlhf(name: str, words: str) -> Row:
@@ -218,12 +240,22 @@ ROWS = (
         "--preprocessing_num_workers 1 --output_dir out --report_to none --bf16 True "
         "--per_device_train_batch_size 2 --gradient_accumulation_steps 2",
         package="llamafactory", older="llamafactory", options=SYNTHETIC),
+    Row("ms-swift-lora", f"{{python}} -m swift.cli.main sft --model {MODEL} --tuner_type lora "
+        "--dataset {inputs}/chat/train.jsonl --lora_rank 8 --target_modules all-linear "
+        "--torch_dtype bfloat16 --max_length 512 --per_device_train_batch_size 2 "
+        "--gradient_accumulation_steps 2 --output_dir out --report_to none",
+        package="swift", older="msswift", options=SYNTHETIC),
     Row("verl-sft", "torchrun --standalone --nproc-per-node 1 -m verl.trainer.sft_trainer "
         "engine=fsdp optim=fsdp data.train_files={inputs}/verl/chat.parquet "
         "data.train_batch_size=16 data.num_workers=0 data.ignore_input_ids_mismatch=True "
         f"model.path={MODEL} +model.override_config.attn_implementation=sdpa "
         "trainer.logger=[console]",
         package="verl", older="verl", options=SYNTHETIC),
+    _verl("grpo", "algorithm.adv_estimator=grpo actor_rollout_ref.actor.use_kl_loss=True "
+          "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=4"),
+    # The critic takes flash-attn, whatever is asked for.
+    _verl("ppo", f"critic.model.path={MODEL} critic.ppo_micro_batch_size_per_gpu=4",
+          older="verl flashattn", stand_in="vllm flash_attn_2_cuda"),
     # flash-attn's Triton kernels are not used: with them its Python code can be imported.
     Row("openrlhf-sft", "env FLASH_ATTENTION_TRITON_AMD_ENABLE=TRUE deepspeed --num_gpus 1 "
         f"--master_port 29617 --module openrlhf.cli.train_sft --model.model_name_or_path {MODEL} "
@@ -247,9 +279,9 @@ ROWS = (
         "--config-file {checkout}/examples/config_tiny_llama.yaml", "run_train.py", "", *NANOTRON,
         cards=f"8x{CARD}", options=("--ranks", "1"), older="nanotron", path="src",
         stand_in="flash_attn_2_cuda"),
-    Row("open-instruct", "env HF_HUB_CACHE={inputs}/cache accelerate launch "
-        "--mixed_precision bf16 --num_processes 1 {script} --model_name_or_path "
-        "third/llama --tokenizer_name third/llama --dataset_mixer_list {inputs}/chat/train.jsonl "
+    Row("open-instruct", "accelerate launch "
+        f"--mixed_precision bf16 --num_processes 1 {{script}} --model_name_or_path {MODEL} "
+        f"--tokenizer_name {MODEL} --dataset_mixer_list {{inputs}}/chat/train.jsonl "
         "1.0 --max_seq_length 512 --per_device_train_batch_size 2 "
         "--gradient_accumulation_steps 2 --num_train_epochs 1 --output_dir out "
         "--push_to_hub False --try_launch_beaker_eval_jobs False "

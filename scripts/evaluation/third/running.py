@@ -64,7 +64,7 @@ def run(
         "ranks": [_rank(rank) for rank in report["ranks"]],
         **({"published": asdict(row.published)} if row.published else {}),
         **({"swept": swept.read(row.swept, folder, checkout)} if row.swept else {}),
-        **({"engine": _moments(folder / "engine.jsonl")} if row.stand_in == "vllm" else {}),
+        **({"engine": _moments(folder / "engine.jsonl")} if "vllm" in row.stand_in else {}),
         "host_seconds": round(time.monotonic() - began),
     }
 
@@ -90,10 +90,10 @@ def _environment(
     row: Row, python: Path, second: Path | None, source: Path | None
 ) -> dict[str, str]:
     path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
-    more = [str(python.parents[1] / "older" / row.older)] if row.older else []
-    stand_in = STAND_INS / row.stand_in if row.stand_in else None
-    more += [str(folder) for folder in (stand_in, second, source) if folder]
-    modules = os.pathsep.join([str(ROOT), *more])
+    more = [python.parents[1] / "older" / name for name in row.older.split()]
+    more += [STAND_INS / name for name in row.stand_in.split()]
+    more += [folder for folder in (second, source) if folder]
+    modules = os.pathsep.join(map(str, (ROOT, *more)))
     own = {
         "HF_HUB_OFFLINE": "1",
         # transformers loads weights in four threads whose order varies, and a few MiB with it.

@@ -109,7 +109,8 @@ def script_of(row: Row, python: Path, sources: Path) -> Path | None:
     else:
         words = [str(python), "-c", *SITE]
         site = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
-        places = (python.parents[1] / "older" / row.older, Path(site))
+        older = (python.parents[1] / "older" / name for name in row.older.split())
+        places = (*older, Path(site))
         files = [place / (row.script or row.package) for place in places]
         found = next((file for file in files if file.exists()), files[-1])
     return found if found.exists() else None
