@@ -68,7 +68,7 @@ def common_request(
     sequence_length = reader.sized("--seq-len", ladder.seq_len or usual_shape[0])
     micro = reader.given(reader.sized, "--micro-batch", ladder.micro_batch)
     effective = effective_batch(reader, ladder, int(usual_shape[1]), span, micro, yours)
-    ranks = 1 if _shares_sequences(ladder, yours) else span.high
+    ranks = 1 if _shares_rows(ladder, yours) else span.high
     asked = shutil.which(ladder.python or sys.executable)
     python = interpreter_with(versions) if versions else asked  # the former may not exist yet
     if python is None:
@@ -233,9 +233,9 @@ def effective_batch(
     """The effective batch size: as typed, or the smallest usual one that the GPUs share equally.
 
     A range of GPUs takes any size, which is rounded up for each number of GPUs. Where GPUs share
-    sequences, each configuration says what it takes.
+    rows, each configuration says what it takes.
     """
-    one_each = span.low == span.high and not _shares_sequences(options, yours)
+    one_each = span.low == span.high and not _shares_rows(options, yours)
     gpus = span.high if one_each else 1
     whole = gpus * (micro or 1)
     if options.effective_batch is None:
@@ -256,11 +256,12 @@ def effective_batch(
     return effective
 
 
-def _shares_sequences(options: LadderOptions, yours: UserTraining | None) -> bool:
-    """Whether GPUs share sequences in a rung that was typed, or in that of --from."""
-    typed = [text.partition("=")[0] for rung in options.rung or () for text in rung.split(",")]
-    shared = yours is not None and yours.config.context_parallel_size > 1
-    return shared or any(name.strip() == "context_parallel_size" for name in typed)
+def _shares_rows(options: LadderOptions, yours: UserTraining | None) -> bool:
+    """Whether GPUs share rows in a rung that was typed, or in that of --from."""
+    typed = [text.replace(" ", "") for rung in options.rung or () for text in rung.split(",")]
+    shared = yours is not None and yours.config.groups() < yours.config.world_size
+    said = ("context_parallel_size=", "sharding=tensor_parallel")
+    return shared or any(text.startswith(said) for text in typed)
 
 
 def ladder_name(options: LadderOptions, gpus: int, *, quiet: bool) -> str:

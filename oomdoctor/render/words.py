@@ -29,11 +29,11 @@ SWEPT_WORDS = {
 def batch(result: ProbeResult | CardPick) -> str:
     """Micro-batch size x gradient accumulation steps: `4 x 8`; a dash if none was chosen.
 
-    On several GPUs, also their number: `4 x 1 x 8`.
+    On several GPUs, also their number: `4 x 1 x 8`; those that share rows count once.
     """
     if result.micro_batch_size is None:
         return DASH
-    ranks = result.world_size if isinstance(result, CardPick) else result.config.world_size
+    ranks = result.world_size if isinstance(result, CardPick) else result.config.groups()
     gpus = f" x {ranks}" if ranks > 1 else ""
     return f"{result.micro_batch_size} x {result.gradient_accumulation_steps or DASH}{gpus}"
 

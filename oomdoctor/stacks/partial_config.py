@@ -116,6 +116,8 @@ class PartialConfig(RungKeys, total=False):
     zero_stage: int
     zero_offload_optimizer: bool
     zero_offload_parameters: bool
+    tensor_parallel_size: int  # of transformers' own plan
+    in_parts: bool  # by that plan, over all GPUs
     data_parallel_replicas: int  # of accelerate's mesh, beside context_parallel_size
     data_parallel_shards: int
     fsdp: bool

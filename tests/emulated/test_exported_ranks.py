@@ -50,6 +50,7 @@ def data_of(config: TrainConfig, folder: Path) -> Path:
             torchrun(2),
             id="FSDP 2, shared sequences",
         ),
+        pytest.param({"sharding": "tensor_parallel"}, "trainer", torchrun(2), id="parts of layers"),
         weekly(
             {"sharding": "ddp", "objective": "grpo", "method": "lora", "num_generations": 2},
             "trl",

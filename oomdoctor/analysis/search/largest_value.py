@@ -87,7 +87,7 @@ def at_value(config: TrainConfig, key: SolvedKey, value: int) -> TrainConfig:
     fixed or the setting in question.
     """
     if key == "micro_batch_size":
-        whole = value * config.world_size
+        whole = value * config.groups()
         effective = -(-config.effective_batch_size // whole) * whole
         return replace(config, micro_batch_size=value, effective_batch_size=effective)
     size = 1 if config.micro_batch_size == AUTO else config.micro_batch_size

@@ -59,6 +59,8 @@ def not_simulated(config: TrainConfig) -> str | None:
         return "Unsloth"
     if config.fp8 == "transformer_engine":
         return "Transformer Engine"
+    if config.sharding == "tensor_parallel":
+        return config.sharding
     return "context_parallel_size" if config.context_parallel_size > 1 else None
 
 

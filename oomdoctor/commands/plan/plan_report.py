@@ -12,6 +12,7 @@ from oomdoctor.analysis.ranking import without_speed
 from oomdoctor.commands.devices.cards import Card
 from oomdoctor.commands.ladder import assemble
 from oomdoctor.commands.ladder.assemble import Course
+from oomdoctor.commands.plan.engines import runs_on_card_only
 from oomdoctor.commands.plan.findings import Findings
 from oomdoctor.commands.plan.longest_row import lengths_answer
 from oomdoctor.commands.plan.picks import card_plan
@@ -75,13 +76,20 @@ def report(findings: Findings, course: Course) -> Report:
 
 
 def _speeds_unknown(findings: Findings, rows: Rows) -> tuple[Warn, ...]:
-    """A warning about named cards without a speed; with --all-gpus, the legend says it."""
+    """A warning about named cards without a speed; with --all-gpus, the legend says it.
+
+    What no simulation knows has no speed on any card.
+    """
     unknown = {
         card.name: {compute_dtype(row.config) for row in unknown}
         for card in findings.cards
         if card.facts is not None
         and card.facts.vendor == "NVIDIA"
-        and (unknown := without_speed(rows[card.name]))
+        and (
+            unknown := [
+                row for row in without_speed(rows[card.name]) if not runs_on_card_only(row.config)
+            ]
+        )
     }
     if not unknown or findings.plan.all_gpus:
         return ()

@@ -146,7 +146,8 @@ class TrainConfig:
     offload: choices.Offload = "none"
     """What lives in host memory instead of on the GPU."""
     sharding: choices.Sharding = "none"
-    """How a model is split over several GPUs: FSDP, DeepSpeed ZeRO, or copied whole (ddp)."""
+    """How a model is split over several GPUs: FSDP, DeepSpeed ZeRO, transformers' own plan of parts
+    of layers (tensor_parallel), or copied whole (ddp)."""
     world_size: int = 1
     """The number of GPUs."""
     gpus_per_node: int = 8
@@ -198,7 +199,12 @@ class TrainConfig:
 
     def rank_batch_size(self) -> int:
         """Sequences of one optimizer step on each GPU, or on the GPUs that share them."""
-        return self.effective_batch_size * self.context_parallel_size // self.world_size
+        return self.effective_batch_size // self.groups()
+
+    def groups(self) -> int:
+        """The GPUs, or groups of GPUs, that have different rows."""
+        whole = self.sharding == "tensor_parallel"
+        return 1 if whole else max(1, self.world_size // max(1, self.context_parallel_size))
 
     def rank_length(self) -> int:
         """Tokens of a sequence on each GPU."""

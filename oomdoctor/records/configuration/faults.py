@@ -125,10 +125,12 @@ def _sharding_faults(config: TrainConfig) -> Faults:
     shared = max(1, config.context_parallel_size)
     if world % shared:
         yield "context_parallel_size", f"{world} GPUs are not a multiple of {shared}"
-    elif config.effective_batch_size % (world // shared):
+    elif config.effective_batch_size % config.groups():
         batch = config.effective_batch_size
         who = f"{world} GPUs" if shared == 1 else f"{world // shared} groups of {shared} GPUs"
         yield "effective_batch_size", f"{batch} is not a multiple of the {who}"
+    if config.sharding == "tensor_parallel" and config.method != "full":
+        yield "sharding", f"tensor_parallel has no {config.method}: use fsdp or zero3"
     if shared > 1 and not world % shared:
         yield from _context_faults(config)
     if config.offload == "parameters" and not (is_fsdp(config) or config.sharding == "zero3"):

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.stacks.engines import mesh_settings
-from oomdoctor.stacks.names.row import LEFT_OUT, Read, RefusedError, Row, Write, settings_data
-from oomdoctor.stacks.names.values import integer, whole
+from oomdoctor.stacks.names.row import (
+    LEFT_OUT,
+    NotTakenError,
+    Read,
+    RefusedError,
+    Row,
+    Write,
+    settings_data,
+)
+from oomdoctor.stacks.names.values import integer, is_auto, whole
 from oomdoctor.stacks.partial_config import PartialConfig
 
 
@@ -21,10 +29,17 @@ def alone(kind: str) -> Read:
 
 
 def plan_of_parts(value: object) -> PartialConfig:
-    """transformers' `tp_plan`: which layers are cut in parts."""
-    if value:
-        raise _refused("tensor")
-    return {}
+    """transformers' `tp_plan`: which layers are cut in parts; auto is the model's own plan."""
+    if not value:
+        return {}
+    if is_auto(value):
+        return {"in_parts": True}
+    raise NotTakenError("the model's own plan is taken")
+
+
+def of_world(config: TrainConfig) -> object:
+    """The number of GPUs that have parts of layers."""
+    return config.world_size if config.sharding == "tensor_parallel" else LEFT_OUT
 
 
 def _refused(kind: str) -> RefusedError:

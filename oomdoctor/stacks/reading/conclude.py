@@ -74,7 +74,9 @@ def _engine(given: PartialConfig, program: Program) -> RungKeys:
     stage = given.get("zero_stage", 0)
     rung: RungKeys = {"sharding": "ddp"} if several else {}
     moved = None
-    if stage and given.get("distributed", "deepspeed") == "deepspeed":
+    if given.get("in_parts") or given.get("tensor_parallel_size", 1) > 1:
+        rung["sharding"] = "tensor_parallel"
+    elif stage and given.get("distributed", "deepspeed") == "deepspeed":
         rung["sharding"] = f"zero{stage}"
         moved = "optimizer" if given.get("zero_offload_optimizer") else None
         moved = "parameters" if given.get("zero_offload_parameters") and stage == 3 else moved
@@ -93,7 +95,8 @@ def _engine(given: PartialConfig, program: Program) -> RungKeys:
 def mesh_of(given: PartialConfig) -> int:
     """The GPUs of accelerate's `ParallelismConfig`; 1 if no file has one."""
     replicas, shards = given.get("data_parallel_replicas", 1), given.get("data_parallel_shards", 1)
-    return replicas * shards * given.get("context_parallel_size", 1)
+    shared = given.get("context_parallel_size", 1) * given.get("tensor_parallel_size", 1)
+    return replicas * shards * shared
 
 
 def fsdp_sharding(given: PartialConfig) -> str:
@@ -195,9 +198,11 @@ def _checkpointing(given: PartialConfig) -> RungKeys:
 def _batch(given: PartialConfig, rung: RungKeys, said: Collection[str]) -> RungKeys:
     """The effective batch: what is said, or micro-batch x accumulation x GPUs.
 
-    GPUs that share sequences count once.
+    GPUs that share rows count once.
     """
     world = max(1, rung.get("world_size", 1) // rung.get("context_parallel_size", 1))
+    if rung.get("sharding") == "tensor_parallel":
+        world = 1
     if "effective_batch_size" in given:
         return {"effective_batch_size": given["effective_batch_size"]}
     if "micro_batch_size" not in rung:

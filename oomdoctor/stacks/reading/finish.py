@@ -258,11 +258,17 @@ def _check_mesh(draft: Draft, settings: RungKeys, partial: PartialConfig) -> Non
     """What accelerate refuses of a `ParallelismConfig` (1.15), as far as no rung says it."""
     gpus, world = mesh_of(partial), settings.get("world_size", 1)
     shared, sharding = partial.get("context_parallel_size", 1), settings.get("sharding", "none")
+    where = draft.main.document.path
+    if sharding == "tensor_parallel":
+        size = partial.get("tensor_parallel_size", world)
+        others = [key for key in ("fsdp", "zero_stage") if partial.get(key)]
+        if size != world or others or shared > 1:
+            what = f"oomdoctor plans tensor parallelism over all GPUs, and these are {world}"
+            raise bad_config(where, what, "leave out FSDP, DeepSpeed and the other sizes")
     if gpus == 1:
         return
-    where = draft.main.document.path
     if gpus != world:
-        product = "dp_replicate_size x dp_shard_size x cp_size"
+        product = "dp_replicate_size x dp_shard_size x cp_size x tp_size"
         raise bad_config(
             where, f"{product} is {gpus}, but there are {world} GPUs", "make both equal"
         )

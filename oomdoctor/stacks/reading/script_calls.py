@@ -16,7 +16,7 @@ from oomdoctor.stacks.programs.unsloth import CLASSES as UNSLOTH_CLASSES
 from oomdoctor.stacks.reading.python_values import Place, Source, UnreadError, name_of
 from oomdoctor.stacks.scripts.model import BUILT
 
-PARALLELISM = "parallelism_config"
+_MESHES = {"ParallelismConfig": "parallelism_config", "DistributedConfig": "distributed_config"}
 _SECOND = "the first one counts"
 LOADED_BY_TRL = "model loaded by TRL"
 """Among the classes of a script: a trainer gets the name of the model."""
@@ -38,8 +38,8 @@ class Script:
     """What the script at `path` says: settings by their names in files, with their places.
 
     `calls` are the calls that take the settings of a kind: "arguments", "lora", "model",
-    "quantization", "parallelism", "trainer" or "optimizer". `parsed` is the class of the trainer's
-    arguments that the script's command line fills.
+    "quantization", a name of `_MESHES`, "trainer" or "optimizer". `parsed` is the class of the
+    trainer's arguments that the script's command line fills.
     """
 
     path: str
@@ -68,9 +68,8 @@ class Reading:
             if reader is not None:
                 reader(self, call)
         self._sizes()
-        if "parallelism" in self.script.calls:  # read where it is made
-            left = [item for item in self.script.unread if item.name != PARALLELISM]
-            self.script.unread = left
+        made = self.script.calls.keys() & _MESHES.values()  # read where it is made
+        self.script.unread = [item for item in self.script.unread if item.name not in made]
         return self.script
 
     # What each call says.
@@ -101,10 +100,11 @@ class Reading:
             self._keywords(call)
 
     def parallelism(self, call: ast.Call) -> None:
-        """accelerate's `ParallelismConfig`."""
-        if self._first("parallelism", call):
+        """accelerate's `ParallelismConfig`, or transformers' `DistributedConfig`."""
+        kind = _MESHES[_last(call)]
+        if self._first(kind, call):
             names = [keyword.arg for keyword in call.keywords if keyword.arg]
-            self._keywords(call, {name: f"{PARALLELISM}.{name}" for name in names})
+            self._keywords(call, {name: f"{kind}.{name}" for name in names})
 
     def model(self, call: ast.Call) -> None:
         """`from_pretrained` of a model."""
@@ -251,7 +251,7 @@ _BY_END: dict[str, Callable[[Reading, ast.Call], None]] = {
     "LoraConfig": Reading.lora,
     **dict.fromkeys((f"{name}.get_peft_model" for name in UNSLOTH_CLASSES), Reading.lora),
     "BitsAndBytesConfig": Reading.quantization,
-    "ParallelismConfig": Reading.parallelism,
+    **dict.fromkeys(_MESHES, Reading.parallelism),
     "autocast": Reading.autocast,
     **dict.fromkeys(
         {"torch.compile", "model.compile", *_SAYS, *_TAKES} - {"compile"}, Reading.said

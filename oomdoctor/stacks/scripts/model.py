@@ -38,6 +38,9 @@ def loading(rung: StackRung) -> Part:
     if by_bitsandbytes(config):
         arguments["quantization_config"] = quantization(config)
         names.append("transformers:BitsAndBytesConfig")
+    if config.sharding == "tensor_parallel":
+        arguments["distributed_config"] = f"DistributedConfig(tp_size={config.world_size})"
+        names.append("transformers.distributed:DistributedConfig")
     body = call(f"model = {kind}.from_pretrained", arguments, "args.model", indent=4)
     return Part(f"{body}\nmodel.config.use_cache = False", tuple(names))
 

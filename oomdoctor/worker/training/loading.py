@@ -93,6 +93,8 @@ def _place(config: TrainConfig) -> synthetic.Place:
     """Where weights are made, before an engine shards them."""
     if config.sharding == "zero3" and config.quantization == "none":
         return "zero3"
+    if config.sharding == "tensor_parallel":
+        return "parts"
     return "host" if is_fsdp(config) else "device"
 
 

@@ -28,7 +28,7 @@ from oomdoctor.worker.training.stored import store_as_in_checkpoint
 if TYPE_CHECKING:
     from transformers import BitsAndBytesConfig, PretrainedConfig, PreTrainedModel
 
-Place = Literal["device", "host", "zero3"]
+Place = Literal["device", "host", "zero3", "parts"]
 _LARGE = 1 << 28  # elements
 STANDARD_DEVIATION = 0.02  # the usual initializer_range: keeps activations and losses finite
 
@@ -73,10 +73,13 @@ def build_model(
 
     What an engine shards has another `place`: "host" is host memory that is declared inside
     `on_host` and not touched, with "zero3" DeepSpeed shards each module once it exists.
+    With "parts", transformers' plan says which part of a weight is on this device.
     """
     if place == "zero3":
         return blueprint.made().train()
     model = declare_model(blueprint, device)
+    if place == "parts":
+        model = _in_parts(model, blueprint.job.config.world_size)
     if quantization is not None:
         _prepare_quantized(model, quantization, device)
     if blueprint.job.config.quantization == "checkpoint":
@@ -90,6 +93,24 @@ def build_model(
     if quantization is not None:
         model.hf_quantizer.postprocess_model(model)
     return model.train()
+
+
+def _in_parts(model: PreTrainedModel, gpus: int) -> PreTrainedModel:
+    """The declared model in parts of layers, as `from_pretrained` makes them before it loads.
+
+    Raises:
+        UnsupportedError: transformers is too old, or has no plan for the model.
+    """
+    try:
+        from transformers.distributed import DistributedConfig
+
+        distribute = model.maybe_distribute_model
+    except (ImportError, AttributeError) as error:
+        why = "tensor parallelism needs a newer transformers: pip install -U transformers"
+        raise UnsupportedError(why) from error
+    with refused("transformers cannot share this model", ValueError, RuntimeError):
+        config, _, mesh = model.prepare_distribute_model(DistributedConfig(tp_size=gpus))
+        return distribute(model, config, mesh)
 
 
 def declare_model(blueprint: Blueprint, device: torch.device) -> PreTrainedModel:
@@ -243,6 +264,9 @@ def _plain_parameter(
     device: torch.device,
     on_host: OnHost | None,
 ) -> torch.nn.Parameter:
+    if hasattr(declared, "placements"):  # a part of it is on this device
+        part = _plain_parameter(declared.to_local(), name, wanted, device, on_host)
+        return torch.nn.Parameter(_as_part_of(declared, part.data), declared.requires_grad)
     with nullcontext() if on_host is None else on_host():
         place = device if on_host is None else torch.device("cpu")
         value = torch.empty(declared.shape, dtype=wanted, device=place)
@@ -254,6 +278,20 @@ def _plain_parameter(
     elif on_host is None:
         value.fill_(1.0 if name.endswith("weight") else 0.0)
     return torch.nn.Parameter(value, requires_grad=declared.requires_grad)
+
+
+def _as_part_of(whole: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
+    """A tensor in the place of a declared one in parts."""
+    from torch.distributed.tensor import DTensor
+
+    return DTensor.from_local(
+        part,
+        whole.device_mesh,
+        whole.placements,
+        run_check=False,
+        shape=whole.shape,
+        stride=whole.stride(),
+    )
 
 
 def _moved_to_host(made: torch.nn.Parameter, on_host: OnHost) -> torch.nn.Parameter:

@@ -112,7 +112,6 @@ REFUSED = [
     ("deepspeed", "tensor_parallel.autotp_size", "tensor parallelism"),
     ("axolotl", "context_parallel_size", "ring attention"),
     ("axolotl", "sequence_parallel_degree", "ring attention"),
-    ("axolotl", "tensor_parallel_size", "tensor parallelism"),
     ("axolotl", "expert_parallel_size", "expert parallelism"),
     ("ms-swift", "sequence_parallel_size", "Ulysses"),
     ("verl", "actor_rollout_ref.actor.ulysses_sequence_parallel_size", "Ulysses"),
@@ -138,20 +137,48 @@ def test_what_no_rung_has_is_refused_and_one_gpu_is_nothing(
     assert "run --emulate" in (raised.value.hint or "")
 
 
-def test_a_script_with_a_tensor_parallel_plan_is_refused() -> None:
-    text = 'model = AutoModelForCausalLM.from_pretrained("m", tp_plan="auto")\nSFTConfig("out")'
-    with pytest.raises(OomDoctorError, match="tensor parallelism"):
-        check_planned(draft_of([read_script("train.py", text)]))
+IN_PARTS = """
+model = AutoModelForCausalLM.from_pretrained("m", {})
+SFTConfig("out", per_device_train_batch_size=2, gradient_accumulation_steps=3)
+"""
 
 
 @pytest.mark.parametrize(
-    "values",
+    "how", ['tp_plan="auto"', "distributed_config=DistributedConfig(tp_size=4)", "tp_size=4"]
+)
+def test_a_script_with_a_tensor_parallel_plan_shares_every_row(how: str) -> None:
+    draft = draft_of([read_script("train.py", IN_PARTS.format(how))])
+    check_planned(draft)
+    training = finished(draft, dict, Overrides(gpus=4))
+    assert keys_of(training.config) == ("tensor_parallel", 4, 1, 6)
+    assert not [item.name for item in training.not_taken if item.name.startswith("distrib")]
+
+
+def test_parts_of_layers_are_on_all_gpus_or_refused() -> None:
+    plain = {key: value for key, value in AXOLOTL.items() if key != "fsdp_version"}
+    plain["tensor_parallel_size"] = 2
+    assert keys_of(read(plain)) == ("tensor_parallel", 2, 1, 1)
+    for settings, options in ((plain | {"fsdp_version": 2}, {}), (plain, {"gpus": 4})):
+        with pytest.raises(OomDoctorError, match="plans tensor parallelism over all GPUs"):
+            read(settings, **options)
+    with pytest.raises(OomDoctorError, match="tensor_parallel has no lora"):
+        read(plain | {"adapter": "lora"})
+
+
+@pytest.mark.parametrize(
+    ("program", "values"),
     [
-        {"sharding": "fsdp", "world_size": 8, "context_parallel_size": 4},
-        {"sharding": "hybrid", "world_size": 16, "effective_batch_size": 16},
+        *(
+            (program, values)
+            for program in ("accelerate", "trl")
+            for values in (
+                {"sharding": "fsdp", "world_size": 8, "context_parallel_size": 4},
+                {"sharding": "hybrid", "world_size": 16, "effective_batch_size": 16},
+            )
+        ),
+        ("trl", {"sharding": "tensor_parallel", "world_size": 4, "effective_batch_size": 1}),
     ],
 )
-@pytest.mark.parametrize("program", ["accelerate", "trl"])
 def test_a_mesh_is_written_and_read_back(values: dict[str, Any], program: Any) -> None:
     config = TrainConfig(micro_batch_size=1, **values)
     names = BY_NAME[program].names
