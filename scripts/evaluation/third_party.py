@@ -32,7 +32,7 @@ from textwrap import fill
 from typing import Any
 
 from third import inputs, litgpt, sources, vision
-from third.arithmetic import BOUNDS, outside
+from third.arithmetic import BOUNDS, outside, trained_peak
 from third.judged import JUDGED
 from third.rows import GIB, ROWS
 from third.running import run
@@ -185,8 +185,7 @@ def arithmetic_table(readings: list[dict[str, Any]]) -> str:
     lines = ["| script | at least | peak allocated | at most | from |", "|---|---|---|---|---|"]
     for r in readings:
         if (bounds := BOUNDS.get(r["name"])) is not None:
-            peak = _fullest(r)["peak_allocated_bytes"]
-            sizes = (f"{size / GIB:.2f} GiB" for size in (bounds.least, peak, bounds.most))
+            sizes = map(_size, (bounds.least, trained_peak(r), bounds.most))
             lines.append(f"| {r['name']} | {' | '.join(sizes)} | {bounds.derivation} |")
     return "\n".join(lines)
 

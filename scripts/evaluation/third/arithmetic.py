@@ -74,7 +74,10 @@ def logits(tokens: int, words: int, *, copies: int = 4) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """`least` and `most` bytes, and in words how they come about."""
+    """`least` and `most` bytes, and in words how they come about.
+
+    They are for the fullest GPU of the processes that take steps: an engine beside them takes none.
+    """
 
     least: int
     most: int
@@ -136,7 +139,7 @@ def _sound(rows: int, seconds: int, words: str, head: int) -> Bounds:
     frames = 50 * seconds  # a frame is 20 ms
     waves = 3 * 4 * rows * 512 * seconds * 16_000 // 5  # of the first convolution, which are freed
     p = BERT.parameters + SOUND_HEAD + head
-    most = BERT.most(rows * frames, frames, scores=4) + waves
+    most = BERT.most(rows * frames, frames, scores=1) + waves
     return _full(p, BERT.least(rows, 4), most, words, frozen=SOUND_FROZEN)
 
 
@@ -158,7 +161,13 @@ _MAE_P = (
     + 768 * 512 + 512 + 512 + 197 * 512 + 2 * 512 + 512 * 768 + 768
 )  # fmt: skip
 _GPT2_TOKENS = 64 * 1024
-_WHISPER_ROWS = WHISPER[0].most(8 * 1500, 1500) + WHISPER[1].most(8 * 448, 1500)
+# Words of the rows have up to 7 letters and a space, and a token has four of these: 20 words are at
+# most 42 tokens with those at both ends, and two rows of 20 are 83, in a multiple of eight.
+# Attention with SDPA makes a mask, and no scores. What is spoken has at most 36 words.
+_SPOKEN = 36 * 8 // 4 + 4
+_WHISPER_ROWS = (
+    WHISPER[0].most(8 * 1500, 1500, scores=1) + WHISPER[1].most(8 * _SPOKEN, 1500, scores=1)
+)  # fmt: skip
 _T5_ROWS = T5[0].most(8 * 64, 64) + T5[1].most(8 * 64, 64)
 
 _LLM_C_P = GPT2.parameters + (50_257 + 1024) * 768 + 2 * 768
@@ -168,15 +177,126 @@ _DIGIT = 28**2 + 2 * 32 * 26**2 + 2 * 64 * 24**2 + 2 * 64 * 12**2 + 3 * 128 + 2 
 _DIGITS_P = 32 * 9 + 32 + 64 * 32 * 9 + 64 + 128 * 9216 + 128 + 10 * 128 + 10
 _MISTRAL = Layers(8, 2048, 7168, 16, keys=512, gated=True, biased=False, norms=2)
 _MISTRAL_P = _MISTRAL.parameters + (2 * 32_768 + 1) * 2048
+_X_LAYERS = Layers(6, 512, 2048, 8, biased=False, more=2048 + 512)
+_X_P = _X_LAYERS.parameters + 256 * 512 * 2 + 512
+_X_SCORES = 4 * 4 * 8 * 1024 * 1024  # of a layer: four rows, eight heads
+_TITAN = Layers(6, 256, 768, 16, gated=True, biased=False, norms=2)
+_TITAN_P = _TITAN.parameters + (2 * 2048 + 1) * 256
+_TITAN_TOKENS = 8 * 2048
+
+
+def _palm() -> Bounds:
+    """PaLM's parallel layers in 32 bits: one matrix makes queries, a key, a value and the MLP.
+
+    Kept of a token: the layer's input and its norm, what that matrix makes, the activation and the
+    product of the MLP, rotated queries and keys, and attention's result. Made are also the steps of
+    the rotation, keys and values for all heads, and results. Lion has one moment.
+    """
+    h, f, head, layers, tokens = 512, 2048, 64, 8, 4 * 1024
+    fused = h + 2 * head + 2 * f
+    p = layers * (h * fused + h * h + f * h + h) + 256 * h + h
+    kept = 2 * h + fused + 2 * f + h + head + h
+    made = 2 * h + fused + 7 * (h + head) + 2 * h + 2 * h + 3 * h + 2 * f
+    most = (4 + 4 + 4 + 4) * p + 4 * tokens * (layers + 1) * made + logits(tokens, 256)
+    return Bounds(
+        12 * p + 4 * layers * tokens * kept,
+        most + WORKSPACE,
+        f"{p:,} parameters x 12 bytes; 4 rows of 1,024 tokens",
+    )
+
+
+def _titan(gpus: int) -> Bounds:
+    """Weights and states are shared. Checkpoints keep inputs and attention's results in 16 bits.
+
+    The backward pass of a layer needs all of it, which is computed again.
+    """
+    kept = 2 * _TITAN.count * _TITAN_TOKENS * 2 * _TITAN.width
+    kept += _TITAN.least(_TITAN_TOKENS, 2) // _TITAN.count
+    state = (FULL - 4) * _TITAN_P // gpus
+    made = _TITAN.most(_TITAN_TOKENS, 0) + logits(_TITAN_TOKENS, 2048)
+    flushed = 256 << 20  # the buffer with which Triton tunes a kernel
+    most = (FULL + MIXED_COPY + FOREACH + 4) * _TITAN_P + made + flushed + WORKSPACE
+    words = f"{_TITAN_P:,} parameters, 16,384 tokens; checkpoints keep two tensors of a layer"
+    return Bounds(max(state + kept, FULL * _TITAN_P // gpus), most, words)
+
+
+def _nanotron() -> Bounds:
+    """Half of each matrix (tensor parallel 2): 16-bit weights and activations, the rest in 32.
+
+    Kept of a token: half of both norms' inputs, queries, keys and values, attention's result, and
+    of the MLP both halves of its first matrix, the activation and the product.
+    """
+    h, f, keys, layers, words, tokens = 2048, 11_008, 256, 28, 128_256, 3 * 4096
+    p = layers * ((2 * h * h + 2 * h * keys + 3 * h * f) // 2 + 2 * h) + words * h // 2 + h
+    kept = 2 * h // 2 + h // 2 + keys + h // 2 + 2 * f
+    # And the norms, whole inputs of matrices, the rotation in 32 bits, results, partial and whole.
+    made = 8 * h // 2 + 4 * h + h // 2 + keys + 4 * (h // 2 + keys // 2) + 2 * h // 2 + 2 * f
+    scores = tokens * words // 2
+    least = 18 * p + 2 * layers * tokens * kept + 4 * scores
+    most = (18 + 2) * p + 2 * (layers + 1) * tokens * made + (2 + 4 * 4) * scores + WORKSPACE
+    return Bounds(least, most, f"{p:,} parameters of a GPU x 18 bytes; 3 rows of 4,096 tokens")
+
+
+def _detr() -> Bounds:
+    """DETR with ResNet-50, of which the first stage is frozen; 600 x 600 pixels, four images.
+
+    Kept are the inputs of convolutions. Made are their results, two steps of a frozen norm, and the
+    activation.
+    """
+    kept = made = weights = 0
+    side, entering = 150, 256
+    for width, blocks in ((128, 4), (256, 6), (512, 3)):
+        small, leaving = -(-side // 2), 4 * width
+        first = (entering + width) * side**2 + width * small**2
+        kept += first + (blocks - 1) * (leaving + 2 * width) * small**2
+        made += width * side**2 + (width + 2 * leaving) * small**2
+        made += (blocks - 1) * (2 * width + leaving) * small**2
+        weights += entering * (width + leaving) + blocks * (9 * width**2 + width * leaving)
+        weights += (blocks - 1) * leaving * width
+        side, entering = small, leaving
+    encoder, decoder = (
+        Layers(6, 256, 2048, 8, cross=cross, norms=n) for cross, n in ((0, 4), (1, 6))
+    )
+    p = weights + encoder.parameters + decoder.parameters + 2048 * 256
+    patches = 4 * side**2
+    frozen = 4 * 4 * 4 * 64 * 300**2  # four tensors of the largest size
+    layers = encoder.most(patches, side**2) + decoder.most(4 * 100, side**2)
+    most = (FULL + FOREACH) * (p + (1 << 20)) + 4 * 4 * 4 * made + frozen + layers + WORKSPACE
+    words = f"{p:,} parameters x 12 bytes; the inputs of convolutions for 4 images of 600 x 600"
+    return Bounds((FULL - 4) * p + 4 * 4 * kept, most, words)
+
+
+def _segformer() -> Bounds:
+    """SegFormer-B0, eight images of 512 x 512 pixels, two layers in each of four stages.
+
+    Kept of a token: both norms' inputs and results, queries, attention's result, and three of the
+    MLP, which is four times as wide and has a convolution. The head joins four times 256 channels
+    of 128 x 128, and keeps them, what they become, the activation and its dropout.
+    """
+    images, joined = 8, 256 * 128**2
+    sizes = ((128, 32, 1), (64, 64, 2), (32, 160, 5), (16, 256, 8))
+    kept = sum(2 * side**2 * 18 * width for side, width, _ in sizes)
+    made = sum(
+        Layers(2, width, 5 * width, heads).most(images * side**2, 256, scores=4)
+        for side, width, heads in sizes
+    )
+    head = 4 * images * joined
+    p = 3_714_915
+    least = (FULL - 4) * p + 4 * images * kept + (4 + 3) * head
+    most = (FULL + FOREACH) * p + made + (4 + 4 + 5) * head + 2 * 4 * head
+    words = "tensors of eight images of 512 x 512 in the layers, and 256 channels in the head"
+    return Bounds(least, most + 16 * images * 3 * 512**2 + WORKSPACE, words)
+
+
 _MISTRAL_ADAPTERS = 64 * 8 * (2 * (2048 + 2048) + 2 * (2048 + 512) + 3 * (2048 + 7168))
 
 BOUNDS: dict[str, Bounds] = {
-    "accelerate-peak-memory": _encoder(BERT_PARAMETERS, 16, 128, 4, "16 rows of 128 at most"),
-    "accelerate-nlp": _encoder(BERT_PARAMETERS, 16, 128, 2, "16 rows of 128 at most"),
+    "accelerate-peak-memory": _encoder(BERT_PARAMETERS, 16, 88, 4, "16 rows of 88 at most"),
+    "accelerate-nlp": _encoder(BERT_PARAMETERS, 16, 88, 2, "16 rows of 88 at most"),
     "run-glue": _encoder(BERT_PARAMETERS, 8, 128, 4, "8 rows of 128"),
     "sentence-transformers": _full(
         DISTILBERT.parameters + (30_522 + 512 + 2) * 768, DISTILBERT.least(32, 2),
-        2 * DISTILBERT.most(16 * 128, 128), "16 pairs of rows of 128 at most",
+        2 * DISTILBERT.most(16 * 44, 44), "16 pairs of rows of 44 at most",
     ),
     "run-translation": _full(
         _T5_P, T5[0].least(8, 4), _T5_ROWS + logits(8 * 64, 32_128), "8 rows of 64 and 64 tokens",
@@ -193,8 +313,8 @@ BOUNDS: dict[str, Bounds] = {
     "run-audio-classification": _sound(32, 1, "32 sounds of a second", 768 * 256 + 256 + 514),
     "run-speech-ctc": _sound(4, 12, "4 sounds of 12 seconds at most", 768 * 32 + 32),
     "run-speech-seq2seq": _full(
-        _WHISPER_P, WHISPER[0].least(8 * 1500, 4), _WHISPER_ROWS + logits(8 * 448, 51_865),
-        "8 rows of 1,500 frames and 448 words at most",
+        _WHISPER_P, WHISPER[0].least(8 * 1500, 4), _WHISPER_ROWS + logits(8 * _SPOKEN, 51_865),
+        "8 rows of 1,500 frames and 76 tokens at most",
     ),
     "build-nanogpt": _full(
         _GPT2_P, GPT2.least(_GPT2_TOKENS, 2) + (2 + 4 + 4) * _GPT2_TOKENS * 50_304,
@@ -214,9 +334,30 @@ BOUNDS: dict[str, Bounds] = {
         _MISTRAL_P, _MISTRAL.most(4096, 4096, scores=0) + logits(4096, 32_768),
         "4,096 tokens", _MISTRAL_ADAPTERS,
     ),
+    "torchtitan": _titan(1),
+    "torchtitan-8-ranks": _titan(8),
+    "nanotron": _nanotron(),
+    "run-object-detection": _detr(),
+    "run-semantic-segmentation": _segformer(),
+    "x-transformers": Bounds(
+        FULL * _X_P + _X_LAYERS.least(4096, 4) + 6 * _X_SCORES,
+        _full(_X_P, 0, _X_LAYERS.most(4096, 1024, scores=8) + logits(4096, 256), "").most,
+        f"{_X_P:,} parameters x 16 bytes; 4 rows of 1,024 tokens, attention's scores kept",
+    ),
+    "palm": _palm(),
     "verl-sft": _zero(QWEN_PARAMETERS, 1, FULL, _qwen(4), "16 bytes per parameter, 4 rows of 512"),
+    "verl-grpo": _zero(QWEN_PARAMETERS, 1, FULL, _qwen(4, 128 + 256), "as verl-sft; 4 rows of 384"),
+    "verl-ppo": _zero(
+        QWEN_PARAMETERS, 1, 2 * FULL - 4, _qwen(4, 128 + 256),
+        "28 bytes per parameter: two models, one with gradients; 4 rows of 384",
+    ),
     "openrlhf-sft": _zero(
         QWEN_PARAMETERS, 1, 2 + 4 + 4, _qwen(2), "weights in 16 and 32 bits, a moment; 2 rows",
+    ),
+    **dict.fromkeys(
+        ("openrlhf-ppo", "openrlhf-grpo"),
+        _zero(QWEN_PARAMETERS, 1, 2 + 4 + 4, _qwen(4, 60 + 256 + 4),
+              "the training process: as openrlhf-sft; 4 rows of 320"),
     ),
     "llamafactory-lora": _lora(QWEN_PARAMETERS, _qwen(2), "2 rows of 512 at most", _adapters(8)),
     "ms-swift-lora": _lora(QWEN_PARAMETERS, _qwen(2), "2 rows of 512 at most", _adapters(8)),
@@ -231,10 +372,15 @@ BOUNDS: dict[str, Bounds] = {
 }  # fmt: skip
 
 
+def trained_peak(reading: dict[str, Any]) -> int:
+    """The most that a process which takes steps has allocated, in bytes; 0 if there is none."""
+    trained = [rank for rank in reading["ranks"] if rank["steps"]]
+    return max((int(rank["peak_allocated_bytes"]) for rank in trained), default=0)
+
+
 def outside(reading: dict[str, Any]) -> str | None:
     """What is wrong with the peak of a reading, by its bounds; None if nothing is."""
-    bounds = BOUNDS.get(reading["name"])
-    peak = max((rank["peak_allocated_bytes"] for rank in reading["ranks"]), default=0)
+    bounds, peak = BOUNDS.get(reading["name"]), trained_peak(reading)
     if bounds is None or bounds.least <= peak <= bounds.most:
         return None
     return f"{peak:,} is not between {bounds.least:,} and {bounds.most:,}: {bounds.derivation}"
