@@ -47,7 +47,7 @@ class MemoryCallback(_Callback):
     """
 
     def __new__(cls, *_: Any, **__: Any) -> MemoryCallback:
-        return object.__new__(_mixed_with(cls, "transformers.trainer_callback", "TrainerCallback"))
+        return object.__new__(mixed_with(cls, "transformers.trainer_callback", "TrainerCallback"))
 
     def on_init_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """The Trainer was made."""
@@ -86,7 +86,7 @@ class LightningMemoryCallback(_Callback):
 
     def __new__(cls, *_: Any, **__: Any) -> LightningMemoryCallback:
         package = next((name for name in _LIGHTNING if name in sys.modules), _LIGHTNING[0])
-        return object.__new__(_mixed_with(cls, package, "Callback"))
+        return object.__new__(mixed_with(cls, package, "Callback"))
 
     _seen = 0  # the step that was taken last
 
@@ -112,7 +112,7 @@ class LightningMemoryCallback(_Callback):
         self.memory.close()
 
 
-def _mixed_with(cls: type, module: str, name: str) -> type:
+def mixed_with(cls: type, module: str, name: str) -> type:
     """The class, as one that also is the library's."""
     theirs = getattr(importlib.import_module(module), name)
     if issubclass(cls, theirs):  # a subclass of the user's names it as a base itself

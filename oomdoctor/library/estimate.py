@@ -1,0 +1,155 @@
+"""An estimate of what a training needs, for a program that asks before it trains.
+
+`oomdoctor plan` answers, in another process: nothing is left in the caller's, whatever it has
+loaded, and no GPU is touched.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from oomdoctor.errors import ExitCode, OomDoctorError, usage_error
+from oomdoctor.library.live import longest_row, training_of, write_script
+from oomdoctor.records.codec import CodecError, loads
+from oomdoctor.records.job.result import ProbeResult
+from oomdoctor.records.report.report import Report
+from oomdoctor.records.report.user_training import YOURS
+from oomdoctor.system.environment import variable, worker_environment
+from oomdoctor.units import format_bytes
+
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a training needs on a card; it prints as a sentence.
+
+    `peak_bytes` is what nvidia-smi would show for the fullest GPU, None if it is not known, and
+    `usable_bytes` what the card has for it. `result` has the rest: the peak by phase and category,
+    the speed, the reason where there is no answer. `report` is the document of `plan --json`.
+    """
+
+    gpu: str
+    peak_bytes: int | None
+    usable_bytes: int | None
+    warnings: tuple[str, ...]
+    result: ProbeResult
+    report: Report
+
+    @property
+    def fits(self) -> bool:
+        """Whether it surely fits."""
+        return self.result.surely_fits
+
+    @property
+    def short_bytes(self) -> int:
+        """By how many bytes the card is too small; 0 if it fits or the peak is unknown."""
+        if self.peak_bytes is None or self.usable_bytes is None or self.fits:
+            return 0
+        return max(0, self.peak_bytes - self.usable_bytes)
+
+    def __str__(self) -> str:
+        peak, usable = format_bytes(self.peak_bytes), format_bytes(self.usable_bytes)
+        if self.fits:
+            return f"fits on {self.gpu}: {peak} of {usable}"
+        if self.short_bytes:
+            short = format_bytes(self.short_bytes)
+            return f"does not fit on {self.gpu}: needs {peak} of {usable}, short by {short}"
+        why = self.result.reason or self.result.outcome
+        return f"may not fit on {self.gpu}: {why}"
+
+
+def estimate(
+    model: Any,
+    args: Any = None,
+    *,
+    gpu: str | None = None,
+    gpus: int | None = None,
+    sequence_length: int | None = None,
+    peft_config: Any = None,
+    quantization_config: Any = None,
+) -> Estimate:
+    """What a training needs on a card, predicted without the card.
+
+    Args:
+        model: A Hugging Face id, a folder with config.json, a model of transformers or peft, or a
+            Trainer, also of TRL, which has the rest. Weights are not copied.
+        args: TrainingArguments, a configuration of TRL such as SFTConfig, or a dict of settings.
+        gpu: A card or a size, as `plan --gpu` takes it. Default: the GPU of this machine.
+        gpus: How many. Default: as the settings say, else 1.
+        sequence_length: Tokens per row. Default: `max_length` of the settings, or the longest row
+            of a Trainer's data set if it has tokens, else that of `plan`.
+        peft_config: LoraConfig. Default: that of the model.
+        quantization_config: BitsAndBytesConfig. Default: that of the model.
+
+    Raises:
+        OomDoctorError: with the text of the command, if the model, a setting or the card is wrong.
+    """
+    rows = getattr(model, "train_dataset", None)
+    training = training_of(model, args, peft_config, quantization_config)
+    length = sequence_length
+    if length is None and getattr(training.args, "max_length", None) is None:
+        length = longest_row(rows)
+    with tempfile.TemporaryDirectory(prefix="oomdoctor-estimate-") as folder:
+        words = ["--from", str(write_script(training, Path(folder))), "--recipe", "none"]
+        words += ["--gpu", gpu] if gpu is not None else []
+        words += ["--gpus", str(gpus)] if gpus is not None else []
+        words += ["--seq-len", str(length)] if length is not None else []
+        return _answer(_planned(words))
+
+
+def _planned(words: list[str]) -> Report:
+    """The report of `oomdoctor plan`.
+
+    Raises:
+        OomDoctorError: that of the command, or it gave no report (exit 1).
+    """
+    ended = subprocess.run(
+        [sys.executable, "-m", "oomdoctor", "plan", *words, "--json", "--quiet"],
+        env=_environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=False,
+    )
+    try:
+        report = loads(Report, ended.stdout)
+    except CodecError:
+        said = (ended.stderr.strip().splitlines() or ["it printed nothing"])[-1]
+        raise OomDoctorError("internal", f"oomdoctor plan gave no report: {said}") from None
+    if report.errors:
+        error = report.errors[0]
+        raise OomDoctorError(error.code, error.message, error.hint, ExitCode(report.exit_code))
+    return report
+
+
+def _environment() -> dict[str, str]:
+    """The caller's, without what a launcher such as torchrun adds; its GPUs stay visible."""
+    environment = worker_environment(None)
+    visible = variable(_VISIBLE)
+    if visible is None:
+        del environment[_VISIBLE]
+    else:
+        environment[_VISIBLE] = visible
+    return environment
+
+
+def _answer(report: Report) -> Estimate:
+    result = next((row for row in report.results if row.label == YOURS), None)
+    if result is None:
+        raise usage_error("no_answer", "oomdoctor plan has no answer for this training")
+    gpu = report.machine.gpu_name if report.machine is not None else None
+    return Estimate(
+        gpu=gpu or "this machine",
+        peak_bytes=result.peak_device_bytes,
+        usable_bytes=report.usable_bytes,
+        warnings=tuple(warn.message for warn in report.warnings),
+        result=result,
+        report=report,
+    )

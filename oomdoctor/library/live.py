@@ -1,0 +1,191 @@
+"""A training as objects of transformers, TRL and peft, written as the script that makes them.
+
+`--from` reads scripts without running them, so the objects get the same answer as the user's own
+script would. Only settings that are not the library's default are written. Nothing is imported for
+it: the caller has imported what the objects are of.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from oomdoctor.errors import usage_error
+from oomdoctor.stacks.programs.trl import CONFIGS
+
+_PLAIN = "TrainingArguments"
+_OF_THIS_MACHINE = ("use_cpu", "no_cuda")  # without a GPU, arguments can be made only with these
+_BNB = ("load_in_", "bnb_4bit_", "llm_int8_")
+_MOST_ROWS = 1_000_000
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Training:
+    """What `estimate` was given, as far as it is there; `model` is a name or an object."""
+
+    model: Any
+    args: Any
+    peft_config: Any
+    quantization_config: Any
+
+
+def training_of(
+    model: Any, args: Any, peft_config: Any = None, quantization_config: Any = None
+) -> Training:
+    """The parts of a training; those of a Trainer, where `model` is one.
+
+    Raises:
+        OomDoctorError: there is neither a Trainer nor settings (exit 2).
+    """
+    if hasattr(model, "args") and hasattr(model, "model") and hasattr(model, "train"):
+        model, args = model.model, args or model.args
+    if args is None:
+        raise usage_error(
+            "no_arguments",
+            "estimate() needs the settings of the training",
+            "pass TrainingArguments, an SFTConfig, a dict of settings, or a Trainer",
+        )
+    if not isinstance(model, str | Path):
+        adapters = getattr(model, "peft_config", None)
+        if peft_config is None and isinstance(adapters, Mapping) and adapters:
+            peft_config = next(iter(adapters.values()))
+        if hasattr(model, "get_base_model"):
+            model = model.get_base_model()
+        if quantization_config is None:
+            quantization_config = getattr(model.config, "quantization_config", None)
+    return Training(model, args, peft_config, quantization_config)
+
+
+def write_script(training: Training, folder: Path) -> Path:
+    """The script that makes the objects, in a folder; with config.json of a model's object.
+
+    Raises:
+        OomDoctorError: the arguments are of a class that no Trainer takes (exit 2).
+    """
+    config, settings = _arguments(training.args)
+    trainer = f"{config.removesuffix('Config')}Trainer" if config != _PLAIN else "Trainer"
+    lines = [
+        "import torch",
+        f"model = {_model(training, folder)}",
+        f"args = {config}({_keywords(settings)})",
+    ]
+    if training.peft_config is not None:
+        adapters = training.peft_config
+        kind, values = type(adapters).__name__, dict(_changed(adapters))
+        lines.append(f"model = get_peft_model(model, {kind}({_keywords(values)}))")
+    lines.append(f"{trainer}(model=model, args=args).train()")
+    script = folder / "training.py"
+    script.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return script
+
+
+def longest_row(rows: Any) -> int | None:
+    """The tokens of the longest row of a data set; None if it has no tokens, or no end."""
+    if rows is None or not hasattr(rows, "__len__") or not len(rows):
+        return None
+    longest = 0
+    for number in range(min(len(rows), _MOST_ROWS)):
+        row = rows[number]
+        ids = row.get("input_ids") if isinstance(row, Mapping) else None
+        if ids is None:
+            return None
+        longest = max(longest, len(ids))
+    return longest or None
+
+
+def _arguments(args: Any) -> tuple[str, Mapping[str, Any]]:
+    """The class of the arguments, by the name that `--from` knows, and what is set."""
+    if isinstance(args, Mapping):
+        return _PLAIN, args
+    names = [kind.__name__ for kind in type(args).__mro__]
+    named = next((name for name in names if name in CONFIGS or name == _PLAIN), None)
+    if named is None or not dataclasses.is_dataclass(args):
+        raise usage_error(
+            "no_arguments",
+            f"{names[0]} is not a class of settings that oomdoctor can plan",
+            f"pass {_PLAIN}, one of {', '.join(CONFIGS)}, or a dict of settings",
+        )
+    return named, dict(_changed(args))
+
+
+def _changed(record: Any) -> Iterator[tuple[str, Any]]:
+    """The fields of a dataclass that are not as they are by default."""
+    for field in dataclasses.fields(record):
+        value = getattr(record, field.name, None)
+        usual = field.default
+        if field.default_factory is not dataclasses.MISSING:
+            usual = field.default_factory()
+        here_alone = field.name in _OF_THIS_MACHINE
+        if field.init and value is not None and value != usual and not here_alone:
+            yield field.name, value
+
+
+def _model(training: Training, folder: Path) -> str:
+    """The call that loads the model."""
+    model, quantized = training.model, training.quantization_config
+    keywords: dict[str, Any] = {}
+    kind = "AutoModelForCausalLM"
+    if isinstance(model, str | Path):
+        path = Path(model).expanduser()
+        name = str(path.resolve()) if path.is_dir() else str(model)
+    else:
+        kind, name = type(model).__name__, str(_with_config(model, folder))
+        keywords["dtype"] = model.dtype
+    parts = [json.dumps(name), *_written(keywords)]
+    if quantized is not None:
+        said = quantized if isinstance(quantized, Mapping) else quantized.to_dict()
+        own = {key: value for key, value in said.items() if key.startswith(_BNB)}
+        parts.append(f"quantization_config=BitsAndBytesConfig({_keywords(own)})")
+    return f"{kind}.from_pretrained({', '.join(parts)})"
+
+
+def _with_config(model: Any, folder: Path) -> Path:
+    """A folder with the config.json of a model's object."""
+    config = model.config.to_dict()
+    config["architectures"] = [type(model).__name__]
+    config.pop("quantization_config", None)
+    made = folder / "model"
+    made.mkdir()
+    text = json.dumps(config, default=_plain)
+    (made / "config.json").write_text(text, encoding="utf-8")
+    return made
+
+
+def _keywords(settings: Mapping[str, Any]) -> str:
+    return ", ".join(_written(settings))
+
+
+def _written(settings: Mapping[str, Any]) -> Iterator[str]:
+    """`name=value` for each value that a script can spell."""
+    for name, value in settings.items():
+        text = _literal(value)
+        if text is not None:
+            yield f"{name}={text}"
+
+
+def _literal(value: Any) -> str | None:
+    """A value as Python spells it; None for an object."""
+    if isinstance(value, enum.Enum):
+        value = value.value
+    if value is None or isinstance(value, bool | int | float | str):
+        return repr(value)
+    if isinstance(value, set | frozenset):
+        value = sorted(value)
+    if isinstance(value, Sequence):
+        items = [_literal(item) for item in value]
+        return None if None in items else f"[{', '.join(map(str, items))}]"
+    if isinstance(value, Mapping):
+        pairs = [(_literal(key), _literal(item)) for key, item in value.items()]
+        whole = all(None not in pair for pair in pairs)
+        return f"{{{', '.join(f'{key}: {item}' for key, item in pairs)}}}" if whole else None
+    text = str(value)
+    return text if text.startswith("torch.") and text.isprintable() else None  # a dtype
+
+
+def _plain(value: Any) -> str:
+    """A value of a config that JSON does not have, such as a dtype."""
+    return str(value).removeprefix("torch.")

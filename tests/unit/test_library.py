@@ -1,0 +1,201 @@
+"""`oomdoctor.estimate` and `Preflight`: objects in, the answer of `plan` out."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from example_plans import PLANS
+
+import oomdoctor
+from oomdoctor.commands.user_training import read_user_training
+from oomdoctor.library import estimate as estimates
+from oomdoctor.library.live import longest_row, training_of, write_script
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.report.report import Report
+from oomdoctor.records.report.user_training import YOURS
+from oomdoctor.stacks.reading.finish import Overrides
+from oomdoctor.units import GIB
+
+transformers = pytest.importorskip("transformers")
+peft = pytest.importorskip("peft")
+ROWS = [{"input_ids": [0] * length} for length in (5, 700, 3)]
+# Without a GPU, arguments with bf16 can be made only with use_cpu.
+ARGUMENTS = {
+    "per_device_train_batch_size": 2,
+    "gradient_accumulation_steps": 4,
+    "bf16": True,
+    "gradient_checkpointing": True,
+    "use_cpu": True,
+}
+
+
+def _model(**values: Any) -> Any:
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = transformers.Qwen2Config(**sizes, num_key_value_heads=2, vocab_size=512, **values)
+    return transformers.Qwen2ForCausalLM(config).to(torch.bfloat16)
+
+
+def _read(folder: Path, *parts: Any) -> TrainConfig:
+    """The configuration that `--from` reads out of the written script."""
+    script = write_script(training_of(*parts), folder)
+    return read_user_training([str(script)], None, Overrides(), None).config
+
+
+@pytest.fixture(scope="module")
+def arguments() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return transformers.TrainingArguments("out", **ARGUMENTS)
+
+
+def test_arguments_and_a_model_are_read_like_a_script(arguments: Any, tmp_path: Path) -> None:
+    config = _read(tmp_path, _model(), arguments)
+    assert (config.method, config.weights_dtype, config.autocast_dtype) == (
+        *("full", "bfloat16", "bfloat16"),
+    )
+    assert (config.micro_batch_size, config.effective_batch_size) == (2, 8)
+    assert config.activation_checkpointing == "full"
+    assert "Qwen2ForCausalLM.from_pretrained" in (tmp_path / "training.py").read_text()
+    assert (tmp_path / "model" / "config.json").exists()
+
+
+def test_adapters_are_those_of_the_model(arguments: Any, tmp_path: Path) -> None:
+    adapters = peft.LoraConfig(r=4, lora_alpha=32, target_modules=["q_proj", "v_proj"])
+    config = _read(tmp_path, peft.get_peft_model(_model(), adapters), arguments)
+    assert (config.method, config.lora_rank, config.lora_alpha) == ("lora", 4, 32)
+    assert set(config.lora_targets) == {"q_proj", "v_proj"}
+
+
+def test_adapters_and_4_bits_may_be_passed(tmp_path: Path) -> None:
+    quantized = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "quant_method": "bitsandbytes"}
+    parts = ("Qwen/Qwen2.5-0.5B", {"bf16": True}, peft.LoraConfig(r=8), quantized)
+    config = _read(tmp_path, *parts)
+    assert (config.method, config.quantization, config.lora_rank) == ("qlora", "nf4", 8)
+
+
+def test_a_configuration_of_trl_names_its_trainer(tmp_path: Path) -> None:
+    trl = pytest.importorskip("trl")
+    settings = trl.SFTConfig("out", max_length=640, **ARGUMENTS)
+    config = _read(tmp_path, "Qwen/Qwen2.5-0.5B", settings)
+    assert config.sequence_length == 640
+    assert "SFTTrainer(" in (tmp_path / "training.py").read_text()
+
+
+def test_a_trainer_has_it_all(arguments: Any, tmp_path: Path) -> None:
+    trainer = SimpleNamespace(model=_model(), args=arguments, train=None)
+    assert _read(tmp_path, trainer, None).effective_batch_size == 8
+
+
+@pytest.mark.parametrize(
+    ("rows", "length"), [(ROWS, 700), ([{"text": "a"}], None), (iter(ROWS), None), ([], None)]
+)
+def test_the_longest_row(rows: Any, length: int | None) -> None:
+    assert longest_row(rows) == length
+
+
+@pytest.mark.parametrize("args", [None, object()])
+def test_without_settings_it_says_what_to_pass(args: Any) -> None:
+    with pytest.raises(oomdoctor.OomDoctorError) as raised:
+        oomdoctor.estimate("gpt2", args, gpu="T4")
+    assert raised.value.exit_code == 2 and "TrainingArguments" in (raised.value.hint or "")
+
+
+def test_errors_are_those_of_the_command() -> None:
+    with pytest.raises(oomdoctor.OomDoctorError, match=r"T44.*neither a known card") as raised:
+        oomdoctor.estimate("gpt2", {"bf16": True}, gpu="T44")
+    assert raised.value.exit_code == 2
+
+
+def test_the_answer_is_that_of_a_simulation(arguments: Any) -> None:
+    model = _model()
+    answer = oomdoctor.estimate(model, arguments, gpu="T4", sequence_length=128)
+    assert answer.fits and answer.gpu == "Tesla T4" and answer.short_bytes == 0
+    assert answer.result.trainable_parameters == sum(part.numel() for part in model.parameters())
+    assert (answer.result.evidence, answer.result.config.sequence_length) == ("predicted", 128)
+    assert 0 < (answer.peak_bytes or 0) < (answer.usable_bytes or 0)
+
+
+def test_importing_it_is_cheap() -> None:
+    code = (
+        "import sys, oomdoctor; print(len([m for m in sys.modules if m.startswith('oomdoctor')]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) == 1
+    assert callable(oomdoctor.estimate)
+    with pytest.raises(AttributeError):
+        _ = oomdoctor.nothing
+
+
+@pytest.fixture
+def answered(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """Replaces the plan; `peak` is what it says, `words` are its options."""
+    told: dict[str, Any] = {"peak": GIB}
+
+    def planned(words: list[str]) -> Report:
+        report = PLANS["plan"]()
+        (result, *_) = (row for row in report.results if row.outcome == "fits")
+        usable = report.usable_bytes or 0
+        told["words"] = words
+        result = replace(
+            result,
+            label=YOURS,
+            outcome="fits" if told["peak"] <= usable else "oom",
+            peak_device_bytes=told["peak"],
+            peak_reserved_bytes=told["peak"],
+        )
+        return replace(report, results=(result,))
+
+    monkeypatch.setattr(estimates, "_planned", planned)
+    yield told
+
+
+def _begin(preflight: Any, arguments: Any, rows: Any = None) -> None:
+    loader = SimpleNamespace(dataset=rows)
+    preflight.on_train_begin(arguments, None, None, model=_model(), train_dataloader=loader)
+
+
+def test_preflight_lets_pass_what_fits(arguments: Any, answered: dict[str, Any]) -> None:
+    preflight = oomdoctor.Preflight(gpu="T4")
+    assert isinstance(preflight, transformers.TrainerCallback)
+    _begin(preflight, arguments, ROWS)
+    words = answered["words"]
+    assert words[words.index("--seq-len") + 1] == "700" and words[words.index("--gpu") + 1] == "T4"
+    assert preflight.estimate.fits and "fits on" in str(preflight.estimate)
+
+
+def test_preflight_stops_what_does_not_fit(arguments: Any, answered: dict[str, Any]) -> None:
+    answered["peak"] = 500 * GIB
+    with pytest.raises(oomdoctor.OomDoctorError, match=r"does not fit.*short by") as raised:
+        _begin(oomdoctor.Preflight(gpu="T4"), arguments)
+    assert raised.value.exit_code == 3
+
+
+def test_preflight_looks_at_what_is_free(
+    arguments: Any, answered: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (GIB // 4, 16 * GIB))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: GIB // 4)
+    with pytest.raises(oomdoctor.OomDoctorError, match="short by 512 MiB"):
+        _begin(oomdoctor.Preflight(), arguments)
+    _begin(oomdoctor.Preflight(gpu="T4"), arguments)  # another card is not this one
+
+
+def test_preflight_does_not_stop_a_training_that_it_cannot_judge(
+    arguments: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(words: list[str]) -> Report:
+        raise oomdoctor.OomDoctorError("x", "no such thing")
+
+    monkeypatch.setattr(estimates, "_planned", refused)
+    with pytest.warns(UserWarning, match="no estimate: no such thing"):
+        _begin(oomdoctor.Preflight(gpu="T4"), arguments)
