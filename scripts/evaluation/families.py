@@ -175,6 +175,8 @@ _INSTEAD: dict[str, dict[str, Any]] = {
     "idefics3": {"vision_config": {"image_size": 364, "patch_size": 14}},
     "smolvlm": {"vision_config": {"image_size": 512, "patch_size": 16}},
 }
+# Widths of an encoder that are those of the text, in any config that can be trained.
+_TO_TEXT = ("out_hidden_size", "text_hidden_size")
 _CHECKED = ("gemma4_assistant",)  # it refuses its own defaults
 _WHOLE = ("perceiver",)  # its loss only takes rows of all positions
 _TWO_ROWS = ("levit",)  # its batch norms cannot be trained with one
@@ -244,6 +246,10 @@ def config_of(kind: str, name: str, task: Task) -> dict[str, Any]:
             config |= values
             continue
         config[part] = (config[part] or {}) | values
+    text = (config.get("text_config") or {}).get("hidden_size")
+    for part in config.values():
+        if isinstance(part, dict) and text:
+            part |= {name: text for name in _TO_TEXT if isinstance(part.get(name), int)}
     if task == "masked-lm":
         config["is_decoder"] = False
     return config

@@ -107,7 +107,9 @@ def lists_known(is_refused: Callable[[], bool] = lambda: False) -> Iterator[None
 
     def refuse(tensor: FakeTensor, made: str) -> None:
         if not tensor.is_floating_point() and tensor.dtype != torch.bool:
-            raise UnknownValuesError(f"cannot be simulated: {made} is made of unknown numbers")
+            raise UnknownValuesError(
+                f"cannot be simulated: {made} is made of unknown numbers; probe measures it"
+            )
 
     def number(value: object) -> object:
         has_values = isinstance(value, FakeTensor) and values_of(value) is not None

@@ -107,10 +107,14 @@ def safe_softmax(call: OperatorCall, _: Card) -> tuple[Step, ...]:
 
 def normalized(call: OperatorCall, _: Card) -> tuple[Step, ...]:
     """layer_norm_kernel.cu `layer_norm_cuda`: a copy of what is not contiguous, such as Whisper's
-    hidden states behind its convolutions.
+    hidden states behind its convolutions. That of a gradient is made after the results.
     """
-    tensor = call.tensor("input")
-    return () if tensor.is_contiguous() else (tensor_bytes(tensor), Result(OTHERS))
+    tensors = (call.tensor("input"), call.tensor("grad_out"))
+    before, after = (
+        () if tensor is None or tensor.is_contiguous() else (tensor_bytes(tensor),)
+        for tensor in tensors
+    )
+    return (*before, Result(OTHERS), *after) if before or after else ()
 
 
 def softmax_backward(call: OperatorCall, _: Card) -> tuple[Step, ...]:

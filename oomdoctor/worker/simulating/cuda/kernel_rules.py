@@ -43,6 +43,21 @@ def _fits_cublas(matrix: torch.Tensor) -> bool:
     return bool(row_major or column_major or rows == 1 or columns == 1)
 
 
+def convolution(call: OperatorCall, _: Card) -> tuple[Step, ...]:
+    """Convolution.cpp `_convolution`, `convolution_backward`: with one dimension, the operands are
+    made contiguous first, such as wav2vec2's where a layer norm has the channels last.
+    """
+    if call.tensor("weight").dim() != 3:
+        return ()
+    operands = [call.tensor(name) for name in ("input", "grad_output")]
+    copies = [
+        tensor_bytes(operand)
+        for operand in operands
+        if operand is not None and not operand.is_contiguous()
+    ]
+    return (*copies, Result(OTHERS)) if copies else ()
+
+
 def gemm_4bit(call: OperatorCall, _: Card) -> tuple[Step, ...]:
     """bitsandbytes 0.50 backends/cuda/ops.py `_dequant_linear_fallback`: the dequantized weight.
 
@@ -249,6 +264,8 @@ _RULES: dict[str, Rule] = {
     "aten::mean": reductions.reduced,
     "aten::native_layer_norm": reductions.normalized,
     "aten::native_layer_norm_backward": reductions.normalized,
+    "aten::convolution": convolution,
+    "aten::convolution_backward": convolution,
     "aten::mm": matmul,
     "aten::bmm": matmul,
     "aten::baddbmm": matmul,

@@ -120,7 +120,8 @@ class SimulatedDevice(_OfOneRung, FakeTensorMode):  # type: ignore[misc]
         except RuntimeError as error:
             if type(error).__module__.startswith("torch._subclasses"):
                 raise UnknownValuesError(
-                    f"cannot be simulated: {func} depends on the values of its tensors"
+                    f"cannot be simulated: {func} depends on the values of its tensors; "
+                    "probe measures it"
                 ) from error
             raise
         finally:

@@ -15,7 +15,7 @@ from oomdoctor.analysis.simulator.tape import TapeBlock
 from oomdoctor.worker.simulating.cuda import kernel_reductions as reductions
 from oomdoctor.worker.simulating.cuda.kernel_rules import steps_of
 from oomdoctor.worker.tracing.calls import OperatorCall
-from oomdoctor.worker.tracing.steps import Freed, OnHost, Result, Step
+from oomdoctor.worker.tracing.steps import OTHERS, Freed, OnHost, Result, Step
 
 A100, RTX_4090, H100, B200 = (8, 0), (8, 9), (9, 0), (10, 0)
 MIB = 1024**2
@@ -179,6 +179,24 @@ def test_a_layer_norm_copies_what_is_not_contiguous(fake: None) -> None:
     back = aten.native_layer_norm_backward.default
     every = (weight, weight, [True] * 3)
     assert blocks(back, flat, states, [384], one, one, *every) == (size,)
+    assert steps(back, states, flat, [384], one, one, *every) == (Result(OTHERS), size)
+    both = steps(back, states, states, [384], one, one, *every)
+    assert both == (size, Result(OTHERS), size)
+
+
+def test_a_convolution_of_sound_copies_what_is_not_contiguous(fake: None) -> None:
+    """As in wav2vec2's encoders with layer norms, where channels are last: torch's own order."""
+    weight = torch.empty(256, 512, 3, dtype=torch.bfloat16)
+    sound = torch.empty(1, 4096, 512, dtype=torch.bfloat16).transpose(1, 2)
+    made = torch.empty(1, 2047, 256, dtype=torch.bfloat16).transpose(1, 2)
+    how = ([2], [0], [1], False, [0], 1)
+    forward, back = aten.convolution.default, aten.convolution_backward.default
+    assert steps(forward, sound, weight, None, *how) == (4096 * 512 * 2, Result(OTHERS))
+    assert steps(forward, sound.contiguous(), weight, None, *how) == ()
+    every = (weight, [0], *how, [True, True, False])
+    copies = (4096 * 512 * 2, 2047 * 256 * 2)
+    assert steps(back, made, sound, *every) == (*copies, Result(OTHERS))
+    assert steps(back, made, sound.contiguous(), *every) == (copies[1], Result(OTHERS))
 
 
 def test_a_maximum_is_of_flat_memory(fake: None) -> None:
