@@ -31,6 +31,8 @@ AUTO_CLASSES: dict[Task, str] = {
 """What transformers makes a model of each task with."""
 ON_SOUND: tuple[Task, ...] = ("speech-seq2seq", "ctc", "audio-classification")
 """The tasks whose rows are recordings."""
+ON_TEXT_ALONE: tuple[Task, ...] = ("masked-lm", "sequence-classification", "seq2seq-lm")
+"""The tasks that train a class on text alone that takes images or sound as well."""
 WITHOUT_LENGTH: tuple[Task, ...] = ("image-classification", "ctc", "audio-classification")
 """The tasks whose rows have no sequence length."""
 OF_PAIRS: tuple[Task, ...] = ("embedding",)

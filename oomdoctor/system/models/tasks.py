@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 from oomdoctor.errors import OomDoctorError, model_error
 from oomdoctor.records.facts.architectures import HEADS, SOUND_KEYS, VISION_KEYS, WRITES_TEXT
-from oomdoctor.records.job.model import ON_SOUND, Task, TaskChoice
+from oomdoctor.records.job.model import ON_SOUND, ON_TEXT_ALONE, Task, TaskChoice
 from oomdoctor.system.catalogue import causal_architectures, model_types
 
 
@@ -87,10 +87,8 @@ def _on_text_alone(config: Mapping[str, Any]) -> Task | None:
 
     transformers counts those that write about sound as seq2seq-lm, although they have one decoder.
     """
-    tasks: tuple[Task, ...] = ("masked-lm",)
-    if not _has(config, VISION_KEYS):
-        tasks += ("seq2seq-lm",)
-    name = architecture_of(config)
+    name, sees = architecture_of(config), _has(config, VISION_KEYS)
+    tasks = [task for task in ON_TEXT_ALONE if not sees or task != "seq2seq-lm"]
     made_for = [task for task in tasks if name.endswith(HEADS[task])]
     return made_for[0] if made_for and "text_config" in config else None
 

@@ -19,6 +19,7 @@ from oomdoctor.records.configuration.faults import Where, card_lacks, unsupporte
 from oomdoctor.records.facts.attention import ATTENTIONS
 from oomdoctor.records.facts.dtypes import dtype_bytes
 from oomdoctor.records.facts.optimizers import OPTIMIZERS
+from oomdoctor.records.job.model import ON_TEXT_ALONE
 from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.worker.protocol import OnHost, UnsupportedError, refused
 from oomdoctor.worker.replacing import module_if_there
@@ -76,9 +77,7 @@ def build(
         setup.notes.append(f"trained on text alone, without images: {reason}")
     elif job.model.task == "speech-seq2seq" and (reason := why_without_sound(config, setup)):
         setup.notes.append(f"trained on text alone, without sound: {reason}")
-    elif job.model.task in ("masked-lm", "seq2seq-lm") and hasattr(
-        setup.model_config, "text_config"
-    ):
+    elif job.model.task in ON_TEXT_ALONE and hasattr(setup.model_config, "text_config"):
         setup.notes.append("trained on text alone, without what else this class takes")
     setup.arguments = _arguments(setup)  # DeepSpeed shards a model while it is built
     if config.library == "unsloth":

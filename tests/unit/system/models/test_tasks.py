@@ -175,6 +175,8 @@ def test_a_class_that_writes_about_sound_hears_it_unless_asked_for_text() -> Non
         task_of(hears, "masked-lm")
     see = _config("ModernVBertForMaskedLM", text_config=TEXT, vision_config=IMAGE)
     assert task_of(see, "auto") == "masked-lm"
+    sorts = _config("Gemma3ForSequenceClassification", text_config=TEXT, vision_config=IMAGE)
+    assert task_of(sorts, "auto") == "sequence-classification"
     makes = {"decoder": {"num_codebooks": 4}, "audio_encoder": {}}
     assert task_of(_config("MusicgenForCausalLM", **makes), "auto") == "causal-lm"
     from_text = {"sampling_rate": 16000, "is_encoder_decoder": True, **TEXT}
