@@ -53,6 +53,8 @@ def mesh_settings(config: TrainConfig) -> dict[str, int]:
         return {"dp_replicate_size": world // shards, "dp_shard_size": shards}
     if is_fsdp(config) and shared > 1:
         return {"dp_shard_size": world // shared, "cp_size": shared}
+    if is_zero(config) and shared > 1:
+        return {"dp_shard_size": world // shared, "sp_size": shared}
     return {}
 
 

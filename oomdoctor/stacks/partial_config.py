@@ -117,6 +117,7 @@ class PartialConfig(RungKeys, total=False):
     zero_offload_optimizer: bool
     zero_offload_parameters: bool
     tensor_parallel_size: int  # of transformers' own plan
+    ulysses_size: int  # accelerate's sp_size
     in_parts: bool  # by that plan, over all GPUs
     data_parallel_replicas: int  # of accelerate's mesh, beside context_parallel_size
     data_parallel_shards: int

@@ -153,7 +153,8 @@ class TrainConfig:
     gpus_per_node: int = 8
     """The GPUs of one machine: `hybrid` shards within it, and its host memory is shared."""
     context_parallel_size: int = 1
-    """GPUs that share each sequence, each with a part of its tokens: accelerate's cp_size."""
+    """GPUs that share each sequence, each with a part of its tokens: accelerate's cp_size with
+    FSDP, and its sp_size (Ulysses, which shares heads in attention) with ZeRO."""
     fsdp_version: choices.FsdpVersion = 2
     """2 is `fully_shard`, 1 is `FullyShardedDataParallel`."""
     prefetch: choices.Prefetch = "default"
@@ -326,6 +327,11 @@ def padded_rows(config: TrainConfig) -> int:
     if config.padding == "none":
         return 0
     return rows_of(config) if config.padding == "max_length" else rows_of(config) - 1
+
+
+def by_ulysses(config: TrainConfig) -> bool:
+    """Whether GPUs share sequences by DeepSpeed's Ulysses."""
+    return is_zero(config) and config.context_parallel_size > 1
 
 
 def uses_host(config: TrainConfig) -> bool:

@@ -141,8 +141,20 @@ def _sharding_faults(config: TrainConfig) -> Faults:
 
 
 def _context_faults(config: TrainConfig) -> Faults:
-    """What accelerate's context parallelism refuses (1.15, `ParallelismConfig`)."""
+    """What accelerate's context parallelism and Ulysses refuse (1.15, `ParallelismConfig`)."""
     key, parts = "context_parallel_size", 2 * config.context_parallel_size
+    if config.sharding in ("zero1", "zero2", "zero3"):
+        if config.attention not in ("sdpa", "flash_attention_2", "flash_attention_3"):
+            yield key, f"needs attention = sdpa or FlashAttention, not {config.attention}"
+        if config.objective != "default" or config.packing != "none" or config.padding != "none":
+            yield (
+                key,
+                "with ZeRO it is for full rows, without packing, padding or another objective",
+            )
+        if config.sequence_length % config.context_parallel_size:
+            what = f"{config.sequence_length} is not a multiple of {config.context_parallel_size}"
+            yield "sequence_length", what
+        return
     if config.sharding == "hybrid" or config.fsdp_version != 2:
         yield key, "needs sharding = fsdp or fsdp_grad_op with fsdp_version = 2"
     if config.attention != "sdpa":

@@ -59,12 +59,12 @@ def rows(prefix: str = "") -> tuple[Row, ...]:
         "dp_replicate_size": "data_parallel_replicas",
         "dp_shard_size": "data_parallel_shards",
         "cp_size": "context_parallel_size",
+        "sp_size": "ulysses_size",
     }
     head = f"parallelism_config.{prefix}"
     return (
         *(Row(f"{head}{name}", (key,), whole(key), written(name)) for name, key in keys.items()),
         Row(f"{head}tp_size", (), alone("tensor")),
-        Row(f"{head}sp_size", (), alone("ulysses")),
     )
 
 

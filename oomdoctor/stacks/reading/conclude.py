@@ -5,6 +5,7 @@ Each rule is one that a program follows when it builds the training from its set
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 
 from oomdoctor.records.facts.attention import ATTENTIONS
@@ -32,6 +33,8 @@ def conclude(values: PartialConfig, program: Program, said: Collection[str]) -> 
     if program.prepare is not None:
         program.prepare(given, said)
     rung: RungKeys = picked(given, _AS_SAID)
+    if given.get("ulysses_size", 1) > 1:
+        rung["context_parallel_size"] = given["ulysses_size"]
     rung |= method_of(given)
     rung |= _engine(given, program)
     rung |= _precision(given, rung, program, said)
@@ -95,8 +98,12 @@ def _engine(given: PartialConfig, program: Program) -> RungKeys:
 def mesh_of(given: PartialConfig) -> int:
     """The GPUs of accelerate's `ParallelismConfig`; 1 if no file has one."""
     replicas, shards = given.get("data_parallel_replicas", 1), given.get("data_parallel_shards", 1)
-    shared = given.get("context_parallel_size", 1) * given.get("tensor_parallel_size", 1)
-    return replicas * shards * shared
+    sizes = (
+        given.get("context_parallel_size", 1),
+        given.get("tensor_parallel_size", 1),
+        given.get("ulysses_size", 1),
+    )
+    return replicas * shards * math.prod(sizes)
 
 
 def fsdp_sharding(given: PartialConfig) -> str:

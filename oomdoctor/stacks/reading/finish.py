@@ -267,6 +267,14 @@ def _check_mesh(draft: Draft, settings: RungKeys, partial: PartialConfig) -> Non
             raise bad_config(where, what, "leave out FSDP, DeepSpeed and the other sizes")
     if gpus == 1:
         return
+    ulysses = partial.get("ulysses_size", 1)
+    if ulysses > 1:
+        if not sharding.startswith("zero"):
+            what = f"GPUs share sequences by sp_size with DeepSpeed alone, and this is {sharding}"
+            raise bad_config(where, what, "pass the file of DeepSpeed too")
+        if shared > 1:
+            raise bad_config(where, "cp_size and sp_size are both above 1", "choose one of them")
+        return  # accelerate leaves the number of GPUs to DeepSpeed
     if gpus != world:
         product = "dp_replicate_size x dp_shard_size x cp_size x tp_size"
         raise bad_config(

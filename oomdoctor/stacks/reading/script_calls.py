@@ -104,7 +104,8 @@ class Reading:
         kind = _MESHES[_last(call)]
         if self._first(kind, call):
             names = [keyword.arg for keyword in call.keywords if keyword.arg]
-            self._keywords(call, {name: f"{kind}.{name}" for name in names})
+            named = {name: f"{kind}.{name}" for name in names}
+            self._keywords(call, named, skip=("sp_handler",))  # it has the attention again
 
     def model(self, call: ast.Call) -> None:
         """`from_pretrained` of a model."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomdoctor.records.configuration.config import has_reference_model, is_fsdp, is_zero
+from oomdoctor.records.configuration.config import by_ulysses, has_reference_model, is_fsdp, is_zero
 from oomdoctor.records.configuration.keys import low_rank
 from oomdoctor.records.facts.choices import FormatName
 from oomdoctor.records.facts.dtypes import dtype_bytes
@@ -38,7 +38,7 @@ def render(rung: StackRung) -> str:
         arguments_part(rung, "TrainingArguments", training_arguments(rung), "transformers"),
         models.tokenizer(rung),
         models.loading(rung),
-        function("collate"),
+        function("collate_for_ulysses" if by_ulysses(config) else "collate"),
         models.adapter(config),
         models.float8(config),
         models.part_checkpointing(config),
@@ -57,6 +57,8 @@ def arguments_part(rung: StackRung, kind: str, arguments: dict[str, str], librar
     """
     body = call(f"training = {kind}", arguments, indent=4)
     mesh = ("accelerate.parallelism_config:ParallelismConfig",) if has_mesh(rung.config) else ()
+    if by_ulysses(rung.config):
+        mesh = (*mesh, "accelerate.utils:DeepSpeedSequenceParallelConfig")
     made = Part(body, (f"{library}:{kind}", *mesh))
     # accelerate refuses a configuration of DeepSpeed if its own file has settings of it as well
     # (1.15 `DeepSpeedPlugin._deepspeed_config_checks`); those of an export are the same.
@@ -101,6 +103,9 @@ def training_arguments(rung: StackRung, *, trl: bool = False) -> dict[str, str]:
     arguments |= {name: literal_lines(value, _ROOM) for name, value in engine.items()}
     if has_mesh(config):
         mesh = {name: literal(size) for name, size in mesh_settings(config).items()}
+        if by_ulysses(config):
+            handler = {"sp_attn_implementation": literal(config.attention)}
+            mesh["sp_handler"] = call("DeepSpeedSequenceParallelConfig", handler, indent=30)
         arguments["parallelism_config"] = call("ParallelismConfig", mesh, indent=30)
     if rung.device == "cpu":
         arguments["use_cpu"] = "True"

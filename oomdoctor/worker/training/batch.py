@@ -7,17 +7,20 @@ for every micro-batch size.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 import torch
 
 from oomdoctor.records.configuration.config import (
     TrainConfig,
+    by_ulysses,
     held_micro_batches,
     rows_of,
     trains_with_trl,
 )
 from oomdoctor.records.job.model import ON_SOUND
+from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.training.objectives.contrastive import COLUMNS, pairs
 from oomdoctor.worker.training.objectives.image_forms import classified
 from oomdoctor.worker.training.objectives.images import plain_tokens, with_images
@@ -74,11 +77,55 @@ def held_batches(setup: Setup) -> list[Batch]:
     """All micro-batches that the device holds in a step; the first ones are those of the step."""
     count = setup.config.accumulation_steps()
     batches = micro_batches(setup, setup.config, count=count)
+    if by_ulysses(setup.config):
+        batches = [_with_positions(batch) for batch in batches]
     ahead = held_micro_batches(setup.config, on_cpu=setup.device.type == "cpu") - count
     more = [_copied(batches[0]) for _ in range(ahead)]
     if setup.config.context_parallel_size > 1:
         batches = [_moved(batch, torch.device("cpu")) for batch in batches]
     return batches + more
+
+
+class _Loader:
+    """A data loader without an end, which moves its batches to the device."""
+
+    def __init__(self, batches: list[Batch], device: torch.device) -> None:
+        self._batches, self._device = batches, device
+
+    def __iter__(self) -> Iterator[Batch]:
+        for batch in cycle(self._batches):
+            given = _moved(batch, self._device)  # kept until the next one, as accelerate's loader
+            yield given
+
+
+def samples_of(setup: Setup, batches: list[Batch]) -> Iterator[Batch]:
+    """The batches for a step on the device, as a data loader gives them.
+
+    With Ulysses, DeepSpeed's loader gathers those of all GPUs that share sequences, and cuts them.
+    """
+    if not by_ulysses(setup.config):
+        return iter([on_device(setup, batch) for batch in batches])
+    if setup.cut_batches is None:
+        loader = _Loader(batches, setup.device)
+        accelerator = setup.trainer.accelerator
+        setup.cut_batches = accelerator.deepspeed_ulysses_dl_adapter(loader, setup.model)
+    cut: Iterator[Batch] = setup.cut_batches
+    return cut
+
+
+def _with_positions(batch: Batch) -> Batch:
+    """The batch with the positions of its tokens in place of a mask, for DeepSpeed's loader.
+
+    Raises:
+        UnsupportedError: it has no label for each token.
+    """
+    ids, labels = batch.get("input_ids"), batch.get("labels")
+    if not (isinstance(ids, torch.Tensor) and isinstance(labels, torch.Tensor)) or (
+        ids.shape != labels.shape
+    ):
+        raise UnsupportedError("Ulysses cuts rows of tokens with a label each, as of causal-lm")
+    positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids).contiguous()
+    return {k: v for k, v in batch.items() if k != "attention_mask"} | {"position_ids": positions}
 
 
 def on_device(setup: Setup, batch: Batch) -> Batch:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -57,7 +57,8 @@ class Setup:
     The Trainer's step calls `on_phase` at the end of each forward pass. `on_host` is where tensors
     are made that leave the device. `model` is in the end what accelerate or an engine made of it,
     with `around` around it; `trainer` owns the optimizer that steps. `fell_back_to_eager` is
-    whether the architecture has no sdpa attention.
+    whether the architecture has no sdpa attention. `cut_batches` is DeepSpeed's loader, which goes
+    on from step to step.
     """
 
     job: ProbeJob
@@ -73,6 +74,7 @@ class Setup:
     around: Callable[[Module], Module] | None = None
     books: Books = field(init=False)
     fell_back_to_eager: bool = False
+    cut_batches: Iterator[dict[str, torch.Tensor | int]] | None = None
 
     @property
     def config(self) -> TrainConfig:

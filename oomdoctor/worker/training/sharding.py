@@ -22,9 +22,9 @@ import torch
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from oomdoctor.records.configuration.config import TrainConfig, is_fsdp, is_zero
+from oomdoctor.records.configuration.config import TrainConfig, by_ulysses, is_fsdp, is_zero
 from oomdoctor.stacks.engines import engine_settings, mesh_settings
-from oomdoctor.worker.protocol import UnsupportedError
+from oomdoctor.worker.protocol import UnsupportedError, refused
 from oomdoctor.worker.replacing import replaced
 from oomdoctor.worker.training import optimizers
 from oomdoctor.worker.training.synthetic import STANDARD_DEVIATION
@@ -96,6 +96,11 @@ def prepare(trainer: Trainer, config: TrainConfig) -> tuple[torch.nn.Module, Opt
         UnsupportedError: the engine or its version cannot do what the rung asks.
     """
     accelerator = trainer.accelerator
+    if by_ulysses(config):
+        with refused(
+            "Ulysses cannot share the sequences of this model", ValueError, AssertionError
+        ):
+            return _by_deepspeed(trainer)
     if is_zero(config):
         return _by_deepspeed(trainer)
     if not is_fsdp(config):
@@ -224,5 +229,12 @@ def engine_arguments(config: TrainConfig, gradient_bytes: int) -> dict[str, obje
     if mesh := mesh_settings(config):
         from accelerate.parallelism_config import ParallelismConfig
 
-        arguments["parallelism_config"] = ParallelismConfig(**mesh)
+        handler = {}
+        if "sp_size" in mesh:
+            from accelerate.utils import DeepSpeedSequenceParallelConfig
+
+            handler["sp_handler"] = DeepSpeedSequenceParallelConfig(
+                sp_attn_implementation=config.attention
+            )
+        arguments["parallelism_config"] = ParallelismConfig(**mesh, **handler)
     return arguments

@@ -18,7 +18,7 @@ import torch
 from oomdoctor.package_data import data_of
 from oomdoctor.records.job.model import ModelSpec
 from oomdoctor.worker.protocol import UnsupportedError
-from oomdoctor.worker.training.batch import Batch, on_device
+from oomdoctor.worker.training.batch import Batch, samples_of
 from oomdoctor.worker.training.setup import Setup
 from oomdoctor.worker.training.sharding import without_reduction
 from oomdoctor.worker.training.techniques.adapter import how_to_reach
@@ -42,10 +42,10 @@ def training_step(setup: Setup, batches: list[Batch], mark: Mark) -> None:
     a micro-batch is already divided, so the losses of one step add up to its mean.
     """
     trainer, model, books = setup.trainer, setup.model, setup.books
-    batches = [on_device(setup, batch) for batch in batches]
+    given = samples_of(setup, batches)
     trainer.current_gradient_accumulation_steps = len(batches)
     trainer.args.gradient_accumulation_steps = len(batches)
-    samples, items = trainer.get_batch_samples(iter(batches), len(batches), setup.device)
+    samples, items = trainer.get_batch_samples(given, len(batches), setup.device)
     for number, inputs in enumerate(samples, 1):
         mark("forward")
         last = number == len(batches)

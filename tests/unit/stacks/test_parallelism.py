@@ -68,6 +68,23 @@ def test_a_script_makes_its_mesh_as_an_object() -> None:
     assert not [item.name for item in training.not_taken if item.matters]
 
 
+def test_sequences_that_deepspeed_shares_are_read_from_sp_size() -> None:
+    launch = launched(8, {"dp_shard_size": 2, "sp_size": 4}) | {
+        "distributed_type": "DEEPSPEED", "deepspeed_config": {"zero_stage": 3}, "fsdp_config": {},
+    }  # fmt: skip
+    whole = TRL | {"packing": False}
+    assert keys_of(read(whole, launch)) == ("zero3", 8, 4, 4)
+    script = SCRIPT.replace("cp_size=4", "sp_size=4, sp_handler=Handler()").replace(
+        'fsdp="full_shard auto_wrap", fsdp_config={"version": 2}',
+        'deepspeed={"zero_optimization": {"stage": 3}}',
+    )
+    training = finished(draft_of([read_script("train.py", script)]), dict)
+    assert keys_of(training.config) == ("zero3", 8, 4, 4)
+    assert not [item.name for item in training.not_taken if "parallelism" in item.name]
+    with pytest.raises(OomDoctorError, match="sp_size with DeepSpeed alone, and this is fsdp"):
+        read(TRL, launched(8, {"dp_shard_size": 2, "sp_size": 4}))
+
+
 def test_copies_of_shards_are_a_hybrid() -> None:
     sizes = {"dp_replicate_size": 2, "dp_shard_size": 4}
     config = read(TRL, launched(8, sizes))
@@ -104,9 +121,7 @@ def test_a_mesh_that_accelerate_refuses_is_an_error(
 
 
 REFUSED = [
-    ("accelerate", "parallelism_config.parallelism_config_sp_size", "Ulysses"),
     ("accelerate", "parallelism_config.parallelism_config_tp_size", "tensor parallelism"),
-    ("trl", "parallelism_config.sp_size", "Ulysses"),
     ("trainer", "parallelism_config.tp_size", "tensor parallelism"),
     ("deepspeed", "sequence_parallel_size", "Ulysses"),
     ("deepspeed", "tensor_parallel.autotp_size", "tensor parallelism"),
@@ -174,6 +189,7 @@ def test_parts_of_layers_are_on_all_gpus_or_refused() -> None:
             for values in (
                 {"sharding": "fsdp", "world_size": 8, "context_parallel_size": 4},
                 {"sharding": "hybrid", "world_size": 16, "effective_batch_size": 16},
+                {"sharding": "zero3", "world_size": 8, "context_parallel_size": 4},
             )
         ),
         ("trl", {"sharding": "tensor_parallel", "world_size": 4, "effective_batch_size": 1}),

@@ -25,6 +25,15 @@ from oomdoctor.records.configuration.faults import config_faults
         ({"sharding": "fsdp", "offload": "optimizer"}, "offload"),
         ({"sharding": "hybrid"}, "world_size"),
         ({"sharding": "ddp", "context_parallel_size": 2}, "context_parallel_size"),
+        (
+            {"sharding": "zero3", "context_parallel_size": 2, "attention": "eager"},
+            "context_parallel_size",
+        ),
+        (
+            {"sharding": "zero2", "context_parallel_size": 2, "packing": "packed"},
+            "context_parallel_size",
+        ),
+        ({"sharding": "tensor_parallel", "method": "lora"}, "sharding"),
         ({"sharding": "fsdp", "context_parallel_size": 3}, "context_parallel_size"),
         (
             {"sharding": "fsdp", "context_parallel_size": 2, "fsdp_version": 1},
