@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 from pathlib import Path
 
 import jsonschema
@@ -385,7 +386,8 @@ def test_a_process_without_a_gpu_is_not_watched(watched: Watched) -> None:
     assert "no process of the command used the GPU" in error
 
 
-# Another process is on the GPU meanwhile, and a library of the user's calls CUDA itself.
+# Another process is on the GPU meanwhile, and code of the user's calls CUDA itself. NVIDIA's own
+# library is where it names it, as in an environment with NVIDIA's wheels.
 NOT_ALONE = """
 import ctypes, subprocess, sys
 import torch
@@ -393,7 +395,7 @@ other = subprocess.Popen([sys.executable, "-c", "import torch; "
     "held = torch.empty(3 << 30, dtype=torch.uint8, device='cuda'); print(1, flush=True); input()"],
     stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 other.stdout.readline()
-cuda = ctypes.CDLL("libcudart.so." + torch.version.cuda.split(".")[0])
+cuda = ctypes.CDLL(f"./libcudart.so.{torch.version.cuda.split('.')[0]}")
 at = ctypes.c_void_p()
 assert cuda.cudaMalloc(ctypes.byref(at), ctypes.c_size_t(2 << 30)) == 0
 held = torch.empty(4 << 30, dtype=torch.uint8, device="cuda")
@@ -402,6 +404,13 @@ other.communicate(b"\\n")
 
 
 def test_all_that_is_on_the_gpu_needs_room_on_the_smallest_card(watched: Watched) -> None:
+    source = watched.folder / "real.c"
+    source.write_text("void abort(void); __attribute__((constructor)) void load() { abort(); }")
+    for name in ("cudart", "cublas", "cublasLt"):
+        for major in (12, 13):
+            library = watched.folder / f"lib{name}.so.{major}"
+            subprocess.run(["cc", "-shared", "-fPIC", source, "-o", library], check=True)
+    watched.environment["LD_LIBRARY_PATH"] = str(watched.folder)
     report, _, error = watched.run("RTX 4090", NOT_ALONE)
     assert report.exit_code == 0, error
     device, smallest = report.device, report.smallest_gpu
