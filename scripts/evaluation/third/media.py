@@ -73,6 +73,7 @@ def make(folder: Path, words: list[str]) -> None:
     (snapshot.parents[1] / "refs").mkdir()
     (snapshot.parents[1] / "refs" / "main").write_text("made")
     _sounds(folder / "sounds", words, chance)
+    _captioned(folder / "kohya", words, random.Random(17))
     for name in MODELS:
         _model(folder / name, name)
     # A script that takes a folder for a checkpoint to resume from finds it by the name of a hub.
@@ -161,6 +162,24 @@ def _boxes(folder: Path, chance: random.Random) -> None:
             rows.append(row | {"objects": objects, "width": WIDTH, "height": HEIGHT})
         _write(folder / f"{split}.jsonl", rows)
     (folder / "README.md").write_text(BOXES)
+
+
+def _captioned(folder: Path, words: list[str], chance: random.Random) -> None:
+    """Images next to their texts, each once an epoch, and CLIP's tokenizer with letters alone."""
+    photos = folder / "photos" / "1_photo"
+    photos.mkdir(parents=True)
+    for number in range(8):
+        _picture(photos / f"{number}.png", chance)
+        (photos / f"{number}.txt").write_text(" ".join(chance.choice(words) for _ in range(8)))
+    letters = sorted({letter for word in words for letter in word})
+    vocabulary = {part: i for i, part in enumerate([*letters, *(f"{one}</w>" for one in letters)])}
+    vocabulary |= {"<|startoftext|>": 49406, "<|endoftext|>": 49407}
+    for name in ("openai_clip-vit-large-patch14", "laion_CLIP-ViT-bigG-14-laion2B-39B-b160k"):
+        tokenizer = folder / "tokenizers" / name
+        tokenizer.mkdir(parents=True)
+        (tokenizer / "vocab.json").write_text(json.dumps(vocabulary))
+        (tokenizer / "merges.txt").write_text("#version: 0.2\n")
+        (tokenizer / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 77}))
 
 
 def _masks(folder: Path, chance: random.Random) -> None:

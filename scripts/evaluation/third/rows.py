@@ -103,6 +103,7 @@ PEFT = ("huggingface/peft", "5d602fdbff04c33c1c4de55cda9d4ae1d7cb7e40")
 MISTRAL_FINETUNE = ("mistralai/mistral-finetune", "1943535d8e6d46b2eb47de8b81df07fec3ca5c15")
 NANOTRON = ("huggingface/nanotron", "26ba5a88173bcb801ae87b0cf32486d7bc00d1ef")
 OPEN_INSTRUCT = ("allenai/open-instruct", "e6c3044aa6201c8bfa4573c1b03142af599e730d")
+SD_SCRIPTS = ("kohya-ss/sd-scripts", "48d368fa557731ad0488c07304dfeba8c07910eb")
 SENTENCES = ("huggingface/sentence-transformers", "cad211983f36ce458e9b3360f3e11b29fc54cbd8")
 
 
@@ -405,6 +406,16 @@ ROWS = (
         "--resolution 64 --train_batch_size 16 --num_epochs 1 --dataloader_num_workers 0 "
         "--output_dir out",
         "examples/unconditional_image_generation/train_unconditional.py", "", *DIFFUSERS),
+    # Latents are kept on the host; they are no sizes, which the names of its code do not show.
+    Row("sd-scripts-sdxl-lora", "accelerate launch --num_processes 1 --mixed_precision bf16 "
+        "{script} --pretrained_model_name_or_path stabilityai/stable-diffusion-xl-base-1.0 "
+        "--tokenizer_cache_dir {inputs}/kohya/tokenizers --train_data_dir {inputs}/kohya/photos "
+        "--caption_extension .txt --resolution 1024,1024 --train_batch_size 1 --network_dim 16 "
+        "--network_module networks.lora --mixed_precision bf16 --no_half_vae --sdpa "
+        "--gradient_checkpointing --cache_latents --max_train_steps 5 "
+        "--max_data_loader_n_workers 0 --output_dir out",
+        "sdxl_train_network.py", "", *SD_SCRIPTS, older="kohya", path=".",
+        options=(*SYNTHETIC, "--values", "0")),
     Row("build-nanogpt", "{python} {script}", "train_gpt2.py", "", *BUILD_NANOGPT, steps="2",
         beside=True),
     Row("video-lecture-gpt", "{python} {script}", "gpt.py", "", *LECTURE),

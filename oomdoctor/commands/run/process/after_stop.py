@@ -2,7 +2,7 @@
 
 The stop ends one process. Another one of the command may wait for it in a way that its end does not
 end: for a message, or for a thread that the stop has ended. A process that saves, evaluates or
-starts the next training uses a processor, so nothing is ended then.
+starts the next training uses a processor or files, so nothing is ended then.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from oomdoctor.commands.run.process.guard import end_processes, processes_of
 
 PATIENCE_S = 60.0
 _LOOK_S = 5.0
-_BUSY = 0.2  # of a core; the services of Ray take a hundredth each while they wait
+_BUSY = 0.05  # of a core; the services of Ray take a hundredth each while they wait
+_BUSY_BYTES = 1 << 20  # a second, read and written
 
 
 @dataclass(slots=True)
@@ -38,14 +39,15 @@ def ended_if_it_waits(
     waiting, over = Waiting(), threading.Event()
 
     def watch() -> None:
-        before: dict[int, float] = {}
+        before: dict[int, tuple[float, int]] = {}
         idle_since = looked = time.monotonic()
         while not over.wait(look_s):
             now = time.monotonic()
-            used = _processor_seconds(folder)
+            used, passed = _used(folder), now - looked
             busy = any(
-                seconds - before.get(pid, 0.0) > _BUSY * (now - looked)
-                for pid, seconds in used.items()
+                seconds - before.get(pid, (0.0, 0))[0] > _BUSY * passed
+                or moved - before.get(pid, (0.0, 0))[1] > _BUSY_BYTES * passed
+                for pid, (seconds, moved) in used.items()
             )
             before, looked = used, now
             if busy or not _was_stopped(folder):
@@ -74,12 +76,13 @@ def _was_stopped(folder: Path) -> bool:
     return False
 
 
-def _processor_seconds(folder: Path) -> dict[int, float]:
-    """The processor time of each process of a session."""
+def _used(folder: Path) -> dict[int, tuple[float, int]]:
+    """The processor time of each process of a session, and the bytes that it read and wrote."""
     ticks = os.sysconf("SC_CLK_TCK")
-    seconds = {}
+    used = {}
     for pid in processes_of(folder):
         with suppress(OSError, ValueError, IndexError):
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            seconds[pid] = (int(fields[11]) + int(fields[12])) / ticks
-    return seconds
+            moved = Path(f"/proc/{pid}/io").read_text().split()
+            used[pid] = (int(fields[11]) + int(fields[12])) / ticks, int(moved[1]) + int(moved[3])
+    return used
