@@ -44,6 +44,7 @@ _LATER = ("eval", "generate", "save")
 _MOST_LATER = 4
 _SWITCHES = frozenset({"eval", "state_dict"})  # of a mode, and what a save takes
 _WITHOUT_GRADIENTS = ("no_grad", "inference_mode")
+_MAKE_WEIGHTS = frozenset({"Parameter", "add_param_group", "requires_grad_"})
 _OF_MODELS = frozenset({"train", "eval", "parameters", "named_parameters", "state_dict", "cuda"})
 _LOOPS = (ast.For, ast.While, ast.AsyncFor)
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -256,13 +257,13 @@ def not_reached(record: Record) -> tuple[Place, ...]:
         if tree is None:
             continue
         evaluating = set(_without_gradients(tree))
-        heads = set(_heads_without_gradients(tree))
+        named = set(_heads_without_gradients(tree)) | set(_more_weights(tree))
         for call in _calls_after(tree, line, again=not record.get("without_gradients")):
             name = name_of_call(call)
             if name in _SWITCHES:
                 continue
             if (
-                call in heads
+                call in named
                 or name in evaluating
                 or meaning(Frame(file, call.lineno, name, None)) in _LATER
             ):
@@ -320,6 +321,15 @@ def _heads_without_gradients(tree: ast.Module) -> Iterator[ast.Call]:
             for item in node.items if inside & models else ():
                 if name_of_call(item.context_expr) in _WITHOUT_GRADIENTS:
                     yield item.context_expr  # type: ignore[misc]
+
+
+def _more_weights(tree: ast.Module) -> Iterator[ast.Call]:
+    """Calls in a branch that make weights, or let more of them train, as in a later stage."""
+    for branch in ast.walk(tree):
+        if isinstance(branch, ast.If):
+            for part in ast.walk(branch):
+                if isinstance(part, ast.Call) and name_of_call(part) in _MAKE_WEIGHTS:
+                    yield part
 
 
 def _without_gradients(tree: ast.Module) -> Iterator[str]:

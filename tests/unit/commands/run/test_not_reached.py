@@ -85,3 +85,25 @@ def test_code_without_gradients_after_the_stop_counts_if_it_runs_a_model(tmp_pat
     record["stopped_in"] = [{"filename": str(tmp_path / "train.py"), "line": 9, "name": "f"}]
     after = [(place.function, place.line) for place in not_reached(record)]
     assert after == [("inference_mode", 12)]
+
+
+STAGES = """\
+model.features.requires_grad_(False)
+for step, batch in enumerate(data):
+    if step == 500:
+        model.features.requires_grad_(True)
+        optimizer.add_param_group({"params": model.features.parameters()})
+    critic.requires_grad_(True)
+    model(batch).backward()
+    optimizer.step()
+    if step % 100 == 0:
+        points = torch.nn.Parameter(torch.cat([points, points[big]]))
+"""
+
+
+def test_what_lets_more_weights_train_later_was_not_reached(tmp_path: Path) -> None:
+    record = _record(tmp_path)
+    (tmp_path / "train.py").write_text(STAGES)
+    record["stopped_in"] = [{"filename": str(tmp_path / "train.py"), "line": 8, "name": "f"}]
+    after = [(place.function, place.line) for place in not_reached(record)]
+    assert after == [("Parameter", 10), ("requires_grad_", 4), ("add_param_group", 5)]
