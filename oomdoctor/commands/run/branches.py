@@ -42,7 +42,8 @@ class Decision:
     `word` is if or while. `expression` is its condition, in terms of `_number`, the value that is
     read, and `_0`, `_1`, ..., the values of `others`; it is empty where the value is a truth.
     `wanted` is how the condition or the truth comes out where more memory is needed; None: not as
-    with zeros. `file` is where the condition is.
+    with zeros. `file` is where the condition is. `counts` says that a loop goes on until what it
+    adds up is enough, so that no single value says how long.
     """
 
     word: str
@@ -50,6 +51,7 @@ class Decision:
     others: tuple[str, ...]
     wanted: bool | None
     file: str
+    counts: bool = False
 
 
 def decisions(read: Record, own_files: tuple[str, ...]) -> tuple[Decision, ...] | None:
@@ -132,7 +134,27 @@ def _decision(reached: Reached, word: str, count: int) -> Decision | None:
         return Decision(name, "", (), turned, reached.file)
     others: list[str] = []
     written = _Condition(reached, others).written(test)
-    return Decision(name, ast.unparse(written), tuple(others), wanted, reached.file)
+    counts = _counts_up(reached)
+    return Decision(name, ast.unparse(written), tuple(others), wanted, reached.file, counts)
+
+
+def _counts_up(reached: Reached) -> bool:
+    """Whether a loop adds the number up in a variable, by which it ends."""
+    if not isinstance(reached.node, ast.While):
+        return False
+    names = {part.id for part in reached.numbers if isinstance(part, ast.Name)}
+    targets: Sequence[ast.expr]
+    for part in (part for each in reached.node.body for part in ast.walk(each)):
+        if isinstance(part, ast.AugAssign):
+            targets, used = [part.target], names
+        elif isinstance(part, ast.Assign):
+            targets = part.targets
+            used = {each.id for each in ast.walk(part.value) if isinstance(each, ast.Name)}
+        else:
+            continue
+        if any(isinstance(t, ast.Name) and t.id in names & used for t in targets):
+            return True
+    return False
 
 
 def _wanted(node: Branch, file: str, count: int) -> tuple[bool, bool | None]:

@@ -36,8 +36,9 @@ def unknown_sizes(request: WatchRequest, processes: Sequence[Process]) -> Unknow
                 if read["open"]:
                     opened.add(key)
             elif read["open"] and (decided := decisions(read, own_files)):
-                key = (*place, decided[0].word, False)
-                if place in growing:
+                counts_up = any(decision.counts for decision in decided) and read.get("grows")
+                key = (*place, "while" if counts_up else decided[0].word, False)
+                if place in growing or counts_up:
                     opened.add(key)
             else:
                 continue

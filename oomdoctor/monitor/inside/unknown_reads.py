@@ -44,6 +44,8 @@ _branches: dict[str, list[dict[str, Any]]] = {}
 _code: dict[str, CodeType] = {}
 _since_step: dict[tuple[str, int], int] = {}
 _turns: dict[tuple[str, int], int] = {}
+_first: dict[tuple[str, int], int] = {}  # bytes that are allocated at the first read of a step
+_grown: set[tuple[str, int]] = set()  # lines that read again in a step with more allocated
 _early: dict[tuple[str, int], int] = {}  # bytes that are allocated after some turns
 _ended: dict[tuple[str, int], tuple[int, bool]] = {}  # after how many turns; whether memory grew
 _loops: dict[tuple[str, int], bool] = {}
@@ -81,7 +83,14 @@ def unknown_reads() -> list[dict[str, str | int | bool]]:
     """The reads of unknown values, the most frequent first."""
     names = ("file", "line", "inner_file", "inner_line", "operator", "read", "open")
     most_first = sorted(_counts.items(), key=lambda item: -item[1])
-    return [{**dict(zip(names, read, strict=True)), "count": count} for read, count in most_first]
+    return [
+        {
+            **dict(zip(names, read, strict=True)),
+            "count": count,
+            "grows": (read[2], read[3]) in _grown,
+        }
+        for read, count in most_first
+    ]
 
 
 def ended_loops() -> list[dict[str, str | int | bool]]:
@@ -116,8 +125,12 @@ def _answer(user: tuple[str, int], inner: tuple[str, int], size: int, kind: byte
     """Write another value than zero, if the read is one of those of this module's first lines."""
     asked = _branches.get(place_of(*inner), [])
     again = _since_step[inner] = _since_step.get(inner, 0) + 1
-    if again == _EARLY:
+    if again <= _EARLY:
         _early[inner] = _allocated()
+        if again == 1:
+            _first[inner] = _early[inner]
+        elif _early[inner] > _first.get(inner, _early[inner]):
+            _grown.add(inner)
     if not asked and again <= _ENDLESS:
         return
     was = _unpacked(kind, ctypes.string_at(to, size))

@@ -14,8 +14,9 @@ _HERE = unknown_reads.place_of(__file__, 0)
 
 @pytest.fixture(autouse=True)
 def _no_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_branches", "_since_step", "_turns", "_ended", "_early", "_loops"):
+    for name in ("_branches", "_since_step", "_turns", "_ended", "_early", "_loops", "_first"):
         monkeypatch.setattr(unknown_reads, name, {})
+    monkeypatch.setattr(unknown_reads, "_grown", set())
     monkeypatch.setattr(unknown_reads, "_allocated", lambda: 7)
 
 
@@ -74,3 +75,13 @@ def test_a_loop_has_some_turns_and_ends() -> None:
 
 def test_other_reads_give_what_they_gave() -> None:
     assert {_read(value=2.0) for _ in range(3 * unknown_reads._ENDLESS)} == {2.0}
+
+
+def test_reads_between_which_memory_grows_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = iter([5, 5, 9, 9, 9])
+    monkeypatch.setattr(unknown_reads, "_allocated", lambda: next(sizes))
+    _read()
+    _read()
+    assert (__file__, 1) not in unknown_reads._grown
+    _read()
+    assert (__file__, 1) in unknown_reads._grown

@@ -71,6 +71,17 @@ def test_what_changes_no_memory_is_quiet(tmp_path: Path, code: str, kind: str) -
     assert unknown_branches([read], ()) == ()
 
 
+@pytest.mark.parametrize(
+    ("step", "counts"), [("t += h", True), ("t = t + h", True), ("t = h", False), ("n += 1", False)]
+)
+def test_a_loop_that_adds_up_what_it_read_is_told(tmp_path: Path, step: str, counts: bool) -> None:
+    file = tmp_path / "train.py"
+    body = f"while t < 1.:\n    y = net(y)\n    h = y.max().item()\n    {step}\n"
+    file.write_text(f"t, h, n = 0., .1, 0\n{body}")
+    branches = decisions(_read(file, 4, "number"), ())
+    assert any(each.counts for each in branches or ()) == counts
+
+
 def test_a_loop_that_was_left_at_once_may_hide_the_rest(tmp_path: Path) -> None:
     file = tmp_path / "train.py"
     file.write_text("for x in rows:\n    if loss.item() < t: break\n    net(x)")

@@ -129,6 +129,18 @@ def test_only_the_run_with_the_most_tells_what_no_shape_limits() -> None:
     assert [(one.line, one.bounded) for one in found.sizes] == [(7, True), (8, False)]
 
 
+@pytest.mark.parametrize(("grows", "bounded"), [(True, False), (False, True)])
+def test_a_loop_that_adds_numbers_up_has_no_limit_if_its_turns_keep_memory(
+    tmp_path: Path, grows: bool, bounded: bool
+) -> None:
+    file = tmp_path / "train.py"
+    file.write_text("while t < 1.:\n    y = net(y)\n    t += y.max().item()\n")
+    read = {"read": "number", "inner_file": str(file), "inner_line": 3, "line": 3, "open": True}
+    found = unknown_sizes(AGAIN, _processes({**read, "file": str(file), "grows": grows}))
+    assert found is not None
+    assert [(one.operator, one.bounded) for one in found.sizes] == [("while", bounded)]
+
+
 def test_a_number_that_is_rounded_has_no_limit_and_one_that_is_logged_is_none(
     tmp_path: Path,
 ) -> None:
