@@ -281,6 +281,8 @@ class Flow:
             named.update(self._names(node, scope))
         kinds = {kind for each in named for kind in self._reached.get(each, ())}
         for number, child in enumerate(ast.iter_child_nodes(node)):
+            if isinstance(node, ast.IfExp) and child is node.test:
+                continue  # the value is one of the others
             kinds |= self._of_child(node, number, self._kinds(child, scope))
         return {(True, None)} if kinds and isinstance(node, ast.Compare) else kinds
 

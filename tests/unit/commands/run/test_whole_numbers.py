@@ -53,6 +53,7 @@ NOT_ROUNDED = (
     "s = x.cpu()\ny = int(s.shape[0])",
     "s = x.cpu()\ns[s > 1] = 1",
     "if (loss := x.item()) < best:\n    save(int(step))",
+    "at = (0, 1) if x.item() < best else (1, 0)\ny = kept[at]",
 )
 # What a module of the user's does with a number that another gives it.
 GIVEN = (
