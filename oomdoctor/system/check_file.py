@@ -94,6 +94,20 @@ def read_checks(path: Path, is_card: Callable[[str], object]) -> CheckFile:
     return CheckFile(path, path.parent / baseline, checks)
 
 
+def check_of(row: Mapping[str, Any], is_card: Callable[[str], object]) -> Check:
+    """The check for one card that a row of such a file describes; None counts as not said.
+
+    Raises:
+        ValueError: it has errors; all are listed.
+    """
+    said = {key: value for key, value in row.items() if value is not None}
+    reading = _Reading({"check": [said]}, is_card)
+    checks = reading.checks()
+    if reading.faults or len(checks) != 1:
+        raise ValueError("; ".join(reading.faults) or "is for one card")
+    return checks[0]
+
+
 class _Reading:
     """What a file says, and what is wrong with it."""
 

@@ -70,6 +70,8 @@ def _outcome(
     if ran.exit_code is None:
         return "timed_out", ran.reason
     report = ran.report
+    if report is not None and peak is None and not ran.exit_code:
+        return "failed", "it used no GPU"
     if report is None or peak is None:
         return "failed", ran.reason or f"it ended with exit code {ran.exit_code} and said nothing"
     if report.status == "no":
@@ -103,10 +105,14 @@ def accepted_peak(
 
 
 def with_peaks(
-    baseline: Baseline, results: Sequence[CheckResult], checks: Sequence[Check]
+    baseline: Baseline, results: Sequence[CheckResult], checks: Sequence[Check] | None = None
 ) -> Baseline:
-    """The baseline with today's peaks; peaks of other versions stay, those of lost checks go."""
-    named = {(check.name, check.gpu) for check in checks}
+    """The baseline with today's peaks; peaks of other versions stay.
+
+    Of the others, those of `checks` stay; None: all.
+    """
+    rows = baseline.checks if checks is None else checks
+    named = {(row.name, row.gpu) for row in rows}
     today = [
         BaselineCheck(result.name, result.gpu, result.peak)
         for result in results

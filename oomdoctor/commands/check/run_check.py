@@ -54,7 +54,7 @@ def run_check(request: CheckRequest, say: Callable[[str], None]) -> CheckAnswer:
     file = read_checks(request.file, emulated_gpus)
     checks = _chosen(file, request.names)
     folder = file.path.absolute().parent
-    baseline = _read_baseline(file.baseline)
+    baseline = read_baseline(file.baseline)
     with _checkout(folder, request.against) if request.against else nullcontext(None) as other:
         earlier = None
         if other is not None:
@@ -92,7 +92,12 @@ def _chosen(file: CheckFile, names: Sequence[str]) -> tuple[Check, ...]:
     return tuple(check for check in file.checks if not names or check.name in names)
 
 
-def _read_baseline(path: Path) -> Baseline:
+def read_baseline(path: Path) -> Baseline:
+    """The accepted peaks of a file; none if there is no file.
+
+    Raises:
+        OomDoctorError: it is damaged or of another version (exit 2).
+    """
     if not path.exists():
         return Baseline()
     try:

@@ -40,13 +40,15 @@ _TAIL = 4096  # characters of the output that may say why a command failed
 class Ran:
     """How a check ended: the report of its run, or why there is none (`reason`).
 
-    `exit_code` is that of `oomdoctor run`; None if it took too long.
+    `exit_code` is that of `oomdoctor run`; None if it took too long. `output` is the end of what
+    the command printed.
     """
 
     report: Report | None
     exit_code: int | None
     reason: str | None
     elapsed_s: float
+    output: str = ""
 
 
 def how_many() -> int:
@@ -79,6 +81,11 @@ def run_all(
             raise
 
 
+def run_one(check: Check, folder: Path) -> Ran:
+    """Run a check in a folder."""
+    return _Running().run(check, folder)
+
+
 class _Running:
     """The processes that run now."""
 
@@ -95,13 +102,13 @@ class _Running:
             with log.open("wb") as output:
                 code = self._ended(words, folder, check, output.fileno())
             took_s = round(time.monotonic() - began, 3)
-            if code is None:
-                return Ran(None, None, f"it took more than {check.limit_s:g} s", took_s)
             said = log.read_text(encoding="utf-8", errors="replace")[-_TAIL:]
-            try:
-                return Ran(read_record(Report, answer), code, _last_line(said), took_s)
-            except OomDoctorError:
-                return Ran(None, code, _last_line(said), took_s)
+            if code is None:
+                return Ran(None, None, f"it took more than {check.limit_s:g} s", took_s, said)
+            report: Report | None = None
+            with suppress(OomDoctorError):
+                report = read_record(Report, answer)
+            return Ran(report, code, _last_line(said), took_s, said)
 
     def _ended(self, words: list[str], folder: Path, check: Check, output: int) -> int | None:
         if self._stopped.is_set():

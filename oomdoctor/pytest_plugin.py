@@ -1,0 +1,166 @@
+"""The mark `gpu_memory` for pytest: a test must stay within a budget of GPU memory.
+
+    @pytest.mark.gpu_memory("RTX 4090", max="20GiB")
+    def test_a_step_fits(): ...
+
+Each marked test runs in a process of its own, on an emulated card and judged as a check of
+`oomdoctor.toml`. So torch may be imported already, as a CPU build too. Pytest finds the plugin by
+itself where oomdoctor is installed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from oomdoctor.system.environment import variable
+
+if TYPE_CHECKING:
+    from oomdoctor.commands.check.running import Ran
+    from oomdoctor.records.report.check import CheckResult
+    from oomdoctor.system.check_file import Check
+
+_MARK = "gpu_memory"
+_INSIDE = "OOMDOCTOR_GPU_MEMORY_TEST"  # set in the process that runs the test itself
+_BASELINE, _PYTHON, _REQUIRE = "gpu_memory_baseline", "gpu_memory_python", "gpu_memory_require"
+_OPTIONS = ("max", "max_growth", "require", "time_limit")
+_CHECK = pytest.StashKey["CheckResult"]()
+_results: list[CheckResult] = []
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The options and the settings of the plugin."""
+    group = parser.getgroup("oomdoctor", "GPU memory on emulated cards")
+    group.addoption(
+        "--gpu-memory-update",
+        action="store_true",
+        help="Accept today's peaks of tests marked gpu_memory: write them to the baseline file.",
+    )
+    parser.addini(_BASELINE, "The file with the accepted peaks.", default="gpu-memory.json")
+    parser.addini(_PYTHON, "The interpreter of marked tests, with a CUDA build of torch.")
+    parser.addini(
+        _REQUIRE, "Fail where a marked test cannot run, instead of skipping it.", type="bool"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the mark."""
+    config.addinivalue_line(
+        "markers",
+        f"{_MARK}(card, max=None, max_growth='2%', require=False, time_limit='10m'): run on an "
+        "emulated card; fail above a budget (20GiB, or 80% of the card) or above the baseline.",
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Run a marked test in another process; all others run as usual."""
+    mark = item.get_closest_marker(_MARK)
+    if mark is None or variable(_INSIDE) is not None:
+        return None
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    call = pytest.CallInfo.from_call(lambda: _judge(item, mark), "call")
+    report = pytest.TestReport.from_item_and_call(item, call)
+    result = item.stash.get(_CHECK, None)
+    if result is not None and result.peak is not None:
+        report.user_properties.append(("gpu_memory_peak_bytes", result.peak.peak_device_bytes))
+    for phase in ("setup", "call", "teardown"):
+        passed = pytest.CallInfo.from_call(lambda: None, phase)
+        shown = report if phase == "call" else pytest.TestReport.from_item_and_call(item, passed)
+        item.ihook.pytest_runtest_logreport(report=shown)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Keep today's peaks, if that was asked for."""
+    if not session.config.getoption("--gpu-memory-update") or not _results:
+        return
+    from oomdoctor.commands.check.judging import with_peaks
+    from oomdoctor.commands.check.run_check import read_baseline
+    from oomdoctor.system.store.record_files import write_record
+
+    path = _baseline_file(session.config)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)  # each process of xdist has some of the tests
+        write_record(path, with_peaks(read_baseline(path), _results))
+    finally:
+        os.close(folder)
+
+
+def _judge(item: pytest.Item, mark: pytest.Mark) -> None:
+    """Run a marked test on its card, and fail or skip it for what came of it."""
+    from oomdoctor.commands.check.judging import accepted_peak, judged
+    from oomdoctor.commands.check.run_check import read_baseline
+    from oomdoctor.commands.check.running import peak_of, run_one
+    from oomdoctor.errors import ExitCode, OomDoctorError
+
+    folder, wrong = item.config.rootpath, ""
+    try:
+        check = _check(item, mark)
+        baseline = read_baseline(_baseline_file(item.config))
+    except (OomDoctorError, ValueError) as error:
+        wrong = str(error)
+    if wrong:
+        pytest.fail(f"{_MARK}: {wrong}", pytrace=False)
+    ran = run_one(check, folder)
+    if ran.report is None and ran.exit_code == ExitCode.MACHINE_UNFIT:
+        required = mark.kwargs.get("require") or item.config.getini(_REQUIRE)
+        (pytest.fail if required else pytest.skip)(f"{_MARK}: {ran.reason}")
+    peak = None if ran.report is None else peak_of(ran.report, folder)
+    accepted = accepted_peak(baseline, check, {} if peak is None else peak.versions)
+    if item.config.getoption("--gpu-memory-update"):
+        accepted = None  # today's peak becomes the baseline
+    result = judged(check, ran, folder, accepted)
+    item.stash[_CHECK] = result
+    _results.append(result)
+    if result.outcome != "passed":
+        pytest.fail(_message(result, ran), pytrace=False)
+
+
+def _check(item: pytest.Item, mark: pytest.Mark) -> Check:
+    """The marked test as a check.
+
+    Raises:
+        ValueError: the mark has no card, or says something that it cannot have.
+    """
+    from oomdoctor.commands.devices.emulated import emulated_gpus
+    from oomdoctor.system.check_file import check_of
+
+    unknown = [name for name in mark.kwargs if name not in _OPTIONS]
+    if len(mark.args) != 1 or unknown:
+        raise ValueError(f"takes a card and {', '.join(_OPTIONS)}, as {_MARK}('L4', max='20GiB')")
+    python = item.config.getini(_PYTHON) or sys.executable
+    command = [python, "-m", "pytest", item.nodeid, "-q", "--no-header", "-p", "no:cacheprovider"]
+    said = {
+        "name": item.nodeid,
+        "gpu": mark.args[0],
+        "command": [*command, "--rootdir", str(item.config.rootpath), "-p", __name__],
+        "max_peak": mark.kwargs.get("max"),
+        "max_growth": mark.kwargs.get("max_growth"),
+        "time_limit": mark.kwargs.get("time_limit", "10m"),
+        "steps": "all",
+        "python": python,
+        "environment": {_INSIDE: "1"},
+    }
+    return check_of(said, emulated_gpus)
+
+
+def _baseline_file(config: pytest.Config) -> Path:
+    return config.rootpath / str(config.getini(_BASELINE))
+
+
+def _message(result: CheckResult, ran: Ran) -> str:
+    """Why the test failed: what grew, or the output of a test that failed itself."""
+    from oomdoctor.render.check_page import grown_lines, why
+
+    lines = [f"{_MARK} on {result.gpu}: {why(result)}"]
+    if result.outcome in ("failed", "timed_out"):
+        return "\n".join([*lines, ran.output.rstrip()])
+    return "\n".join([*lines, *grown_lines(result)])
