@@ -3,9 +3,9 @@
     @pytest.mark.gpu_memory("RTX 4090", max="20GiB")
     def test_a_step_fits(): ...
 
-Each marked test runs in a process of its own, on an emulated card and judged as a check of
-`oomdoctor.toml`. So torch may be imported already, as a CPU build too. Pytest finds the plugin by
-itself where oomdoctor is installed.
+Each marked test runs in another process, on an emulated card, and is judged as a check of
+`oomdoctor.toml` is. So torch may be imported already, as a CPU build too. Pytest finds
+the plugin by itself where oomdoctor is installed.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _check(item: pytest.Item, mark: pytest.Mark) -> Check:
     """The marked test as a check.
 
     Raises:
-        ValueError: the mark has no card, or says something that it cannot have.
+        ValueError: the mark names no card, or an unknown option.
     """
     from oomdoctor.commands.devices.emulated import emulated_gpus
     from oomdoctor.system.check_file import check_of
