@@ -128,7 +128,7 @@ def _check(item: pytest.Item, mark: pytest.Mark) -> Check:
     """The marked test as a check.
 
     Raises:
-        ValueError: the mark names no card, or an unknown option.
+        ValueError: the card of the mark is missing, or an option is unknown.
     """
     from oomdoctor.commands.devices.emulated import emulated_gpus
     from oomdoctor.system.check_file import check_of
