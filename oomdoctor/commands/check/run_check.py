@@ -101,7 +101,7 @@ def read_baseline(path: Path) -> Baseline:
     if not path.exists():
         return Baseline()
     try:
-        baseline = read_record(Baseline, path)
+        baseline = read_record(Baseline, path.absolute())
     except OomDoctorError as error:
         raise usage_error("bad_baseline", error.message, _ANEW) from None
     if baseline.schema != BASELINE_SCHEMA:
