@@ -101,6 +101,7 @@ def _asked(name: str, text: str) -> bool:
 def _changed(readings: list[dict[str, Any]], file: Path, second: bool) -> list[str]:
     """A line for each script that ends or peaks otherwise than recorded with this torch."""
     varying = {row.name for row in ALL if row.varies}
+    open_ = {row.name for row in ALL if row.reserves}
     recorded = {r["name"]: r for r in json.loads(file.read_text())}
     if second:
         recorded = {name: r["second"] for name, r in recorded.items() if "second" in r}
@@ -110,16 +111,24 @@ def _changed(readings: list[dict[str, Any]], file: Path, second: bool) -> list[s
         if (was := recorded.get(r["name"]))
         for key in ("result", "ranks", "swept")
         if r.get(key) != was.get(key)
-        and not (key == "ranks" and r["name"] in varying and _near(was[key], r[key]))
+        and not (
+            key == "ranks"
+            and r["name"] in varying
+            and _near(was[key], r[key], reserved=r["name"] not in open_)
+        )
     ]
 
 
-def _near(was: list[dict[str, int]], now: list[dict[str, int]]) -> bool:
-    """Whether the same ranks took the same steps, with peaks that differ as little as `varies`."""
+def _near(was: list[dict[str, int]], now: list[dict[str, int]], *, reserved: bool) -> bool:
+    """Whether the same ranks took the same steps, with peaks that differ as little as `varies`.
+
+    What was reserved is compared if `reserved` says so.
+    """
     return len(was) == len(now) and all(
         isclose(one[key], other[key], rel_tol=VARIES if key.startswith("peak_") else 0.0)
         for one, other in zip(was, now, strict=True)
         for key in one
+        if reserved or key != "peak_reserved_bytes"
     )
 
 

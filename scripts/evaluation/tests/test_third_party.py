@@ -153,6 +153,19 @@ def test_a_run_with_another_torch_is_kept_beside_the_first(tmp_path: Path) -> No
     assert len(_changed([other], file, second=False)) == 1
 
 
+@pytest.mark.parametrize(("name", "lines"), [("verl-grpo", 1), ("openrlhf-grpo", 0)])
+def test_what_a_row_reserves_is_compared_unless_it_differs(
+    tmp_path: Path, name: str, lines: int
+) -> None:
+    rank = {"rank": 0, "steps": 3, "peak_allocated_bytes": 1000, "peak_reserved_bytes": 2000}
+    (tmp_path / "kept.json").write_text(
+        json.dumps([{"name": name, "result": "ended", "ranks": [rank]}])
+    )
+    now = rank | {"peak_allocated_bytes": 1002, "peak_reserved_bytes": 3000}
+    reading = {"name": name, "result": "ended", "ranks": [now]}
+    assert len(_changed([reading], tmp_path / "kept.json", second=False)) == lines
+
+
 def test_a_script_is_run_with_other_settings() -> None:
     text = "size = 4\nsteps = 128 // size\n"
     names: dict[str, object] = {}
