@@ -138,9 +138,11 @@ def _config_of(model: ModelRef | None) -> Mapping[str, Any]:
     if model is None:
         return {}
     try:
-        return hub.resolve_with_notes(model)[0].config
+        spec = hub.resolve_with_notes(model)[0]
     except OomDoctorError:
         return {}
+    stored = {} if spec.quantized is None else {"quantization_config": spec.quantized}
+    return {**spec.config, **stored}
 
 
 def checked(

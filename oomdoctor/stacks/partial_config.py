@@ -101,6 +101,7 @@ class PartialConfig(RungKeys, total=False):
     use_peft: bool
     bits_4: bool
     bits_8: bool
+    stored: bool  # axolotl's gptq, GPTQConfig in scripts: the checkpoint is quantized
     bits_compute: str  # the dtype that bitsandbytes multiplies in
     autocast_adapters: bool  # peft's `autocast_adapter_dtype`
     # Which activations are recomputed: all programs; `conclude._checkpointing`.

@@ -122,6 +122,11 @@ def _best(report: Report, plus_minus: str) -> str:
     if near:
         least = min(near, key=lambda result: result.deciding_peak_bytes() or 0)
         return f"Nothing fits for certain; {least.label} is borderline{_share(least, report)}"
+    by_method = remedies_of(report)
+    helps = [remedy for method in _TITLES for remedy in by_method.get(method, ())[:1]]
+    sure = [r for r in helps if r.change and not r.reason and r.basis != "arithmetic"]
+    if sure:
+        return f"Nothing fits unchanged; {sure[0].label} fits with {sure[0].change}"
     if not any(result.missed_by_bytes is not None for result in report.results):
         return ""
     return _no_rung_fits(report, report.results, "Nothing")

@@ -14,6 +14,7 @@ from oomdoctor.records.configuration.adapters import without_usual_dtype
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.configuration.faults import config_faults, unsloth_faults
 from oomdoctor.records.configuration.keys import KEYS, dropped_faults, settled
+from oomdoctor.records.facts.checkpoints import checkpoint_of
 from oomdoctor.records.facts.dtypes import TRAINED, checkpoint_dtype
 from oomdoctor.records.report.user_training import (
     NO_LENGTH,
@@ -81,6 +82,7 @@ def finished(
     partial = filled | values
     settings = conclude(partial, draft.main.program, draft.values)
     assumed = _assumed(draft, settings, filled)
+    settings |= _of_checkpoint(settings, partial, model_config, assumed)
     settings |= _of_model(settings, model_config, assumed)
     if settings.get("adapter_dtype") == OF_WEIGHTS:
         settings["adapter_dtype"] = settings["weights_dtype"]
@@ -182,6 +184,21 @@ def _assumed(draft: Draft, settings: RungKeys, filled: PartialConfig) -> dict[st
         if sources and key != "effective_batch_size":
             sources_of[key] = sources[0]
     return sources_of
+
+
+def _of_checkpoint(
+    settings: RungKeys, partial: PartialConfig, asked: ModelConfig, assumed: dict[str, str]
+) -> RungKeys:
+    """Adapters on a quantized checkpoint as it is stored, which no setting has to say."""
+    if settings["method"] == "full":
+        return {}
+    own = asked().get("quantization_config")
+    row = checkpoint_of(own if isinstance(own, dict) else None)
+    if not partial.get("stored") and (row is None or not row.stored):
+        return {}
+    if row is not None:
+        assumed["quantization"] = f"the checkpoint is {row.name}, by the model's config.json"
+    return {"method": "qlora", "quantization": "checkpoint"}
 
 
 def _of_model(settings: RungKeys, asked: ModelConfig, assumed: dict[str, str]) -> RungKeys:

@@ -14,6 +14,7 @@ from example_runs import RUNS, fits
 from example_slurm import triage_report
 from example_snapshots import grows, ran_out
 
+from oomdoctor.records.report.plan import PlanRemedy
 from oomdoctor.records.report.report import Report
 from oomdoctor.records.report.run import SmallestGpu
 from oomdoctor.records.report.user_training import YourChange, YourRung
@@ -115,6 +116,17 @@ def test_that_none_fits_is_said_only_where_all_were_tried() -> None:
     other = replace(far, key="f", label="other", missed_by_bytes=far.missed_by_bytes * 2)
     nothing = replace(report, results=(far, other), ranking=(), cards=())
     assert _first_line(nothing).startswith(f"Nothing fits; {far.label} comes nearest: ")
+    helps = PlanRemedy(
+        "lora", "k", "lora-r16", "4-bit experts (axolotl)", GIB, GIB, "simulated", "", None
+    )
+    (card,) = report.cards
+    for remedy, first in (
+        (helps, "Nothing fits unchanged; lora-r16 fits with 4-bit experts (axolotl)"),
+        (replace(helps, reason="borderline"), "Nothing fits; "),
+        (replace(helps, basis="arithmetic"), "Nothing fits; "),
+    ):
+        helped = replace(nothing, cards=(replace(card, remedies=(remedy,)),))
+        assert _first_line(helped).startswith(first)
     some = replace(nothing, results=(far, other, open_))
     assert _first_line(some).startswith("Nothing that could be tried fits; ")
     alone = replace(nothing, results=(far,))

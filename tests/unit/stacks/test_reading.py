@@ -103,3 +103,34 @@ def test_a_wrong_value_names_its_line(name, value, fault):
 def test_sharding_needs_a_number_of_gpus():
     with pytest.raises(OomDoctorError, match="no file says on how many GPUs"):
         read({**TRL, "fsdp": "full_shard auto_wrap"})
+
+
+GPTQ = {"quantization_config": {"quant_method": "gptq", "bits": 4}}
+
+
+@pytest.mark.parametrize(
+    ("settings", "model", "quantization"),
+    [
+        (TRL, GPTQ, "checkpoint"),
+        (TRL, {"quantization_config": {"quant_method": "fp8"}}, "checkpoint"),
+        (TRL, {"quantization_config": {"quant_method": "mxfp4"}}, "none"),  # not trained as stored
+        (TRL, {}, "none"),
+        (TRL | {"use_peft": False}, GPTQ, "none"),
+        (
+            {"model_name_or_path": "m", "finetuning_type": "lora", "quantization_bit": 4},
+            GPTQ,  # LLaMA-Factory: quantization_bit has no effect then
+            "checkpoint",
+        ),
+        (
+            {"base_model": "m", "sequence_len": 512, "adapter": "lora", "gptq": True},
+            {},
+            "checkpoint",
+        ),
+    ],
+)
+def test_adapters_on_a_quantized_checkpoint_are_trained_as_it_is_stored(
+    settings: dict, model: dict, quantization: str
+) -> None:
+    config = read(settings, model=model).config
+    assert config.quantization == quantization
+    assert config.method == ("qlora" if quantization != "none" else config.method)
