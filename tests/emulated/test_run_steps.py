@@ -141,7 +141,9 @@ for step in range(50):
 INFERENCE = """
 for step in range(30):
     draw()
-print("the end")
+print("the end", flush=True)
+kept = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+__import__("os")._exit(0)
 """
 
 
@@ -232,6 +234,7 @@ def test_inference_runs_to_its_end(watched: Watched) -> None:
     assert (report.ranks[0].steps, report.ranks[0].stopped) == (0, None)
     assert "the end" in out
     assert "no optimizer step" in error
+    assert report.ranks[0].peak_allocated_bytes > 1024 * MIB  # after the last reading
 
 
 # As Ray runs the methods of an actor that has an asynchronous one: the exit would end the loop.

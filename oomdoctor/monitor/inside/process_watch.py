@@ -17,8 +17,9 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from oomdoctor.emulator.variables import ALONE
 from oomdoctor.monitor.inside import (
@@ -41,6 +42,7 @@ _FIRST_FORWARDS = 4  # before which torch may still hold what later ones do not 
 _MOST_CYCLE = 4  # backward passes after which memory may repeat, without an optimizer
 _INTERVAL_S = 5.0  # between two readings without an optimizer step
 _WRITE_S = 1.0  # between two records of the thread
+_LAST_S = 10.0  # for the last one, where a process is ended at once
 trainers = 0  # transformers' Trainers that are training now; they are stopped as a callback does
 engines = 0  # steps of DeepSpeed's engines that are being taken; they say themselves when they end
 _watch: Watch | None = None
@@ -98,9 +100,27 @@ class Watch:
         reads.note_reads(self._asked.get("branches"))
         memory.keep_peaks()
         atexit.register(self._at_exit)
+        self._read_before_hard_exits()
         self._write()
         if not self._memory.stops_to_look:
             threading.Thread(target=self._keep_writing, daemon=True).start()
+
+    def _read_before_hard_exits(self) -> None:
+        """Write the last record also where the process is ended without its exit functions.
+
+        In a thread, because whoever ends it may hold a lock of torch's allocator.
+        """
+        end = os._exit
+
+        @wraps(end)
+        def ended(status: int) -> NoReturn:
+            if os.getpid() == self.pid and not self._ended.is_set():
+                last = threading.Thread(target=self._at_exit, daemon=True)
+                last.start()
+                last.join(_LAST_S)
+            end(status)
+
+        os._exit = ended
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if os.getpid() != self.pid or self._graphs.take_step():
