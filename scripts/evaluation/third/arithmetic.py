@@ -290,6 +290,29 @@ def _segformer() -> Bounds:
 
 _MISTRAL_ADAPTERS = 64 * 8 * (2 * (2048 + 2048) + 2 * (2048 + 512) + 3 * (2048 + 7168))
 
+
+def _sdxl(rank: int) -> Bounds:
+    """LoRA on the U-Net and both text encoders of SDXL at 1024 x 1024, with checkpoints.
+
+    `levels` have channels, tokens, transformer layers, the groups of these, and ResNet blocks. A
+    layer's matrices have inputs and outputs of 28 times its channels, and twice the text's 2,048;
+    those of CLIP's layers of 18 times their width.
+    """
+    levels = (320, 128**2, 0, 0, 5), (640, 64**2, 10, 5, 5), (1280, 32**2, 60, 6, 7)
+    sides = sum(layers * (28 * c + 4096) + 4 * c * groups for c, _, layers, groups, _ in levels)
+    adapters = rank * (sides + 18 * (12 * 768 + 32 * 1280))
+    frozen = 2_567_463_684 + 123_060_480 + 694_659_840  # as published
+    # In 32 bits: inputs of blocks, of which those on the way up have three times the channels, what
+    # is around the layers of a group, and all tensors of one layer and their gradients.
+    kept = sum(
+        c * tokens * (layers + 6 * groups + 3 * blocks)
+        for c, tokens, layers, groups, blocks in levels
+    )
+    vae = 83_653_863
+    most = 4 * (kept + 2 * 60 * 640 * 64**2 + vae)
+    return _lora(frozen, most, "an image of 1024 x 1024, with checkpoints", adapters)
+
+
 BOUNDS: dict[str, Bounds] = {
     "accelerate-peak-memory": _encoder(BERT_PARAMETERS, 16, 88, 4, "16 rows of 88 at most"),
     "accelerate-nlp": _encoder(BERT_PARAMETERS, 16, 88, 2, "16 rows of 88 at most"),
@@ -360,6 +383,7 @@ BOUNDS: dict[str, Bounds] = {
               "the training process: as openrlhf-sft; 4 rows of 320"),
     ),
     "llamafactory-lora": _lora(QWEN_PARAMETERS, _qwen(2), "2 rows of 512 at most", _adapters(8)),
+    "sd-scripts-sdxl-lora": _sdxl(16),
     "ms-swift-lora": _lora(QWEN_PARAMETERS, _qwen(2), "2 rows of 512 at most", _adapters(8)),
     "open-instruct": _zero(
         QWEN_PARAMETERS, 1, 2 + 2 + 4, _qwen(2), "all in 16 bits; 2 rows of 512 at most",
