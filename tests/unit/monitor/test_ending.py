@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import threading
@@ -17,6 +18,20 @@ from oomdoctor.records.report.watch import StepPeaks
 
 def _steps(*peaks: int) -> list[StepPeaks]:
     return [StepPeaks(i, peak, peak, 10, 20) for i, peak in enumerate(peaks, 1)]
+
+
+async def _ask() -> bool:
+    return ending.ends_a_loop_only()
+
+
+def test_an_exit_ends_only_a_loop_where_the_loop_runs_in_a_thread() -> None:
+    answers: list[bool] = []
+    for asks in (lambda: asyncio.run(_ask()), ending.ends_a_loop_only):
+        answers.append(asks())
+        thread = threading.Thread(target=lambda asks=asks: answers.append(asks()))
+        thread.start()
+        thread.join()
+    assert answers == [False, True, False, False]
 
 
 def test_memory_repeats_after_two_equal_steps() -> None:
