@@ -1,4 +1,4 @@
-"""C++ code of the user's that is compiled with torch and calls CUDA itself."""
+"""Code of the user's that calls CUDA itself: through ctypes, or C++ that is compiled with torch."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 from emulated_run import Watched
+from weekly_rows import weekly
 
 # What a linker needs of the CUDA runtime; none of it runs.
 RUNTIME = """
@@ -38,15 +39,23 @@ load("own", ["own.cpp"], build_directory=".", is_python_module=False, extra_cfla
 print(torch.ops.own.twice(torch.arange(6, device="cuda")).tolist())
 held = torch.ops.own.twice(torch.ones(256 << 20, device="cuda"))
 """
+CALLS = """
+import ctypes, torch
+held = torch.ones(512 << 20, device="cuda")
+runtime = ctypes.CDLL(f"libcudart.so.{torch.version.cuda.split('.')[0]}")
+kept = ctypes.c_void_p()
+assert runtime.cudaMalloc(ctypes.byref(kept), ctypes.c_size_t(2 << 30)) == 0
+print((torch.arange(6, device="cuda") * 2).tolist())
+"""
 
 
-@pytest.mark.weekly
-def test_an_extension_that_calls_cuda_runs_and_its_memory_is_counted(watched: Watched) -> None:
-    if shutil.which("c++") is None:
+@pytest.mark.parametrize("script", [pytest.param(CALLS, id="ctypes"), weekly(SCRIPT, id="C++")])
+def test_code_that_calls_cuda_runs_and_its_memory_is_counted(watched: Watched, script: str) -> None:
+    if script is SCRIPT and shutil.which("c++") is None:
         pytest.skip("no C++ compiler")
     (watched.folder / "runtime.c").write_text(RUNTIME)
     (watched.folder / "own.cpp").write_text(CODE)
-    report, out, error = watched.run("RTX 4090", SCRIPT)
+    report, out, error = watched.run("RTX 4090", script)
     assert (report.exit_code, out) == (0, "[0, 2, 4, 6, 8, 10]\n"), error
     (rank,) = report.ranks
     assert report.device is not None and report.device.context_bytes is not None

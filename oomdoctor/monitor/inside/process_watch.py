@@ -108,7 +108,7 @@ class Watch:
     def _read_before_hard_exits(self) -> None:
         """Write the last record also where the process is ended without its exit functions.
 
-        In a thread, because whoever ends it may hold a lock of torch's allocator.
+        In a thread, because the caller may hold a lock of torch's allocator.
         """
         end = os._exit
 
