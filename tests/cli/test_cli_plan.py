@@ -114,6 +114,7 @@ def test_without_a_card_the_gpu_of_this_machine_is_meant(cli, planned, monkeypat
     [
         ([], "--gpu: is missing, and this machine has no GPU"),
         (["--gpu", "RTX 4091"], "did you mean NVIDIA GeForce RTX 4090"),
+        (["--gpu", "4xL40S"], "write 'L40S', and --gpus 4 for all"),
         (["--gpu", "24576"], "24576 what? Write 24576MiB"),
         (["--gpu", "T4", "--effective-batch", "1000000000"], "usual are 8 to 512"),
         (["--gpu", "T4", "--seq-len", "100000000"], "above the maximum of 16,777,216"),

@@ -17,6 +17,7 @@ from oomdoctor.analysis.memory.overhead import (
 from oomdoctor.analysis.speed.limits import can_be_true
 from oomdoctor.analysis.speed.links import AUTO_LINK
 from oomdoctor.commands.ladder.assemble import SIZE_SOURCE
+from oomdoctor.emulator.card import split_count
 from oomdoctor.records.capability import ANY, MODERN, capability_numbers
 from oomdoctor.records.job.costs import CalibratedBy, Calibration
 from oomdoctor.records.job.machine import ByteRange, GpuFacts
@@ -127,6 +128,9 @@ def card_named(text: str, headroom: float) -> Card:
         return replace(_card(variants[0], headroom), asked_as=stripped, variants=others)
     if numbered:
         return _sized(parse_size(stripped), headroom)
+    count, name = split_count(stripped)
+    if count > 1 and (catalogue.find_gpu(name) or catalogue.gpu_variants(name)):
+        raise ValueError(f"{text!r} are {count} cards; write {name!r}, and --gpus {count} for all")
     nearest = catalogue.nearest_gpus(stripped)
     meant = f"did you mean {', '.join(nearest)}?" if nearest else "`oomdoctor gpus` lists the cards"
     raise ValueError(f"{text!r} is neither a known card nor a size such as 24GiB; {meant}")
