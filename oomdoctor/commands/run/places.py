@@ -10,6 +10,7 @@ what a call does, as in a traceback, and so does a decorator that switches gradi
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path, PurePath
@@ -44,6 +45,7 @@ _LATER = ("eval", "generate", "save")
 _MOST_LATER = 4
 _SWITCHES = frozenset({"eval", "state_dict"})  # of a mode, and what a save takes
 _WITHOUT_GRADIENTS = ("no_grad", "inference_mode")
+_OPTIMIZER = re.compile(r"(?:torch\.)?optim\.[A-Z]\w+")
 _MAKE_WEIGHTS = frozenset({"Parameter", "add_param_group", "requires_grad_"})
 _OF_MODELS = frozenset({"train", "eval", "parameters", "named_parameters", "state_dict", "cuda"})
 _LOOPS = (ast.For, ast.While, ast.AsyncFor)
@@ -324,11 +326,15 @@ def _heads_without_gradients(tree: ast.Module) -> Iterator[ast.Call]:
 
 
 def _more_weights(tree: ast.Module) -> Iterator[ast.Call]:
-    """Calls in a branch that make weights, or let more of them train, as in a later stage."""
+    """Calls in a branch that make weights or an optimizer, or let more weights train, as in a later
+    stage."""
     for branch in ast.walk(tree):
         if isinstance(branch, ast.If):
             for part in ast.walk(branch):
-                if isinstance(part, ast.Call) and name_of_call(part) in _MAKE_WEIGHTS:
+                if isinstance(part, ast.Call) and (
+                    name_of_call(part) in _MAKE_WEIGHTS
+                    or _OPTIMIZER.fullmatch(ast.unparse(part.func))
+                ):
                     yield part
 
 
