@@ -24,6 +24,22 @@ _WAVES: dict[str, Any] = {
     "apply_spec_augment": False,
 }
 OF_SOUND: dict[str, tuple[Task, str, dict[str, Any]]] = {
+    "masked-sound": (
+        "ctc",
+        "LasrForCTC",
+        {
+            "model_type": "lasr_ctc",
+            "vocab_size": 64,
+            "encoder_config": {
+                "model_type": "lasr_encoder",
+                "hidden_size": 32,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 2,
+                "intermediate_size": 64,
+                "subsampling_conv_channels": 16,
+            },
+        },
+    ),
     "codebooks": (  # a decoder of sound, which has several tokens at each place
         "causal-lm",
         "MusicgenForCausalLM",

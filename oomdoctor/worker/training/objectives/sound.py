@@ -155,7 +155,7 @@ def _extracted(asked: _Asked, seconds: int) -> tuple[tuple[str, torch.Size, torc
             features: Mapping[str, object] = {"input_values": torch.from_numpy(noise)[None]}
         else:
             settings = {"sampling_rate": rate, "return_tensors": "pt"}
-            if mask != "attention_mask":
+            if mask != "attention_mask" or _masks(asked.model):
                 settings["return_attention_mask"] = True
             takes = signature(extractor.__call__).parameters
             features = extractor(noise, **{key: settings[key] for key in settings if key in takes})
@@ -168,6 +168,18 @@ def _extracted(asked: _Asked, seconds: int) -> tuple[tuple[str, torch.Size, torc
     if not any(dtype.is_floating_point for _, _, dtype in features_of_class):
         raise UnsupportedError(f"how {asked.model.model_type} takes sound is not known")
     return features_of_class
+
+
+def _masks(model: PretrainedConfig) -> bool:
+    """Whether the processor of a type asks its feature extractor for masks (LASR, Parakeet)."""
+    import transformers
+    from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES
+
+    name = PROCESSOR_MAPPING_NAMES.get(model.model_type)
+    processor = getattr(transformers, name, None) if name else None
+    before = getattr(getattr(processor, "valid_processor_kwargs", None), "_defaults", {})
+    settings = getattr(processor, "audio_kwargs", before.get("audio_kwargs", {}))  # since 5.24
+    return bool(settings.get("return_attention_mask"))
 
 
 @lru_cache(maxsize=32)

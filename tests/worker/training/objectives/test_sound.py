@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from compared_steps import differences
 from tiny_models import tiny_job, tiny_spec
 
 from oomdoctor.worker.protocol import UnsupportedError
@@ -89,6 +90,15 @@ def test_what_an_extractor_says_beside_tensors_is_left_out(monkeypatch: pytest.M
 
     monkeypatch.setattr(WhisperFeatureExtractor, "__call__", and_chunks)
     assert "decoder_attention_mask" not in _batch("whisper", audio_seconds=7)
+
+
+def test_recordings_have_the_masks_that_a_processor_asks_for() -> None:
+    """LASR's own loss counts the frames by the mask, which its feature extractor leaves out."""
+    pytest.importorskip("transformers", minversion="5.24")
+    shapes = _shapes(_batch("masked-sound", audio_seconds=1))
+    assert shapes["attention_mask"] == shapes["input_features"][:2]
+    job = tiny_job("masked-sound", audio_seconds=1)
+    assert differences(job) == {}
 
 
 def test_a_decoder_hears_what_stands_before_its_text() -> None:
