@@ -209,6 +209,21 @@ SPECIAL: dict[str, tuple[Task, str, dict[str, Any]]] = {
             "num_random_blocks": 1,
         },
     ),
+    "characters": (  # its tokens are code points, so it has no vocabulary
+        "sequence-classification",
+        "CanineForSequenceClassification",
+        {
+            "model_type": "canine",
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "intermediate_size": 64,
+            "max_position_embeddings": 128,
+            "num_hash_buckets": 64,
+            "num_hash_functions": 4,
+            "local_transformer_stride": 16,
+        },
+    ),
     "without-loss": (
         "image-classification",
         "PPLCNetForImageClassification",

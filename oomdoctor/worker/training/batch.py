@@ -6,6 +6,7 @@ for every micro-batch size.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 from itertools import cycle
 from typing import TYPE_CHECKING
@@ -187,7 +188,7 @@ def _whole_batch(setup: Setup, config: TrainConfig, rows: int) -> Tensors:
         return inputs | {"labels": labels}
     text = model_config.get_text_config()
     shape = (rows, spoken(config, setup) if task == "ctc" else config.sequence_length)
-    first, end = _first_plain_token(text), plain_tokens(model_config, text.vocab_size)
+    first, end = _first_plain_token(text), plain_tokens(model_config, _vocabulary(text))
     first = first if first < end else 0
     if task == "embedding":
         return pairs([torch.randint(first, end, shape, generator=generator) for _ in COLUMNS])
@@ -244,7 +245,12 @@ def logits_shape(setup: Setup, config: TrainConfig) -> tuple[int, int]:
         return 0, 0
     # Shifting the labels drops one position per row.
     tokens = config.micro_batch() * (config.sequence_length - 1)
-    return int(setup.model_config.get_text_config().vocab_size), tokens
+    return _vocabulary(setup.model_config.get_text_config()), tokens
+
+
+def _vocabulary(text_config: PretrainedConfig) -> int:
+    """How many tokens there are: all code points for a model of characters, such as CANINE."""
+    return int(getattr(text_config, "vocab_size", sys.maxunicode + 1))
 
 
 def _first_plain_token(text_config: PretrainedConfig) -> int:
@@ -253,10 +259,10 @@ def _first_plain_token(text_config: PretrainedConfig) -> int:
     RoBERTa and similar models count positions from padding, so it must not appear by chance.
     """
     pad = getattr(text_config, "pad_token_id", None)
-    return pad + 1 if isinstance(pad, int) and 0 <= pad < text_config.vocab_size // 2 else 0
+    return pad + 1 if isinstance(pad, int) and 0 <= pad < _vocabulary(text_config) // 2 else 0
 
 
 def padding_token(text_config: PretrainedConfig) -> int:
     """The token of padding, or the first one if the model has none: the mask leaves it out."""
     pad = getattr(text_config, "pad_token_id", None)
-    return pad if isinstance(pad, int) and 0 <= pad < text_config.vocab_size else 0
+    return pad if isinstance(pad, int) and 0 <= pad < _vocabulary(text_config) else 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from compared_steps import deeper, differences, phase_bytes, simulated
@@ -11,6 +13,7 @@ from oomdoctor.worker.measuring.measure import measure
 from oomdoctor.worker.protocol import PhaseFile, UnsupportedError
 from oomdoctor.worker.simulating.device import known_values
 from oomdoctor.worker.tracing import real_values
+from oomdoctor.worker.training.model_config import load_config
 
 
 @pytest.mark.parametrize("rung", [{}, {"method": "lora", "lora_rank": 4}], ids=["full", "lora"])
@@ -70,6 +73,18 @@ def test_what_also_takes_sound_needs_what_it_takes_on_text(
     assert differences(job) == {}
     alone = "trained on text alone, without what else this class takes"
     assert (alone in simulated(job).notes) == (kind == "hears")
+
+
+def test_a_class_of_characters_has_no_vocabulary() -> None:
+    assert differences(tiny_job("characters")) == {}
+
+
+def test_an_end_outside_the_vocabulary_is_no_padding() -> None:
+    """As in the defaults of Arcee's config.json, with 32,000 tokens and the end 128001."""
+    job = tiny_job("dense", job_mode="simulate")
+    config = {**job.model.config, "eos_token_id": 128001, "pad_token_id": None}
+    spec = replace(job.model, task="sequence-classification", config=config)
+    assert load_config(spec).pad_token_id == 0
 
 
 def test_no_layer_is_dropped_by_chance() -> None:
