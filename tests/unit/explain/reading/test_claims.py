@@ -52,8 +52,8 @@ NO_CLAIMS = [
     # torch.compile passes over kernels that need too much shared memory, and says so each time.
     2
     * (
-        "E1129 23:31:53.908000 28956 torch/_inductor/select_algorithm.py:4888] [0/0] No valid triton "
-        "configs. OutOfMemoryError: out of resource: triton_mm Required: 262144 Hardware "
+        "E1129 23:31:53.908000 28956 torch/_inductor/select_algorithm.py:4888] [0/0] No valid "
+        "triton configs. OutOfMemoryError: out of resource: triton_mm Required: 262144 Hardware "
         "limit:101376 Reducing block sizes or `num_stages` may help.. \n"
         "E1129 23:31:53.908000 28956 torch/_inductor/select_algorithm.py:4888] [0/0] Ignoring this "
         "choice.\n"
