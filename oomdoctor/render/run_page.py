@@ -111,7 +111,7 @@ def _head(report: Report) -> list[Block]:
     facts.insert(0, ("Steps", _stopped(report.ranks)))
     if worst.not_reached:
         calls = ", ".join(
-            f"{call.function}() in {call.file}:{call.line}" for call in worst.not_reached
+            f"{_called(call.function)} in {call.file}:{call.line}" for call in worst.not_reached
         )
         facts.insert(1, ("Not run", f"{calls}; --steps all runs what comes after the stop"))
     if worst.oom is not None:
@@ -142,6 +142,11 @@ def _head(report: Report) -> list[Block]:
             but = (_BUT if inexact else "") + (_UNLESS if decided else "")
             parts.append(Note(_NO_VALUES.format(but=but)))
     return parts
+
+
+def _called(name: str) -> str:
+    """A call by its name, or an assignment."""
+    return f"{name}()" if name.isidentifier() else name
 
 
 def _what_depends(unknown: UnknownSizes) -> str:

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, TypeGuard
 
 from oomdoctor.analysis.frames import meaning, phase_of
 from oomdoctor.analysis.own_code import is_ours, is_own
@@ -47,6 +47,7 @@ _SWITCHES = frozenset({"eval", "state_dict"})  # of a mode, and what a save take
 _WITHOUT_GRADIENTS = ("no_grad", "inference_mode")
 _OPTIMIZER = re.compile(r"(?:torch\.)?optim\.[A-Z]\w+")
 _MAKE_WEIGHTS = frozenset({"Parameter", "add_param_group", "requires_grad_"})
+_UNFREEZES = "requires_grad = True"  # how an assignment is called
 _OF_MODELS = frozenset({"train", "eval", "parameters", "named_parameters", "state_dict", "cuda"})
 _LOOPS = (ast.For, ast.While, ast.AsyncFor)
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -261,7 +262,7 @@ def not_reached(record: Record) -> tuple[Place, ...]:
         evaluating = set(_without_gradients(tree))
         named = set(_heads_without_gradients(tree)) | set(_more_weights(tree))
         for call in _calls_after(tree, line, again=not record.get("without_gradients")):
-            name = name_of_call(call)
+            name = _UNFREEZES if isinstance(call, ast.Assign) else name_of_call(call)
             if name in _SWITCHES:
                 continue
             if (
@@ -273,10 +274,11 @@ def not_reached(record: Record) -> tuple[Place, ...]:
     return tuple(by_name.values())[:_MOST_LATER]
 
 
-def _calls_after(tree: ast.Module, line: int, *, again: bool) -> Iterator[ast.Call]:
+def _calls_after(tree: ast.Module, line: int, *, again: bool) -> Iterator[ast.Call | ast.Assign]:
     """The calls that come after a line in its function; `again`, also those before it in its loops.
 
-    Those may have run, but not if nothing of their kind was seen.
+    Those may have run, but not if nothing of their kind was seen. An assignment that lets weights
+    train counts as a call.
     """
     inside: ast.AST = tree
     for node in ast.walk(tree):
@@ -284,7 +286,7 @@ def _calls_after(tree: ast.Module, line: int, *, again: bool) -> Iterator[ast.Ca
             inside = node
     loops = [node for node in _own_nodes(inside) if isinstance(node, _LOOPS) and _holds(node, line)]
     first = min((loop.lineno for loop in loops), default=line + 1) if again else line + 1
-    calls = [node for node in _own_nodes(inside) if isinstance(node, ast.Call)]
+    calls = [node for node in _own_nodes(inside) if isinstance(node, ast.Call) or _unfreezes(node)]
     yield from sorted(
         (call for call in calls if call.lineno >= first and call.lineno != line),
         key=lambda call: (call.lineno < line, call.lineno),
@@ -325,15 +327,27 @@ def _heads_without_gradients(tree: ast.Module) -> Iterator[ast.Call]:
                     yield item.context_expr  # type: ignore[misc]
 
 
-def _more_weights(tree: ast.Module) -> Iterator[ast.Call]:
+def _unfreezes(node: ast.AST) -> TypeGuard[ast.Assign]:
+    """Whether it is `weight.requires_grad = True`, or another value than False."""
+    if not isinstance(node, ast.Assign):
+        return False
+    names = [target.attr for target in node.targets if isinstance(target, ast.Attribute)]
+    frozen = isinstance(node.value, ast.Constant) and not node.value.value
+    return "requires_grad" in names and not frozen
+
+
+def _more_weights(tree: ast.Module) -> Iterator[ast.Call | ast.Assign]:
     """Calls in a branch that make weights or an optimizer, or let more weights train, as in a later
     stage."""
     for branch in ast.walk(tree):
         if isinstance(branch, ast.If):
             for part in ast.walk(branch):
-                if isinstance(part, ast.Call) and (
-                    name_of_call(part) in _MAKE_WEIGHTS
-                    or _OPTIMIZER.fullmatch(ast.unparse(part.func))
+                if _unfreezes(part) or (
+                    isinstance(part, ast.Call)
+                    and (
+                        name_of_call(part) in _MAKE_WEIGHTS
+                        or _OPTIMIZER.fullmatch(ast.unparse(part.func))
+                    )
                 ):
                     yield part
 

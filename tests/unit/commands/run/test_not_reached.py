@@ -94,6 +94,9 @@ for step, batch in enumerate(data):
         model.features.requires_grad_(True)
         optimizer = torch.optim.SGD(model.parameters())
         schedule = torch.optim.lr_scheduler.LinearLR(optimizer)
+        for weight in head.parameters():
+            weight.requires_grad = True
+        embeddings.requires_grad = False
     critic.requires_grad_(True)
     model(batch).backward()
     optimizer.step()
@@ -105,6 +108,8 @@ for step, batch in enumerate(data):
 def test_what_lets_more_weights_train_later_was_not_reached(tmp_path: Path) -> None:
     record = _record(tmp_path)
     (tmp_path / "train.py").write_text(STAGES)
-    record["stopped_in"] = [{"filename": str(tmp_path / "train.py"), "line": 9, "name": "f"}]
+    record["stopped_in"] = [{"filename": str(tmp_path / "train.py"), "line": 12, "name": "f"}]
     after = [(place.function, place.line) for place in not_reached(record)]
-    assert after == [("Parameter", 11), ("requires_grad_", 4), ("SGD", 5)]
+    assert after == [
+        *(("Parameter", 14), ("requires_grad_", 4), ("SGD", 5), ("requires_grad = True", 8))
+    ]
