@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -68,7 +69,11 @@ def check(options: CheckOptions) -> None:
     request = CheckRequest(
         options.file, tuple(options.only or ()), options.against, options.update, jobs
     )
-    answer = run_check(request, (lambda _: None) if options.quiet else output.say)
+    before = signal.signal(signal.SIGTERM, _end)
+    try:
+        answer = run_check(request, (lambda _: None) if options.quiet else output.say)
+    finally:
+        signal.signal(signal.SIGTERM, before)
     code = exit_of(answer.results)
     report = started.report(
         "check",
@@ -83,6 +88,11 @@ def check(options: CheckOptions) -> None:
         output.write_file(options.junit, junit(answer))
     publish_report(report, chosen, options.answer.output_file, verbose=options.verbose)
     raise typer.Exit(code)
+
+
+def _end(*_: object) -> None:
+    """End as by Ctrl-C, which ends the running checks too."""
+    raise SystemExit(int(ExitCode.TERMINATED))
 
 
 def _next(answer: CheckAnswer, file: Path) -> tuple[str, ...]:

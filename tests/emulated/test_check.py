@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,22 @@ def test_a_check_that_grew_names_the_line_and_is_compared_with_a_revision(watche
     assert len(listed.stdout.splitlines()) == 1
 
 
+def test_what_runs_is_ended_with_it(watched: Watched) -> None:
+    wait = "import os, time; open('pid', 'w').write(str(os.getpid())); time.sleep(300)"
+    (watched.folder / "train.py").write_text(wait)
+    (watched.folder / "oomdoctor.toml").write_text(CONFIG)
+    words = [sys.executable, "-m", "oomdoctor", "check"]
+    pid = watched.folder / "pid"
+    with subprocess.Popen(words, cwd=watched.folder, env=watched.environment) as check:
+        while not (pid.exists() and pid.read_text()):
+            assert check.poll() is None
+            time.sleep(0.05)
+        check.terminate()
+        assert check.wait(60) == 143
+    running = Path("/proc", pid.read_text(), "stat")
+    assert not running.exists() or running.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
 LOOPS = Path(__file__).parents[1] / "examples"
 OTHERS = (
     *("momentum", "accumulated", "zeroed", "mixed", "checkpointed", "other_lengths"),
@@ -89,8 +106,8 @@ def test_the_same_code_needs_the_same_bytes_again(watched: Watched, names: tuple
     for name in names:
         script = watched.folder / f"{name}.py"
         script.write_text(code.format(folder=str(LOOPS), name=name))
-        for time in ("first", "second"):
-            rows += ["[[check]]", f'name = "{name} {time}"', f'command = "python {script.name}"']
+        for turn in ("first", "second"):
+            rows += ["[[check]]", f'name = "{name} {turn}"', f'command = "python {script.name}"']
     (watched.folder / "oomdoctor.toml").write_text("\n".join(rows))
     _, report, error = _check(watched, "--jobs", "2")
     peaks = {result["name"]: result["peak"] for result in report["check"]["results"]}
