@@ -11,6 +11,7 @@ from typing import Any
 __version__ = "0.1.0"
 # What other programs use; __init__.pyi has its types.
 _HOMES = {
+    "Budget": "oomdoctor.library.budget",
     "Estimate": "oomdoctor.library.estimate",
     "OomDoctorError": "oomdoctor.errors",
     "Preflight": "oomdoctor.library.preflight",

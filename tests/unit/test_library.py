@@ -199,3 +199,55 @@ def test_preflight_does_not_stop_a_training_that_it_cannot_judge(
     monkeypatch.setattr(estimates, "_planned", refused)
     with pytest.warns(UserWarning, match="no estimate: no such thing"):
         _begin(oomdoctor.Preflight(gpu="T4"), arguments)
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """A GPU with 16 GiB; `peak` is what PyTorch reserved at most since the last reset."""
+    told = {"peak": 9 * GIB}
+    cuda = torch.cuda
+    monkeypatch.setattr(cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(cuda, "reset_peak_memory_stats", lambda _: told.update(peak=GIB))
+    monkeypatch.setattr(cuda, "max_memory_reserved", lambda _: told["peak"])
+    properties = SimpleNamespace(total_memory=16 * GIB)
+    monkeypatch.setattr(cuda, "get_device_properties", lambda _: properties)
+    return told
+
+
+@pytest.mark.parametrize(
+    ("most", "peak", "above"),
+    [("2GiB", 2, None), ("2GiB", 3, "1.00 GiB"), ("50%", 8, None), ("50%", 9, "1.00 GiB"),
+     (2 * GIB, 4, "2.00 GiB")],
+)  # fmt: skip
+def test_a_budget_of_a_block(
+    card: dict[str, int], most: str | int, peak: int, above: str | None
+) -> None:
+    budget = oomdoctor.Budget(most)
+    said = None
+    try:
+        with budget:
+            card["peak"] = peak * GIB
+    except oomdoctor.OomDoctorError as error:
+        said = error
+    assert budget.peak_bytes == peak * GIB
+    assert (said is None) is (above is None)
+    assert above is None or (above in str(said) and said is not None and said.exit_code == 3)
+
+
+def test_a_budget_leaves_other_errors_alone(card: dict[str, int]) -> None:
+    with pytest.raises(KeyError), oomdoctor.Budget("2GiB"):
+        card["peak"] = 9 * GIB
+        raise KeyError
+
+
+def test_a_budget_without_a_gpu_says_so() -> None:
+    with pytest.warns(UserWarning, match="no GPU was used"), oomdoctor.Budget("2GiB") as budget:
+        pass
+    assert budget.peak_bytes is None
+
+
+def test_a_wrong_budget_is_refused() -> None:
+    with pytest.raises(oomdoctor.OomDoctorError, match="not a size") as raised:
+        oomdoctor.Budget("a lot")
+    assert raised.value.exit_code == 2

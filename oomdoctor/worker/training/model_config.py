@@ -47,8 +47,8 @@ def load_config(spec: ModelSpec) -> PretrainedConfig:
     text = config.get_text_config()
     if getattr(text, "pad_token_id", None) is None and spec.task == "sequence-classification":
         eos = getattr(text, "eos_token_id", None)
-        known = isinstance(eos, int) and eos < getattr(text, "vocab_size", 0)
-        text.pad_token_id = config.pad_token_id = eos if known else 0
+        is_token = isinstance(eos, int) and eos < getattr(text, "vocab_size", 0)
+        text.pad_token_id = config.pad_token_id = eos if is_token else 0
     _keep_all_layers(config)
     return config
 
