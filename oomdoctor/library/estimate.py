@@ -60,8 +60,10 @@ class Estimate:
         if self.short_bytes:
             short = format_bytes(self.short_bytes)
             return f"does not fit on {self.gpu}: needs {peak} of {usable}, short by {short}"
+        if self.result.outcome == "fits":
+            return f"borderline on {self.gpu}: {peak} of {usable}, within the error of the estimate"
         why = self.result.reason or self.result.outcome
-        return f"may not fit on {self.gpu}: {why}"
+        return f"not known whether it fits on {self.gpu}: {why}"
 
 
 def estimate(
@@ -100,7 +102,7 @@ def estimate(
         words += ["--gpu", gpu] if gpu is not None else []
         words += ["--gpus", str(gpus)] if gpus is not None else []
         words += ["--seq-len", str(length)] if length is not None else []
-        return _answer(_planned(words))
+        return _answer(_planned(words), gpu)
 
 
 def _planned(words: list[str]) -> Report:
@@ -140,13 +142,13 @@ def _environment() -> dict[str, str]:
     return environment
 
 
-def _answer(report: Report) -> Estimate:
+def _answer(report: Report, asked: str | None) -> Estimate:
     result = next((row for row in report.results if row.label == YOURS), None)
     if result is None:
         raise usage_error("no_answer", "oomdoctor plan has no answer for this training")
     gpu = report.machine.gpu_name if report.machine is not None else None
     return Estimate(
-        gpu=gpu or "this machine",
+        gpu=gpu or asked or "this machine",
         peak_bytes=result.peak_device_bytes,
         usable_bytes=report.usable_bytes,
         warnings=tuple(warn.message for warn in report.warnings),

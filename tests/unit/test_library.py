@@ -179,6 +179,12 @@ def test_preflight_stops_what_does_not_fit(arguments: Any, answered: dict[str, A
     assert raised.value.exit_code == 3
 
 
+def test_a_borderline_answer_is_no_yes(arguments: Any, answered: dict[str, Any]) -> None:
+    answer = oomdoctor.estimate(_model(), arguments, gpu="T4")
+    near = replace(answer, result=replace(answer.result, borderline=True))
+    assert not near.fits and near.short_bytes == 0 and str(near).startswith("borderline on ")
+
+
 def test_preflight_looks_at_what_is_free(
     arguments: Any, answered: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
