@@ -50,7 +50,7 @@ def data_of(config: TrainConfig, folder: Path) -> Path:
             torchrun(2),
             id="FSDP 2, shared sequences",
         ),
-        pytest.param(
+        weekly(
             {"sharding": "zero3", "context_parallel_size": 2, "activation_checkpointing": "full"},
             "trainer",
             torchrun(2),

@@ -254,7 +254,6 @@ print("the end")
 """
 
 
-@pytest.mark.weekly
 def test_a_training_in_an_event_loop_of_a_thread_ends_the_process(watched: Watched) -> None:
     report, out, error = watched.run("T4", _BEGIN + IN_A_LOOP)
     (rank,) = report.ranks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from emulated_run import Watched
+from weekly_rows import weekly
 
 LOADED = """
 import os, sys, torch
@@ -48,7 +49,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", ["fork", weekly("spawn")])
 def test_batches_of_workers_arrive_right(watched: Watched, context: str) -> None:
     report, out, error = watched.run("T4", LOADED, "python", "train.py", context)
     assert (report.exit_code, out) == (0, "12 2\n"), error

@@ -171,14 +171,20 @@ def _extracted(asked: _Asked, seconds: int) -> tuple[tuple[str, torch.Size, torc
 
 
 def _masks(model: PretrainedConfig) -> bool:
-    """Whether the processor of a type asks its feature extractor for masks (LASR, Parakeet)."""
+    """Whether the processor of a type asks its feature extractor for masks (LASR, Parakeet).
+
+    False where the processor needs a package that is missing.
+    """
     import transformers
     from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES
 
     name = PROCESSOR_MAPPING_NAMES.get(model.model_type)
     processor = getattr(transformers, name, None) if name else None
-    before = getattr(getattr(processor, "valid_processor_kwargs", None), "_defaults", {})
-    settings = getattr(processor, "audio_kwargs", before.get("audio_kwargs", {}))  # since 5.24
+    try:
+        before = getattr(getattr(processor, "valid_processor_kwargs", None), "_defaults", {})
+        settings = getattr(processor, "audio_kwargs", before.get("audio_kwargs", {}))  # since 5.24
+    except ImportError:
+        return False
     return bool(settings.get("return_attention_mask"))
 
 

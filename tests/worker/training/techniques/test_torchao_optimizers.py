@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from compared_steps import CPU, deeper, differences, phase_bytes, simulated
 from tiny_models import tiny_job
+from weekly_rows import weekly
 
 from oomdoctor.worker.training.build import build
 from oomdoctor.worker.training.optimizers import state_tensors
@@ -24,7 +25,7 @@ def _no_trial(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compilation, "_try_compiler", lambda device: None)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [NAMES[0], weekly(NAMES[1])])
 def test_simulated_is_measured_to_the_byte(name: str) -> None:
     found = differences(tiny_job("dense", optimizer=name, **ROW))
     assert all(abs(size) <= 4 for size in found.values()), found  # a loss of the report
