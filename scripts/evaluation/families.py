@@ -446,8 +446,8 @@ def _on_emulated(rows: Sequence[Mapping[str, Any]]) -> str:
         f"of them allocate what was\nsimulated, to the byte; the largest difference is "
         f"{worst:.2%}.\n"
         "The emulated GPU computes no values. `wav2vec2-bert` adds up gradients of equal relative\n"
-        "positions in parts, of which the simulation counts as many as there can be, and the\n"
-        "emulated GPU too few.\n\n"
+        "positions in parts. How many depends on values: the simulation counts as many as there\n"
+        "can be. No real GPU has confirmed either figure.\n\n"
         "| type | task | method | emulated, bytes | simulated - emulated | |\n"
         "|---|---|---|---:|---:|---:|\n"
         + "\n".join(lines)
