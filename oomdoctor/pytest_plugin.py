@@ -14,7 +14,7 @@ import fcntl
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -29,7 +29,6 @@ _MARK = "gpu_memory"
 _INSIDE = "OOMDOCTOR_GPU_MEMORY_TEST"  # set in the process that runs the test itself
 _BASELINE, _PYTHON, _REQUIRE = "gpu_memory_baseline", "gpu_memory_python", "gpu_memory_require"
 _OPTIONS = ("max", "max_growth", "require", "time_limit")
-_CHECK = pytest.StashKey["CheckResult"]()
 _results: list[CheckResult] = []
 
 
@@ -57,24 +56,34 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Run a marked test in another process; all others run as usual."""
-    mark = item.get_closest_marker(_MARK)
-    if mark is None or variable(_INSIDE) is not None:
-        return None
-    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    call = pytest.CallInfo.from_call(lambda: _judge(item, mark), "call")
-    report = pytest.TestReport.from_item_and_call(item, call)
-    result = item.stash.get(_CHECK, None)
-    if result is not None and result.peak is not None:
-        report.user_properties.append(("gpu_memory_peak_bytes", result.peak.peak_device_bytes))
-    for phase in ("setup", "call", "teardown"):
-        passed = pytest.CallInfo.from_call(lambda: None, phase)
-        shown = report if phase == "call" else pytest.TestReport.from_item_and_call(item, passed)
-        item.ihook.pytest_runtest_logreport(report=shown)
-    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-    return True
+@pytest.hookimpl(trylast=True)  # after tests are deselected by -k and -m
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put an item that starts another process in the place of each marked test."""
+    if variable(_INSIDE) is not None:
+        return
+    for number, item in enumerate(items):
+        parent = item.parent
+        if parent is not None and item.get_closest_marker(_MARK) is not None:
+            items[number] = GpuMemoryTest.from_parent(parent, name=item.name, test=item)
+
+
+class GpuMemoryTest(pytest.Item):
+    """A marked test, which runs in another process; its own fixtures are set up there."""
+
+    def __init__(self, *, test: pytest.Item, **options: Any) -> None:
+        super().__init__(**options)
+        self.own_markers = test.own_markers
+        self._test = test
+
+    def runtest(self) -> None:
+        """Run it on its card, and fail or skip it for what came of it."""
+        mark = self.get_closest_marker(_MARK)
+        assert mark is not None
+        _judge(self, mark)
+
+    def reportinfo(self) -> tuple[os.PathLike[str] | str, int | None, str]:
+        """Where the test is."""
+        return self._test.reportinfo()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -118,7 +127,8 @@ def _judge(item: pytest.Item, mark: pytest.Mark) -> None:
     if item.config.getoption("--gpu-memory-update"):
         accepted = None  # today's peak becomes the baseline
     result = judged(check, ran, folder, accepted)
-    item.stash[_CHECK] = result
+    if result.peak is not None:
+        item.user_properties.append(("gpu_memory_peak_bytes", result.peak.peak_device_bytes))
     _results.append(result)
     if result.outcome != "passed":
         pytest.fail(_message(result, ran), pytrace=False)
