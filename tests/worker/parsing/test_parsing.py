@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib import metadata
+from importlib.util import find_spec
 
 import pytest
 import yaml
@@ -22,6 +23,8 @@ pytestmark = pytest.mark.slow
 def test_accelerate_loads_what_is_written() -> None:
     for config in RUNGS.values():
         settings = yaml.safe_load(export(StackRung(config, "a rung", "m"), "accelerate"))
+        if "parallelism_config" in settings and find_spec("accelerate.parallelism_config") is None:
+            continue  # of a newer accelerate
         found = parsing.accelerate(settings)
         assert found["num_processes"] == config.world_size
         assert found["distributed_type"] == settings["distributed_type"]
