@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from oomdoctor.cli.options.answer import AnswerOptions, Quiet, Verbose
+from oomdoctor.cli.options.answer import AnswerOptions, Quiet
 from oomdoctor.cli.options.flatten import flatten
 from oomdoctor.cli.streams import output
 from oomdoctor.cli.streams.output import Started, publish_report
@@ -33,7 +33,7 @@ class CheckOptions:
     jobs: str | None = None
     junit: Path | None = None
     answer: AnswerOptions = field(default_factory=AnswerOptions)
-    verbose: Verbose = False
+    verbose: bool = False
     quiet: Quiet = False
 
 

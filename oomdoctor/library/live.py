@@ -20,7 +20,6 @@ from oomdoctor.stacks.programs.trl import CONFIGS
 _PLAIN = "TrainingArguments"
 _OF_THIS_MACHINE = ("use_cpu", "no_cuda")  # without a GPU, arguments can be made only with these
 _BNB = ("load_in_", "bnb_4bit_", "llm_int8_")
-_MOST_ROWS = 1_000_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -87,14 +86,25 @@ def longest_row(rows: Any) -> int | None:
     """The tokens of the longest row of a data set; None if it has no tokens, or no end."""
     if rows is None or not hasattr(rows, "__len__") or not len(rows):
         return None
+    if "input_ids" in (getattr(rows, "column_names", None) or ()):
+        return _longest_in_table(rows)
     longest = 0
-    for number in range(min(len(rows), _MOST_ROWS)):
+    for number in range(len(rows)):
         row = rows[number]
         ids = row.get("input_ids") if isinstance(row, Mapping) else None
         if ids is None:
             return None
         longest = max(longest, len(ids))
     return longest or None
+
+
+def _longest_in_table(rows: Any) -> int | None:
+    """The same of a data set of datasets, without a Python object for each token."""
+    import pyarrow.compute as pc  # which datasets has
+
+    tokens = rows.select_columns(["input_ids"]).with_format("arrow")
+    parts = (part.column("input_ids") for part in tokens.iter(batch_size=1000))
+    return max(pc.max(pc.list_value_length(part)).as_py() or 0 for part in parts) or None
 
 
 def _arguments(args: Any) -> tuple[str, Mapping[str, Any]]:

@@ -75,7 +75,7 @@ def _asides(answer: CheckAnswer) -> list[Note]:
 
 def why(result: CheckResult) -> str:
     """Why a check did not pass."""
-    if result.outcome in ("over", "grew") and result.above_bytes:
+    if result.is_above and result.above_bytes:
         peak, above = _device(result.peak), format_bytes(result.above_bytes)
         limit = "the budget" if result.outcome == "over" else "the baseline allows"
         return f"peak {peak}, {above} more than {limit}"

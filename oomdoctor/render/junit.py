@@ -41,4 +41,4 @@ def junit(answer: CheckAnswer) -> str:
 def _tag(result: CheckResult) -> str | None:
     if result.outcome == "passed":
         return None
-    return "failure" if result.outcome in ("over", "grew") else "error"
+    return "failure" if result.is_above else "error"

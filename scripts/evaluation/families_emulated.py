@@ -24,7 +24,8 @@ from threading import Lock
 from typing import Any, get_args
 
 from emulated.both import both
-from families import ANSWERS, EMULATED, asked_of, config_of, rung_of, types_of
+from families import asked_of, config_of, rung_of, types_of
+from families_page import ANSWERS, EMULATED
 
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.choices import Method

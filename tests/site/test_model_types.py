@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from families import ANSWERS, PAGE, lost_answers, page, shrunk
+from families import lost_answers, shrunk
+from families_page import ANSWERS, PAGE, page
 
 
 def test_the_page_is_what_was_answered() -> None:

@@ -102,6 +102,14 @@ def test_the_longest_row(rows: Any, length: int | None) -> None:
     assert longest_row(rows) == length
 
 
+def test_the_longest_row_of_a_table_is_that_of_its_own_rows() -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = datasets.Dataset.from_list(ROWS)
+    assert longest_row(rows) == 700
+    assert longest_row(rows.select([2, 0]).shuffle(seed=0)) == 5
+    assert longest_row(rows.rename_column("input_ids", "text")) is None
+
+
 @pytest.mark.parametrize("args", [None, object()])
 def test_without_settings_it_says_what_to_pass(args: Any) -> None:
     with pytest.raises(oomdoctor.OomDoctorError) as raised:

@@ -24,17 +24,16 @@ from oomdoctor.records.report.report import Report
 from oomdoctor.records.report.run import Place
 from oomdoctor.system.check_file import Check
 
-_FAILING: tuple[CheckOutcome, ...] = ("over", "grew")
 _MOST_GROWN = 8  # lines of code
 _Line = tuple[BlockCategory, str, str, str]
 
 
 def exit_of(results: Sequence[CheckResult]) -> ExitCode:
     """3 if a peak is above what is allowed, 6 if one is not known, else 0."""
-    outcomes = {result.outcome for result in results}
-    if outcomes & set(_FAILING):
+    if any(result.is_above for result in results):
         return ExitCode.NO
-    return ExitCode.OK if outcomes <= {"passed"} else ExitCode.INCONCLUSIVE
+    passed = all(result.outcome == "passed" for result in results)
+    return ExitCode.OK if passed else ExitCode.INCONCLUSIVE
 
 
 def judged(check: Check, ran: Ran, folder: Path, accepted: CheckPeak | None) -> CheckResult:
@@ -46,7 +45,7 @@ def judged(check: Check, ran: Ran, folder: Path, accepted: CheckPeak | None) -> 
     if accepted is not None:
         growth = round(accepted.peak_device_bytes * (1 + check.max_growth))
     outcome, reason = _outcome(ran, peak, growth)
-    compared = peak is not None and accepted is not None
+    both = None if peak is None or accepted is None else (accepted, peak)
     return CheckResult(
         name=check.name,
         gpu=check.gpu,
@@ -57,8 +56,8 @@ def judged(check: Check, ran: Ran, folder: Path, accepted: CheckPeak | None) -> 
         baseline=accepted,
         budget_bytes=limit,
         growth_bytes=growth,
-        grown=tuple(grown(accepted, peak)) if compared and peak and accepted else (),
-        moved=tuple(moved(accepted, peak)) if compared and peak and accepted else (),
+        grown=() if both is None else tuple(grown(*both)),
+        moved=() if both is None else tuple(moved(*both)),
         reason=reason,
         elapsed_s=ran.elapsed_s,
     )
@@ -116,7 +115,7 @@ def with_peaks(
     today = [
         BaselineCheck(result.name, result.gpu, result.peak)
         for result in results
-        if result.peak is not None and result.outcome in ("passed", "grew", "over")
+        if result.peak is not None and (result.outcome == "passed" or result.is_above)
     ]
     replaced = {(row.name, row.gpu, tuple(sorted(row.peak.versions.items()))) for row in today}
     kept = [

@@ -117,6 +117,11 @@ class CheckResult:
         return f"{self.name} on {self.gpu}"
 
     @property
+    def is_above(self) -> bool:
+        """Whether it needs more than it may; other outcomes than "passed" are no answer."""
+        return self.outcome in ("over", "grew")
+
+    @property
     def above_bytes(self) -> int:
         """By how much the peak is above what the outcome is about."""
         allowed = self.growth_bytes if self.outcome == "grew" else self.budget_bytes
