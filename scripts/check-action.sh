@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The steps of action.yml: `oomdoctor check` in a workflow of GitHub.
+# The steps of action.yml: `oomdoctor check` in a GitHub workflow.
 #
 # Usage: scripts/check-action.sh key | install | check
 #

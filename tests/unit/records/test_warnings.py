@@ -119,7 +119,7 @@ WORDED: dict[tuple[str, str], tuple[dict[str, object], str]] = {
     ),
     ("unknown_values", "text"): ({"message": "AssertionError"}, "(AssertionError)"),
     ("ended_from_outside", "text"): ({"said": "signal 9"}, "signal 9"),
-    ("waited", "text"): ({"seconds": 60}, "still waited 60 s after its training was stopped"),
+    ("waited", "text"): ({"seconds": 60}, "kept waiting for 60 s after its training was stopped"),
     ("cut_off", "text"): ({"ranks": ["0", "3"]}, "ranks 0, 3 were killed"),
     ("gpu_unused", "text"): ({}, "-I, -E or -S"),
     ("inexact", "text"): (
