@@ -23,7 +23,7 @@ from oomdoctor.cli.streams.output import can_say, say
 from oomdoctor.commands.devices.cards import card_named
 from oomdoctor.commands.devices.device import USUAL_CPU_SHAPE
 from oomdoctor.errors import OomDoctorError, usage_error
-from oomdoctor.records.configuration.config import Recipe, Rung, says_its_gpus
+from oomdoctor.records.configuration.config import Recipe, Rung, chosen_by_name, says_its_gpus
 from oomdoctor.records.configuration.faults import MOST_GPUS
 from oomdoctor.records.facts.choices import Routing
 from oomdoctor.records.job.model import ModelRef, SourceChoice, TaskChoice
@@ -131,11 +131,20 @@ def common_request(
 
 
 def _recipe(name: str, rungs: tuple[str, ...], sizes: Sizes, yours: UserTraining | None) -> Recipe:
-    """The ladder: the rung of --from first, then those of the recipe, then those of --rung."""
+    """The ladder: the rung of --from first, then those of the recipe, then those of --rung.
+
+    Where --rung names rungs of the recipe, the others are left out.
+    """
     recipe = load_recipe(name, **sizes)
     config = yours.config if yours is not None else None
-    own = [parse_rung(text, config, **sizes) for text in rungs]
-    ladder = {rung.config.rung_key(): rung for rung in recipe.rungs}
+    listed, chosen = {rung.label: rung for rung in recipe.rungs}, chosen_by_name(rungs)
+    for label in chosen if listed else ():
+        if label not in listed:
+            raise unknown_rung("--rung", label, recipe.name, list(listed))
+    own = [parse_rung(text, config, **sizes) for text in rungs if text not in listed]
+    ladder = {
+        rung.config.rung_key(): rung for rung in recipe.rungs if not chosen or rung.label in chosen
+    }
     if yours is not None:
         key = yours.config.rung_key()
         ladder = {key: Rung(YOURS, yours.config)} | {
@@ -149,7 +158,7 @@ def _recipe(name: str, rungs: tuple[str, ...], sizes: Sizes, yours: UserTraining
                 f"two --rung options differ only in their micro-batch size ({rung.label})",
                 "leave out micro_batch_size to search for it, or start one run for each",
             )
-        labels = {listed.label for other, listed in ladder.items() if other != key}
+        labels = {other.label for at, other in ladder.items() if at != key}
         if rung.label in labels:  # the user gave two of them one label
             number = next(n for n in count(2) if f"{rung.label}-{n}" not in labels)
             rung = replace(rung, label=f"{rung.label}-{number}")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from oomdoctor.analysis.command_line import command_line
 from oomdoctor.errors import model_error
 from oomdoctor.records.job.dataset import TrainingRequest
 from oomdoctor.records.job.machine import Gpu
@@ -180,6 +181,19 @@ def test_rungs_are_added_once(cli, survey):
         "--rung", "method=lora,lora_rank=64", "--rung", "method=full",
     )  # fmt: skip
     assert [rung.config.lora_rank for rung in request.recipe.rungs] == [64, 16]
+
+
+def test_a_rung_by_name_leaves_out_the_others_of_the_recipe(cli, survey):
+    request = asked(cli, survey, "--rung", "lora-r16+ckpt", "--rung", "method=lora,lora_rank=64")
+    assert [rung.label for rung in request.recipe.rungs] == ["lora-r16+ckpt", "lora-r64"]
+    assert "--rung lora-r16+ckpt --rung method=lora,lora_rank=64" in command_line(request)
+
+
+def test_a_rung_by_a_wrong_name_is_an_error_with_names_that_exist(cli, survey):
+    ended = cli("probe", "m", "--rung", "lora-r16-ckpt")
+    assert ended.code == 2
+    assert "the recipe default has no configuration 'lora-r16-ckpt'" in ended.err
+    assert "lora-r16+ckpt" in ended.err
 
 
 def test_a_typed_rung_replaces_the_same_rung_of_the_recipe(cli, survey):

@@ -12,7 +12,7 @@ import pytest
 
 from oomdoctor.cli.streams import output
 from oomdoctor.cli.streams.moving_line import MovingLine, Status, line_of, table_lines
-from oomdoctor.cli.streams.progress import Progress
+from oomdoctor.cli.streams.progress import Progress, summary
 from oomdoctor.commands.events import SurveyEvent
 from oomdoctor.records.configuration.config import Rung, TrainConfig
 from oomdoctor.records.job.measurement import Measurement
@@ -152,6 +152,30 @@ def test_the_estimate_comes_from_finished_simulations(monkeypatch):
         "simulating r8, r9  2 simulations left  1 min 20 s  about 20 s left",
         "finishing  1 min 40 s",
     ]
+
+
+def test_a_search_for_changes_is_named_while_it_runs(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with Progress(quiet=False) as progress:
+        progress.on_event(SurveyEvent("searching"))
+        assert progress._moving_text(80).startswith("looking for changes that fit  0 s")
+
+
+def test_a_row_of_a_terminal_says_the_reason_whole(monkeypatch):
+    """At 80 columns the words of the outcome would cut off by how much it is short."""
+    reason = "needs 174 GiB, short by 151 GiB"
+    tried = attempt(FULL, 1, "oom", reason=reason)
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    with Progress(quiet=False) as progress:
+        progress.on_event(SurveyEvent("bounded", FULL, message="needs at least 122 GiB"))
+        progress.on_event(SurveyEvent("simulating", FULL, total=2))
+        progress.on_event(SurveyEvent("predicted", FULL, index=1, total=2, attempts=(tried,)))
+        assert f"full-bf16  {reason}" in progress._moving_text(80).splitlines()
+
+
+def test_a_missing_package_is_not_called_unsupported():
+    reason = "needs Liger kernels: pip install liger-kernel"
+    assert summary([attempt(FULL, 1, "unsupported", reason=reason)]) == reason
 
 
 def test_what_was_known_before_is_no_evidence(monkeypatch):

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import chain
 
 from oomdoctor.analysis.allocator.device import Device
 from oomdoctor.analysis.allocator.expandable import map_for, preferred, unmap
-from oomdoctor.analysis.allocator.pool import Block, Pool, oversize_blocks, stale_blocks
+from oomdoctor.analysis.allocator.pool import (
+    ADDRESS_BITS,
+    Block,
+    Pool,
+    oversize_blocks,
+    stale_blocks,
+)
 from oomdoctor.analysis.allocator.records import OutOfDeviceMemory, OutOfMemory, Segment, Span
 from oomdoctor.analysis.allocator.settings import AllocatorSettings
 from oomdoctor.analysis.allocator.sizes import (
@@ -53,6 +60,7 @@ class CachingAllocator:
         threshold = settings.garbage_collection_threshold
         collects = threshold is not None and limit_bytes is not None
         self._gc_bytes = int((threshold or 0) * (limit_bytes or 0)) if collects else None
+        self._takes_first = not (expandable or collects or settings.max_split_size_bytes)
         self._device = device or Device(capacity_bytes)
         self._pools: dict[int, tuple[Pool, Pool]] = {}
         self._small, self._large = self._pools_of(0)
@@ -93,7 +101,11 @@ class CachingAllocator:
         rounded = round_size(size, self._divisions) if self._divisions else (size + 511) & -512
         small, large = self._pools_of(stream) if stream else (self._small, self._large)
         pool = small if rounded <= SMALL_LIMIT else large
-        piece = self._cached(pool, rounded)
+        if self._takes_first:  # `_cached` without its rules, inlined
+            at = bisect_left(pool.keys, rounded << ADDRESS_BITS)
+            piece = pool.taken(at) if at < len(pool.keys) else None
+        else:
+            piece = self._cached(pool, rounded)
         if piece is None:
             piece = self._obtain(pool, rounded, size)
         if piece.size - rounded > pool.keep and rounded < self._split_below:

@@ -116,10 +116,10 @@ class Pool:
         """A block that is in no pool, merged with its free neighbours."""
         following, before = block.next, block.previous
         if following is not None and following.key:
-            self.remove(following)
+            self.taken(bisect_left(self.keys, following.key))
             block.absorb(following)
         if before is not None and before.key:
-            self.remove(before)
+            self.taken(bisect_left(self.keys, before.key))
             before.absorb(block)
             before.number = block.number
             return before

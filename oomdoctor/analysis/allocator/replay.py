@@ -81,19 +81,23 @@ class _Run:
         """Play the next `count` events, or all."""
         sizes, streams = self.sizes, self.streams
         allocate, free = self.allocator.allocate, self.allocator.free
-        end = len(self.events) if count is None else self.played + count
+        played = self.played
+        end = len(self.events) if count is None else played + count
         try:
-            for event in self.events[self.played : end]:
-                block = abs(event) - 1
-                if not sizes[block]:
-                    pass
-                elif event > 0:
-                    allocate(block, sizes[block], streams[block] if streams else 0)
+            for event in self.events[played:end]:
+                if event > 0:
+                    block = event - 1
+                    if size := sizes[block]:
+                        allocate(block, size, streams[block] if streams else 0)
                 else:
-                    free(block)
-                self.played += 1
+                    block = -event - 1
+                    if sizes[block]:
+                        free(block)
+                played += 1
         except OutOfDeviceMemory as failure:
             self.out_of_memory = failure.record
+        finally:
+            self.played = played
 
 
 def stretches(

@@ -14,7 +14,7 @@ from oomdoctor.analysis.allocator.records import Mark, Replay
 from oomdoctor.analysis.allocator.replay import replay_order
 from oomdoctor.analysis.allocator.settings import AllocatorSettings
 from oomdoctor.analysis.allocator.sizes import round_size
-from oomdoctor.analysis.memory.curve import MOMENTS, Stretch, memory_curve, stretches
+from oomdoctor.analysis.memory.curve import Stretch, memory_curve, spans, stretches
 from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.analysis.simulator.orders.depth import IrregularError, extend
 from oomdoctor.analysis.simulator.orders.outline import Outline, outline_of
@@ -200,19 +200,24 @@ def play(
         return replay_order(order.events, own, marks, settings, limit, streams)
 
 
-def curve(layout: Layout, settings: AllocatorSettings, moments: int = MOMENTS) -> MemoryCurve:
-    """How memory rises and falls on a device without a limit; the peaks are those of a replay."""
+def parts_of(order: Order) -> list[Stretch]:
+    """The parts of the windows whose peaks are the moments of a curve, and the empty windows."""
+    empty = [Stretch(*span) for span in spans(order.windows, len(order.events))]
+    empty = [window for window in empty if window.first == window.end]
+    parts = stretches(order.windows, len(order.events))
+    return sorted([*parts, *empty], key=lambda part: (part.first, part.end))
+
+
+def curve(layout: Layout, peaks: Sequence[int]) -> MemoryCurve:
+    """How memory rises and falls; `peaks` are those of `parts_of` that have events."""
     order, sizes = layout.order, rounded_sizes(layout.sizes)
-    parts = stretches(order.windows, len(order.events), moments)
-    replayed = play(layout, settings, parts=parts)
     changes = [
         sizes[order.origin[event - 1]] if event > 0 else -sizes[order.origin[-event - 1]]
         for event in order.events
     ]
     names = [layout.blocks[source].category for source in order.origin]
     categories = [names[abs(event) - 1] for event in order.events]
-    peaks = [window.peak_allocated_bytes for window in replayed.windows]
-    return memory_curve(changes, categories, parts, peaks)
+    return memory_curve(changes, categories, stretches(order.windows, len(order.events)), peaks)
 
 
 def rounded_sizes(sizes: list[int]) -> list[int]:

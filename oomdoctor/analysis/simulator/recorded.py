@@ -103,7 +103,8 @@ OfSteps = Mapping[str, Mapping[str, PhaseMemory]]  # by step and by phase
 class Played:
     """The peaks of a replay on a device without a limit; `steps` has those of each phase.
 
-    `resting` is what is left after its last step, once the cache is emptied.
+    `resting` is what is left after its last step, once the cache is emptied. `moments` are the
+    allocated bytes of the moments of its curve.
     """
 
     peak_allocated_bytes: int
@@ -111,6 +112,7 @@ class Played:
     retries: int
     steps: OfSteps
     resting: PhaseMemory
+    moments: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from oomdoctor.analysis.allocator.settings import AllocatorSettings, equal_blocks_of
 from oomdoctor.analysis.memory.phases import Window, breakdown, peak_phase, worst_of
 from oomdoctor.analysis.simulator.card import Card
-from oomdoctor.analysis.simulator.playback import Layout, curve, play, rounded_sizes
+from oomdoctor.analysis.simulator.playback import Layout, curve, parts_of, play, rounded_sizes
 from oomdoctor.analysis.simulator.recorded import Cost, Floors, Held, OfSteps, Played, Store
 from oomdoctor.analysis.simulator.recordings import Recordings
 from oomdoctor.analysis.simulator.timing import Work, costs_between, estimated_timing, work_of
@@ -110,8 +110,8 @@ class Sizes:
 
     def curve(self, size: int) -> MemoryCurve | None:
         """How memory rises and falls, on a device without a limit."""
-        key = self._key("curve", size)
-        return self._store.get(key, MemoryCurve, lambda: curve(self.layout(size), self.settings))
+        key, peaks = self._key("curve", size), self.played(size).moments
+        return self._store.get(key, MemoryCurve, lambda: curve(self.layout(size), peaks))
 
     def details(self, size: int) -> tuple[PhasePeak, ...]:
         """What the peak of each phase consists of."""
@@ -234,17 +234,20 @@ def floors(layout: Layout) -> Floors:
 
 def played(layout: Layout, settings: AllocatorSettings) -> Played:
     """The peaks of a replay without a limit."""
-    replayed = play(layout, settings, rests=True)
+    parts = parts_of(layout.order)
+    replayed = play(layout, settings, parts=parts, rests=True)
     *peaks, resting = (
         PhaseMemory(window.peak_allocated_bytes, window.peak_reserved_bytes)
         for window in replayed.windows
     )
+    of_parts = list(zip(parts, peaks, strict=True))
     return Played(
         replayed.peak_allocated_bytes,
         replayed.peak_reserved_bytes,
         replayed.retries,
-        _by_step(zip(layout.outline.windows, peaks, strict=False)),
+        _by_step(((part.step, part.phase), peak) for part, peak in of_parts),
         resting,
+        tuple(peak.peak_allocated_bytes for part, peak in of_parts if part.first < part.end),
     )
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Self
 from oomdoctor.cli.streams.moving_line import Status, line_of, table_lines
 from oomdoctor.cli.streams.output import say_progress, screen
 from oomdoctor.records.job.result import OUTCOME_WORDS
+from oomdoctor.records.report.earlier_runs import lacks_package
 from oomdoctor.render.words import counted
 from oomdoctor.units import format_bytes, format_seconds
 
@@ -90,6 +91,8 @@ class Progress:
         elif event.kind == "bounded" and event.rung is not None:
             if self._line is not None:
                 self._least = {**self._least, event.rung.label: event.message or ""}
+        elif event.kind == "searching":
+            self._now = Status("looking for changes that fit", "", ())
         elif event.kind == "counting":
             self._start("counting the tokens of", event.message or "the file", event.phase)
         elif event.kind in ("simulating", "simulated", "predicted"):
@@ -144,8 +147,10 @@ class Progress:
             self._simulated = event.index
         if event.kind == "predicted":
             digits = len(str(event.total))
-            text = summary(list(event.attempts)) if event.attempts else event.message
-            if label in self._least:
+            is_row = label in self._least
+            attempts = list(event.attempts)
+            text = summary(attempts, brief=is_row) if attempts else event.message
+            if is_row:
                 self._ended = {**self._ended, label: text or "no result"}
             else:
                 place = f"[{event.index:>{digits}}/{event.total}]"
@@ -192,8 +197,11 @@ class Progress:
         return "\n".join([*rows, line_of(status, now - self._began, rest, width)])
 
 
-def summary(attempts: list[Attempt]) -> str:
-    """One clause about a rung's attempts: the largest micro-batch that fits, or how it failed."""
+def summary(attempts: list[Attempt], *, brief: bool = False) -> str:
+    """One clause about a rung's attempts: the largest micro-batch that fits, or how it failed.
+
+    A `brief` one gives only the reason, as the row of a table does.
+    """
     fitting = [
         (int(a.config.micro_batch_size), a.measurement.deciding_peak_bytes())
         for a in attempts
@@ -207,7 +215,10 @@ def summary(attempts: list[Attempt]) -> str:
     words = OUTCOME_WORDS[least.outcome]
     if least.outcome != "unsupported":  # that does not depend on the micro-batch size
         words += f" at micro-batch {least.config.micro_batch_size}"
-    return f"{words}: {reason.splitlines()[0]}" if reason else words
+    if not reason:
+        return words
+    first = reason.splitlines()[0]
+    return first if brief or lacks_package(least.outcome, reason) else f"{words}: {first}"
 
 
 class Pace:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from oomdoctor.records.configuration.config import chosen_by_name
 from oomdoctor.records.facts.checkpoints import checkpoint_of
 from oomdoctor.records.job.model import ModelSpec
 from oomdoctor.records.report.report import SurveyRequest
@@ -19,7 +20,8 @@ def with_stored(request: SurveyRequest, spec: ModelSpec) -> SurveyRequest:
     """
     row, recipe = checkpoint_of(spec.quantized), request.recipe
     configs = [rung.config for rung in recipe.rungs]
-    named = recipe.name == NONE or any(config.quantization == "checkpoint" for config in configs)
+    named = recipe.name == NONE or chosen_by_name(recipe.typed)
+    named = named or any(config.quantization == "checkpoint" for config in configs)
     if row is None or not row.stored or named or request.gpus > 1:
         return request
     rung = parse_rung(

@@ -187,6 +187,7 @@ class _Run:
             environment = worker_environment(emulated.UUID) | variables
             with WorkerHost(findings.request.python, environment, self.folder.path) as host:
                 verify(findings, Checker(host, self.folder, on_event, self.is_over))
+        on_event(SurveyEvent("searching"))
         findings.yours = find_yours(findings, simulators)
         find_remedies(findings, simulators)
 

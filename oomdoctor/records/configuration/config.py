@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
@@ -237,6 +238,11 @@ class Recipe:
     rungs: tuple[Rung, ...]
     source: str
     typed: tuple[str, ...] = ()
+
+
+def chosen_by_name(typed: Iterable[str]) -> tuple[str, ...]:
+    """The labels among the texts of --rung, which choose configurations of the recipe."""
+    return tuple(text for text in typed if "=" not in text)
 
 
 def changed_keys(before: TrainConfig, after: TrainConfig) -> dict[str, Any]:

@@ -61,7 +61,9 @@ def pack() -> Pack:
             "floors": Floors(
                 105, {"first": {"forward": PhaseMemory(105)}}, dict.fromkeys(CATEGORIES, 15)
             ),
-            "played": Played(1, 2, 3, {"first": {"forward": PhaseMemory(4, 5)}}, PhaseMemory(6, 7)),
+            "played": Played(
+                1, 2, 3, {"first": {"forward": PhaseMemory(4, 5)}}, PhaseMemory(6, 7), (8,)
+            ),
             "line": True,
             "curve": MemoryCurve(
                 9, (3, 8), (5, 7), {"weights": (5, 6)}, (CurvePhase("load", "load", 0),), 1
