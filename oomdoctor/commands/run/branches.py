@@ -255,13 +255,17 @@ class _Condition:
     def __init__(self, reached: Reached, others: list[str]) -> None:
         self._numbers, self._assigned = reached.numbers, reached.assigned
         self._others = others
+        self._expanded: set[str] = set()  # in what was assigned to them they are the value before
 
     def written(self, node: ast.expr) -> ast.expr:
-        if isinstance(node, ast.Name) and node.id in self._assigned:
-            return self.written(self._assigned[node.id])
-        if node in self._numbers:
+        if isinstance(node, ast.Name) and self._is_mask(node):
+            self._expanded.add(node.id)
+            result = self.written(self._assigned[node.id])
+            self._expanded.remove(node.id)
+            return result
+        if self._is_number(node):
             return ast.Name("_number")
-        if not any(part in self._numbers or self._holds_one(part) for part in ast.walk(node)):
+        if not self._is_about(node):
             return self._other(node)
         if isinstance(node, ast.BoolOp):
             about = [each for each in node.values if self._is_about(each)]
@@ -279,10 +283,17 @@ class _Condition:
         return ast.Name("_number")  # such as math.exp(loss.item()): it grows with the number
 
     def _is_about(self, node: ast.expr) -> bool:
-        return any(part in self._numbers or self._holds_one(part) for part in ast.walk(node))
+        return any(self._is_number(part) or self._is_mask(part) for part in ast.walk(node))
 
-    def _holds_one(self, part: ast.AST) -> bool:
-        return isinstance(part, ast.Name) and part.id in self._assigned
+    def _is_number(self, node: ast.AST) -> bool:
+        return node in self._numbers and not self._is_value_before(node)
+
+    def _is_mask(self, node: ast.AST) -> bool:
+        is_assigned = isinstance(node, ast.Name) and node.id in self._assigned
+        return is_assigned and not self._is_value_before(node)
+
+    def _is_value_before(self, node: ast.AST) -> bool:
+        return isinstance(node, ast.Name) and node.id in self._expanded
 
     def _other(self, node: ast.expr) -> ast.expr:
         text = ast.unparse(node)

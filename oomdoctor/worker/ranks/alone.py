@@ -2,7 +2,8 @@
 
 Large tensors of the host keep no values. An offloaded optimizer would otherwise really update its
 part of the model on this machine, which takes its memory and its time and says nothing about a GPU.
-Results are made but not written, so their pages are never taken. Small tensors are computed.
+Results are made but not written, so their pages are never taken. Small tensors are computed, and so
+are those that control flow reads: token ids, positions and masks.
 """
 
 from __future__ import annotations
@@ -55,8 +56,12 @@ def idle_host() -> AbstractContextManager[object]:
 
     from oomdoctor.worker.tracing.calls import Answering
 
+    read_by_control_flow = (torch.int32, torch.int64, torch.bool)
+
     def is_large(tensor: torch.Tensor) -> bool:
-        return tensor.device.type == "cpu" and _is_large(tensor.untyped_storage().nbytes())
+        if tensor.device.type != "cpu" or tensor.dtype in read_by_control_flow:
+            return False
+        return _is_large(tensor.untyped_storage().nbytes())
 
     def made(like: torch.Tensor) -> torch.Tensor:
         if _is_large(like.numel() * like.element_size()):
@@ -91,7 +96,10 @@ def idle_host() -> AbstractContextManager[object]:
         if "device" in words or _fills(func):
             words["device"] = torch.device("meta")
         result = func(*shapes, **words)
-        if not reads_large and not _is_large(result.numel() * result.element_size()):
+        if not reads_large and (
+            result.dtype in read_by_control_flow
+            or not _is_large(result.numel() * result.element_size())
+        ):
             return func(*args, **kwargs)
         return tree_map_only(torch.Tensor, made, result)
 

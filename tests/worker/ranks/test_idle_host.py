@@ -1,4 +1,4 @@
-"""Large tensors of the host keep no values under the mode; small ones are computed."""
+"""Large tensors of the host keep no values under the mode; small ones, ids and masks are computed."""
 
 from __future__ import annotations
 
@@ -37,10 +37,16 @@ def test_results_have_the_shape_and_type_that_they_would_have() -> None:
 
 
 def test_an_operator_in_place_writes_nothing() -> None:
-    large = torch.empty(LARGE, dtype=torch.int64)
+    large = torch.empty(LARGE)
     before = large[:3].tolist()
     assert large.add_(1) is large
     assert large[:3].tolist() == before
+
+
+def test_what_control_flow_reads_is_computed() -> None:
+    positions = torch.arange(LARGE).expand(1, -1).contiguous()
+    assert (positions.diff() == 1).all()
+    assert torch.ones_like(positions).sum() == LARGE
 
 
 def test_an_update_takes_no_memory() -> None:

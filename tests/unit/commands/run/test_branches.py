@@ -27,6 +27,8 @@ CHANGES = [
      ("if", "_number < _0 and _number > 0", True)),
     ("l = loss.item()\ngood = l < best\nif good: keep.append(x)", 1, "number",
      ("if", "_number < _0", True)),
+    ("l = loss.item()\nok = l < best\nok = ok and l > 0\nif ok: y = net(x)", 1, "number",
+     ("if", "_number > 0", True)),
     ("y = net(x) if score.item() > .5 else x", 1, "number", ("if", "_number > 0.5", True)),
     ("while score.item() < .9:\n    y = net(x)", 1, "number", ("while", "_number < 0.9", True)),
     ("while True:\n    y = net(x)\n    if done(y).item(): break", 3, "truth",
