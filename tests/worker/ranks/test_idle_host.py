@@ -1,4 +1,4 @@
-"""Large tensors of the host keep no values under the mode; small ones, ids and masks are computed."""
+"""Large tensors of the host keep no values under the mode; small ones and ids are computed."""
 
 from __future__ import annotations
 
