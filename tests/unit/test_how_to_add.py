@@ -1,4 +1,4 @@
-"""The diffs in CONTRIBUTING.md are real: their context is in the files that they name."""
+"""The diffs in docs/how-to-add.md are real: their context is in the files that they name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 def _hunks(section: str = "") -> list[tuple[str, list[str]]]:
     """(file, lines) of each part of a diff block, of the page or of what is said of `section`."""
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "how-to-add.md").read_text(encoding="utf-8")
     if section:
         (text,) = re.findall(rf"^\*\*{section}\.\*\*.*?(?=^\*\*|^## )", text, re.M | re.S)
     found: list[tuple[str, list[str]]] = []
