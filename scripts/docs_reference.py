@@ -38,6 +38,7 @@ from claims import page as claims_page
 from claims.every import CLAIMS, KEPT
 
 PUBLISHED_MANY = Path(__file__).parents[1] / "tests" / "data" / "emulated" / "published_many.json"
+JUDGED_RATES = Path(__file__).parents[1] / "tests" / "data" / "judged_rates.json"
 _UNITS = {said for suffix, said in SUFFIXES if suffix in ("_bytes", "_s", "_per_s")}
 
 
@@ -281,6 +282,57 @@ def speed_errors() -> str:
     return table(head, rows)
 
 
+def judged_rates() -> str:
+    """Predicted times beside those that others published."""
+    summary = json.loads(JUDGED_RATES.read_text(encoding="utf-8"))
+    tables = [
+        _judged_table(head, summary[name])
+        for name, head in (
+            ("kinds", "what was timed"),
+            ("sources", "training runs, by source"),
+            ("cards", "training runs, by card"),
+            ("trust", "training runs, by trust"),
+        )
+    ]
+    worst = [
+        (
+            f"`{row['id']}`",
+            row["gpu"],
+            f"{row['predicted_s']:.4g}",
+            f"{row['measured_s']:.4g}",
+            f"{row['error']:+.0%}",
+        )
+        for row in summary["worst"]
+    ]
+    head = ("worst row", "card", "predicted, s", "published, s", "speed off by")
+    left_out = [(reason, str(count)) for reason, count in summary["left_out"].items()]
+    orders, bounds = summary["orders"], summary["bounds"]
+    said = (
+        "Kendall's tau-b of the order within a source, card, model and number of GPUs is "
+        f"{orders['tau_b']},\nover {orders['surveys']} sets of three or more rows. Of "
+        f"{bounds['rows']} rows whose time includes loading of data, {bounds['kept']}\ntook at "
+        "least as long as predicted."
+    )
+    return "\n\n".join((*tables, said, table(head, worst), table(("left out", "rows"), left_out)))
+
+
+def _judged_table(name: str, rows: Sequence[dict[str, Any]]) -> str:
+    head = (name, "rows", "median error", "within 30%", "in the interval")
+    return table(
+        head,
+        [
+            (
+                row["name"],
+                str(row["rows"]),
+                f"{row['absolute_median']:.1%}",
+                f"{row['near']:.0%}",
+                f"{row['covered']:.0%}",
+            )
+            for row in rows
+        ],
+    )
+
+
 def published_many() -> str:
     """Trainings on several GPUs that others measured, beside what is predicted."""
     rows: list[tuple[str, ...]] = []
@@ -402,6 +454,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "memory-errors": memory_errors,
     "proof": proof,
     "speed-errors": speed_errors,
+    "judged-rates": judged_rates,
     "interconnects": interconnects,
     "programs-read": programs_read,
     "programs-written": programs_written,

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Literal
 
 from cases.each_case import Fault, run_each
@@ -161,8 +162,18 @@ def parameters_of(case: Case) -> int:
     return inspect_model(job).parameters.total
 
 
-def simulated(case: Case, targets: tuple[Target, ...], *, detail: bool = False) -> Prediction:
+def simulated(
+    case: Case,
+    targets: tuple[Target, ...],
+    *,
+    detail: bool = False,
+    sizes: tuple[int, ...] = (),
+    recordings: Path | None = None,
+) -> Prediction:
     """The prediction of a case for some devices, with the code that it ran.
+
+    `sizes` are micro-batch sizes to predict instead of its own; what is recorded is added to the
+    file `recordings`.
 
     Raises:
         UnsupportedError: the libraries or the simulator cannot run it.
@@ -171,7 +182,14 @@ def simulated(case: Case, targets: tuple[Target, ...], *, detail: bool = False) 
     from oomdoctor.worker.simulating.simulate import simulate
 
     with _adapted(case):
-        (prediction,) = simulate(_job(case, targets, detail=detail), PhaseFile(None))
+        job = _job(case, targets, detail=detail)
+        assert job.simulation is not None
+        request = replace(
+            job.simulation,
+            micro_batch_sizes=sizes or job.simulation.micro_batch_sizes,
+            recordings=None if recordings is None else str(recordings),
+        )
+        prediction, *_ = simulate(replace(job, simulation=request), PhaseFile(None))
         return prediction
 
 

@@ -71,6 +71,49 @@ def _rotated(states: Any) -> Any:
     return (-states.float()).type_as(states)
 
 
+@contextlib.contextmanager
+def _fused_norms_and_rotations(_: TrainConfig) -> Iterator[None]:
+    from transformers.models.llama import modeling_llama
+    from transformers.models.mistral import modeling_mistral
+
+    def rotate(query: Any, key: Any, *_: Any, **__: Any) -> Any:
+        return -query, -key
+
+    with contextlib.ExitStack() as stack:
+        for module, norm in (
+            (modeling_llama, modeling_llama.LlamaRMSNorm),
+            (modeling_mistral, modeling_mistral.MistralRMSNorm),
+        ):
+            stack.enter_context(mock.patch.object(norm, "forward", _fused_norm))
+            stack.enter_context(mock.patch.object(module, "apply_rotary_pos_emb", rotate))
+        yield
+
+
+@contextlib.contextmanager
+def _fused_loss(_: TrainConfig) -> Iterator[None]:
+    import torch
+    from transformers.loss.loss_utils import LOSS_MAPPING
+
+    class Loss(torch.autograd.Function):  # type: ignore[misc]
+        """Reads the logits once, and writes their gradient in their place."""
+
+        @staticmethod
+        def forward(context: Any, logits: Any) -> Any:
+            context.save_for_backward(logits)
+            return logits.amax(-1).float().mean()
+
+        @staticmethod
+        def backward(context: Any, gradient: Any) -> Any:
+            (logits,) = context.saved_tensors
+            return logits.neg_()
+
+    def loss_of(logits: Any, labels: Any, **_: Any) -> Any:
+        return Loss.apply(logits)
+
+    with mock.patch.dict(LOSS_MAPPING, ForCausalLM=loss_of):
+        yield
+
+
 def _fused_norm(self: Any, states: Any) -> Any:
     """What flash-attn's `rms_norm` moves, which is the kernel of its layer norm."""
     import torch
@@ -86,6 +129,18 @@ KERNELS = {
         _whole_recompute,
     ),
     "adapters like the base": ADAPTATIONS["adapters like the base"],
+    "fused norms and rotations": Adaptation(
+        "has Triton kernels for RMS norms and for the rotation of queries and keys",
+        "github foundation-model-stack/fms-acceleration plugins/fused-ops-and-kernels @876e2ed6fc "
+        "fast_rms_layernorm, fast_rope_embeddings",
+        _fused_norms_and_rotations,
+    ),
+    "fused loss": Adaptation(
+        "has a Triton kernel for the loss, which overwrites the logits with their gradient",
+        "github foundation-model-stack/fms-acceleration plugins/fused-ops-and-kernels @876e2ed6fc "
+        "cross_entropy_loss.py",
+        _fused_loss,
+    ),
     "Qwen 1": Adaptation(
         "has one product for query, key and value, and flash-attn's kernels for norm and rotation",
         "github huggingface Qwen/Qwen-7B modeling_qwen.py QWenAttention, RMSNorm, "

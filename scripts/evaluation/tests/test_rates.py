@@ -1,0 +1,83 @@
+"""Published times: which rows judge, what they are compared with, and what the docs say of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cases.case import LeftOut
+from cases.kernel_rates import judged_kernels
+from cases.rated import Judged
+from cases.rates import Rate, rows_of, training_rates
+from rates import summary_of
+
+ROOT = Path(__file__).parents[3]
+STORED = json.loads((ROOT / "tests" / "data" / "judged_rates.json").read_text())
+ROWS = rows_of()
+
+
+def judged(predicted_s: float, measured_s: float, **other: Any) -> Judged:
+    """A row of a source with two models' worth of defaults."""
+    fields = {"id": "row", "kind": "training", "source": "s", "gpu": "g", "model": "m"}
+    fields |= {"trust": "high", "spread": 0.2, "tokens": 1} | other
+    return Judged(predicted_s=predicted_s, measured_s=measured_s, **fields)
+
+
+def test_every_row_is_a_configuration_or_a_kernel_or_has_a_reason() -> None:
+    answers = [*training_rates(ROWS), *judged_kernels(ROWS)]
+    assert len(answers) == len(ROWS) == 1493
+    reasons = [each.reason for each in answers if isinstance(each, LeftOut)]
+    assert all(reasons)
+    assert sum(isinstance(each, Judged) for each in answers) > 450
+    assert sum(isinstance(each, Rate) for each in answers) > 400
+
+
+def test_rows_of_low_trust_and_bounds_judge_nothing() -> None:
+    rows = [judged(1.0, 1.1), judged(1.0, 9.0, trust="low"), judged(1.0, 5.0, bound=True)]
+    summary = summary_of(rows, [])
+    (kind,) = summary["kinds"]
+    assert (kind["rows"], kind["absolute_median"], kind["near"]) == (1, 0.1, 1.0)
+    assert summary["bounds"] == {"rows": 1, "kept": 1}
+    assert [row["name"] for row in summary["trust"]] == ["high", "low"]
+
+
+def test_the_interval_has_the_published_time_or_not() -> None:
+    assert judged(1.0, 1.2).is_covered
+    assert not judged(1.0, 1.21).is_covered
+    assert judged(2.0, 1.0).error == -0.5
+
+
+def test_an_order_is_of_configurations_not_of_repeated_runs() -> None:
+    same = [judged(1.0, 1.0 + n / 4, settings="a") for n in range(3)]
+    others = [judged(2.0, 3.0, settings="b"), judged(3.0, 2.0, settings="c")]
+    orders = summary_of([*same, *others], [])["orders"]
+    assert (orders["surveys"], orders["lowest"][0]["rows"]) == (1, 3)
+    assert orders["tau_b"] == pytest.approx(1 / 3, abs=1e-3)
+
+
+def test_the_docs_show_all_rows() -> None:
+    trusted = [row for row in STORED["trust"] if row["name"] != "low"]
+    training = next(row for row in STORED["kinds"] if row["name"] == "training")
+    assert sum(row["rows"] for row in trusted) == training["rows"]
+    for name in ("sources", "cards"):
+        assert sum(row["rows"] for row in STORED[name]) == training["rows"]
+    bounds_and_low = STORED["bounds"]["rows"] + _all_of_low_trust()
+    kinds = sum(row["rows"] for row in STORED["kinds"])
+    assert kinds + sum(STORED["left_out"].values()) + bounds_and_low == len(ROWS)
+
+
+def _all_of_low_trust() -> int:
+    return int(STORED["low_trust"])
+
+
+@pytest.mark.slow
+def test_a_run_is_predicted_and_recorded_once(script: Callable[..., Any], tmp_path: Path) -> None:
+    options = ("--only", "raschka-gpt2-124m-sdpa-flash", "--recordings", str(tmp_path), "--json")
+    first, second = (json.loads(script("rates", *options).stdout)["rows"] for _ in range(2))
+    assert first == second
+    (row,) = first
+    assert row["measured_s"] == 0.08914
+    assert len(list(tmp_path.iterdir())) == 1
