@@ -45,8 +45,26 @@ def diagnose(
     shown = [i for i in incidents if not i.consequence] or list(incidents)
     if not shown:
         return (_nothing(source, facts),)
-    shown.sort(key=lambda event: (event.survived, event.look_alike is not None, event.line_number))
-    return tuple(_answer(source, event, facts, given) for event in shown)
+    ordered = sorted(
+        shown,
+        key=lambda event: (
+            event.survived,
+            event.look_alike is not None,
+            _is_elsewhere(event, shown),
+            event.line_number,
+        ),
+    )
+    return tuple(_answer(source, event, facts, given) for event in ordered)
+
+
+def _is_elsewhere(incident: Incident, incidents: Sequence[Incident]) -> bool:
+    """Whether another rank failed at the same request, and only that one gives its traceback."""
+    return not incident.frames and any(
+        other.frames
+        and other.rank not in (None, incident.rank)
+        and other.event.requested_bytes == incident.event.requested_bytes
+        for other in incidents
+    )
 
 
 def with_end(

@@ -20,7 +20,7 @@ def with_stored(request: SurveyRequest, spec: ModelSpec) -> SurveyRequest:
     """
     row, recipe = checkpoint_of(spec.quantized), request.recipe
     configs = [rung.config for rung in recipe.rungs]
-    named = recipe.name == NONE or chosen_by_name(recipe.typed)
+    named = recipe.name == NONE or bool(chosen_by_name(recipe.typed))
     named = named or any(config.quantization == "checkpoint" for config in configs)
     if row is None or not row.stored or named or request.gpus > 1:
         return request

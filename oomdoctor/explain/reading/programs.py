@@ -31,7 +31,8 @@ class Program:
     the model in host memory. `runs` are the programs that it starts, whose lines are in its logs
     too. `share` is the part of the GPU that an engine takes, 0 to 1, and `context` its tokens,
     where nothing else is said. `format` is what its own files of settings, or its scripts, are
-    recognized as.
+    recognized as. `trainer_arguments` is whether its settings include those of TrainingArguments,
+    under the same names.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Program:
     share: float | None = None
     context: int | None = None
     format: FormatName | None = None
+    trainer_arguments: bool = False
 
     def marks(self) -> list[str]:
         """`images`, `half` and `swaps_blocks`, where they hold: rules and remedies name them."""

@@ -7,12 +7,15 @@ change that cannot help is not listed.
 
 from __future__ import annotations
 
+import ast
+import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from oomdoctor.explain.diagnosis.case import Case
 from oomdoctor.explain.diagnosis.causes.rules import Called, anything
-from oomdoctor.explain.reading.programs import around, around_of, libraries, programs
+from oomdoctor.explain.reading.programs import Program, around, around_of, libraries, programs
 from oomdoctor.explain.remedies.closing import closing
 from oomdoctor.explain.remedies.row import Effect, fill
 from oomdoctor.explain.remedies.sets import COMPUTED, Choice
@@ -20,8 +23,11 @@ from oomdoctor.explain.remedies.table import TABLE
 from oomdoctor.explain.remedies.text_values import values_of
 from oomdoctor.records.report.diagnosis import Remedy
 from oomdoctor.stacks.programs.trl import COMMANDS
+from oomdoctor.stacks.writing.changed_lines import settings_text
 
 _ALSO_LOAD = ("transformers", "pytorch")  # libraries that do not only train
+_ARGUMENTS = re.compile(r"(TrainingArguments\(.*\))(?:\s+#.*)?")
+_NAMED = "named_"  # stands for the $ of a name that is filled in later
 _ENGINES = {"zero": "deepspeed", "fsdp": "accelerate"}  # whose lines say a sharding
 
 
@@ -79,6 +85,7 @@ def remedies(
 def spoken(case: Case, lines: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """The lines that are written for the program, its own first, and for what runs around it."""
     program, seen = case.program, case.around
+    lines = _with_arguments(program, lines)
     others = frozenset(key for row in programs() for key in row.speaks) - frozenset(libraries())
     loads = case.phase in ("load", "generate") and case.resource == "gpu"
     without_trainer = "inference" in case.kinds or loads
@@ -95,6 +102,28 @@ def spoken(case: Case, lines: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             right = key in program.speaks or trains
         if right:
             yield key, _with_own_config(case, lines[key]) if key == "trl" else lines[key]
+
+
+def _with_arguments(program: Program, lines: Mapping[str, str]) -> Mapping[str, str]:
+    """The lines, also those of TrainingArguments as settings of a program that takes them."""
+    call = _ARGUMENTS.fullmatch(lines.get("transformers", ""))
+    if not program.trainer_arguments or program.name in lines or call is None:
+        return lines
+    (parsed,) = ast.parse(re.sub(r"\$(\w)", rf"{_NAMED}\1", call[1])).body
+    assert isinstance(parsed, ast.Expr) and isinstance(parsed.value, ast.Call)
+    settings = {
+        (each.arg or "").replace(_NAMED, "$"): _setting(each.value)
+        for each in parsed.value.keywords
+    }
+    return {**lines, program.name: settings_text(program.name, settings)}
+
+
+def _setting(value: ast.expr) -> str:
+    """A value of Python as a file of settings or a command has it."""
+    if isinstance(value, ast.Name | ast.BinOp):
+        return ast.unparse(value).replace(_NAMED, "$")
+    told = ast.literal_eval(value)
+    return told if isinstance(told, str) else json.dumps(told)
 
 
 def _with_own_config(case: Case, line: str) -> str:

@@ -23,7 +23,7 @@ from oomdoctor.explain.remedies.table import TABLE
 from oomdoctor.records.configuration.config import changed_keys
 from oomdoctor.records.job.machine import GpuFacts
 from oomdoctor.records.report.diagnosis import Remedy
-from oomdoctor.stacks.writing.changed_lines import IN_FILES
+from oomdoctor.stacks.writing.changed_lines import IN_FILES, ON_COMMAND_LINES
 from oomdoctor.system import catalogue
 from oomdoctor.units import format_bytes
 
@@ -186,7 +186,7 @@ def _values(choice: Choice) -> dict[str, str]:
 def _lines(rows: Sequence[Mapping[str, str]]) -> dict[str, str]:
     """The lines of all changes for each library; a change without one takes another library's.
 
-    A file of settings takes none, and says each setting once.
+    A file of settings takes none, nor does a command, and each setting is said once.
     """
     if len(rows) == 1:
         return dict(rows[0])
@@ -202,6 +202,9 @@ def _lines(rows: Sequence[Mapping[str, str]]) -> dict[str, str]:
             for line in (line for row in rows for line in row[name].split("\n")):
                 said.setdefault(line.partition(":")[0], line)
             lines[name] = "\n".join(said.values())
+    for name in ON_COMMAND_LINES:
+        if all(name in row for row in rows):
+            lines[name] = " ".join(row[name] for row in rows)
     shell = [row["shell"] for row in rows if "shell" in row]
     return {**lines, "shell": "\n".join(shell)} if shell else lines
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -132,6 +133,8 @@ def _said_only(
 
 IN_FILES: tuple[FormatName, ...] = ("axolotl", "llama-factory", "torchtune")
 """Programs for which a change is lines of a file of settings, and no call."""
+ON_COMMAND_LINES: tuple[FormatName, ...] = ("ms-swift",)
+"""Programs whose settings are usually options of their command."""
 _METHOD_IS_A_MODEL = "torchtune"  # adapters are another builder, which depends on the family
 _CALLS = {"transformers": ("TrainingArguments", ARGUMENTS), "trl": ("SFTConfig", SFT_CONFIG)}
 # The default optimizer is a change that may be said.
@@ -140,7 +143,7 @@ _OTHERWISE = replace(_BEFORE, attention="eager", weights_dtype="float32")
 
 
 def said_by_programs(changes: Mapping[str, Any]) -> dict[str, str]:
-    """The calls, and the lines of a file, that say these keys of a rung, by program.
+    """The calls, options and lines of a file that say these keys of a rung, by program.
 
     None for a program that cannot.
     """
@@ -152,10 +155,21 @@ def said_by_programs(changes: Mapping[str, Any]) -> dict[str, str]:
         if new:
             words = [f"{name}={literal(value)}" for name, value in nested(new).items()]
             by_program[library] = f"{kind}({', '.join(words)})"
-    for name in IN_FILES:
+    for name in (*IN_FILES, *ON_COMMAND_LINES):
         training = UserTraining((TrainingFile("", name),), None, None, None, _OTHERWISE, (), (), ())
         lines = changed_lines(training, replace(_OTHERWISE, **changes))
-        texts = [f"{line.name}: {line.after}" for line in lines if line.file is not None]
-        if texts and not ("method" in changes and name == _METHOD_IS_A_MODEL):
-            by_program[name] = "\n".join(texts)
+        said = {line.name: str(line.after) for line in lines if line.file is not None}
+        if said and not ("method" in changes and name == _METHOD_IS_A_MODEL):
+            by_program[name] = settings_text(name, said)
     return by_program
+
+
+def settings_text(program: str, settings: Mapping[str, str]) -> str:
+    """Settings as the program takes them: options of its command, or lines of its file.
+
+    A value may be a $name that is filled in later.
+    """
+    if program in ON_COMMAND_LINES:
+        words = {n: v if v.startswith("$") else shlex.quote(v) for n, v in settings.items()}
+        return " ".join(f"--{name} {word}" for name, word in words.items())
+    return "\n".join(f"{name}: {value}" for name, value in settings.items())

@@ -27,6 +27,14 @@ def test_nothing_found() -> None:
     assert exit_of([found]) == ExitCode.NO
 
 
+def test_the_rank_with_the_traceback_speaks_for_those_that_failed_alike() -> None:
+    bare = incident(rank=6, line_number=1)
+    traced = incident(rank=1, line_number=40, frames=LAYER, phase="forward")
+    assert [one.rank for one in _all(bare, traced)] == [1, 6]
+    other = incident(rank=6, line_number=1, event_requested_bytes=gib(9))
+    assert [one.rank for one in _all(other, traced)] == [6, 1]
+
+
 def test_what_is_not_known_is_not_called_no_memory_failure() -> None:
     facts = LogFacts(evidence={"last_error": ("Segmentation fault (core dumped).",)})
     (found,) = diagnose("log", (), facts, Given())

@@ -14,7 +14,13 @@ from oomdoctor.records.report.user_training import Document
 from oomdoctor.stacks.reading.finish import finished
 from oomdoctor.stacks.reading.merge import draft_of
 from oomdoctor.stacks.reading.script import read_script
-from oomdoctor.stacks.writing.changed_lines import IN_FILES, changed_lines, said_by_programs, unsaid
+from oomdoctor.stacks.writing.changed_lines import (
+    IN_FILES,
+    ON_COMMAND_LINES,
+    changed_lines,
+    said_by_programs,
+    unsaid,
+)
 
 SAID = [key for key, row in TABLE.items() if said_by_programs(row.settings)]
 
@@ -58,6 +64,11 @@ def test_a_line_of_a_remedy_is_read_as_its_settings(key: str) -> None:
     for name, line in said_by_programs(settings).items():
         if name in IN_FILES:
             document = Document("train.yaml", yaml.safe_load(line), asked=name)
+        elif name in ON_COMMAND_LINES:
+            words = line.split()
+            pairs = zip(words[::2], words[1::2], strict=True)
+            options = {name.removeprefix("--"): yaml.safe_load(value) for name, value in pairs}
+            document = Document("train.yaml", options, asked=name)
         else:
             document = read_script("train.py", line)
         config = finished(draft_of([document]), dict).config

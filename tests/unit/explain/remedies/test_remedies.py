@@ -73,6 +73,38 @@ def test_a_trainer_of_trl_that_only_the_text_names_gets_its_own_configuration() 
     assert batch is not None and batch.lines["trl"].startswith("DPOConfig(")
 
 
+@pytest.mark.parametrize(
+    ("frame", "program", "lines"),
+    [
+        (
+            "/root/LLaMA-Factory/src/llamafactory/train/sft/workflow.py",
+            "llama-factory",
+            ("eval_accumulation_steps: 8", "prediction_loss_only: true"),
+        ),
+        (
+            "/root/ms-swift/swift/llm/train/sft.py",
+            "ms-swift",
+            ("--eval_accumulation_steps 8", "--prediction_loss_only true"),
+        ),
+    ],
+)
+def test_arguments_of_the_trainer_are_settings_of_programs_that_take_them(
+    frame: str, program: str, lines: tuple[str, ...]
+) -> None:
+    frames = (
+        Frame(frame, 51, "run_sft", "trainer.evaluate()"),
+        Frame("transformers/trainer.py", 4327, "evaluation_loop", "all_preds.add(logits)"),
+    )
+    said = [remedy.lines.get(program) for remedy in answer(phase="eval", frames=frames).remedies]
+    assert set(lines) <= set(said)
+
+
+def test_a_program_with_options_gets_the_settings_of_a_remedy_as_options() -> None:
+    lines = TABLE["checkpointing"].lines
+    assert lines["ms-swift"] == "--gradient_checkpointing true"
+    assert lines["axolotl"] == "gradient_checkpointing: true"
+
+
 def test_no_smaller_batch_at_batch_one() -> None:
     one = answer(phase="forward", frames=LAYER, given=Given(micro_batch_size=1))
     assert _find(one, "smaller micro-batch") is None
