@@ -291,8 +291,10 @@ def check_sharded(request: SurveyRequest) -> None:
         OomDoctorError: --gpus is missing (exit 2).
     """
     fewest = request.plan.fewest if request.plan is not None else None
-    rungs = request.recipe.rungs
-    if request.gpus > 1 or fewest is not None or all(says_its_gpus(rung.config) for rung in rungs):
+    yours = request.user_training  # an engine on one GPU, as its files say
+    engines = {"none", yours.config.sharding} if yours is not None else {"none"}
+    unsaid = [rung for rung in request.recipe.rungs if not says_its_gpus(rung.config)]
+    if request.gpus > 1 or fewest is not None or {r.config.sharding for r in unsaid} <= engines:
         return
     name = request.recipe.name
     what = "the configuration trains" if name == "none" else f"the recipe {name} trains"

@@ -50,6 +50,7 @@ class RungKeys(TypedDict, total=False):
     vllm_gpu_memory_utilization: float
     vllm_enable_sleep_mode: bool
     rollout_offload: str
+    rl_program: str
     critic: str
     reward_model: str
     routing: str

@@ -25,9 +25,16 @@ from typing import Any
 from oomdoctor.analysis.memory.closed_form import shards_of, state_width, weights_bytes
 from oomdoctor.analysis.memory.shape import attended_positions, shape_of, size_in, text_part
 from oomdoctor.records.configuration.adapters import compute_dtype
-from oomdoctor.records.configuration.config import TrainConfig, engine_bytes, is_zero, scored_tokens
+from oomdoctor.records.configuration.config import (
+    TrainConfig,
+    engine_bytes,
+    has_reference_model,
+    is_zero,
+    scored_tokens,
+)
 from oomdoctor.records.facts.architectures import family_of
 from oomdoctor.records.facts.dtypes import FLOAT32_BYTES, dtype_bytes
+from oomdoctor.records.facts.rollouts import ROLLOUTS
 from oomdoctor.records.job.measurement import Measurement, Moment
 from oomdoctor.records.job.model import ParameterCounts
 
@@ -55,23 +62,45 @@ def moments_of(
     resting = parts.weights_bytes + parts.optimizer_bytes
     if step.resting is not None:
         resting = step.resting.peak_allocated_bytes
-    moments = [Moment("step", device, step.peak_allocated_bytes, 0 if sleeps else engine)]
+    contexts = (processes_of(config) - 1) * outside + _cached_by_reference(config, model)
+    step_bytes = step.peak_allocated_bytes
+    moments = [Moment("step", device + contexts, step_bytes, 0 if sleeps else engine)]
     beside = models_beside(config, model, counts)
+    outside += contexts
     if engine:
         if step.resting is not None:  # weights and states hold segments open that have free parts
             outside += (step.resting.peak_reserved_bytes or resting) - resting
         moved = parts.optimizer_bytes if config.rollout_offload != "none" else 0
-        held = resting - moved + _gathered(config, counts)
+        held = resting - moved + _handed_over(config, model, counts)
         resting -= moved + (parts.weights_bytes if config.rollout_offload == "all" else 0)
-        moments.append(Moment("generate", resting + outside + engine, resting, engine))
+        # Nothing is given back for an engine that is always awake: it keeps what a step reserved.
+        least = 0 if sleeps else moments[0].device_bytes
+        taken = max(resting + outside + engine, least)
+        moments.append(Moment("generate", taken, resting, engine))
         awake = engine_weights(config, counts) if sleeps else engine
-        moments.append(Moment("sync", held + outside + awake, held, awake))
+        moments.append(Moment("sync", max(held + outside + awake, least), held, awake))
     elif (kept := _generated(config, model)) is not None:
         held = resting + kept
         if config.sharding == "zero3":  # TRL's ds3_gather_for_generation
             held += counts.total * dtype_bytes(compute_dtype(config))
         moments.append(Moment("generate", held + outside, held, 0))
     return tuple(_with(moment, beside) for moment in moments)
+
+
+def processes_of(config: TrainConfig) -> int:
+    """The processes of a job on each card, each of which has a CUDA context."""
+    facts = ROLLOUTS[config.rl_program]
+    others = (has_reference_model(config), config.critic != "none", config.reward_model != "none")
+    return facts.processes + (sum(others) if facts.own_processes else 0)
+
+
+def _cached_by_reference(config: TrainConfig, model: Mapping[str, Any]) -> int:
+    """What the process of a reference keeps reserved: logits in 16 bits, and in float32."""
+    alone = ROLLOUTS[config.rl_program].reference == "process"
+    if not (alone and has_reference_model(config)):
+        return 0
+    tokens = config.micro_batch() * config.sequence_length
+    return (2 + FLOAT32_BYTES) * tokens * (shape_of(model).vocabulary or 0)
 
 
 def _with(moment: Moment, beside: int) -> Moment:
@@ -114,11 +143,14 @@ def _critic(
 
 def _scored(model: Mapping[str, Any], counts: ParameterCounts) -> int:
     """The parameters of the model without its output head, if that is not its embedding."""
+    return counts.total - (0 if _is_tied(model) else counts.embedding // 2)
+
+
+def _is_tied(model: Mapping[str, Any]) -> bool:
+    """Whether the output head is the embedding."""
     text = text_part(model)
     tied = text.get("tie_word_embeddings", model.get("tie_word_embeddings"))
-    if tied is None:
-        tied = family_of(str(text.get("model_type", ""))).tied
-    return counts.total - (0 if tied else counts.embedding // 2)
+    return bool(family_of(str(text.get("model_type", ""))).tied if tied is None else tied)
 
 
 def engine_fault(
@@ -189,6 +221,24 @@ def _reading(config: TrainConfig, model: Mapping[str, Any]) -> int:
     inner = (size_in(text, "expert_intermediate") or 0) * used or size_in(text, "intermediate") or 0
     width = _MLP_TENSORS * inner + _HIDDEN_TENSORS * (shape_of(model).hidden or 0)
     return round(width * dtype_bytes(compute_dtype(config)))
+
+
+def _handed_over(config: TrainConfig, model: Mapping[str, Any], counts: ParameterCounts) -> int:
+    """What a GPU holds beside the weights to hand them to vLLM: copies, and a buffer for them.
+
+    verl fills the buffer from a state_dict, in which FSDP 1 has copies of all weights if there is
+    one GPU, of tied ones twice. Weights that are in host memory otherwise are back there by then.
+    """
+    facts, each = ROLLOUTS[config.rl_program], dtype_bytes(config.weights_dtype)
+    alone = config.world_size == 1
+    if facts.copies == "whole" and alone and config.method == "full":
+        copies = (counts.total + counts.embedding * _is_tied(model)) * each
+        weights = counts.total * each if config.rollout_offload == "all" else 0
+        return copies + max(facts.sync_bytes - weights, 0)
+    if facts.copies == "none" or config.sharding == "zero3":
+        return _gathered(config, counts) + facts.sync_bytes
+    largest = counts.embedding // (1 if _is_tied(model) else 2)
+    return largest * each + facts.sync_bytes
 
 
 def _gathered(config: TrainConfig, counts: ParameterCounts) -> int:

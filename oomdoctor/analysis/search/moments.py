@@ -12,7 +12,7 @@ from oomdoctor.analysis.fit import borderline_note, is_borderline
 from oomdoctor.analysis.memory.rollout import moments_of
 from oomdoctor.analysis.search.dominance import Setting
 from oomdoctor.records.facts.phases import PHASES
-from oomdoctor.records.job.measurement import Breakdown, Moment, PhaseMemory
+from oomdoctor.records.job.measurement import Breakdown, Measurement, Moment, PhaseMemory
 from oomdoctor.records.job.result import Attempt
 from oomdoctor.records.job.simulation import PeakError
 from oomdoctor.units import format_bytes
@@ -39,27 +39,36 @@ def with_moments(step: Attempt, setting: Setting, room: Room) -> Attempt:
     worst = max(moments, key=lambda moment: moment.device_bytes, default=None)
     if worst is None:
         return step
+    contexts = _contexts(moments[0], measured)
     if worst.name == "step":
-        return _with_models_beside(worst, step, room)
-    return _judged_by(worst, worst.engine_bytes - moments[0].engine_bytes, step, room)
+        return _with_models_beside(worst, contexts, step, room)
+    more = contexts + worst.engine_bytes - moments[0].engine_bytes
+    return _judged_by(worst, more, step, room)
 
 
-def _with_models_beside(worst: Moment, step: Attempt, room: Room) -> Attempt:
-    """The attempt at a step with what other models have on the card; itself if there are none."""
+def _contexts(step: Moment, measured: Measurement) -> int:
+    """The CUDA contexts of other processes on the card."""
+    beside = step.allocated_bytes - measured.peak_allocated_bytes
+    return step.device_bytes - (measured.peak_device_bytes or 0) - beside
+
+
+def _with_models_beside(worst: Moment, contexts: int, step: Attempt, room: Room) -> Attempt:
+    """The attempt at a step with what other models and processes have on the card."""
     measured = step.measurement
     assert measured is not None
     more = worst.allocated_bytes - measured.peak_allocated_bytes
-    if not more or measured.breakdown is None:
+    if not (more or contexts) or measured.breakdown is None:
         return step
     parts = measured.breakdown
-    noted = f"{format_bytes(more)} of other models, computed, are on the card"
+    noted = (f"{format_bytes(more)} of other models, computed, are on the card",) if more else ()
     peaks = replace(
         measured,
         peak_allocated_bytes=worst.allocated_bytes,
         peak_reserved_bytes=(measured.peak_reserved_bytes or 0) + more,
         peak_device_bytes=worst.device_bytes,
+        overhead_bytes=(measured.overhead_bytes or 0) + contexts,
         breakdown=replace(parts, other_bytes=parts.other_bytes + more),
-        notes=(*measured.notes, noted),
+        notes=(*measured.notes, *noted),
     )
     return _judged(replace(step, measurement=peaks), room)
 
@@ -71,7 +80,8 @@ def _judged_by(worst: Moment, more: int, step: Attempt, room: Room) -> Attempt:
     allocated, device = worst.allocated_bytes, worst.device_bytes
     outside = (measured.overhead_bytes or 0) + more
     reserved = device - outside
-    weights, states = measured.breakdown.weights_bytes, measured.breakdown.optimizer_bytes
+    weights = min(measured.breakdown.weights_bytes, allocated)
+    states = 0 if step.config.rollout_offload != "none" else measured.breakdown.optimizer_bytes
     peaks = replace(
         measured,
         peak_allocated_bytes=allocated,

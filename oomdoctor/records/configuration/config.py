@@ -16,6 +16,7 @@ from oomdoctor.records.facts import choices
 from oomdoctor.records.facts.attention import ATTENTIONS
 from oomdoctor.records.facts.choices import AUTO
 from oomdoctor.records.facts.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS
+from oomdoctor.records.facts.rollouts import ROLLOUTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,10 @@ class TrainConfig:
     rollout_offload: choices.RolloutOffload = "none"
     """For `grpo` with vLLM: what is in host memory while it generates: the optimizer states, or
     `all`, with the weights (`offload_optimizer` and `offload_model` of ms-swift; verl's, too)."""
+    rl_program: choices.RlProgram = "trl"
+    """For `grpo`: the program whose step and moments these are. TRL keeps the logits of completions
+    alone, the others those of all tokens; where the reference is, and how many processes share a
+    card, depends on it too."""
     critic: choices.Critic = "none"
     """For `grpo`: a critic of the model's size, which PPO trains on the same GPUs (verl, OpenRLHF):
     on the `card`, there with its `weights` alone between its steps, or in `host` memory."""
@@ -274,7 +279,13 @@ def by_bitsandbytes(config: TrainConfig) -> bool:
 
 def trains_with_trl(config: TrainConfig) -> bool:
     """Whether TRL's trainers do the step: they have the other objectives and the loss in chunks."""
-    return config.objective != "default" or config.loss == "chunked"
+    by_trl = config.objective != "default" and not has_own_step(config)
+    return by_trl or config.loss == "chunked"
+
+
+def has_own_step(config: TrainConfig) -> bool:
+    """Whether a program computes the step of `grpo` itself: verl, OpenRLHF and NeMo-RL."""
+    return config.objective == "grpo" and ROLLOUTS[config.rl_program].scores != "completion"
 
 
 def scored_tokens(config: TrainConfig) -> int:
@@ -292,7 +303,8 @@ def has_reference_pass(config: TrainConfig) -> bool:
 
 def has_reference_model(config: TrainConfig) -> bool:
     """Whether a second model is on the device, whose weights are not trained."""
-    return config.method == "full" and has_reference_pass(config)
+    on_host = config.objective == "grpo" and ROLLOUTS[config.rl_program].reference == "host"
+    return config.method == "full" and has_reference_pass(config) and not on_host
 
 
 def engine_bytes(config: TrainConfig, total_bytes: int) -> int:

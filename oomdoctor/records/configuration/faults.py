@@ -14,7 +14,13 @@ from typing import Any, Literal, TypeAlias
 from oomdoctor.package_data import data_of, in_tuples
 from oomdoctor.records.capability import capability_numbers
 from oomdoctor.records.configuration.adapters import adapter_faults
-from oomdoctor.records.configuration.config import TrainConfig, is_fsdp, steps_in_backward
+from oomdoctor.records.configuration.config import (
+    TrainConfig,
+    has_own_step,
+    is_fsdp,
+    steps_in_backward,
+    trains_with_trl,
+)
 from oomdoctor.records.configuration.keys import row_faults
 from oomdoctor.records.facts.attention import lacks_capability
 from oomdoctor.records.facts.choices import AUTO, SIZES
@@ -186,11 +192,12 @@ def _objective_faults(config: TrainConfig) -> Faults:
         yield "num_generations", f"{each} does not divide the effective batch size {whole}"
     if config.loss != "default":
         yield "loss", f"TRL computes the loss of {objective} itself, without all logits"
-    if config.packing != "none":
+    if config.packing == "packed" or (config.packing != "none" and not has_own_step(config)):
         yield "packing", f"TRL pads the sequences of {objective}"
     if config.padding != "none" and objective == "grpo":
         yield "padding", "a configuration of GRPO has completions of full length"
-    if objective != "reward" and config.activation_checkpointing not in _CHECKPOINTING:
+    by_trl = trains_with_trl(config) and objective != "reward"
+    if by_trl and config.activation_checkpointing not in _CHECKPOINTING:
         why = "TRL turns it off for other passes and on again for all layers; use full"
         yield "activation_checkpointing", why
 

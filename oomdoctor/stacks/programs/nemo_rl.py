@@ -22,8 +22,7 @@ def _prepare(given: PartialConfig, said: Collection[str]) -> None:
     if length and completion >= length:
         del given["completion_length"]
     rollouts.fill_sizes(given)
-    if given.get("world_size", 1) > 1:
-        given["fsdp"] = True
+    given["fsdp"] = "world_size" in given
 
 
 PROGRAM = Program(**facts("nemo-rl"), names=NEMO_RL, prepare=_prepare)

@@ -35,8 +35,7 @@ def _prepare(given: PartialConfig, said: Collection[str]) -> None:
         given.setdefault("micro_of_tokens", "micro_batch_size" not in said)
         given.setdefault("tokens_of_micro", _TOKENS)
     rollouts.fill_sizes(given)
-    if given.get("world_size", 1) > 1:
-        given["fsdp"] = True
+    given["fsdp"] = "world_size" in given
 
 
 PROGRAM = Program(**facts("verl"), names=VERL, prepare=_prepare)

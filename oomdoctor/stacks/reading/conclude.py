@@ -16,7 +16,7 @@ from oomdoctor.stacks.programs.program import OF_WEIGHTS, Program
 _CONCLUDED = (
     "method", "quantization", "sharding", "offload", "weights_dtype", "autocast_dtype", "fp8",
     "activation_checkpointing", "checkpoint_every", "adapter_dtype", "padding", "document_length",
-    "effective_batch_size", "vllm_gpu_memory_utilization", "critic", "reward_model",
+    "effective_batch_size", "vllm_gpu_memory_utilization", "rl_program", "critic", "reward_model",
 )  # fmt: skip
 _AS_SAID = tuple(key for key in RungKeys.__annotations__ if key not in _CONCLUDED)
 _OF_ADAPTERS = ("use_dora", "use_rslora", "lora_target_parameters", "modules_to_save")
@@ -41,6 +41,8 @@ def conclude(values: PartialConfig, program: Program, said: Collection[str]) -> 
     rung |= _checkpointing(given)
     rung |= _packing(given)
     _of_objective(given, rung, said)
+    if rung.get("objective") == "grpo" and program.own_step:
+        rung["rl_program"] = program.name
     rung |= _padding(given, rung)
     if not str(rung.get("sharding", "")).startswith(("fsdp", "hybrid")):
         rung.pop("fsdp_version", None)

@@ -100,11 +100,6 @@ def finished(
         assumed["sequence_length"] = NO_LENGTH
     if "objective" not in draft.values and settings.get("objective") == "dpo" and "beta" in values:
         assumed["objective"] = "beta belongs to DPO; trainers such as ORPO have no reference model"
-    program = draft.main.program
-    if program.own_step and settings.get("objective") == "grpo":
-        assumed["objective"] = (
-            f"{program.brand} computes its step itself; the step of TRL's GRPO is taken"
-        )
     assumed |= _sizes_beside(settings, partial, draft.model)
     checked: dict[str, Any] = {**settings}  # words that the tables have checked
     config = without_usual_dtype(_with_library(TrainConfig(**checked), assumed))
@@ -258,7 +253,8 @@ def _without_images(
 def _check_gpus(draft: Draft, settings: RungKeys, partial: PartialConfig) -> None:
     sharding = settings.get("sharding", "none")
     several = settings.get("world_size", 1) > 1
-    alone = partial.get("world_size") == 1 and "world_size" in draft.values
+    counted = not {"world_size", "gpus_of_node"}.isdisjoint(draft.values)
+    alone = settings.get("world_size", partial.get("world_size")) == 1 and counted
     if sharding == "none" or several or alone:
         return
     files = [draft.said[key].file for key in ("zero_stage", "fsdp", "distributed")

@@ -11,7 +11,7 @@ import torch
 from oomdoctor.analysis.simulator.card import card_of
 from oomdoctor.analysis.simulator.tape import Region, Tape
 from oomdoctor.records.capability import capability_numbers
-from oomdoctor.records.configuration.config import has_reference_model, is_fsdp
+from oomdoctor.records.configuration.config import has_reference_model, is_fsdp, trains_with_trl
 from oomdoctor.records.facts.categories import WEIGHTS
 from oomdoctor.records.job.model import LayerStack
 from oomdoctor.records.job.result import ProbeJob
@@ -106,7 +106,8 @@ def load(
     trace = instruments.trace
     setup = build(job, torch.device("cpu"), instruments.marks, config, on_host=trace.paused)
     assert job.simulation is not None
-    if job.simulation.as_cuda and job.config.objective == "grpo":
+    by_trl = trains_with_trl(job.config) and job.config.objective == "grpo"
+    if job.simulation.as_cuda and by_trl:
         trace.found_on_host(setup.trainer.reward_weights)  # TRL makes it without a device
     model = without_adapter(setup.model)
     if stacks and not is_shallow(model, config, stacks):

@@ -62,7 +62,7 @@ class Recorder:
         self._before: dict[str, int] = {}  # what a step finds in the books
         self._begin = self._lengths()
         self._loaded = self._types()
-        if job.config.world_size == 1:
+        if job.config.sharding == "none":
             self._watch_gradients()
         self._watch_optimizer()
 
@@ -105,7 +105,9 @@ class Recorder:
         self.choices.begin(card or self.choices.cards[0])
         trace.attention_ops.clear()
         accumulated = None
-        if self.job.config.world_size > 1:  # of two micro-steps, only the second reduces gradients
+        if (
+            self.job.config.sharding != "none"
+        ):  # of two micro-steps, only the second reduces gradients
             with self._one_step(size, 2):
                 accumulated = self._copied()
         with self._one_step(size):

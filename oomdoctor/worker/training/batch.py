@@ -16,6 +16,7 @@ import torch
 from oomdoctor.records.configuration.config import (
     TrainConfig,
     by_ulysses,
+    has_own_step,
     held_micro_batches,
     rows_of,
     trains_with_trl,
@@ -26,6 +27,7 @@ from oomdoctor.worker.training.objectives.contrastive import COLUMNS, pairs
 from oomdoctor.worker.training.objectives.image_forms import classified
 from oomdoctor.worker.training.objectives.images import plain_tokens, with_images
 from oomdoctor.worker.training.objectives.packing import joined, padded, row_of
+from oomdoctor.worker.training.objectives.policy import scored_before
 from oomdoctor.worker.training.objectives.sound import recordings, spoken, with_recordings
 from oomdoctor.worker.training.objectives.task import completions_of, pairs_of, scored_in_step
 from oomdoctor.worker.training.setup import Setup, without_adapter
@@ -52,6 +54,10 @@ def micro_batches(setup: Setup, config: TrainConfig, *, count: int) -> list[Batc
     device, whole = setup.device, _whole_batch(setup, config, rows_of(config) * count)
     if config.packing != "none":
         tensors, numbers = joined(whole["input_ids"], config, count)
+        if has_own_step(config):
+            del tensors["labels"]
+            more = scored_before(config, rows_of(config) * count)
+            tensors |= {name: tensor.view(count, -1) for name, tensor in more.items()}
         return [
             {name: row_of(name, tensor, i).to(device) for name, tensor in tensors.items()} | numbers
             for i in range(count)
@@ -67,7 +73,7 @@ def micro_batches(setup: Setup, config: TrainConfig, *, count: int) -> list[Batc
         }
         for i in range(count)
     ]
-    if config.objective == "grpo":
+    if config.objective == "grpo" and trains_with_trl(config):
         scored = scored_in_step(config, device)
         for batch in batches:
             batch["num_items_in_batch"] = scored
@@ -197,6 +203,10 @@ def _whole_batch(setup: Setup, config: TrainConfig, rows: int) -> Tensors:
         return with_images(ids, config, model_config, generator)
     if task in ON_SOUND:
         return with_recordings(ids, config, setup, generator)
+    if has_own_step(config):
+        return {"input_ids": ids, "attention_mask": torch.ones_like(ids)} | scored_before(
+            config, rows
+        )
     if config.objective == "grpo":
         return completions_of(ids, config)
     if config.objective != "default":
@@ -243,8 +253,8 @@ def logits_shape(setup: Setup, config: TrainConfig) -> tuple[int, int]:
     scored = ("causal-lm", "masked-lm", "seq2seq-lm", "image-text-to-text", "speech-seq2seq")
     if setup.task not in scored or trains_with_trl(config):
         return 0, 0
-    # Shifting the labels drops one position per row.
-    tokens = config.micro_batch() * (config.sequence_length - 1)
+    # Shifting the labels drops one position per row, unless they are rolled.
+    tokens = config.micro_batch() * (config.sequence_length - (not has_own_step(config)))
     return _vocabulary(setup.model_config.get_text_config()), tokens
 
 

@@ -15,6 +15,7 @@ import torch
 
 from oomdoctor.records.configuration.config import (
     by_bitsandbytes,
+    has_own_step,
     is_fsdp,
     trains_with_trl,
     uses_host,
@@ -27,6 +28,7 @@ from oomdoctor.worker.training.loading import note_what_stays_whole
 from oomdoctor.worker.training.objectives.contrastive import contrastive
 from oomdoctor.worker.training.objectives.images import freeze_vision
 from oomdoctor.worker.training.objectives.packing import check_packing, check_padding
+from oomdoctor.worker.training.objectives.policy import policy
 from oomdoctor.worker.training.objectives.task import cross_entropy, lacks_loss, note_generation
 from oomdoctor.worker.training.setup import Setup
 from oomdoctor.worker.training.techniques import compilation, replaced_layers
@@ -112,6 +114,7 @@ def _make_trainer(setup: Setup) -> None:
 
     try:
         kind = contrastive(Trainer, setup) if setup.task == "embedding" else Trainer
+        kind = policy(kind, setup) if has_own_step(setup.config) else kind
         kind = phased(kind, setup.on_phase)
         own = {"compute_loss_func": cross_entropy} if lacks_loss(setup) else {}
         setup.trainer = kind(model=setup.model, args=setup.arguments, **own)

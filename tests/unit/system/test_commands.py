@@ -258,7 +258,15 @@ def test_a_file_of_verl_with_an_engine_is_no_sft(folder: Path) -> None:
     training = read(str(file))
     assert (training.config.objective, training.config.num_generations) == ("grpo", 4)
     assert training.config.critic == "card"  # verl's default estimator needs one
-    assert any("TRL's GRPO is taken" in item.reason for item in training.assumed)
+    config = training.config
+    assert (config.rl_program, config.packing) == ("verl", "padding_free")
+    assert (config.sharding, config.world_size) == ("fsdp", 1)  # FSDP wraps on one GPU too
+    assert (config.reduce_dtype, config.sync_each_batch) == ("float32", True)
+
+
+def test_deepspeed_of_openrlhf_trains_on_one_gpu_too(folder: Path) -> None:
+    config = read(f"{OPENRLHF} --actor.num_gpus_per_node 1 --train.colocate_all").config
+    assert (config.sharding, config.world_size, config.rl_program) == ("zero2", 1, "openrlhf")
 
 
 def test_only_ms_swift_brings_files_of_deepspeed_with_it(folder: Path) -> None:

@@ -23,6 +23,7 @@ from oomdoctor.records.configuration.config import (
     padded_rows,
     rows_of,
     scored_tokens,
+    trains_with_trl,
 )
 from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.worker.protocol import UnsupportedError
@@ -62,7 +63,7 @@ def scored_share(config: TrainConfig) -> Fraction | None:
         return Fraction(tokens - unlabeled, tokens - 1)
     if config.loss == "chunked":
         share = Fraction(1)
-    elif config.objective in ("dpo", "grpo"):
+    elif config.objective in ("dpo", "grpo") and trains_with_trl(config):
         share = Fraction(scored_tokens(config), each)
     else:
         return None
