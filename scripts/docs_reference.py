@@ -236,21 +236,38 @@ def growth_kinds() -> str:
 
 
 def memory_errors() -> str:
-    """How far predicted peaks were from those on the emulated GPU, by method, peak and torch."""
+    """How far predicted peaks were from those on the emulated GPU: by torch, then by method."""
     rows = [
-        (
-            r.method or "every",
-            r.metric,
-            r.torch,
-            str(r.count),
-            f"{r.absolute_median:.3%}",
-            f"{r.p95:.3%}",
-        )
-        for r in catalogue.peak_errors()
-        if r.reference == "emulated" and r.torch and not r.compute_capability
+        row
+        for row in catalogue.peak_errors()
+        if row.reference == "emulated" and row.torch and not row.compute_capability
     ]
-    head = ("method", "peak", "torch", "configurations", "median error", "95% within")
-    return table(head, rows)
+    head = (
+        *("configurations", "allocated: median error", "95% within"),
+        *("reserved: median error", "95% within"),
+    )
+
+    def peaks(method: str | None, torch: str | None) -> tuple[str, ...]:
+        """The number of configurations, then both errors of both peaks."""
+        cells: tuple[str, ...] = ()
+        for metric in ("allocated", "reserved"):
+            (row,) = (
+                each
+                for each in rows
+                if (each.method, each.torch, each.metric) == (method, torch, metric)
+            )
+            cells = (*(cells or (str(row.count),)), f"{row.absolute_median:.3%}", f"{row.p95:.3%}")
+        return cells
+
+    groups = dict.fromkeys((row.method, row.torch) for row in rows)
+    all_methods = [(str(torch), *peaks(None, torch)) for method, torch in groups if method is None]
+    by_method = [(method, str(torch), *peaks(method, torch)) for method, torch in groups if method]
+    return "\n\n".join(
+        (
+            table(("torch", *head), all_methods),
+            folded("By method", table(("method", "torch", *head), by_method)),
+        )
+    )
 
 
 def proof() -> str:
@@ -313,7 +330,16 @@ def judged_rates() -> str:
         f"{bounds['rows']} rows whose time includes loading of data, {bounds['kept']}\ntook at "
         "least as long as predicted."
     )
-    return "\n\n".join((*tables, said, table(head, worst), table(("left out", "rows"), left_out)))
+    kinds, *groups = tables
+    return "\n\n".join(
+        (
+            kinds,
+            said,
+            folded("Training runs by source, card and trust", "\n\n".join(groups)),
+            folded("The worst rows", table(head, worst)),
+            folded("Rows without a prediction", table(("left out", "rows"), left_out)),
+        )
+    )
 
 
 def _judged_table(name: str, rows: Sequence[dict[str, Any]]) -> str:
@@ -417,6 +443,11 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(
         "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines
     )
+
+
+def folded(summary: str, text: str) -> str:
+    """A part of a page that opens with a click."""
+    return f"<details>\n<summary>{summary}</summary>\n\n{text}\n\n</details>"
 
 
 def claims() -> str:
