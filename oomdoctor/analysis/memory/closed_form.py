@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from oomdoctor.records.configuration.adapters import kept_dtype
 from oomdoctor.records.configuration.config import (
     TrainConfig,
-    by_bitsandbytes,
+    has_quantized_experts,
     has_reference_model,
+    is_cast_by_peft,
     steps_in_backward,
 )
 from oomdoctor.records.facts.dtypes import FLOAT32_BYTES, dtype_bytes
@@ -75,7 +76,7 @@ def quantized_terms(config: TrainConfig, linear: int, others: int) -> list[Term]
 
     peft's preparation (`prepare_model_for_kbit_training`) casts what is not quantized to float32.
     """
-    cast = by_bitsandbytes(config) and config.kbit_prepare == "peft"
+    cast = is_cast_by_peft(config)
     each = FLOAT32_BYTES if cast else dtype_bytes(config.weights_dtype)
     rest = product("other weights", others, each)
     packed = packed_bytes(linear, config.quantization)
@@ -202,7 +203,7 @@ def _weights(config: TrainConfig, counts: ParameterCounts) -> list[Term]:
     each = dtype_bytes(config.weights_dtype)
     if config.quantization != "none":
         quantized = counts.linear
-        if config.quantize_experts or not by_bitsandbytes(config):  # no linear layers
+        if has_quantized_experts(config):
             quantized += min(counts.rest, counts.routed_experts)
         return quantized_terms(config, quantized, counts.total - quantized)
     names = ("weights", "reference model") if has_reference_model(config) else ("weights",)

@@ -11,7 +11,7 @@ from oomdoctor.analysis.memory.closed_form import (
 )
 from oomdoctor.explain.memory.model_sizes import Sizes
 from oomdoctor.explain.training.assumed import Training
-from oomdoctor.records.configuration.config import steps_in_backward
+from oomdoctor.records.configuration.config import has_quantized_experts, steps_in_backward
 from oomdoctor.records.facts.dtypes import dtype_bytes
 from oomdoctor.records.facts.optimizers import optimizer_named
 
@@ -25,7 +25,7 @@ def weights(sizes: Sizes, training: Training) -> Term:
     """The weights of the model on one device, without adapters."""
     if training.config.method == "qlora":
         rest = sizes.embedding_parameters + sizes.norm_parameters
-        if training.stacked_experts and not training.config.quantize_experts:
+        if training.stacked_experts and not has_quantized_experts(training.config):
             rest += sizes.expert_parameters
         linear = sizes.parameters - rest
         *quantized, others = quantized_terms(training.config, linear, rest)

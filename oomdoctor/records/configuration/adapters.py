@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from oomdoctor.records.configuration.config import TrainConfig, by_bitsandbytes, is_zero
+from oomdoctor.records.configuration.config import (
+    TrainConfig,
+    by_bitsandbytes,
+    is_cast_by_peft,
+    is_zero,
+)
 from oomdoctor.records.facts.choices import Dtype
 
 
@@ -43,7 +48,7 @@ def saved_dtype(config: TrainConfig) -> Dtype:
     """The dtype of `modules_to_save`: peft copies them as they are."""
     if config.adapter_dtype != "default":
         return config.adapter_dtype
-    prepared = by_bitsandbytes(config) and config.kbit_prepare == "peft"
+    prepared = is_cast_by_peft(config)
     return _recast(config) or ("float32" if prepared else config.weights_dtype)
 
 

@@ -277,6 +277,25 @@ def by_bitsandbytes(config: TrainConfig) -> bool:
     return config.quantization in ("nf4", "int8")
 
 
+def is_cast_by_peft(config: TrainConfig) -> bool:
+    """Whether peft casts what is not quantized to float32 (`prepare_model_for_kbit_training`).
+
+    Unsloth has a preparation of its own, which casts norms alone.
+    """
+    own = config.library == "unsloth"
+    return by_bitsandbytes(config) and config.kbit_prepare == "peft" and not own
+
+
+def has_quantized_experts(config: TrainConfig) -> bool:
+    """Whether experts that a layer keeps in one tensor are quantized like linear layers.
+
+    bitsandbytes leaves them whole. Unsloth packs them in 4 bits (`moe_utils_bnb4bit` of its zoo)
+    where it has a forward for them, and a stored checkpoint has them as its file says.
+    """
+    packed = config.library == "unsloth" and config.quantization == "nf4"
+    return config.quantize_experts or config.quantization == "checkpoint" or packed
+
+
 def trains_with_trl(config: TrainConfig) -> bool:
     """Whether TRL's trainers do the step: they have the other objectives and the loss in chunks."""
     by_trl = config.objective != "default" and not has_own_step(config)

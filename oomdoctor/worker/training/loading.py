@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from oomdoctor.records.configuration.adapters import compute_dtype
-from oomdoctor.records.configuration.config import TrainConfig, by_bitsandbytes, is_fsdp
+from oomdoctor.records.configuration.config import (
+    TrainConfig,
+    by_bitsandbytes,
+    is_cast_by_peft,
+    is_fsdp,
+)
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.tracing.tensors import logical_numel
 from oomdoctor.worker.training import synthetic
@@ -43,7 +48,7 @@ def note_what_stays_whole(setup: Setup) -> None:
     sizes = [(p.dim() > 2 and p.is_floating_point(), logical_numel(p)) for p in parameters]
     share = sum(size for is_left, size in sizes if is_left) / sum(size for _, size in sizes)
     if share >= _MUCH:
-        cast = setup.config.kbit_prepare == "peft"
+        cast = is_cast_by_peft(setup.config)
         setup.notes.append(
             f"{share:.0%} of the parameters are outside linear layers (experts stored in one "
             "tensor), so bitsandbytes does not quantize them"

@@ -2,7 +2,7 @@
 
 Unsloth changes transformers, peft and TRL when it is imported, so it comes first and its jobs have
 a new interpreter. It loads only from a folder or the hub, so synthetic weights are a checkpoint
-without data: the file has a header and then a hole, so it takes no place on the disk, and its
+without data: a file has a header and then a hole, so it takes no place on the disk, and its
 weights read as zero. Read from Unsloth 2026.10.
 """
 
@@ -14,6 +14,7 @@ import importlib
 import json
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ from oomdoctor.worker.training.trl import tokenizer_of
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+_SHARD_BYTES = 2 << 30
 _NAMES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 
 
@@ -112,26 +114,49 @@ def autocast_dtype(config: TrainConfig) -> str:
     return "none" if config.method == "full" else config.weights_dtype
 
 
-def write_checkpoint(folder: Path, blueprint: Blueprint) -> None:
-    """Write config.json, a tokenizer and the weights of a model to `folder`."""
+def write_checkpoint(folder: Path, blueprint: Blueprint, shard_bytes: int = _SHARD_BYTES) -> None:
+    """Write config.json, a tokenizer and the weights of a model to `folder`.
+
+    A file has at most `shard_bytes` of weights, or one tensor, as those of the hub: Linux refuses
+    to map a file that is larger than the memory of the machine.
+    """
     model = declare_model(blueprint, torch.device("cpu"))
     model.tie_weights()
-    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    shards: list[dict[str, torch.Tensor]] = [{}]
     stored: set[int] = set()
-    end = 0
+    size = 0
     for name, tensor in model.state_dict(keep_vars=True).items():
         if id(tensor) in stored:  # tied weights are stored once
             continue
         stored.add(id(tensor))
-        start, end = end, end + tensor.numel() * tensor.element_size()
-        kind = _NAMES[str(tensor.dtype).removeprefix("torch.")]
-        header[name] = {"dtype": kind, "shape": list(tensor.shape), "data_offsets": [start, end]}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with (folder / "model.safetensors").open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        file.truncate(8 + len(text) + end)
+        if shards[-1] and size + tensor.nbytes > shard_bytes:
+            shards.append({})
+            size = 0
+        shards[-1][name] = tensor
+        size += tensor.nbytes
+    files: dict[str, str] = {}
+    for number, shard in enumerate(shards, 1):
+        file = f"model-{number:05}-of-{len(shards):05}.safetensors"
+        _write_hole(folder / file, shard)
+        files |= dict.fromkeys(shard, file)
+    index = {"metadata": {}, "weight_map": files}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     model.config.architectures = [type(model).__name__]
     setattr(model.config, dtype_keyword(), blueprint.dtype)
     model.config.save_pretrained(folder)
     tokenizer_of(model).save_pretrained(folder)
+
+
+def _write_hole(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    """A file of safetensors: a header, and zeros that take no place on the disk."""
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, tensor in tensors.items():
+        start, end = end, end + tensor.nbytes
+        kind = _NAMES[str(tensor.dtype).removeprefix("torch.")]
+        header[name] = {"dtype": kind, "shape": list(tensor.shape), "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + end)

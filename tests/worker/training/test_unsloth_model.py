@@ -25,20 +25,26 @@ from oomdoctor.worker.training.unsloth import write_checkpoint
 RUNG = {"library": "unsloth", "method": "lora", "sequence_length": 64}
 
 
-@pytest.mark.parametrize("kind", ["dense", "gqa-tied"])
-def test_the_empty_checkpoint_is_whole_and_takes_no_place(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "shard_bytes"), [("dense", 50_000), ("gqa-tied", 1 << 30)])
+def test_the_empty_checkpoint_is_whole_and_takes_no_place(
+    kind: str, shard_bytes: int, tmp_path: Path
+) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     job = tiny_job(kind, weights_dtype="bfloat16")
-    write_checkpoint(tmp_path, Blueprint(job, load_config(job.model), "eager"))
+    write_checkpoint(tmp_path, Blueprint(job, load_config(job.model), "eager"), shard_bytes)
     model, info = AutoModelForCausalLM.from_pretrained(
         tmp_path, torch_dtype="auto", output_loading_info=True
     )
     assert not info["missing_keys"] and not info["unexpected_keys"]
     assert model.dtype == torch.bfloat16
     assert AutoTokenizer.from_pretrained(tmp_path).pad_token == "<pad>"
-    weights = (tmp_path / "model.safetensors").stat()
-    assert weights.st_blocks * 512 < 65_536 + weights.st_size // 4
+    files = [path.stat() for path in tmp_path.glob("*.safetensors")]
+    assert (len(files) > 1) == (shard_bytes == 50_000)
+    assert sum(file.st_size for file in files) > sum(p.nbytes for p in model.parameters())
+    for file in files:
+        assert file.st_blocks * 512 < 65_536 + file.st_size // 4
+        assert len(files) == 1 or file.st_size < 2 * shard_bytes
 
 
 def test_a_rung_is_loaded_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:

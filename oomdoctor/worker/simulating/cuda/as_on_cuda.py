@@ -29,7 +29,7 @@ import torch
 from torch.nn import Module
 
 from oomdoctor.analysis.simulator.tape import EMPTIED, Region
-from oomdoctor.records.configuration.config import TrainConfig, by_bitsandbytes, trains_with_trl
+from oomdoctor.records.configuration.config import TrainConfig, is_cast_by_peft, trains_with_trl
 from oomdoctor.records.facts.attention import ATTENTIONS
 from oomdoctor.records.facts.optimizers import is_paged
 from oomdoctor.worker.replacing import implemented, replaced
@@ -62,7 +62,7 @@ def as_on_cuda(
             stack.enter_context(attention.simulated_packages())
         if config.attention == "flex_attention":
             stack.enter_context(flex.simulated_attention())
-        if by_bitsandbytes(config) and config.kbit_prepare == "peft":
+        if is_cast_by_peft(config):
             stack.enter_context(emptied_cache_noted(trace))
         if is_paged(config.optimizer):
             stack.enter_context(paged_states(trace, managed))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from oomdoctor.records.configuration.config import TrainConfig, by_bitsandbytes
+from oomdoctor.records.configuration.config import TrainConfig, is_cast_by_peft
 from oomdoctor.records.facts.choices import Dtype
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.tracing import real_values
@@ -101,7 +101,7 @@ def recordings(
 
 def _dtype(config: TrainConfig) -> Dtype:
     """The type of features: without autocast, a collator casts them to that of the weights."""
-    upcast = by_bitsandbytes(config) and config.kbit_prepare == "peft"
+    upcast = is_cast_by_peft(config)
     return "float32" if upcast or config.autocast_dtype != "none" else config.weights_dtype
 
 

@@ -8,7 +8,7 @@ import torch
 from torch.nn import Module
 
 from oomdoctor.records.configuration.adapters import lora_settings
-from oomdoctor.records.configuration.config import TrainConfig, by_bitsandbytes
+from oomdoctor.records.configuration.config import TrainConfig, by_bitsandbytes, is_cast_by_peft
 from oomdoctor.records.facts.choices import Dtype
 from oomdoctor.records.job.model import Task
 from oomdoctor.worker.protocol import UnsupportedError
@@ -37,7 +37,7 @@ def add_adapter(model: PreTrainedModel, config: TrainConfig, task: Task) -> Peft
     """
     from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
 
-    if by_bitsandbytes(config) and config.kbit_prepare == "peft":
+    if is_cast_by_peft(config):
         model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
     else:
         model.requires_grad_(False)

@@ -49,6 +49,8 @@ def test_bytes_a_parameter(values, bytes_each):
         ({"kbit_prepare": "norms"}, 400_000_000 + 12_500_000 + 4 * 48_828 + 400_000_000),
         ({"double_quant": False}, 400_000_000 + 50_000_000 + 800_000_000),
         ({"quantization": "int8"}, 800_000_000 + 800_000_000),
+        # Unsloth's own preparation casts norms alone.
+        ({"library": "unsloth"}, 400_000_000 + 12_500_000 + 4 * 48_828 + 400_000_000),
         ({"quantization": "int8", "kbit_prepare": "none"}, 800_000_000 + 400_000_000),
     ],
 )

@@ -73,13 +73,13 @@ def test_what_is_simulated_stands_at_the_highest_moment():
     assert found["gradients"] is None
 
 
-def test_experts_in_4_bits_are_not_counted_as_whole() -> None:
+@pytest.mark.parametrize("stack", [{"quantize_experts": True}, {"library": "unsloth"}])
+def test_experts_in_4_bits_are_not_counted_as_whole(stack: dict[str, object]) -> None:
     counts = ParameterCounts(
         1000 * MILLION, 100 * MILLION, 100 * MILLION, 800 * MILLION, 0, 780 * MILLION, 8, 2
     )
     quantized = {"method": "qlora", "quantization": "nf4", "kbit_prepare": "none"}
     whole, small = (
-        weights_bytes(rung(**quantized, quantize_experts=experts).config, counts)
-        for experts in (False, True)
+        weights_bytes(rung(**quantized, **experts).config, counts) for experts in ({}, stack)
     )
     assert whole - small == pytest.approx(780 * MILLION * (2 - 0.516), rel=0.01)
