@@ -7,7 +7,7 @@ Operators of our own stay registered.
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from functools import cache
@@ -24,6 +24,11 @@ def module_if_there(name: str) -> ModuleType | None:
         return importlib.import_module(name)
     except ImportError:
         return None
+
+
+def installed(module: str) -> bool:
+    """Whether a package is there; nothing is imported."""
+    return importlib.util.find_spec(module) is not None
 
 
 Key = TypeVar("Key")

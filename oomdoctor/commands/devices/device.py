@@ -125,7 +125,8 @@ def short_of_host(
 
 def model_warnings(inspection: Inspection, request: SurveyRequest) -> list[Warn]:
     """Warnings about the model."""
-    routed = inspection.parameters.experts and request.routing != "worst"
+    made_up = request.weights == "synthetic" and request.routing != "worst"
+    routed = inspection.parameters.experts and made_up
     return [warning("moe_routing")] if routed else []
 
 

@@ -280,7 +280,7 @@ def by_bitsandbytes(config: TrainConfig) -> bool:
 def is_cast_by_peft(config: TrainConfig) -> bool:
     """Whether peft casts what is not quantized to float32 (`prepare_model_for_kbit_training`).
 
-    Unsloth has a preparation of its own, which casts norms alone.
+    Unsloth prepares a model itself and casts norms alone.
     """
     own = config.library == "unsloth"
     return by_bitsandbytes(config) and config.kbit_prepare == "peft" and not own

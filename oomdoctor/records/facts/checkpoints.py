@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from oomdoctor.package_data import rows_of
@@ -15,7 +15,8 @@ class Checkpoint:
     """A `quant_method` of config.json.
 
     `stored` is whether LoRA is trained on the weights as they are in the file, and `layers` which
-    layers are stored so. `needs` are the packages, `capability` is the lowest compute capability.
+    layers are stored so. `needs` are the packages, `capability` is the lowest compute capability,
+    `settings` are added to the file's own to train it.
     `instead` says what is done on other cards, or how the checkpoint is trained.
     """
 
@@ -25,7 +26,8 @@ class Checkpoint:
     stored: bool = False
     layers: Literal["none", "linear", "experts"] = "none"
     capability: str | None = None
-    needs: str | None = None
+    needs: tuple[str, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     def lacks(self, quantization: str, capability: str | None) -> str | None:
         """Why a GPU does not train LoRA on the stored weights; None if it does, or is unknown."""
@@ -35,6 +37,16 @@ class Checkpoint:
             return None
         needed = f"{self.name} weights need compute capability {self.capability}"
         return f"{needed}; this card has {capability}: {self.instead}, which method=lora plans"
+
+    def lacks_here(self, device_type: str, installed: Callable[[str], bool]) -> str | None:
+        """Why this machine does not load the stored weights for training; None if it does."""
+        if self.capability is not None and device_type == "cpu":
+            return f"{self.name} weights need a GPU: {self.instead}, which method=lora measures"
+        missing = [name for name in self.needs if not installed(name)]
+        if missing:
+            names = " and ".join(missing)
+            return f"{self.name} weights need {names}: pip install {' '.join(missing)}"
+        return None
 
 
 CHECKPOINTS = {row.method: row for row in rows_of(Checkpoint, "checkpoints.toml")}

@@ -7,7 +7,6 @@ what is needed. What techniques add to it, and when, is in `order`.
 
 from __future__ import annotations
 
-import importlib.util
 import tempfile
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
@@ -22,7 +21,7 @@ from oomdoctor.records.facts.optimizers import OPTIMIZERS
 from oomdoctor.records.job.model import ON_TEXT_ALONE
 from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.worker.protocol import OnHost, UnsupportedError, refused
-from oomdoctor.worker.replacing import module_if_there
+from oomdoctor.worker.replacing import installed, module_if_there
 from oomdoctor.worker.training import optimizers, unsloth
 from oomdoctor.worker.training.loading import load_model
 from oomdoctor.worker.training.model_config import load_config
@@ -202,8 +201,3 @@ def _check_attention(config: TrainConfig, device_type: str) -> None:
         raise UnsupportedError(
             f"{row.name} computes in 16 bits only; set weights_dtype or autocast_dtype"
         )
-
-
-def installed(module: str) -> bool:
-    """Whether a package is there; nothing is imported."""
-    return importlib.util.find_spec(module) is not None

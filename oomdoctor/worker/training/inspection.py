@@ -18,6 +18,7 @@ from torch import nn
 
 from oomdoctor.records.configuration.config import adapts_all_linear
 from oomdoctor.records.facts.architectures import SIZE_NAMES, family_of
+from oomdoctor.records.facts.checkpoints import checkpoint_of
 from oomdoctor.records.job.model import ParameterCounts
 from oomdoctor.records.job.result import Inspection, ProbeJob
 from oomdoctor.system.machine import libraries
@@ -79,7 +80,10 @@ def _lora_targets(model: PreTrainedModel, job: ProbeJob) -> tuple[str, ...]:
     """The layers to name for LoRA; empty where `all-linear` does, or where it is not asked for."""
     if adapts_all_linear(job.config):
         with suppress(ImportError):  # then no LoRA is tried
-            return named_targets(model, job.model.task)
+            row = checkpoint_of(job.model.quantized)
+            # peft does not take the layers of gptqmodel for linear ones.
+            packed = row is not None and row.layers == "linear"
+            return named_targets(model, job.model.task, always=packed)
     return ()
 
 

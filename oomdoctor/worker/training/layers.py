@@ -115,8 +115,12 @@ def _pattern(path: str, words: tuple[str, ...]) -> LayerStack:
     return min(patterns, key=kept_layers, default=whole)
 
 
-def named_targets(model: PreTrainedModel, task: Task | None = None) -> tuple[str, ...]:
+def named_targets(
+    model: PreTrainedModel, task: Task | None = None, *, always: bool = False
+) -> tuple[str, ...]:
     """The layers to name where peft does not take `all-linear`; empty where it takes them.
+
+    `always` names them there, too.
 
     Tried on one layer of each name and class; the heads are no part of `all-linear`. A name that
     other modules end with too, as the number of a list does, goes with those before it. In sequence
@@ -148,7 +152,14 @@ def named_targets(model: PreTrainedModel, task: Task | None = None) -> tuple[str
     refused = {name for (name, _), layer in samples.items() if not _takes(name, layer, model)}
     refused |= {name for name, _ in samples if name in twice}
     all_taken = not refused and not twice and not any("." in name for name, _ in samples)
-    return () if all_taken else tuple(sorted({name for name, _ in samples} - refused))
+    return (
+        () if all_taken and not always else tuple(sorted({name for name, _ in samples} - refused))
+    )
+
+
+def is_of_experts(name: str, parameter: torch.Tensor) -> bool:
+    """Whether a parameter has the weights of several experts, as axolotl tells them."""
+    return parameter.dim() >= 3 and "expert" in name.lower()
 
 
 def trains_inside(model: Module) -> bool:

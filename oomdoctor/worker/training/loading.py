@@ -13,13 +13,13 @@ from oomdoctor.records.configuration.config import (
     is_cast_by_peft,
     is_fsdp,
 )
-from oomdoctor.worker.protocol import UnsupportedError
+from oomdoctor.worker.protocol import UnsupportedError, refused
 from oomdoctor.worker.tracing.tensors import logical_numel
 from oomdoctor.worker.training import synthetic
+from oomdoctor.worker.training.layers import is_of_experts
 from oomdoctor.worker.training.model_config import model_class
 from oomdoctor.worker.training.setup import Setup
-from oomdoctor.worker.training.stored import stored_settings
-from oomdoctor.worker.training.synthetic import is_of_experts
+from oomdoctor.worker.training.stored import check_kept, check_stored, stored_settings
 
 if TYPE_CHECKING:
     from transformers import BitsAndBytesConfig, PreTrainedModel
@@ -110,16 +110,22 @@ def _load_pretrained(
     given: dict[str, object] = {synthetic.dtype_keyword(): blueprint.dtype}
     if quantization is not None:
         given["quantization_config"] = quantization
+    stored = None
     if blueprint.job.config.quantization == "checkpoint":
+        stored = check_stored(blueprint.job, device.type)
         # In the config, for transformers quantizes a checkpoint again whose config has none.
         blueprint.config.quantization_config = stored_settings(spec)
     local = spec.source == "local"
-    return model_class(spec, blueprint.config).from_pretrained(
-        spec.path if local else spec.id,
-        config=blueprint.config,
-        revision=None if local else spec.revision,
-        trust_remote_code=spec.trust_remote_code,
-        attn_implementation=blueprint.attention,
-        device_map={"": str(device)},
-        **given,
-    )
+    with refused("the checkpoint cannot be loaded", ImportError, one_line=True):
+        model = model_class(spec, blueprint.config).from_pretrained(
+            spec.path if local else spec.id,
+            config=blueprint.config,
+            revision=None if local else spec.revision,
+            trust_remote_code=spec.trust_remote_code,
+            attn_implementation=blueprint.attention,
+            device_map={"": str(device)},
+            **given,
+        )
+    if stored is not None:
+        check_kept(model, stored)
+    return model

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch.autograd.function import FunctionCtx
 
-from oomdoctor.records.facts.checkpoints import checkpoint_of
+from oomdoctor.records.facts.checkpoints import Checkpoint, checkpoint_of
 from oomdoctor.records.job.model import ModelSpec
 from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.worker.protocol import UnsupportedError, refused
+from oomdoctor.worker.replacing import installed
+from oomdoctor.worker.training.layers import is_of_experts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -28,7 +30,7 @@ _WORD = 32  # bits of an integer with packed weights
 
 
 def stored_settings(spec: ModelSpec) -> dict[str, object]:
-    """The `quantization_config` of a model whose checkpoint is trained as it is stored.
+    """The `quantization_config` with which a stored checkpoint is loaded to be trained.
 
     Raises:
         UnsupportedError: it has none, or that is not trained.
@@ -40,7 +42,7 @@ def stored_settings(spec: ModelSpec) -> dict[str, object]:
         method = spec.quantized.get("quant_method")
         why = "" if row is None else f": {row.instead}"
         raise UnsupportedError(f"a {method} checkpoint is not trained as it is stored{why}")
-    return dict(spec.quantized)
+    return dict(spec.quantized) | dict(row.settings)
 
 
 def store_as_in_checkpoint(model: PreTrainedModel, job: ProbeJob) -> None:
@@ -55,23 +57,56 @@ def store_as_in_checkpoint(model: PreTrainedModel, job: ProbeJob) -> None:
     if job.mode not in ("simulate", "inspect"):
         raise UnsupportedError(
             f"synthetic weights of a {row.name} checkpoint are only simulated; use plan, or "
-            f"--weights pretrained (needs {row.needs})"
+            f"--weights pretrained (needs {' and '.join(row.needs)})"
         )
     if row.layers == "experts":
         _store_by_transformers(model, settings)
         return
-    stacked = [name for name, p in model.named_parameters() if p.dim() >= 3 and "expert" in name]
-    if stacked:
-        raise UnsupportedError(
-            f"transformers keeps the experts in one tensor ({stacked[0].rpartition('.')[2]}), and "
-            f"{row.name} is loaded into linear layers only; --with transformers==4.57.6 keeps "
-            "them apart, or use quantize_experts=true with the unquantized model"
-        )
+    _check_apart(model, row)
     kind = _KINDS[row.method]
     whole = _kept_whole(model, settings)
     for name, module in list(model.named_modules()):
         if type(module) is torch.nn.Linear and not any(part in name for part in whole):
             model.set_submodule(name, kind(module, settings))
+
+
+def check_stored(job: ProbeJob, device_type: str) -> Checkpoint:
+    """How a stored checkpoint is loaded for training, which can be done here.
+
+    Raises:
+        UnsupportedError: a package is missing, or this device has the weights in another dtype.
+    """
+    row = checkpoint_of(stored_settings(job.model))
+    assert row is not None
+    lacking = row.lacks_here(device_type, installed)
+    if lacking is not None:
+        raise UnsupportedError(lacking)
+    return row
+
+
+def check_kept(model: PreTrainedModel, row: Checkpoint) -> None:
+    """Check that a model has the weights of its stored checkpoint as they are.
+
+    Raises:
+        UnsupportedError: transformers dequantized them, as FP8 on a GPU without it, or left experts
+            out that it keeps in one tensor.
+    """
+    settings = getattr(getattr(model, "hf_quantizer", None), "quantization_config", None)
+    if settings is None or getattr(settings, "dequantize", False):
+        raise UnsupportedError(
+            f"transformers dequantized the {row.name} weights here, which method=lora measures"
+        )
+    _check_apart(model, row)
+
+
+def _check_apart(model: PreTrainedModel, row: Checkpoint) -> None:
+    stacked = [name for name, p in model.named_parameters() if is_of_experts(name, p)]
+    if stacked and row.layers == "linear":
+        raise UnsupportedError(
+            f"transformers keeps the experts in one tensor ({stacked[0].rpartition('.')[2]}), and "
+            f"{row.name} is loaded into linear layers only; --with transformers==4.57.6 keeps "
+            "them apart, or use quantize_experts=true with the unquantized model"
+        )
 
 
 def _kept_whole(model: PreTrainedModel, settings: Mapping[str, object]) -> list[str]:

@@ -22,6 +22,7 @@ from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.worker.protocol import OnHost, UnsupportedError, refused
 from oomdoctor.worker.replacing import replaced
+from oomdoctor.worker.training.layers import is_of_experts
 from oomdoctor.worker.training.model_config import model_class
 from oomdoctor.worker.training.stored import store_as_in_checkpoint
 
@@ -225,11 +226,6 @@ def _materialise(
             # In transformers 4, rotary embeddings also keep their buffer as a plain attribute.
             for names in (module._buffers, vars(module)):
                 names.update({name: buffer for name in names if names[name] is declared})
-
-
-def is_of_experts(name: str, parameter: torch.Tensor) -> bool:
-    """Whether a parameter has the weights of several experts, as axolotl tells them."""
-    return parameter.dim() >= 3 and "expert" in name.lower()
 
 
 def _quantize_in_place(module: torch.nn.Module, name: str, config: TrainConfig) -> None:

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from analysis_make import request, rung
 
+from oomdoctor.commands.devices.device import model_warnings
 from oomdoctor.commands.ladder.stored import with_stored
 from oomdoctor.records.facts.checkpoints import CHECKPOINTS
-from oomdoctor.records.job.model import ModelSpec
+from oomdoctor.records.job.model import ModelSpec, ParameterCounts
+from oomdoctor.records.job.result import Inspection
 
 SPEC = ModelSpec("m", "local", "LlamaForCausalLM", "llama", "causal-lm", {"model_type": "llama"})
 
@@ -41,3 +43,11 @@ def test_a_card_without_fp8_is_told() -> None:
     assert "this card has 8.6" in str(row.lacks("checkpoint", "8.6"))
     assert row.lacks("checkpoint", "9.0") is None
     assert row.lacks("nf4", "8.6") is None
+
+
+@pytest.mark.parametrize(("weights", "warned"), [("synthetic", True), ("pretrained", False)])
+def test_only_made_up_weights_route_as_no_trained_router_does(weights: str, warned: bool) -> None:
+    counts = ParameterCounts(1000, 100, 100, 800, 0, 780, 8, 2)
+    inspection = Inspection("M", counts, None, {}, None, None, None, None)
+    codes = [warn.code for warn in model_warnings(inspection, request(weights=weights))]
+    assert codes == ["moe_routing"] * warned

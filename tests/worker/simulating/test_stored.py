@@ -13,6 +13,7 @@ from tiny_models import tiny_job
 
 from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.worker.protocol import UnsupportedError
+from oomdoctor.worker.training.inspection import inspect_model
 
 pytestmark = pytest.mark.slow
 fp8 = pytest.importorskip("transformers.integrations.finegrained_fp8")
@@ -29,6 +30,7 @@ LORA = {"method": "lora", "weights_dtype": "bfloat16", "autocast_dtype": "bfloat
 STORED = {**LORA, "method": "qlora", "quantization": "checkpoint"}
 LINEAR = 2 * (4 * 64 * 64 + 3 * 64 * 128)  # parameters of the tiny model's linear layers
 
+MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 EXPERTS = 2 * 4 * 3 * 64 * 128
 
 
@@ -81,3 +83,9 @@ def test_experts_are_stored_in_fp8() -> None:
 def test_the_reason_of_a_refusal(settings: Any, kind: str, reason: str) -> None:
     with pytest.raises(UnsupportedError, match=reason):
         simulated_peaks(_job(settings, kind))
+
+
+@pytest.mark.parametrize(("settings", "named"), [(None, False), (FP8, False), (GPTQ, True)])
+def test_layers_that_peft_does_not_take_for_linear_are_named(settings: Any, named: bool) -> None:
+    targets = inspect_model(replace(_job(settings), mode="inspect")).lora_targets
+    assert targets == (tuple(sorted(MODULES)) if named else ())

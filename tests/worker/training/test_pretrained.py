@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 from tiny_models import tiny_job
 
 from oomdoctor.commands.devices.startup_errors import check_weights
 from oomdoctor.errors import ExitCode, OomDoctorError
+from oomdoctor.records.facts.checkpoints import CHECKPOINTS
 from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.worker.answer import answer_here
-from oomdoctor.worker.protocol import PhaseFile
+from oomdoctor.worker.protocol import PhaseFile, UnsupportedError
 from oomdoctor.worker.training.model_config import load_config, model_class
+from oomdoctor.worker.training.stored import check_kept, stored_settings
 
 
 @pytest.fixture
@@ -64,3 +71,49 @@ def test_a_checkpoint_without_a_padding_token_classifies_batches(tmp_path: Path)
     spec = replace(job.model, path=str(tmp_path), id=str(tmp_path))
     reply = answer_here(replace(job, model=spec, weights="pretrained"), PhaseFile(None))
     assert reply.measurement is not None, reply
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"quant_method": "fp8"}, "FP8 weights need a GPU: transformers loads it in bfloat16"),
+        ({"quant_method": "gptq", "bits": 4}, r"GPTQ weights need .*: pip install gptqmodel"),
+        ({"quant_method": "awq", "bits": 4}, "AWQ weights need gptqmodel: pip install gptqmodel"),
+    ],
+)
+def test_a_stored_checkpoint_says_what_it_needs(
+    checkpoint: Path, settings: dict[str, object], reason: str
+) -> None:
+    """Without a GPU transformers makes FP8 weights bfloat16, which is another training."""
+    if find_spec("gptqmodel") is not None and settings["quant_method"] != "fp8":
+        pytest.skip("gptqmodel is installed")
+    job = job_for(checkpoint, method="qlora", quantization="checkpoint", weights_dtype="bfloat16")
+    job = replace(job, model=replace(job.model, quantized=settings))
+    reply = answer_here(job, PhaseFile(None))
+    assert reply.status == "unsupported"
+    assert re.match(reason, str(reply.reason))
+
+
+def test_weights_that_were_dequantized_are_not_called_stored() -> None:
+    settings = SimpleNamespace(dequantize=True)
+    quantizer = SimpleNamespace(quantization_config=settings)
+    model: Any = SimpleNamespace(hf_quantizer=quantizer, named_parameters=list)
+    with pytest.raises(UnsupportedError, match="method=lora"):
+        check_kept(model, CHECKPOINTS["fp8"])
+    settings.dequantize = False
+    check_kept(model, CHECKPOINTS["fp8"])
+
+
+def test_experts_that_gptq_leaves_out_are_not_called_stored() -> None:
+    stack = ("layers.0.experts.down_proj", torch.nn.Parameter(torch.zeros(2, 4, 4)))
+    quantizer = SimpleNamespace(quantization_config=SimpleNamespace())
+    model: Any = SimpleNamespace(hf_quantizer=quantizer, named_parameters=lambda: [stack])
+    with pytest.raises(UnsupportedError, match=r"experts in one tensor \(down_proj\)"):
+        check_kept(model, CHECKPOINTS["gptq"])
+    check_kept(model, CHECKPOINTS["fp8"])
+
+
+def test_a_stored_checkpoint_is_loaded_with_kernels_that_train() -> None:
+    for method in ("gptq", "awq"):
+        spec = replace(tiny_job("dense").model, quantized={"quant_method": method})
+        assert stored_settings(spec)["backend"] == "auto_trainable"
