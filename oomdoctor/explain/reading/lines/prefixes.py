@@ -75,5 +75,5 @@ def number_in(tag: str, others: Iterable[str] = ()) -> int | None:
 
 def rank_in(text: str) -> int | None:
     """A rank somewhere within a line, as in `model X: [rank5]: OutOfMemoryError`."""
-    match = re.search(r"\[(?:rank|Rank )(\d{1,5})\]|\brank ?[:=] ?(\d{1,5})\b", text)
+    match = re.search(r"\[(?:rank|Rank |RANK:)(\d{1,5})\]|\brank ?[:=] ?(\d{1,5})\b", text)
     return None if match is None else int(match[1] or match[2])

@@ -460,3 +460,13 @@ def test_the_limit_of_a_pod_is_what_a_killed_process_was_allowed():
 def test_the_last_error_is_told_where_nothing_is_known():
     _, facts = read("Loading model\nSegmentation fault (core dumped)\n")
     assert facts.evidence["last_error"] == ("Segmentation fault (core dumped)",)
+
+
+def test_a_rank_that_a_logger_writes_in_capitals_is_read() -> None:
+    line = (
+        "[2023-12-28 10:04:57,187] [ERROR] [axolotl.load_model:453] [PID:34] [RANK:1] CUDA out of "
+        "memory. Tried to allocate 28.00 MiB (GPU 1; 15.71 GiB total capacity; 15.39 GiB already "
+        "allocated; 24.31 MiB free; 15.46 GiB reserved in total by PyTorch)"
+    )
+    incidents, _ = scan([line])
+    assert [incident.rank for incident in incidents] == [1]
