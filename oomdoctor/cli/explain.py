@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from oomdoctor.cli.help import command_behind
 from oomdoctor.cli.options.flatten import flatten
 from oomdoctor.cli.options.verbs import ExplainOptions
 from oomdoctor.cli.streams.output import Started, publish_report
@@ -27,21 +28,28 @@ if TYPE_CHECKING:
 
 
 @flatten
-def explain(options: ExplainOptions) -> None:
+def explain(context: typer.Context, options: ExplainOptions) -> None:
     """Explain an out-of-memory error and what fixes it.
 
     Says what ran out, where and why, and which changes help. A number that is not a file is the id
     of a Slurm job: its output and its record are read. Exit code 0 if memory ran out and a
     cause was found, 3 if lack of memory did not end the run, or if --apply finds no remedy for its
-    file.
+    file. With --verify: 0 if a change is proven, 3 if none is enough, 6 if the runs show nothing.
 
     Examples:
       oomdoctor explain trace.txt
       oomdoctor explain trace.txt --apply train.yaml
+      oomdoctor explain trace.txt --apply train.py --verify
       oomdoctor explain 123456 --model meta-llama/Llama-3.1-8B --seq-len 4096
     Next: `oomdoctor plan Qwen/Qwen2.5-7B --gpu A10G` predicts what fits.
     """
-    from oomdoctor.cli.explain_request import applied_to, next_lines, publish_applied, read_given
+    from oomdoctor.cli.explain_request import (
+        applied_to,
+        exit_of_applied,
+        next_lines,
+        publish_applied,
+        read_given,
+    )
     from oomdoctor.cli.explain_sources import STDIN, missing
     from oomdoctor.cli.option_reader import Reader, chosen_format
     from oomdoctor.explain.diagnose import exit_of
@@ -82,9 +90,10 @@ def explain(options: ExplainOptions) -> None:
         from oomdoctor.commands.explain.applied import in_your_file
 
         diagnoses = [in_your_file(diagnosis, given.training) for diagnosis in diagnoses]
-    applied = applied_to(diagnoses[_first_failure(diagnoses)], options, number)
-    if applied is not None and not applied.lines and code == ExitCode.OK:
-        code = ExitCode.NO
+    told = diagnoses[_first_failure(diagnoses)]
+    applied = applied_to(told, options, number, command_behind(context))
+    if applied is not None and code == ExitCode.OK:
+        code = exit_of_applied(applied)
     words: dict[ExitCode, Status] = {ExitCode.OK: "ok", ExitCode.NO: "no"}
     report = started.report(
         "explain",

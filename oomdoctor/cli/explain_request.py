@@ -20,7 +20,8 @@ from oomdoctor.commands.explain.explained import (
     with_model_named,
     with_training,
 )
-from oomdoctor.errors import OomDoctorError, usage_error
+from oomdoctor.errors import ExitCode, OomDoctorError, usage_error
+from oomdoctor.render.proof import proof_lines
 from oomdoctor.units import GIB
 
 if TYPE_CHECKING:
@@ -151,9 +152,11 @@ def model_of(name: str, given: Given, options: ExplainOptions) -> ModelRef:
 
 
 def applied_to(
-    diagnosis: Diagnosis, options: ExplainOptions, number: int | None
+    diagnosis: Diagnosis, options: ExplainOptions, number: int | None, command: tuple[str, ...]
 ) -> AppliedRemedy | None:
-    """What --apply asks for: written, if that was asked too; None without --apply.
+    """What --apply asks for: proven and written, if that was asked too; None without --apply.
+
+    With --verify, `command` is run; if it is empty, the usual one for the file.
 
     Raises:
         OomDoctorError: the file cannot be read or written (exit 2 or 1).
@@ -164,24 +167,79 @@ def applied_to(
 
     try:
         applied = apply_remedy(diagnosis, str(options.apply), number)
+        if options.verify and applied.number is not None:
+            applied = _verified(diagnosis, options, number, command) or applied
     except OomDoctorError as error:
         text, hint = error.message.replace("--from: ", "--apply: "), error.hint
         hint = None if hint is None else hint.replace("--from", "--apply")
         raise OomDoctorError(error.code, text, hint, error.exit_code) from None
-    if not options.write or not applied.lines:
+    proven = applied.proof is None or applied.proof.fits
+    if not options.write or applied.number is None or not proven:
         return applied
     return write(applied, output.write_file)
 
 
+def _verified(
+    diagnosis: Diagnosis, options: ExplainOptions, number: int | None, command: tuple[str, ...]
+) -> AppliedRemedy | None:
+    """The remedy that a run of the changed training shows to be enough, or the last one tried.
+
+    Raises:
+        OomDoctorError: the card or the command is not known (exit 2), or it cannot be run here.
+    """
+    from functools import partial
+
+    from oomdoctor.analysis.command_line import size_text
+    from oomdoctor.commands.devices.emulated import emulated_gpus
+    from oomdoctor.commands.explain.applied import start_of
+    from oomdoctor.commands.run.interpreter import chosen_python, found_command, path_of
+    from oomdoctor.commands.run.run_watched import verified
+    from oomdoctor.commands.run.session import WatchRequest
+
+    file = str(options.apply)
+    usual, count = start_of(file)
+    if not command and usual is None:
+        raise usage_error(
+            "no_command",
+            f"--verify: no command is known that trains with {file}",
+            f"type it after --: oomdoctor explain ... --apply {file} --verify -- COMMAND",
+        )
+    command = command or usual or ()
+    size = diagnosis.numbers.capacity_bytes
+    if options.gpu is None and size is None:
+        raise usage_error(
+            "bad_option", "--verify: the size of the card is not in the text", "pass --gpu CARD"
+        )
+    reader = Reader("explain", quiet=options.quiet)
+    text = options.gpu or f"{count}x{size_text(size or 0)}"
+    gpus = reader.read("--gpu", text, partial(emulated_gpus), None)
+    reader.check()
+    python = chosen_python(options.python, command)
+    path = path_of(python) if options.python is not None else None
+    found_command(command[0], path)
+    request = WatchRequest(command, gpus, python, "steady", "synthetic", path=path)
+    say = (lambda _: None) if options.quiet else output.say
+    return verified(request, diagnosis, file, number, say)
+
+
+def exit_of_applied(applied: AppliedRemedy) -> ExitCode:
+    """3 if no remedy is a change of the file, or none is enough; 6 if runs of it show nothing."""
+    if applied.number is None:
+        return ExitCode.NO
+    if applied.proof is None or applied.proof.fits:
+        return ExitCode.OK
+    return ExitCode.INCONCLUSIVE if applied.proof.fits is None else ExitCode.NO
+
+
 def publish_applied(applied: AppliedRemedy, names: Sequence[str], options: ExplainOptions) -> None:
     """The diff to stdout; the remedy and the line to type to stderr."""
-    if applied.lines:
+    if applied.number is not None:
         output.print_answer(applied.diff)
     if options.quiet:
         return
     for reason in applied.not_applied:
         output.say(f"not applied: {reason}")
-    if not applied.lines:
+    if applied.number is None:
         line = shlex.join(["oomdoctor", "explain", *names])
         output.say(
             f"no remedy is a change of the settings in {applied.file}"
@@ -190,6 +248,8 @@ def publish_applied(applied: AppliedRemedy, names: Sequence[str], options: Expla
         )
         return
     output.say(f"remedy {applied.number}: {applied.change}")
+    for line in proof_lines(applied):
+        output.say(line)
     if applied.written:
         output.say(f"changed {applied.file}; as it was: {applied.backup}")
         return

@@ -21,6 +21,7 @@ from oomdoctor.errors import ExitCode, OomDoctorError, machine_error, usage_erro
 _WIDEST_NAME = 26  # longer option names get a line of their own
 _MOST_OTHERS = 14  # options beside the common ones that --help still shows
 _ALL = "oomdoctor.all_options"  # in the context: --help-all was typed
+_BEHIND = "oomdoctor.command_behind"  # in the context: the words after `--`
 _INSTALL, _SHOW = "--install-completion", "--show-completion"
 _SHELLS = ("bash", "zsh", "fish")
 
@@ -95,6 +96,24 @@ class Wrapper(Command):
                 raise usage_error("no_dashes", "put -- before the command to run", line)
             return rest
         return super().parse_args(ctx, args)
+
+
+class Prover(Command):
+    """A command that with --verify runs another one, which follows `--`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Parse our own options; the command to run is left in the context."""
+        if "--verify" in args and "--" in args:
+            place = args.index("--")
+            ctx.meta[_BEHIND] = tuple(args[place + 1 :])
+            args = args[:place]
+        return super().parse_args(ctx, args)
+
+
+def command_behind(context: Any) -> tuple[str, ...]:
+    """The command that follows `--` behind a `Prover`; empty if there is none."""
+    command: tuple[str, ...] = context.meta.get(_BEHIND, ())
+    return command
 
 
 class Commands(TyperGroup):

@@ -26,7 +26,7 @@ from oomdoctor.cli.env import env
 from oomdoctor.cli.explain import explain
 from oomdoctor.cli.export import export
 from oomdoctor.cli.gpus_and_models import gpus, models
-from oomdoctor.cli.help import Command, Commands, Wrapper, interrupted
+from oomdoctor.cli.help import Command, Commands, Prover, Wrapper, interrupted
 from oomdoctor.cli.plan import plan
 from oomdoctor.cli.probe import probe
 from oomdoctor.cli.run import run as run_script
@@ -79,7 +79,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 for _verb in _VERBS:
-    _class = Wrapper if _verb is run_script else Command
+    _class = {run_script: Wrapper, explain: Prover}.get(_verb, Command)
     _text, _, _examples = inspect.cleandoc(_verb.__doc__ or "").partition("\n\nExamples:\n")
     _epilog = f"\b\nExamples:\n{_examples}\n"
     app.command(_verb.__name__, cls=_class, help=_text, epilog=_epilog)(_verb)

@@ -22,10 +22,12 @@ from oomdoctor.records.report.run import (
     UnknownSizes,
     fullest,
 )
+from oomdoctor.records.report.user_training import AppliedRemedy
 from oomdoctor.render import blocks
 from oomdoctor.render.blocks import Block, Column, Facts, Grid, Look, Note, Section, Verbatim
 from oomdoctor.render.explain_page import answer_sections
 from oomdoctor.render.formats.csv_rows import named, record_rows, scalars
+from oomdoctor.render.proof import proof_lines
 from oomdoctor.render.snapshot.snapshot_page import held_sections
 from oomdoctor.render.words import counted, curve, file_line
 from oomdoctor.units import DASH, format_bytes, format_percent
@@ -91,6 +93,9 @@ def run_sections(report: Report, look: Look) -> list[Section]:
     sections += [*_sizes(report.unknown_sizes), *_unknown(report.ranks)]
     if report.diagnoses:
         sections += answer_sections(report, look, asks=False)
+    if report.applied is not None and report.applied.proof is not None:
+        applied = report.applied
+        sections.append(Section(f"Tried: {applied.change}", (Verbatim(_proof_of(applied)),)))
     if report.max_peak is None or report.max_peak.above_bytes:
         for device in report.devices:
             ran_out = worst is not None and worst.outcome == "oom" and not worst.went_past
@@ -100,6 +105,10 @@ def run_sections(report: Report, look: Look) -> list[Section]:
             held = at_end if device.oom is None else device.oom.held
             sections += held_sections(held, title, verbose=verbose)
     return sections
+
+
+def _proof_of(applied: AppliedRemedy) -> tuple[str, ...]:
+    return (*proof_lines(applied), "", *applied.diff.splitlines())
 
 
 def _head(report: Report) -> list[Block]:

@@ -5,10 +5,18 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from oomdoctor.commands.explain.applied import apply_remedy, start_of
+from oomdoctor.commands.run.session import WatchRequest
+from oomdoctor.records.report.diagnosis import Diagnosis
+from oomdoctor.records.report.user_training import AppliedRemedy, Proof
+from oomdoctor.units import GIB
 
 DATA = Path(__file__).parents[1] / "data" / "explain"
 SCRIPT = """\
@@ -170,3 +178,70 @@ def test_a_log_without_a_failure_changes_nothing(cli: Any, folder: Path) -> None
     before = (folder / "train.yaml").read_text()
     assert cli("explain", "fine.txt", "--apply", "train.yaml", "--write").code == 3
     assert (folder / "train.yaml").read_text() == before
+
+
+def _proof(fits: bool | None) -> Proof:
+    peak, reason = (None, "No module named 'x'") if fits is None else (2 * GIB, None)
+    return Proof(("trl", "sft", "--config", "train.yaml"), "L4", 3 * GIB, peak, fits, reason, {})
+
+
+@pytest.mark.parametrize(
+    ("fits", "code", "said"),
+    [
+        (True, 0, "proven: with it the training fits on L4: 2.00 GiB instead of 3.00 GiB"),
+        (False, 3, "not enough: with it the training needs 2.00 GiB"),
+        (None, 6, "not proven: No module named 'x'"),
+    ],
+)
+def test_a_change_is_written_only_if_its_run_fits(
+    cli: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, fits: bool | None, code: int, said: str
+) -> None:
+    asked: list[WatchRequest] = []
+
+    def run(request: WatchRequest, told: Diagnosis, file: str, *_: Any) -> AppliedRemedy:
+        asked.append(request)
+        return replace(apply_remedy(told, file, None), proof=_proof(fits))
+
+    monkeypatch.setattr("oomdoctor.commands.run.run_watched.verified", run)
+    before = (folder / "train.yaml").read_text()
+    ended = cli("explain", "trace.txt", "--apply", "train.yaml", "--verify", "--write", "--", *PY)
+    assert ended.code == code and said in ended.err
+    assert ((folder / "train.yaml").read_text() == before) is not fits
+    (request,) = asked
+    assert request.command == PY and request.weights == "synthetic" and not request.cure
+    assert request.gpus is not None and request.gpus.card.total_bytes == round(79.25 * GIB)
+
+
+PY = (sys.executable, "train.py", "train.yaml")
+
+
+def test_the_command_of_a_file_is_that_of_its_program(tmp_path: Path) -> None:
+    for text, command in (
+        ("base_model: gpt2\nsequence_len: 512\n", "axolotl train {}"),
+        ("model_name_or_path: gpt2\nfinetuning_type: lora\ncutoff_len: 512\n",
+         "llamafactory-cli train {}"),
+        ("model_name_or_path: gpt2\nuse_peft: true\n", "trl sft --config {}"),
+        ("model_name_or_path: gpt2\nbeta: 0.1\nprecompute_ref_log_probs: false\n",
+         "trl dpo --config {}"),
+        ("model_name_or_path: gpt2\nlearning_rate: 0.1\n", None),
+    ):  # fmt: skip
+        file = tmp_path / "train.yaml"
+        file.write_text(text)
+        words, gpus = start_of(str(file))
+        assert gpus == 1
+        assert words == (None if command is None else tuple(command.format(file).split()))
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    assert start_of(str(script)) == (("python", str(script)), 1)
+
+
+def test_what_a_run_needs_is_said(cli: Any, folder: Path) -> None:
+    (folder / "plain.yaml").write_text("model_name_or_path: gpt2\nper_device_train_batch_size: 4\n")
+    ended = cli("explain", "trace.txt", "--apply", "plain.yaml", "--verify")
+    assert ended.code == 2 and "no command is known that trains with plain.yaml" in ended.err
+    ended = cli(
+        "explain", "trace.txt", "--apply", "train.yaml", "--verify", "--gpu", "x", "--", *PY
+    )
+    assert ended.code == 2 and "--gpu" in ended.err
+    assert cli("explain", "trace.txt", "--verify").code == 2
+    assert cli("explain", "trace.txt", "--apply", "train.yaml", "--gpu", "L4").code == 2

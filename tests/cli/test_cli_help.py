@@ -46,8 +46,8 @@ OPTIONS = {
     "effective-batch micro-batch task routing rows epochs rank-by tokens revision source "
     "trust-remote-code python fresh format json output verbose quiet help help-all",
     "triage": "since user all-users by json format output verbose quiet help",
-    "explain": "model seq-len micro-batch config snapshot exact apply remedy write python "
-    "format json output verbose quiet help",
+    "explain": "model seq-len micro-batch config snapshot exact apply verify gpu remedy write "
+    "python format json output verbose quiet help",
     "run": "emulate ranks steps weights values stop-at-oom cure max-peak breakdown case report "
     "python verbose quiet help",
     "check": "only update against jobs junit format json output verbose quiet help",
@@ -66,7 +66,7 @@ OPTIONS = {
 COMMON = {
     "probe": "vram emulate from recipe gpus seq-len effective-batch micro-batch json",
     "plan": "gpu from recipe gpus seq-len effective-batch micro-batch all-gpus solve json",
-    "explain": "model seq-len micro-batch config snapshot exact apply json",
+    "explain": "model seq-len micro-batch config snapshot exact apply verify gpu json",
     "triage": "since user all-users by json",
     "show": "list json",
     "runs": "model command since limit json",

@@ -80,13 +80,17 @@ def test_a_shown_command_is_accepted(cli, survey, planned, watched, command, tmp
     own = ROOT / "tests/data/stacks/files"
     files |= {
         "docs/examples/axolotl.yml": (ROOT / "docs/examples/axolotl.yml").read_text(),
+        "train.py": (ROOT / "docs/examples/train.py").read_text(),
         "args.yaml": (own / "trainer.yaml").read_text(),
         "train.yaml": (own / "trainer.yaml").read_text(),
         **dict.fromkeys(("oomdoctor.toml", "docs/examples/oomdoctor.toml"), CHECKS),
         "accelerate.yaml": (own / "accelerate_zero3.yaml").read_text(),
     }
     # The libraries would take seconds for each command.
-    monkeypatch.setattr("oomdoctor.commands.user_training.checked", lambda documents, _: documents)
+    monkeypatch.setattr(
+        "oomdoctor.commands.user_training.checked", lambda documents, *_, **__: documents
+    )
+    monkeypatch.setattr("oomdoctor.commands.run.run_watched.verified", lambda *_: None)
     for name, text in files.items():  # no shell here that expands a star
         if "copy" not in command.split():
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -94,6 +98,7 @@ def test_a_shown_command_is_accepted(cli, survey, planned, watched, command, tmp
     for name in ("memory_snapshot", "before", "after"):
         training().write(tmp_path / f"{name}.pickle")
     if "copy" not in command.split():
+        (tmp_path / "python").symlink_to(sys.executable)
         (tmp_path / "cuda" / "bin").mkdir(parents=True)
         (tmp_path / "cuda" / "bin" / "python").symlink_to(sys.executable)
     if command.startswith("oomdoctor show 2"):

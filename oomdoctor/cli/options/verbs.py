@@ -138,6 +138,8 @@ class ExplainOptions:
     snapshot: Path | None = None
     exact: bool = False
     apply: Path | None = None
+    verify: bool = False
+    gpu: str | None = None
     remedy: str | None = None
     write: bool = False
     python: str | None = None

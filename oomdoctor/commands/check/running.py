@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
+from oomdoctor.commands.run.process.streams import last_line
 from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.records.report.check import CheckPeak, HeldLine
 from oomdoctor.records.report.report import Report
@@ -108,7 +109,7 @@ class _Running:
             report: Report | None = None
             with suppress(OomDoctorError):
                 report = read_record(Report, answer)
-            return Ran(report, code, _last_line(said), took_s, said)
+            return Ran(report, code, last_line(said), took_s, said)
 
     def _ended(self, words: list[str], folder: Path, check: Check, output: int) -> int | None:
         if self._stopped.is_set():
@@ -155,15 +156,6 @@ def _words(check: Check, answer: Path, case: Path) -> list[str]:
         *(sys.executable, "-m", "oomdoctor", "run", "--emulate", check.gpu, "--breakdown"),
         *("--report", str(answer), "--case", str(case), "--quiet", *budget, *check.options),
     ]
-
-
-def _last_line(output: str) -> str | None:
-    """The line that says most about a failure: an error of ours, else the last line."""
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    ours = next(
-        (line.removeprefix("error: ") for line in lines if line.startswith("error: ")), None
-    )
-    return ours or (lines[-1] if lines else None)
 
 
 def peak_of(report: Report, folder: Path) -> CheckPeak | None:

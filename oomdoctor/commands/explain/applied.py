@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import itertools
+import shlex
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path, PurePath
@@ -19,27 +21,33 @@ from oomdoctor.records.configuration.faults import config_faults
 from oomdoctor.records.facts.choices import AUTO
 from oomdoctor.records.report.diagnosis import Diagnosis, Remedy
 from oomdoctor.records.report.user_training import (
+    COMMAND_LINE,
     AppliedRemedy,
     ChangedLine,
     Document,
     UserTraining,
 )
 from oomdoctor.stacks.names.row import shown
+from oomdoctor.stacks.programs import BY_NAME
+from oomdoctor.stacks.programs.program import BESIDE
+from oomdoctor.stacks.reading.command_line import command_of
 from oomdoctor.stacks.reading.finish import Overrides, finished
 from oomdoctor.stacks.reading.merge import draft_of
 from oomdoctor.stacks.writing.changed_lines import main_file
+from oomdoctor.stacks.writing.pasting import pasted
 from oomdoctor.stacks.writing.patch import (
     NotPatchedError,
+    Written,
     by_file,
     code_place,
-    code_text,
     edit_of,
     patched,
     written,
 )
+from oomdoctor.stacks.writing.yaml_text import scalar
 from oomdoctor.system.regular_files import with_line_ends
 from oomdoctor.system.settings_file import read_text
-from oomdoctor.system.training_files import read_documents
+from oomdoctor.system.training_files import documents_of, read_documents
 
 _SOME_GPUS = 2  # for a file that shards over GPUs which its launcher counts
 _SHORTEST = 256
@@ -61,31 +69,125 @@ def apply_remedy(diagnosis: Diagnosis, file: str, number: int | None) -> Applied
             f"--remedy: there are {len(diagnosis.remedies)} remedies; {number} is not one of them",
             "oomdoctor explain FILE --verbose lists them",
         )
-    path = Path(file)
-    text = read_text(path, "--apply")
-    documents = read_documents((file,))
-    training = _training(documents)
-    wanted = [number] if number is not None else list(range(1, len(diagnosis.remedies) + 1))
-    refused = []
-    for place in wanted:
-        remedy = diagnosis.remedies[place - 1]
-        try:
-            after = _changed(training, remedy)
-            lines = _lines(training, after, file, text)
-            new = _patched(file, text, lines, after)
-        except (_NotAppliedError, NotPatchedError) as error:
-            refused.append(f"{remedy.change}: {error}")
+    refused: tuple[str, ...] = ()
+    read_text(Path(file), "--apply")
+    for place, remedy in enumerate(diagnosis.remedies, 1):
+        if number not in (None, place):
             continue
-        return AppliedRemedy(
-            file=file,
-            number=place,
-            change=remedy.change,
-            changes={key: shown(new) for key, new in changed_keys(training.config, after).items()},
-            lines=lines,
-            diff=_diff(file, text, new),
-            not_applied=tuple(refused),
-        )
-    return AppliedRemedy(file, None, None, {}, (), "", tuple(refused))
+        applied = applied_to_file(remedy, place, file)
+        if applied.number is not None:
+            return replace(applied, not_applied=refused)
+        refused += applied.not_applied
+    return AppliedRemedy(file, None, None, {}, (), "", refused)
+
+
+def applied_to_file(remedy: Remedy, number: int, file: str) -> AppliedRemedy:
+    """A remedy as a change of this file. If it is none, it has no number, and says why.
+
+    Raises:
+        OomDoctorError: the file cannot be read (exit 2).
+    """
+    text = read_text(Path(file), "--apply")
+    try:
+        applied = _applied(_training(read_documents((file,))), remedy, file, text)
+    except (_NotAppliedError, NotPatchedError) as error:
+        return AppliedRemedy(file, None, None, {}, (), "", (f"{remedy.change}: {error}",))
+    return replace(applied, number=number)
+
+
+def start_of(file: str) -> tuple[tuple[str, ...] | None, int]:
+    """The words of the usual command that trains with a file, and how many GPUs it takes.
+
+    None if the file only launches or shards a training, or its program starts it in many ways.
+
+    Raises:
+        OomDoctorError: the file cannot be read (exit 2).
+    """
+    training = _training(read_documents((file,)))
+    program, config = BY_NAME[main_file(training).format], training.config
+    command = None if program.is_launcher else program.command(config, file)
+    if command is None:
+        return None, config.world_size
+    words = shlex.split(command)
+    variables = "=" in words[0]  # as a shell reads them
+    return (*(["env"] if variables else []), *words), config.world_size
+
+
+def applied_to_command(
+    remedy: Remedy, number: int, command: Sequence[str]
+) -> tuple[AppliedRemedy, tuple[str, ...]] | None:
+    """A remedy as a change of the options of a command, and its words then; None if it is none.
+
+    Raises:
+        OomDoctorError: it starts no training that can be read.
+    """
+    started = command_of(command)
+    training = _training(documents_of(shlex.join(command)))
+    try:
+        after = _changed(training, remedy)
+        change = written(training, after, {})
+    except (_NotAppliedError, NotPatchedError):
+        return None
+    own = all((line.file or "").endswith(COMMAND_LINE) for line in change.lines)
+    takes_more = started is not None and started.program is not None
+    added = any(line.before is None for line in change.lines)
+    if not own or not change.lines or change.code or (added and not takes_more):
+        return None
+    words = list(command)
+    for line in change.lines:
+        words = _with_option(words, line)
+    before, new = shlex.join(command), shlex.join(words)
+    changes = changed_keys(training.config, after)
+    return AppliedRemedy(
+        file=change.lines[0].file or "",
+        number=number,
+        change=remedy.change,
+        changes={key: shown(value) for key, value in changes.items()},
+        lines=change.lines,
+        diff=f"-{before}\n+{new}\n",
+        not_applied=(),
+    ), tuple(words)
+
+
+def _with_option(words: Sequence[str], line: ChangedLine) -> list[str]:
+    """The words of a command with an option changed, added or left out."""
+    kept: list[str] = []
+    skips = False
+    for word in words:
+        if word.startswith("--"):
+            name, _, _ = word[2:].partition("=")
+            skips = name.replace("-", "_") == line.name
+        if not skips:
+            kept.append(word)
+    return kept if line.after is None else [*kept, f"--{line.name}", line.after]
+
+
+def _applied(training: UserTraining, remedy: Remedy, file: str, text: str) -> AppliedRemedy:
+    """A remedy as a change of the file.
+
+    Raises:
+        _NotAppliedError, NotPatchedError: it is none.
+    """
+    settings = {} if _settings(training.config, remedy) else trainer_settings(remedy)
+    if settings:
+        change = _lines_of_settings(training, settings, file, text)
+        new = _edited(file, text, change)
+        changed: Mapping[str, Any] = settings
+    else:
+        after = _changed(training, remedy)
+        change = _lines(training, after, file, text)
+        new = _patched(file, text, change, after)
+        changed = changed_keys(training.config, after)
+    return AppliedRemedy(
+        file=file,
+        number=None,
+        change=remedy.change,
+        changes={key: shown(value) for key, value in changed.items()},
+        lines=change.lines,
+        diff=_diff(file, text, new),
+        not_applied=(),
+        code=change.code,
+    )
 
 
 def in_your_file(diagnosis: Diagnosis, training: UserTraining) -> Diagnosis:
@@ -139,9 +241,7 @@ def write(applied: AppliedRemedy, save: Callable[[Path, bytes], None]) -> Applie
     path = Path(applied.file).resolve()
     with _kept_beside(path) as copy:
         try:
-            new = patched(
-                applied.file, read_text(copy, "--apply"), tuple(map(edit_of, applied.lines))
-            )
+            new = changed_text(applied, read_text(copy, "--apply"))
         except NotPatchedError as error:
             raise usage_error(
                 "bad_config", f"--apply: {path} has changed meanwhile: {error}", "try it again"
@@ -149,6 +249,23 @@ def write(applied: AppliedRemedy, save: Callable[[Path, bytes], None]) -> Applie
         save(path, with_line_ends(copy.read_bytes(), new if new.endswith("\n") else f"{new}\n"))
         path.chmod(copy.stat().st_mode)
     return replace(applied, written=True, backup=str(copy))
+
+
+def changed_text(applied: AppliedRemedy, text: str) -> str:
+    """The text of the file with the remedy.
+
+    Raises:
+        NotPatchedError: the text is not what it was.
+    """
+    return _edited(applied.file, text, Written(applied.lines, applied.code))
+
+
+def _edited(file: str, text: str, change: Written) -> str:
+    try:
+        text = pasted(text, change.code)  # its lines are those of the text as it is
+        return patched(file, text, tuple(map(edit_of, change.lines)))
+    except ValueError as error:
+        raise NotPatchedError(str(error)) from None
 
 
 @contextmanager
@@ -232,25 +349,63 @@ _HALVED = {
 }
 
 
-def _lines(
-    training: UserTraining, after: TrainConfig, file: str, text: str
-) -> tuple[ChangedLine, ...]:
-    """The lines of the file that say the changed rung."""
+def trainer_settings(remedy: Remedy) -> dict[str, Any]:
+    """The arguments of `TrainingArguments(...)` that a remedy sets; {} if it is no such line."""
+    try:
+        call = ast.parse(remedy.lines.get("transformers", ""), mode="eval").body
+        if not isinstance(call, ast.Call) or ast.unparse(call.func) != "TrainingArguments":
+            return {}
+        return {
+            keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords if keyword.arg
+        }
+    except (SyntaxError, ValueError):
+        return {}
+
+
+def _lines_of_settings(
+    training: UserTraining, settings: Mapping[str, Any], file: str, text: str
+) -> Written:
+    """The lines of the file that say settings of transformers' Trainer that no rung has."""
+    program = BY_NAME[main_file(training).format]
+    own = {setting.name: program.name_of(setting) for setting in BESIDE}
+    said = read_documents((file,))[0]
+    lines = []
+    for setting, value in settings.items():
+        name = own.get(setting, setting if program.name in _OF_TRAINER else None)
+        if name is None:
+            raise _NotAppliedError(f"{program.brand or program.name} has no {setting}")
+        before = said.values.get(name)
+        lines.append(
+            ChangedLine(
+                file,
+                name,
+                None if before is None else scalar(before),
+                scalar(value),
+                said.lines.get(name),
+            )
+        )
+    if all(line.before == line.after for line in lines):
+        raise _NotAppliedError("the file says so already")
+    return Written(tuple(lines))
+
+
+_OF_TRAINER = ("trainer", "trl")  # programs whose files have all settings of TrainingArguments
+
+
+def _lines(training: UserTraining, after: TrainConfig, file: str, text: str) -> Written:
+    """The lines of the file that say the changed rung, and code to paste into it."""
     change = written(training, after, {file: text} if file.endswith(".py") else {})
-    if change.code:
-        raise _NotAppliedError(f"it is code to paste: {'; '.join(map(code_text, change.code))}")
-    lines = change.lines
-    elsewhere = [line.name for line in lines if line.file != file]
+    elsewhere = [line.name for line in change.lines if line.file != file]
     if elsewhere:
         raise _NotAppliedError(f"{', '.join(elsewhere)} is no setting of this file")
-    if not lines:
+    if not change.lines and not change.code:
         raise _NotAppliedError("the file has no setting for it")
-    return lines
+    return change
 
 
-def _patched(file: str, text: str, lines: Sequence[ChangedLine], after: TrainConfig) -> str:
+def _patched(file: str, text: str, change: Written, after: TrainConfig) -> str:
     """The new text, which is read again: it must say the changed rung, and nothing else."""
-    new = patched(file, text, tuple(map(edit_of, lines)))
+    new = _edited(file, text, change)
     read_back = _training((_read(file, new),)).config
     # What is cast beside quantized weights is the program's choice.
     after = replace(after, world_size=read_back.world_size, kbit_prepare=read_back.kbit_prepare)

@@ -70,7 +70,7 @@ def report_of(
         bare = _without_summary(request, seen, started, elapsed_s)
         report = _with_summary(bare, request, seen)
         report = report if joined is None else joined(report)
-        if report.status == "no" and not request.changes:
+        if report.status == "no" and request.keeps_case:
             return _with_case(report, request, seen, rendered)
         return report
     except Exception as error:  # noqa: BLE001 - how the command ended must not be lost

@@ -1,30 +1,40 @@
 """Runs a command on real or emulated GPUs, watches it, and reports what it needed.
 
-With `--cure` it is run again with remedies that are settings of its Trainer. A remedy is confirmed
-if the run with it fits the emulated card.
+With `--cure` it is run again with remedies. A remedy is confirmed if the run with it fits the
+emulated card.
 """
 
 from __future__ import annotations
 
-import ast
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import NoReturn
 
 from oomdoctor import __version__
 from oomdoctor.commands.devices.emulated import BUILDING, EmulatedGpus, check_possible, emulating
+from oomdoctor.commands.explain.applied import apply_remedy
 from oomdoctor.commands.run.branches import Asked, asked_of
 from oomdoctor.commands.run.case import Rendered
+from oomdoctor.commands.run.cure import (
+    Change,
+    change_of,
+    changed,
+    check_named,
+    cured,
+    is_past,
+    unproven,
+)
 from oomdoctor.commands.run.max_peak import judged
 from oomdoctor.commands.run.process.after_stop import ended_if_it_waits
 from oomdoctor.commands.run.process.command import Ended, run_command
 from oomdoctor.commands.run.process.guard import end_left_over, guarded
-from oomdoctor.commands.run.process.streams import Tail
+from oomdoctor.commands.run.process.streams import Tail, last_line
 from oomdoctor.commands.run.rank_records import read_processes
 from oomdoctor.commands.run.report import report_of
 from oomdoctor.commands.run.seen_outside import Seen, sampled
@@ -37,10 +47,10 @@ from oomdoctor.commands.run.session import (
 from oomdoctor.commands.run.values import MOST, again_line, needs_most, with_both_ends
 from oomdoctor.emulator.variables import VALUES
 from oomdoctor.errors import machine_error
-from oomdoctor.explain.remedies.wording import with_peaks
 from oomdoctor.records.job.machine import Gpu
-from oomdoctor.records.report.diagnosis import Remedy
+from oomdoctor.records.report.diagnosis import Diagnosis, Remedy
 from oomdoctor.records.report.report import Report
+from oomdoctor.records.report.user_training import AppliedRemedy
 from oomdoctor.system.environment import all_variables, slurm
 from oomdoctor.system.machine.limits import available_memory
 from oomdoctor.system.machine.nvml import list_gpus, may_have_gpu, why_no_driver
@@ -48,11 +58,8 @@ from oomdoctor.units import GIB, format_bytes
 
 # How long a second run may take: so long, and so many times as long as the first.
 _AT_LEAST_S, _LONGER = 60.0, 4
-_MOST_CURES = 3
 _MOST_AGAIN = 3
 _ANOTHER_DRIVER = Path("/dev/kfd")  # AMD's: torch has the same allocator there
-_ORDER = ("run", "replay", "no", None)
-Settings = Mapping[str, Any]
 # Host memory of one process that trains on emulated GPUs: torch, transformers and their tables.
 RANK_HOST_BYTES = round(0.6 * GIB)
 
@@ -81,11 +88,13 @@ def _watched(request: WatchRequest, runs: _Runs) -> Report:
     on_start(_first_line(request.gpus, runs.here))
 
     def with_remedies(report: Report) -> Report:
-        def again(remedy: Remedy, settings: Settings) -> Report:
-            on_start(f"oomdoctor: running the command again: {remedy.change}")
-            return runs.again(replace(request, cure=False, changes=settings), report)
-
-        return cured(report, again)
+        if not report.diagnoses or not is_past(report):
+            return report
+        change = partial(change_of, request, file=None)
+        again = partial(runs.with_change, request, report)
+        tried = cured(report, report.diagnoses[0], change, again)
+        told = (tried.diagnosis, *report.diagnoses[1:])
+        return replace(report, diagnoses=told, applied=tried.applied)
 
     first = runs.once(request, with_remedies if request.cure else None, shown=True)
     if not needs_most(request, first):
@@ -109,6 +118,41 @@ def _watched(request: WatchRequest, runs: _Runs) -> Report:
     return again if again.ranks else joined(again)
 
 
+def verified(
+    request: WatchRequest,
+    told: Diagnosis,
+    file: str,
+    number: int | None,
+    on_start: Callable[[str], None],
+) -> AppliedRemedy | None:
+    """The first remedy of a diagnosis that is a change of a file and is shown to fit, or that with
+    a number. Without one, the last that was tried; None if none is a change of the file.
+
+    The command runs as it is first: only if it runs out, a run that fits with a change shows
+    something.
+
+    Raises:
+        OomDoctorError: as `run_watched`; or the command does not name the file (exit 2).
+    """
+    check_named(request.command, file)
+    runs = _Runs(_checked(request), on_start, _raise, lambda _: "")
+    on_start(f"{_first_line(request.gpus, runs.here)}: {shlex.join(request.command)}")
+    first = runs.once(replace(request, keeps_case=False))
+
+    def change(remedy: Remedy, place: int) -> Change | None:
+        return None if number not in (None, place) else change_of(request, remedy, place, file)
+
+    if not is_past(first):
+        applied = apply_remedy(told, file, number)
+        said = None if first.status == "ok" else last_line(runs.tails[-1].text())
+        return applied if applied.number is None else replace(applied, proof=unproven(first, said))
+    return cured(first, told, change, partial(runs.with_change, request, first)).applied
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
+
+
 @dataclass(frozen=True, slots=True)
 class _Runs:
     """Runs a command, on the real GPUs that are `here`; for the others see `run_watched`."""
@@ -119,12 +163,23 @@ class _Runs:
     rendered: Rendered
     branches: Asked = field(default_factory=dict)
     """Filled by the first run: those that values decide which are not known."""
+    tails: list[Tail] = field(default_factory=list)
+    """What each run printed."""
 
     def again(
         self, request: WatchRequest, first: Report, joined: Callable[[Report], Report] | None = None
     ) -> Report:
         """Run it once more, unseen; it may wait for a mask to have nothing left, for ever."""
         return self.once(request, joined, _AT_LEAST_S + _LONGER * first.elapsed_s)
+
+    def with_change(
+        self, request: WatchRequest, first: Report, remedy: Remedy, change: Change
+    ) -> tuple[Report, str | None]:
+        """Run it once more, unseen, with a change; and the last words of a run that failed."""
+        self.on_start(f"oomdoctor: running the command again: {remedy.change}")
+        with changed(request, change) as with_it:
+            report = self.again(with_it, first)
+        return report, last_line(self.tails[-1].text())
 
     def once(
         self,
@@ -136,7 +191,7 @@ class _Runs:
     ) -> Report:
         """Run it, for `limit_s` at most. `joined` makes the report of it and of other runs."""
         clock, started = time.monotonic(), datetime.now(UTC)
-        tail = Tail()
+        self.tails.append(tail := Tail())
         ask = list_gpus if request.gpus is None else tuple
         with session_folder() as folder, guarded(folder):
             with (
@@ -250,55 +305,3 @@ def _first_line(gpus: EmulatedGpus | None, here: tuple[Gpu, ...]) -> str:
         host = format_bytes(gpus.count * RANK_HOST_BYTES)
         line += f"; {gpus.count} processes need about {host} of host memory"
     return line
-
-
-def cured(report: Report, again: Callable[[Remedy, Settings], Report]) -> Report:
-    """The report of a run past the card's memory, with its remedies tried until one fits.
-
-    `again` runs the command with the settings of a remedy.
-    """
-    if not report.diagnoses or not any(rank.went_past for rank in report.ranks):
-        return report
-    remedies: list[Remedy] = []
-    first, tried = report.diagnoses[0], 0
-    for remedy in first.remedies:
-        settings = settings_of(remedy)
-        done = tried == _MOST_CURES or any(cure.confirmed == "run" for cure in remedies)
-        if settings and not done:
-            tried += 1
-            remedy = _after(report, remedy, again(remedy, settings))
-        remedies.append(remedy)
-    remedies.sort(key=lambda cure: _ORDER.index(cure.confirmed) if cure.enough else len(_ORDER))
-    told = replace(first, remedies=tuple(remedies))
-    return replace(report, diagnoses=(told, *report.diagnoses[1:]))
-
-
-def settings_of(remedy: Remedy) -> Settings:
-    """The arguments of `TrainingArguments(...)` that a remedy sets; {} if it is no such line."""
-    try:
-        call = ast.parse(remedy.lines.get("transformers", ""), mode="eval").body
-        if not isinstance(call, ast.Call) or ast.unparse(call.func) != "TrainingArguments":
-            return {}
-        return {
-            keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords if keyword.arg
-        }
-    except (SyntaxError, ValueError):
-        return {}
-
-
-def _after(report: Report, remedy: Remedy, again: Report) -> Remedy:
-    """The remedy with what the run with it needed; as it was if that run shows nothing."""
-    before, after = _peak(report), _peak(again)
-    if before is None or after is None or (again.status != "ok" and not _is_past(again)):
-        return remedy
-    fits = again.status == "ok" and not _is_past(again)
-    shown = with_peaks(remedy, before, after, enough=fits)
-    return replace(shown, confirmed="run" if fits else "no")
-
-
-def _is_past(report: Report) -> bool:
-    return any(rank.went_past for rank in report.ranks)
-
-
-def _peak(report: Report) -> int | None:
-    return max((rank.peak_device_bytes or 0 for rank in report.ranks), default=None)

@@ -111,7 +111,8 @@ class WatchRequest:
     command; None: ours. `case` is the folder for what is kept if memory runs out; None: one in the
     state folder. Emulated GPUs go on past their memory, unless the command is to get
     the error (`stop_at_oom`). `max_peak` is the peak that is allowed, as typed. `cure` runs it
-    again with remedies, whose settings of transformers' TrainingArguments are `changes`. With
+    again with remedies, of which `changes` are those of transformers' TrainingArguments that no
+    file says. Unless it `keeps_case`, nothing is kept if memory runs out. With
     `breakdown` or `max_peak`, the report of an emulated run that fits says what its peak held.
     """
 
@@ -130,6 +131,7 @@ class WatchRequest:
     breakdown: bool = False
     changes: Mapping[str, Any] = field(default_factory=dict)
     branches: Mapping[str, Any] = field(default_factory=dict)
+    keeps_case: bool = True
 
     @property
     def assumed(self) -> str | None:

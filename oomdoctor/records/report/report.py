@@ -207,8 +207,8 @@ class Report:
     and if an allocation failed, `causes` and `remedies`. Only `watch` fills `watch`, and only
     `triage` fills `triage`. With --from, `yours` is about the configuration of the user's own
     files. Only `diff` fills `diff`. `show` fills `gathered` for a folder of probes on several GPU
-    types. Only `explain --apply` fills `applied`. `next_commands` work on this machine,
-    `next_on_gpu` on a machine with the GPU.
+    types. Only `explain --apply` and `run --cure` fill `applied`. `next_commands` work on this
+    machine, `next_on_gpu` on a machine with the GPU.
     """
 
     schema: str

@@ -212,13 +212,32 @@ class YourRung:
 
 
 @dataclass(frozen=True, slots=True)
+class Proof:
+    """What a run of the changed training on emulated GPUs shows.
+
+    `command` is what to type to train with the change. `before_bytes` and `peak_bytes` are the
+    peaks on the device without and with it, of the fullest GPU. `fits` is None if the run shows
+    nothing; `reason` says why.
+    """
+
+    command: tuple[str, ...]
+    gpu: str
+    before_bytes: int | None
+    peak_bytes: int | None
+    fits: bool | None
+    reason: str | None
+    versions: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class AppliedRemedy:
-    """What `explain --apply` did: the remedy of a diagnosis as a change of the user's file.
+    """A remedy of a diagnosis as a change of the user's file, or of the words of the command.
 
     `number` is that of the remedy in the diagnosis, from 1. `changes` are keys of the
-    configuration, `lines` what they are in the `file`, and `diff` is the change as a unified diff.
-    `not_applied` are the remedies before it, with the reasons. With `written` the file has been
-    changed, and `backup` is the file as it was.
+    configuration, `lines` what they are in the `file` and `code` what is pasted into it. `diff` is
+    the change as a unified diff. `not_applied` are the remedies before it, with the reasons. With
+    `written` the file has been changed, and `backup` is the file as it was. `proof` is a run
+    with the change.
     """
 
     file: str
@@ -230,3 +249,5 @@ class AppliedRemedy:
     not_applied: tuple[str, ...]
     written: bool = False
     backup: str | None = None
+    code: tuple[AddedCode, ...] = ()
+    proof: Proof | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -74,8 +75,9 @@ class Program:
 
     Writing: `file` is a usual name. A script is written by the module of the same name in
     `scripts`. `complete` adds to the settings of a rung what a file needs beside them. `starts` are
-    the commands that start it, on one GPU and on several. `option` is how a command says a setting,
-    where it is not as `HfArgumentParser` reads it. With `own_step`, its step of GRPO is not TRL's.
+    the commands that start a `{file}` that it reads, on one GPU and on several. `option` is how a
+    command says a setting, where it is not as `HfArgumentParser` reads it. With `own_step`, its
+    step of GRPO is not TRL's.
     `beside` are its names of `BESIDE`, where they differ; None for those that it does not
     have. `held` are the keys that the file of a launcher holds; None if it describes a training.
     """
@@ -115,14 +117,25 @@ class Program:
         """Whether it only starts or shards a training that another file describes."""
         return self.held is not None
 
-    def command(self, config: TrainConfig) -> str | None:
-        """What starts the training of a file; None for a file that is not started."""
-        if not self.starts:
+    def command(self, config: TrainConfig, file: str | None = None) -> str | None:
+        """What starts the training of a file, by default of one with a usual name.
+
+        None for a file that is not started.
+        """
+        if file is not None and file.endswith(".py"):
+            starts: Sequence[str] = ("python {file}", "torchrun --nproc-per-node {gpus} {file}")
+        else:
+            starts = self.starts
+        if not starts:
             return None
-        kind = "full" if config.method == "full" else "lora"
-        start = self.starts[-1 if config.world_size > 1 else 0]
-        stage = "sft" if config.objective == "default" else "rlhf"
-        return start.format(gpus=config.world_size, kind=kind, stage=stage)
+        sft = config.objective == "default"
+        return starts[-1 if config.world_size > 1 else 0].format(
+            file=shlex.quote(file or self.file),
+            gpus=config.world_size,
+            kind="full" if config.method == "full" else "lora",
+            stage="sft" if sft else "rlhf",
+            objective="sft" if sft else config.objective,
+        )
 
     def name_of(self, setting: Beside) -> str | None:
         """What it calls a setting that no rung has; None if it has no such setting."""

@@ -58,6 +58,7 @@ class Reading:
         self._tree = tree
         self._source = Source(text, tree)
         self.script = Script(path)
+        self._loader: ast.Call | None = None
 
     def read(self) -> Script:
         calls = [node for node in ast.walk(self._tree) if isinstance(node, ast.Call)]
@@ -180,6 +181,10 @@ class Reading:
         if len(call.args) == 2 and "ALLOC_CONF" in ast.unparse(call.args[0]):
             self._take("PYTORCH_CUDA_ALLOC_CONF", call.args[1])
 
+    def loader(self, call: ast.Call) -> None:
+        """What makes the batches of a loop; the first is that of the training."""
+        self._loader = self._loader or call
+
     # The parts.
 
     def _first(self, kind: str, call: ast.Call) -> bool:
@@ -240,8 +245,14 @@ class Reading:
             if whole and (setting in OUTSIDE_ARGUMENTS or not by_trainer):
                 self.script.values[setting] = self._source.value(node)
                 self.script.places[setting] = self._source.place(node)
+        if self._loader is not None and not by_trainer and _BATCH not in self.script.values:
+            for keyword in self._loader.keywords:
+                with suppress(UnreadError):
+                    if keyword.arg == "batch_size" and self._source.value(keyword.value):
+                        self._take(_BATCH, keyword.value)
 
 
+_BATCH = "per_device_train_batch_size"
 _CALLS = data_of("stacks/calls.toml")
 _SAYS: dict[str, dict[str, object]] = _CALLS["says"]
 _TAKES: dict[str, dict[str, str]] = _CALLS["takes"]
@@ -257,6 +268,7 @@ _BY_END: dict[str, Callable[[Reading, ast.Call], None]] = {
     **dict.fromkeys(
         {"torch.compile", "model.compile", *_SAYS, *_TAKES} - {"compile"}, Reading.said
     ),
+    "DataLoader": Reading.loader,
     "cast_trained": Reading.cast,
     "environ.setdefault": Reading.environment,
     **dict.fromkeys(_OPTIMIZERS, Reading.optimizer),

@@ -111,7 +111,8 @@ def _takes(call: ast.Call, head: str) -> bool:
     """Whether the arguments of a trainer have a setting."""
     trl = call_name(call) in CONFIGS
     table = SFT_CONFIG | OBJECTIVES if trl else ARGUMENTS
-    return any(row.name == head or row.name.startswith(f"{head}.") for row in table.rows)
+    listed = head in table.neutral or head in table.reasons
+    return listed or any(row.name == head or row.name.startswith(f"{head}.") for row in table.rows)
 
 
 def _added(text: str, script: Script, name: str, value: Any) -> ScriptEdit:
@@ -124,7 +125,7 @@ def _added(text: str, script: Script, name: str, value: Any) -> ScriptEdit:
     if given is not None:
         return _into_dict(text, call, given, inner, source)
     shown = f"{head}={source}" if not inner else f'{head}={{"{inner}": {source}}}'
-    return ScriptEdit(_with_keyword(text, call, shown), shown, call.lineno, call_name(call))
+    return ScriptEdit(with_keyword(text, call, shown), shown, call.lineno, call_name(call))
 
 
 def _into_dict(
@@ -140,7 +141,7 @@ def _into_dict(
     return ScriptEdit(f"{text[:end]}, {entry}{text[end:]}", shown, node.lineno, call_name(call))
 
 
-def _with_keyword(text: str, call: ast.Call, keyword: str) -> str:
+def with_keyword(text: str, call: ast.Call, keyword: str) -> str:
     """The text with one more keyword in a call."""
     last = max(
         (*call.args, *(argument.value for argument in call.keywords)),
@@ -154,7 +155,8 @@ def _with_keyword(text: str, call: ast.Call, keyword: str) -> str:
     row, column = (last.end_lineno or 1) - 1, last.end_col_offset or 0
     before = lines[row].encode()[:column].decode()
     rest = lines[row][len(before) :]
-    if call.lineno - 1 == row or rest.lstrip(", ").startswith(")"):
+    first = min([*(node.lineno for node in call.args), *(node.lineno for node in call.keywords)])
+    if first - 1 == row or rest.lstrip(", ").startswith(")"):
         lines[row] = f"{before}, {keyword}{rest}"
     else:
         given = min(

@@ -45,6 +45,12 @@ class _Place:
         where = f"as a keyword of {call_name(call)}(...)"
         return AddedCode(self.path, "keyword", call.lineno, where, code, _imports(part))
 
+    def trains_model(self) -> bool:
+        """Whether the script puts the model into training mode."""
+        name = f"{self._model_name()}.train"
+        calls = (node for node in ast.walk(self.tree) if isinstance(node, ast.Call))
+        return any(name_of(call.func) == name for call in calls)
+
     def _statement(self, call: ast.Call) -> ast.stmt:
         holders = [node for node in ast.walk(self.tree) if isinstance(node, ast.stmt)
                    and any(child.lineno == call.lineno and child.col_offset == call.col_offset
@@ -108,7 +114,10 @@ def _checkpointing(place: _Place, after: TrainConfig) -> tuple[AddedCode, ...]:
     if kind != "full":
         raise ValueError("a loop checkpoints all layers, or parts of them")
     settings = 'gradient_checkpointing_kwargs={"use_reentrant": False}'
-    return (place.below_model(Part(f"model.gradient_checkpointing_enable({settings})")),)
+    lines = [f"model.gradient_checkpointing_enable({settings})"]
+    if not place.trains_model():
+        lines.append("model.train()  # in evaluation mode, as it is loaded, nothing is recomputed")
+    return (place.below_model(Part("\n".join(lines))),)
 
 
 def _liger(place: _Place, after: TrainConfig) -> tuple[AddedCode, ...]:

@@ -150,6 +150,15 @@ class Tail:
         return b"".join(self.chunks()).decode("utf-8", "replace")
 
 
+def last_line(output: str) -> str | None:
+    """The line that says most about a failure: an error of ours, else the last line."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    ours = next(
+        (line.removeprefix("error: ") for line in lines if line.startswith("error: ")), None
+    )
+    return ours or (lines[-1] if lines else None)
+
+
 class Terminal:
     """Our terminal and the process group of the command. Without a terminal, nothing happens."""
 
