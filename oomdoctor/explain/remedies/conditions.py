@@ -66,6 +66,9 @@ def _can_liger(case: Case) -> bool:
     # Unsloth's losses are fused already, and torchtune has a loss for this.
     if _of_unsloth(case) or case.program.name.startswith("torchtune"):
         return False
+    # They patch the loss that a model computes from labels, and preferences have none.
+    if case.program.name in ("llama-factory", "axolotl") and _by_preferences(case):
+        return False
     before = case.phase == "forward" and not case.innermost(r"lm_head|logits")
     if (before and not case.beyond) or case.phase in ("load", "init", "clip", "optimizer"):
         return False
@@ -87,6 +90,12 @@ def _can_sdpa(case: Case) -> bool:
 def trl_computes_loss(case: Case) -> bool:
     """Whether the loss is that of TRL's SFTTrainer."""
     return case.framework == "trl" and case.shows(r"sft_trainer")
+
+
+def _by_preferences(case: Case) -> bool:
+    """Whether it trains on preferences, as its trainer or the settings in the log say."""
+    named = case.shows(r"(?i)(?:dpo|kto|orpo)_?trainer|/(?:dpo|kto|rm)/workflow")
+    return named or bool(case.logged(r"^\s*(?:stage|rl): *(?:dpo|kto|orpo|simpo|ipo|rm)\b"))
 
 
 def _generates(case: Case) -> bool:

@@ -60,6 +60,15 @@ def test_the_program_of_a_text(text: str, program: str | None) -> None:
     assert _read(text).framework == program
 
 
+def test_a_program_that_calls_a_trainer_is_the_program_of_its_frames() -> None:
+    """LLaMA-Factory takes TRL's trainers: its settings in the log say whose lines to change."""
+    trl = _traceback("/site-packages/trl/trainer/dpo_trainer.py")
+    remedy = next(
+        r for r in _read("finetuning_type: full", trl).remedies if r.key == "checkpointing"
+    )
+    assert next(iter(remedy.lines)) == "llama-factory"
+
+
 def test_a_remedy_of_another_program_never_appears() -> None:
     """What only a training can change is not told of an engine, and the other way round."""
     engine = _read(_traceback("/s/vllm/v1/worker/gpu_model_runner.py"))

@@ -105,6 +105,17 @@ def test_a_program_with_options_gets_the_settings_of_a_remedy_as_options() -> No
     assert lines["axolotl"] == "gradient_checkpointing: true"
 
 
+@pytest.mark.parametrize(("stage", "fused"), [("sft", True), ("dpo", False)])
+def test_llama_factory_fuses_the_loss_of_labels_alone(stage: str, fused: bool) -> None:
+    """It patches the loss that a model computes; preferences are compared by TRL."""
+    frames = (
+        Frame(f"/llamafactory/train/{stage}/workflow.py", 80, f"run_{stage}", "trainer.train()"),
+        *LOSS,
+    )
+    keys = {remedy.key for remedy in answer(phase="loss", frames=frames).remedies}
+    assert ("liger" in keys) is fused
+
+
 def test_no_smaller_batch_at_batch_one() -> None:
     one = answer(phase="forward", frames=LAYER, given=Given(micro_batch_size=1))
     assert _find(one, "smaller micro-batch") is None
