@@ -41,11 +41,10 @@ class CheckOptions:
 def check(options: CheckOptions) -> None:
     """Check the GPU memory of training commands against budgets.
 
-    The file names commands, cards and budgets. Each command runs unchanged on its emulated card, as
+    The file lists commands, cards and budgets. Each command runs unchanged on its emulated card, as
     with `run --emulate`, so no GPU is needed. Its peak is compared with the budget and with the
-    peak that was accepted last, and what grew is named by category and by line of code. Exit code 0
-    if all are within their budgets, 3 if one is above, 6 if a command failed or its peak is not
-    sure.
+    baseline, and the report names what grew, by category and by line of code. Exit code 0 if all
+    are within their budgets, 3 if one is above, 6 if a command failed or its peak is uncertain.
 
     Examples:
       oomdoctor check

@@ -16,8 +16,8 @@ from oomdoctor.cli.streams.output import publish_report
 def plan(options: PlanOptions) -> None:
     """Predict what `probe` would measure on any GPU.
 
-    The GPU need not be in this machine: one training step of each configuration is simulated with
-    the model's own code, and its allocations are replayed through a model of PyTorch's allocator.
+    You don't need the GPU: one training step of each configuration is simulated with the model's
+    own code, and its allocations are replayed through a model of PyTorch's allocator.
     Exit code 0 if something fits, 3 if nothing does.
 
     Examples:

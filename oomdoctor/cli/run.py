@@ -20,14 +20,13 @@ if TYPE_CHECKING:
 
 @flatten
 def run(options: RunOptions) -> None:
-    """Run a training script and explain it if memory runs out.
+    """Run a training script, and explain why if memory runs out.
 
-    The script is not changed. On the GPUs of this machine it runs to its end, and if memory runs
-    out, a folder keeps the evidence: a memory snapshot, the output and the diagnosis. With
-    --emulate it runs on emulated GPUs: memory is exact, or the summary names what is not;
-    out-of-memory errors are real, values and speeds mean nothing, and the training stops once
-    memory repeats. The summary goes to stderr. The exit code is that of the command, or 3 if it
-    needs more than the card or than --max-peak.
+    The script is not changed. On the GPUs of this machine it runs to its end. If memory runs out,
+    a folder keeps the evidence: a memory snapshot, the output and the diagnosis. With --emulate it
+    runs on emulated GPUs, until memory repeats. Memory is exact, or the summary names what is not.
+    Out-of-memory errors are real, but values and speeds mean nothing. The summary goes to stderr.
+    The exit code is the command's, or 3 if it needs more than the card or --max-peak allows.
 
     Examples:
       oomdoctor run -- python train.py --config my.yaml

@@ -28,8 +28,8 @@ class SnapshotOptions:
 def snapshot(options: SnapshotOptions) -> None:
     """Show what held the memory in a memory snapshot.
 
-    The page lists memory at the peak by category and by line of code. It needs no GPU and no torch,
-    and nothing in the file is run. Write a snapshot with
+    Lists memory at the peak by category and by line of code. It needs no GPU and no torch, and
+    nothing in the file is run. Write a snapshot with
     torch.cuda.memory._record_memory_history() at the start of the script and
     torch.cuda.memory._dump_snapshot("memory_snapshot.pickle") at its end, or where it runs out.
 

@@ -36,10 +36,10 @@ class WatchOptions:
 def watch(options: WatchOptions) -> None:
     """Show the GPU memory of a running job.
 
-    The output has memory by process, the trend, and the time until it is full. There is more to
-    see if the job was started by `oomdoctor run` or has the callback of oomdoctor.monitor. On a
-    terminal the output is renewed every second until the job ends. Exit code 3 if there is nothing
-    to watch, 5 without a GPU.
+    Shows memory by process, the trend, and the time until the GPU is full. It shows more if the job
+    was started by `oomdoctor run` or has the callback of oomdoctor.monitor. On a terminal, the
+    output updates every second until the job ends. Exit code 3 if there is nothing to watch, 5
+    without a GPU.
 
     Examples:
       oomdoctor watch latest

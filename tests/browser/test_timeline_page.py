@@ -257,7 +257,7 @@ def test_the_failed_request_is_shown_with_its_line(shown: Tab) -> None:
     shown.value("document.getElementById('to-failure').click()")
     shown.until("moment.innerText.includes('Out of memory')")
     text = shown.value("moment.innerText")
-    assert "asked for 40.0 MiB with 5.00 MiB free" in text and "model.py:33" in text
+    assert "tried to allocate 40.0 MiB with 5.00 MiB free" in text and "model.py:33" in text
 
 
 def test_stacks_can_be_searched(shown: Tab) -> None:

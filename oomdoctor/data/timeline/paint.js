@@ -170,7 +170,7 @@ function paintMarks(context, scene) {
     context.textAlign = right ? "left" : "right";
     context.textBaseline = "top";
     context.fillText(
-      `out of memory: asked for ${sizeText(failure.requested)}`, at + (right ? 6 : -6) * ratio, box.top + 4 * ratio);
+      `out of memory: tried to allocate ${sizeText(failure.requested)}`, at + (right ? 6 : -6) * ratio, box.top + 4 * ratio);
   }
   const at = x(device.peak), height = y(totals[device.peak]);
   if (!device.traced || !inside(at)) return;

@@ -81,7 +81,7 @@ function showMoment(panel, timeline, device, moment, hidden, choose) {
 
 /** A request that failed, with its call stack. */
 function failureOf(timeline, failure) {
-  const text = `Out of memory: asked for ${sizeText(failure.requested)} with ${sizeText(failure.free)} free`;
+  const text = `Out of memory: tried to allocate ${sizeText(failure.requested)} with ${sizeText(failure.free)} free`;
   const made = element("details", "failure", element("summary", "", `${text}, ${lineText(timeline.stacks, failure.stack)}`));
   made.append(...stackOf(timeline.stacks, failure.stack));
   return made;

@@ -228,7 +228,7 @@ def _mark(axes: Any, device: TimelineDevice, columns: Columns, top: int) -> None
         last = device.failures[-1]
         place = columns.places[last.moment]
         side, away = ("right", -4) if place > columns.edges[-1] / 2 else ("left", 4)
-        text = f"out of memory: asked for {format_bytes(last.requested_bytes)}"
+        text = f"out of memory: tried to allocate {format_bytes(last.requested_bytes)}"
         at = place, top * 1.08
         look.note(axes, text, at, (away, 0), ha=side, va="top", color=ink("alarm"))
 
