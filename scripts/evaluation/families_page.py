@@ -27,7 +27,8 @@ reason why there is none. They are results, not a list that the program reads.
 - **What was simulated:** the type's default configuration with at most four layers in each part, in
   bf16 on a GPU.
 - **Batch:** one sequence of 4,096 tokens, or as many as its positions allow; for speech, one
-  recording as well; two images for LeViT, whose batch norms need them, and two sequences for embeddings.
+  recording as well; two images for LeViT, whose batch norms need them, and two sequences for
+  embeddings.
 - **Failures** show the words of the library: some default configurations cannot be built or
   trained.
 - **Other refusals** are limits of oomdoctor or of the class, or name a missing package. timm,
