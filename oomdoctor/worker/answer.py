@@ -13,7 +13,7 @@ from oomdoctor.worker.protocol import PhaseFile, UnsupportedError
 
 def answer(job: ProbeJob, progress: PhaseFile, folder: Path) -> Reply:
     """Run the job: in this process, or in one for each of its ranks with files in `folder`."""
-    if job.config.world_size == 1 or job.mode not in ("measure", "record"):
+    if job.config.sharding == "none" or job.mode not in ("measure", "record"):
         return answer_here(job, progress)
     if job.alone:
         from oomdoctor.worker.ranks.alone import answer_alone

@@ -55,11 +55,15 @@ def moments_of(
     card. Empty for other objectives, and where the step does not say what weights and states take.
     """
     parts, device = step.breakdown, step.peak_device_bytes
-    if config.objective != "grpo" or counts is None or parts is None or device is None:
+    if config.objective != "grpo" or counts is None or device is None:
         return ()
+    if parts is not None:
+        weights, states = parts.weights_bytes, parts.optimizer_bytes
+    else:  # an engine that does not say which of its memory is which
+        weights, states = _at_rest(config, counts.total, step.trainable_parameters)
     engine, sleeps = engine_bytes(config, total_bytes), config.vllm_enable_sleep_mode
     outside = (step.overhead_bytes or 0) - (0 if sleeps else engine)  # context and libraries
-    resting = parts.weights_bytes + parts.optimizer_bytes
+    resting = weights + states
     if step.resting is not None:
         resting = step.resting.peak_allocated_bytes
     contexts = (processes_of(config) - 1) * outside + _cached_by_reference(config, model)
@@ -70,9 +74,9 @@ def moments_of(
     if engine:
         if step.resting is not None:  # weights and states hold segments open that have free parts
             outside += (step.resting.peak_reserved_bytes or resting) - resting
-        moved = parts.optimizer_bytes if config.rollout_offload != "none" else 0
+        moved = states if config.rollout_offload != "none" else 0
         held = resting - moved + _handed_over(config, model, counts)
-        resting -= moved + (parts.weights_bytes if config.rollout_offload == "all" else 0)
+        resting -= moved + (weights if config.rollout_offload == "all" else 0)
         # Nothing is given back for an engine that is always awake: it keeps what a step reserved.
         least = 0 if sleeps else moments[0].device_bytes
         taken = max(resting + outside + engine, least)
@@ -94,10 +98,14 @@ def processes_of(config: TrainConfig) -> int:
     return facts.processes + (sum(others) if facts.own_processes else 0)
 
 
+def _has_own_reference(config: TrainConfig) -> bool:
+    """Whether a reference model has another process on the card."""
+    return has_reference_model(config) and ROLLOUTS[config.rl_program].reference == "process"
+
+
 def _cached_by_reference(config: TrainConfig, model: Mapping[str, Any]) -> int:
     """What the process of a reference keeps reserved: logits in 16 bits, and in float32."""
-    alone = ROLLOUTS[config.rl_program].reference == "process"
-    if not (alone and has_reference_model(config)):
+    if not _has_own_reference(config):
         return 0
     tokens = config.micro_batch() * config.sequence_length
     return (2 + FLOAT32_BYTES) * tokens * (shape_of(model).vocabulary or 0)
@@ -110,34 +118,40 @@ def _with(moment: Moment, beside: int) -> Moment:
 
 
 def models_beside(config: TrainConfig, model: Mapping[str, Any], counts: ParameterCounts) -> int:
-    """What the critic and the reward model have on each GPU all the time.
+    """What the critic, the reward model and the reference have on each GPU all the time.
 
-    They are the model with a score instead of its output head, and sharded as it is. The critic is
-    trained whole, in the dtypes and with the optimizer of the model (verl 0.9, OpenRLHF 0.11). Its
-    own step has no scores of a vocabulary, so with the same micro-batch it needs less than the
-    model's, next to the same states.
+    The first two are the model with a score instead of its output head, and sharded as it is. The
+    critic is trained whole, in the dtypes and with the optimizer of the model (verl 0.9, OpenRLHF
+    0.11). Its own step has no scores of a vocabulary, so with the same micro-batch it needs less
+    than the model's, next to the same states. A reference counts here if it has another process.
     """
     weights, states = _critic(config, model, counts)
     critic = {"card": weights + states, "weights": weights}.get(config.critic, 0)
-    if config.reward_model == "none":
-        return critic
     shards = shards_of(config) if config.sharding == "zero3" else 1
-    return critic + 2 * _scored(model, counts) // shards
+    reference = counts.total if _has_own_reference(config) else 0
+    reward = _scored(model, counts) if config.reward_model != "none" else 0
+    return critic + 2 * reference // shards + 2 * reward // shards
 
 
 def _critic(
     config: TrainConfig, model: Mapping[str, Any], counts: ParameterCounts
 ) -> tuple[int, int]:
     """The weights and states of the critic on a GPU; those of DeepSpeed in float32."""
-    if config.critic == "none" or config.offload == "parameters":
+    parameters = _scored(model, counts)
+    return (0, 0) if config.critic == "none" else _at_rest(config, parameters, parameters)
+
+
+def _at_rest(config: TrainConfig, parameters: int, trained: int) -> tuple[int, int]:
+    """The weights and states of a model on a GPU; those of DeepSpeed in float32."""
+    if config.offload == "parameters":
         return 0, 0
-    each, parameters = dtype_bytes(config.weights_dtype), _scored(model, counts)
+    each = dtype_bytes(config.weights_dtype)
     copied = config.sharding in ("zero1", "zero2")  # the states alone are sharded
     weights = each * parameters // (1 if copied else shards_of(config))
     width = state_width(config.optimizer, FLOAT32_BYTES if is_zero(config) else each) or 0
     if is_zero(config):
         width += FLOAT32_BYTES  # of the master weights
-    states = 0 if config.offload == "optimizer" else width * parameters // shards_of(config)
+    states = 0 if config.offload == "optimizer" else width * trained // shards_of(config)
     return weights, states
 
 

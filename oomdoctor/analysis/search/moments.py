@@ -57,7 +57,7 @@ def _with_models_beside(worst: Moment, contexts: int, step: Attempt, room: Room)
     measured = step.measurement
     assert measured is not None
     more = worst.allocated_bytes - measured.peak_allocated_bytes
-    if not (more or contexts) or measured.breakdown is None:
+    if not (more or contexts):
         return step
     parts = measured.breakdown
     noted = (f"{format_bytes(more)} of other models, computed, are on the card",) if more else ()
@@ -67,7 +67,7 @@ def _with_models_beside(worst: Moment, contexts: int, step: Attempt, room: Room)
         peak_reserved_bytes=(measured.peak_reserved_bytes or 0) + more,
         peak_device_bytes=worst.device_bytes,
         overhead_bytes=(measured.overhead_bytes or 0) + contexts,
-        breakdown=replace(parts, other_bytes=parts.other_bytes + more),
+        breakdown=parts and replace(parts, other_bytes=parts.other_bytes + more),
         notes=(*measured.notes, *noted),
     )
     return _judged(replace(step, measurement=peaks), room)
@@ -76,12 +76,15 @@ def _with_models_beside(worst: Moment, contexts: int, step: Attempt, room: Room)
 def _judged_by(worst: Moment, more: int, step: Attempt, room: Room) -> Attempt:
     """The attempt with the peaks of its worst moment, at which the engine has `more` bytes."""
     measured = step.measurement
-    assert measured is not None and measured.breakdown is not None and worst.name != "step"
+    assert measured is not None and worst.name != "step"
     allocated, device = worst.allocated_bytes, worst.device_bytes
     outside = (measured.overhead_bytes or 0) + more
     reserved = device - outside
-    weights = min(measured.breakdown.weights_bytes, allocated)
-    states = 0 if step.config.rollout_offload != "none" else measured.breakdown.optimizer_bytes
+    parts = measured.breakdown
+    if parts is not None:
+        weights = min(parts.weights_bytes, allocated)
+        states = 0 if step.config.rollout_offload != "none" else parts.optimizer_bytes
+        parts = Breakdown(weights, 0, states, 0, 0, allocated - weights - states)
     peaks = replace(
         measured,
         peak_allocated_bytes=allocated,
@@ -90,7 +93,7 @@ def _judged_by(worst: Moment, more: int, step: Attempt, room: Room) -> Attempt:
         overhead_bytes=outside,
         peak_phase=worst.name,
         phases={**measured.phases, worst.name: PhaseMemory(allocated, reserved)},
-        breakdown=Breakdown(weights, 0, states, 0, 0, allocated - weights - states),
+        breakdown=parts,
     )
     if room.error is None:  # what was measured is the step
         step_bytes = format_bytes(measured.deciding_peak_bytes())

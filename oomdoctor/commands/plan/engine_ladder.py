@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from oomdoctor.analysis.memory.closed_form import shards_of
 from oomdoctor.analysis.search.ladder import Context, fixed_size, too_big
 from oomdoctor.analysis.search.micro_batch import divisors, next_with_room, sample_of
+from oomdoctor.analysis.search.moments import Room, with_moments
 from oomdoctor.commands.devices.cards import Card
 from oomdoctor.commands.events import Listener, SurveyEvent, starting
 from oomdoctor.commands.jobs.simulators import Simulators
@@ -64,6 +65,7 @@ def run_ladder(
         OomDoctorError: no worker can be started (exit 5).
     """
     context, usable = findings.contexts[card.name], card.usable_bytes
+    room = Room(usable, card.total_bytes)
     searches = [
         _Search(rung, _sizes(rung, context), _gradient_bytes(rung, context))
         for rung in findings.ladder(card)
@@ -84,7 +86,7 @@ def run_ladder(
         ]
         for ran in engines.run(asked, usable, starting(on_event, asked, total)):
             search = searches[wanted[ran.number][0]]
-            search.attempts.append(ran.attempt)
+            search.attempts.append(with_moments(ran.attempt, context, room))
             if search.next_size(usable) is not None:
                 continue
             done, rung, attempts = done + 1, search.rung, tuple(search.attempts)

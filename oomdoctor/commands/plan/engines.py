@@ -197,7 +197,7 @@ class Engines:
         with self._naming:
             folder = self._folder.job_folder(rung.label, config.micro_batch_size)
         job = self._known.measuring_job(self._card, rung, limit_bytes)
-        job = replace(job, alone=config.world_size > 1)
+        job = replace(job, alone=is_sharded(config))
         attempt, _ = launch(
             host,
             job,

@@ -11,7 +11,7 @@ from typing import Literal
 from oomdoctor.analysis.memory.closed_form import state_width
 from oomdoctor.analysis.memory.phases import Parts, size_of
 from oomdoctor.records.configuration.adapters import compute_dtype, kept_dtype, saved_dtype
-from oomdoctor.records.configuration.config import TrainConfig, has_reference_model
+from oomdoctor.records.configuration.config import TrainConfig, has_own_step, has_reference_model
 from oomdoctor.records.facts.choices import AUTO
 from oomdoctor.records.facts.dtypes import FLOAT32_BYTES, dtype_bytes
 from oomdoctor.records.facts.optimizers import optimizer_named
@@ -127,7 +127,7 @@ def _wider(config: TrainConfig) -> int:
 
 def _reference(config: TrainConfig) -> Literal["none", "kept", "run"]:
     """GRPO asks its reference before the step, while it scores completions."""
-    if not has_reference_model(config):
+    if not has_reference_model(config) or has_own_step(config):  # then it has another process
         return "none"
     return "kept" if config.objective == "grpo" else "run"
 

@@ -244,4 +244,13 @@ def test_the_process_of_a_reference_keeps_logits_reserved():
         for reference in ("default", "kl")
     ]
     tokens = GRPO.micro_batch() * GRPO.sequence_length
-    assert both[1] - both[0] == GIB + 6 * tokens * QWEN3["vocab_size"]
+    weights = 2 * QWEN3_COUNTS.total
+    assert both[1] - both[0] == GIB + weights + 6 * tokens * QWEN3["vocab_size"]
+
+
+@pytest.mark.parametrize("sharding", ["fsdp", "zero2", "zero3"])
+def test_what_an_engine_does_not_divide_is_known_by_arithmetic(sharding: str):
+    config = replace(GRPO, sharding=sharding, world_size=2, vllm_gpu_memory_utilization=0.25)
+    at = moments(config, replace(STEP, breakdown=None))["generate"]
+    each = {"fsdp": (2 + 4) / 2, "zero2": 2 + 12 / 2, "zero3": (2 + 12) / 2}[sharding]
+    assert at.allocated_bytes == pytest.approx(each * COUNTS.total)

@@ -103,6 +103,18 @@ def test_a_rung_gets_the_largest_size_that_its_engine_fits() -> None:
     assert (event.index, event.total) == (1, 1)
 
 
+def test_what_an_engine_ran_is_judged_with_generation_next_to_vllm() -> None:
+    known = findings(
+        replace(
+            FSDP, objective="grpo", vllm_gpu_memory_utilization=0.9, vllm_enable_sleep_mode=True
+        )
+    )
+    run(known, FakeEngines(lambda config: 10 * GIB))
+    (row,) = known.rows(known.cards[0])
+    assert row.measurement is not None and row.measurement.peak_phase == "generate"
+    assert row.peak_device_bytes > 0.9 * 24 * GIB
+
+
 def test_what_an_engine_ran_is_not_simulated_again() -> None:
     known = findings(FSDP, replace(FSDP, sharding="ddp"))
     run(known, FakeEngines(lambda config: 30 * GIB))
