@@ -76,7 +76,7 @@ class GpuMemoryTest(pytest.Item):
         self._test = test
 
     def runtest(self) -> None:
-        """Run it on its card, and fail or skip it for what came of it."""
+        """Run it on its card, and fail or skip it by its result."""
         mark = self.get_closest_marker(_MARK)
         assert mark is not None
         _judge(self, mark)
@@ -104,7 +104,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def _judge(item: pytest.Item, mark: pytest.Mark) -> None:
-    """Run a marked test on its card, and fail or skip it for what came of it."""
+    """Run a marked test on its card, and fail or skip it by its result."""
     from oomdoctor.commands.check.judging import accepted_peak, judged
     from oomdoctor.commands.check.run_check import read_baseline
     from oomdoctor.commands.check.running import peak_of, run_one

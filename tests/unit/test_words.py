@@ -50,6 +50,13 @@ BANNED = {
     r"\bfor want of\b|\bno doubt\b|\bthereof\b|\bwherein\b|\bhereby\b|\bwhereby\b": "",
     r"\bknows? of (?!CUDA)": "knows",
     r"\bforesee|\bforesight|\bforecast": "predict",
+    r"\bbut for\b": "except for",
+    r"\b(?:is|are) not said\b": "does not say",
+    r"\blikewise\b": "in the same way",
+    r"\bin spite of\b": "anyway",
+    r"\b(?:comes?|came) of\b": "the result of",
+    r"\b(?:cards?|GPUs?) that (?:is|are) not here\b|\bneed not be (?:here|in)\b": "you don't have",
+    r"\bsome (?:micro|milli)?(?:seconds|minutes)\b": "a few",
     # American spelling
     r"[Qq]uanti[s]ation|[Qq]uanti[s]ed?\b|[Dd]equanti[s]": "quantization",
     r"\b[Uu]tilisation|[Ii]nitialis|[Ss]ummaris(e|ed|ing)\b(?!\()": "-iz-",

@@ -74,7 +74,7 @@ def publish(render: Callable[[str, Style], str], chosen: str, file: Path | None 
 
 
 class Started:
-    """When a command began; `report` is what came of it."""
+    """When a command began; `report` is its result."""
 
     def __init__(self) -> None:
         self._clock, self._at = time.monotonic(), datetime.now(UTC)

@@ -1,7 +1,7 @@
 """Memory that grows with batch and length: activations saved for the backward pass, and logits.
 
 Counts what autograd saves in the decoder layers of transformers, like Korthikanti et al. 2022,
-section 4, but for gated MLPs, RMS norms in float32 and no dropout.
+section 4, except for gated MLPs, RMS norms in float32 and no dropout.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """One process of a watched command: its steps, its memory, and the record that it leaves.
 
 The record is written when CUDA starts, when memory runs out and when the interpreter ends. On an
-emulated GPU it is also written after each optimizer step or some seconds without one, on a real one
-every second by a thread. So a process that is killed leaves that of its last step or second.
+emulated GPU it is also written after each optimizer step or a few seconds without one, on a real
+one every second by a thread. So a process that is killed leaves that of its last step or second.
 
 A process is watched from its first use of CUDA on. One that never uses CUDA is not.
 """

@@ -77,7 +77,7 @@ class TracedMemory(DeviceMemory):
             self._ask_outside(device)
 
     def _request(self, first: dict[str, int]) -> dict[str, Any]:
-        """What the record says of a request that was granted past the limit, but for its step."""
+        """What the record says of a request granted past the limit, except for its step."""
         history = self._histories.get(first["device"])
         request = None if history is None else history.request
         if request is None:  # its entry is lost: what the device knows

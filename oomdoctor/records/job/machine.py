@@ -34,7 +34,7 @@ class GpuProcess:
 class Gpu:
     """One GPU as the driver reports it. `index` is NVML's (PCI bus order); `uuid` identifies it.
 
-    An `emulated` GPU runs no kernels: its memory is exact but for what warnings name, its times
+    An `emulated` GPU runs no kernels: its memory is exact except for what warnings name, its times
     mean nothing.
     """
 
@@ -120,9 +120,9 @@ class Capability:
 class Machine:
     """Where the survey ran. `device` is the chosen one: "cuda" or "cpu".
 
-    An `emulated` GPU runs no kernels: its memory is exact but for what warnings name, and there are
-    no speeds. With several `gpus` the facts are those of one of them; on the CPU, `gpus` is the
-    number of ranks.
+    An `emulated` GPU runs no kernels: its memory is exact except for what warnings name, and there
+    are no speeds. With several `gpus` the facts are those of one of them; on the CPU, `gpus` is
+    the number of ranks.
     """
 
     device: DeviceType

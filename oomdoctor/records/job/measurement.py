@@ -126,7 +126,7 @@ class RankPeak:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What a card holds at one moment of a GRPO job, computed but for the training step.
+    """What a card holds at one moment of a GRPO job, computed except for the training step.
 
     `name` is "step", "generate" (completions are generated), or "sync" (vLLM gets new weights).
     Of `device_bytes`, the training process has allocated `allocated_bytes` and the engine next to

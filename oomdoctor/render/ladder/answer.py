@@ -94,7 +94,7 @@ def _without_best(
 def _no_rung_fits(report: Report, rungs: Sequence[ProbeResult], none: str = "none") -> str:
     """`none fits; full-bf16+ckpt comes nearest: short by 5.50 GiB, needs 19.8 GiB`.
 
-    Where a rung could not be tried, it is not said that none fits.
+    Where a rung could not be tried, the answer does not say that none fits.
     """
     missed = [rung for rung in rungs if rung.missed_by_bytes is not None]
     if not missed:

@@ -1,6 +1,6 @@
 """Finds the output of a Slurm job, and what Slurm says about its end, by the job's id.
 
-`scontrol` knows a job while it runs and for some minutes after, including the paths of its output.
+`scontrol` knows a job while it runs and for a few minutes after, including the paths of its output.
 `sacct` remembers how it ended, if accounting is on. If neither names a file, the usual names are
 tried. Nothing is changed, no shell is used, and only regular files are read.
 """

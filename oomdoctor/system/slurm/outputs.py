@@ -1,7 +1,7 @@
 """Where a job wrote its output: what Slurm says, else the options of its submission.
 
-Slurm before 24.05 forgets the paths some minutes after the end of a job. The line that submitted it
-is kept, and the script that it names has the rest. Nothing of it is run.
+Slurm before 24.05 forgets the paths a few minutes after the end of a job. The line that submitted
+it is kept, and the script that it names has the rest. Nothing of it is run.
 """
 
 from __future__ import annotations

@@ -68,8 +68,8 @@ def _adamw(config: str, words: str) -> str:
             "GiB, with either AdamW"
         )
     if "8bit" in words:
-        return "which 8-bit AdamW is not said: bitsandbytes' here"
-    return "which AdamW is not said: fused here"
+        return "the page does not say which 8-bit AdamW; bitsandbytes' here"
+    return "the page does not say which AdamW; fused here"
 
 
 def _torchtune(name: str, gibibytes: float, words: str, config: str = "full") -> Row:

@@ -99,7 +99,7 @@ def incidents_of(
         recovery = None if ended else _recovery(finding, findings, went_on)
         survived = recovery is not None
         finding.incident = replace(finding.incident, survived=survived, recovery=recovery)
-    # A warning that nothing came of is no failure.
+    # A warning without a consequence is not a failure.
     findings = [f for f in findings if not (f.dialect.hints_only and f.incident.survived)]
     memory = [f for f in findings if f.memory]
     others = [f for f in findings if not f.memory]
