@@ -9,12 +9,19 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from oomdoctor.errors import ExitCode, OomDoctorError, usage_error
-from oomdoctor.library.live import longest_row, training_of, write_script
+from oomdoctor.library.later import LaterPhase, later_phases
+from oomdoctor.library.live import (
+    config_of,
+    frozen_otherwise,
+    longest_row,
+    training_of,
+    write_script,
+)
 from oomdoctor.records.codec import CodecError, loads
 from oomdoctor.records.job.result import ProbeResult
 from oomdoctor.records.report.report import Report
@@ -22,6 +29,9 @@ from oomdoctor.records.report.user_training import YOURS
 from oomdoctor.system.environment import variable, worker_environment
 from oomdoctor.units import format_bytes
 
+_FROZEN = (
+    "some parameters are frozen, and not the first layers with the embeddings; all count as trained"
+)
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
@@ -32,6 +42,7 @@ class Estimate:
     `peak_bytes` is what nvidia-smi would show for the fullest GPU, None if it is not known, and
     `usable_bytes` what the card has for it. `result` has the rest: the peak by phase and category,
     the speed, the reason where there is no answer. `report` is the document of `plan --json`.
+    `later` are evaluation, generation and saving, with what they need at least.
     """
 
     gpu: str
@@ -40,20 +51,38 @@ class Estimate:
     warnings: tuple[str, ...]
     result: ProbeResult
     report: Report
+    later: tuple[LaterPhase, ...] = ()
 
     @property
     def fits(self) -> bool:
-        """Whether it surely fits."""
-        return self.result.surely_fits
+        """Whether it surely fits; of the later phases, what they need at least."""
+        return self.result.surely_fits and self._too_large is None
 
     @property
     def short_bytes(self) -> int:
         """By how many bytes the card is too small; 0 if it fits or the peak is unknown."""
         if self.peak_bytes is None or self.usable_bytes is None or self.fits:
             return 0
-        return max(0, self.peak_bytes - self.usable_bytes)
+        most = max(self.peak_bytes, *(phase.at_least_bytes for phase in self.later), 0)
+        return max(0, most - self.usable_bytes)
+
+    @property
+    def _too_large(self) -> LaterPhase | None:
+        """The later phase that needs most, if the card is too small for it."""
+        largest = max(self.later, key=lambda phase: phase.at_least_bytes, default=None)
+        if largest is None or self.usable_bytes is None:
+            return None
+        return largest if largest.at_least_bytes > self.usable_bytes else None
 
     def __str__(self) -> str:
+        later = self._too_large
+        if later is not None and self.result.surely_fits:
+            needs, short = format_bytes(later.at_least_bytes), format_bytes(self.short_bytes)
+            usable = format_bytes(self.usable_bytes)
+            return (
+                f"does not fit on {self.gpu}: {later.name} needs at least {needs} of {usable}, "
+                f"short by {short}"
+            )
         peak, usable = format_bytes(self.peak_bytes), format_bytes(self.usable_bytes)
         if self.fits:
             return f"fits on {self.gpu}: {peak} of {usable}"
@@ -92,7 +121,8 @@ def estimate(
     Raises:
         OomDoctorError: with the text of the command, if the model, a setting or the card is wrong.
     """
-    rows = getattr(model, "train_dataset", None)
+    rows, evaluated = getattr(model, "train_dataset", None), getattr(model, "eval_dataset", None)
+    metrics = getattr(model, "compute_metrics", None) is not None
     training = training_of(model, args, peft_config, quantization_config)
     length = sequence_length
     if length is None and getattr(training.args, "max_length", None) is None:
@@ -102,7 +132,15 @@ def estimate(
         words += ["--gpu", gpu] if gpu is not None else []
         words += ["--gpus", str(gpus)] if gpus is not None else []
         words += ["--seq-len", str(length)] if length is not None else []
-        return _answer(_planned(words), gpu)
+        answer = _answer(_planned(words), gpu)
+    count = None if evaluated is None or not hasattr(evaluated, "__len__") else len(evaluated)
+    if frozen_otherwise(training):
+        answer = replace(answer, warnings=(*answer.warnings, _FROZEN))
+    config = config_of(training)
+    if config is None:
+        return answer
+    later = later_phases(training.args, answer.result, config, count, metrics=metrics)
+    return replace(answer, later=later)
 
 
 def _planned(words: list[str]) -> Report:

@@ -11,11 +11,14 @@ import dataclasses
 import enum
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from oomdoctor.errors import usage_error
+from oomdoctor.errors import OomDoctorError, usage_error
+from oomdoctor.records.job.model import ModelRef, SourceChoice
 from oomdoctor.stacks.programs.trl import CONFIGS
+from oomdoctor.system.models.hub import resolve
 
 _PLAIN = "TrainingArguments"
 _OF_THIS_MACHINE = ("use_cpu", "no_cuda")  # without a GPU, arguments can be made only with these
@@ -76,10 +79,57 @@ def write_script(training: Training, folder: Path) -> Path:
         adapters = training.peft_config
         kind, values = type(adapters).__name__, dict(_changed(adapters))
         lines.append(f"model = get_peft_model(model, {kind}({_keywords(values)}))")
+    if layers := _frozen_layers(training):
+        lines.append(f"freeze(model, layers={layers})")
     lines.append(f"{trainer}(model=model, args=args).train()")
     script = folder / "training.py"
     script.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return script
+
+
+def config_of(training: Training) -> Mapping[str, Any] | None:
+    """The config.json of the model; None if it is only named, and not built in or a folder."""
+    model = training.model
+    if not isinstance(model, str | Path):
+        return dict(model.config.to_dict())
+    with suppress(OomDoctorError):
+        return resolve(ModelRef(name=str(model), source=_source_of(Path(model)))).config
+    return None
+
+
+def _source_of(path: Path) -> SourceChoice:
+    return "local" if path.expanduser().is_dir() else "catalogue"
+
+
+def frozen_otherwise(training: Training) -> bool:
+    """Whether parameters of the model are frozen by hand that no configuration can name."""
+    return _frozen_layers(training) is None
+
+
+def _frozen_layers(training: Training) -> int | None:
+    """How many layers from the first on are frozen, with the embeddings; None if others are.
+
+    0 if all parameters are trained, or if adapters are.
+    """
+    model = training.model
+    if isinstance(model, str | Path) or training.peft_config is not None:
+        return 0
+    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    if not frozen:
+        return 0
+    stacks = [(name, module) for name, module in model.named_modules()
+              if type(module).__name__ == "ModuleList"]  # fmt: skip
+    _, layers = max(stacks, key=lambda pair: len(pair[1]), default=("", ()))
+    embeddings = model.get_input_embeddings()
+    expected = {id(parameter) for parameter in embeddings.parameters()}
+    count = 0
+    for layer in layers:
+        if any(parameter.requires_grad for parameter in layer.parameters()):
+            break
+        expected |= {id(parameter) for parameter in layer.parameters()}
+        count += 1
+    there = {id(parameter) for name, parameter in model.named_parameters() if name in frozen}
+    return count if there == expected and count else None
 
 
 def longest_row(rows: Any) -> int | None:

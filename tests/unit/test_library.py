@@ -18,8 +18,10 @@ from example_plans import PLANS
 import oomdoctor
 from oomdoctor.commands.user_training import read_user_training
 from oomdoctor.library import estimate as estimates
-from oomdoctor.library.live import longest_row, training_of, write_script
+from oomdoctor.library.later import LaterPhase, later_phases
+from oomdoctor.library.live import frozen_otherwise, longest_row, training_of, write_script
 from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.job.result import ProbeResult
 from oomdoctor.records.report.report import Report
 from oomdoctor.records.report.user_training import YOURS
 from oomdoctor.stacks.reading.finish import Overrides
@@ -66,6 +68,20 @@ def test_arguments_and_a_model_are_read_like_a_script(arguments: Any, tmp_path: 
     assert config.activation_checkpointing == "full"
     assert "Qwen2ForCausalLM.from_pretrained" in (tmp_path / "training.py").read_text()
     assert (tmp_path / "model" / "config.json").exists()
+
+
+def _frozen(*parts: str) -> Any:
+    model = _model()
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad = not any(part in name for part in parts)
+    return model
+
+
+def test_the_first_layers_may_be_frozen_by_hand(arguments: Any, tmp_path: Path) -> None:
+    model = _frozen("embed_tokens", "layers.0.")
+    assert _read(tmp_path, model, arguments).frozen_layers == 1
+    assert not frozen_otherwise(training_of(model, arguments))
+    assert frozen_otherwise(training_of(_frozen("mlp"), arguments))
 
 
 def test_adapters_are_those_of_the_model(arguments: Any, tmp_path: Path) -> None:
@@ -191,6 +207,57 @@ def test_a_borderline_answer_is_no_yes(arguments: Any, answered: dict[str, Any])
     answer = oomdoctor.estimate(_model(), arguments, gpu="T4")
     near = replace(answer, result=replace(answer.result, borderline=True))
     assert not near.fits and near.short_bytes == 0 and str(near).startswith("borderline on ")
+
+
+@pytest.mark.parametrize(
+    ("settings", "metrics", "logits"),
+    [
+        ({}, True, 0),
+        ({"eval_strategy": "steps"}, False, 1),
+        ({"eval_strategy": "steps"}, True, 2 * 4 - 1),
+        ({"eval_strategy": "steps", "eval_accumulation_steps": 2}, True, 2 * 2 - 1),
+        ({"eval_strategy": "steps", "prediction_loss_only": True}, True, 1),
+    ],
+)
+def test_an_evaluation_keeps_logits(settings: dict[str, Any], metrics: bool, logits: int) -> None:
+    result = _result()
+    later = later_phases(settings, result, _model().config.to_dict(), 32, metrics=metrics)
+    if not logits:
+        assert not later
+        return
+    (phase,) = later
+    held = result.breakdown
+    assert phase.name == "evaluation" and held is not None
+    states = 2 * GIB + held.weights_bytes + held.optimizer_bytes
+    each = 2 if result.config.autocast_dtype == "none" else 4
+    assert phase.at_least_bytes == states + logits * 8 * result.config.sequence_length * 512 * each
+
+
+def test_generation_keeps_keys_and_values_and_a_sharded_model_gathers_tensors() -> None:
+    result, model = _result(), _model().config.to_dict()
+    settings = {"eval_strategy": "epoch", "predict_with_generate": True}
+    (short,) = later_phases(settings, result, model, None, metrics=False)
+    settings |= {"generation_max_length": 1024}
+    (long,) = later_phases(settings, result, model, None, metrics=False)
+    assert short.name == "generation" and long.at_least_bytes > short.at_least_bytes
+    sharded = replace(result, config=replace(result.config, world_size=2, sharding="fsdp"))
+    (saving,) = later_phases({}, sharded, model, None, metrics=False)
+    assert saving.name == "saving"
+
+
+def test_a_training_whose_evaluation_does_not_fit_is_refused(
+    arguments: Any, answered: dict[str, Any]
+) -> None:
+    answer = oomdoctor.estimate(_model(), arguments, gpu="T4")
+    too_large = (answer.usable_bytes or 0) + GIB
+    later = replace(answer, later=(LaterPhase("evaluation", too_large),))
+    assert answer.fits and not later.fits and later.short_bytes == GIB
+    assert "evaluation needs at least" in str(later) and "short by 1.00 GiB" in str(later)
+
+
+def _result() -> ProbeResult:
+    row = next(row for row in PLANS["plan"]().results if row.breakdown is not None)
+    return replace(row, peak_device_bytes=10 * GIB, peak_reserved_bytes=8 * GIB)
 
 
 def test_preflight_looks_at_what_is_free(

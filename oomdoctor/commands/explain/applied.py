@@ -34,6 +34,7 @@ from oomdoctor.stacks.reading.command_line import command_of
 from oomdoctor.stacks.reading.finish import Overrides, finished
 from oomdoctor.stacks.reading.merge import draft_of
 from oomdoctor.stacks.writing.changed_lines import main_file
+from oomdoctor.stacks.writing.detaching import detached
 from oomdoctor.stacks.writing.pasting import pasted
 from oomdoctor.stacks.writing.patch import (
     NotPatchedError,
@@ -169,10 +170,13 @@ def _applied(training: UserTraining, remedy: Remedy, file: str, text: str) -> Ap
         _NotAppliedError, NotPatchedError: it is none.
     """
     settings = {} if _settings(training.config, remedy) else trainer_settings(remedy)
-    if settings:
+    changed: Mapping[str, Any] = settings
+    if remedy.key == _DETACH and file.endswith(".py"):
+        change = _lines_that_keep(file, text)
+        new = _edited(file, text, change)
+    elif settings:
         change = _lines_of_settings(training, settings, file, text)
         new = _edited(file, text, change)
-        changed: Mapping[str, Any] = settings
     else:
         after = _changed(training, remedy)
         change = _lines(training, after, file, text)
@@ -389,6 +393,15 @@ def _lines_of_settings(
     return Written(tuple(lines))
 
 
+def _lines_that_keep(file: str, text: str) -> Written:
+    """The lines of a loop that keep tensors with their graphs, which drop the graphs now."""
+    try:
+        return Written((), detached(file, text))
+    except ValueError as error:
+        raise _NotAppliedError(str(error)) from None
+
+
+_DETACH = "detach"  # the remedy for tensors that are kept with their graphs
 _OF_TRAINER = ("trainer", "trl")  # programs whose files have all settings of TrainingArguments
 
 

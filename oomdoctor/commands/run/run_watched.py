@@ -179,6 +179,10 @@ class _Runs:
         self.on_start(f"oomdoctor: running the command again: {remedy.change}")
         with changed(request, change) as with_it:
             report = self.again(with_it, first)
+            if needs_most(with_it, report):
+                both = partial(with_both_ends, with_it, report)
+                most = replace(with_it, most=True, branches=dict(self.branches))
+                report = self.again(most, report, lambda upper: both([upper]))
         return report, last_line(self.tails[-1].text())
 
     def once(

@@ -154,6 +154,10 @@ class ChangedLine:
     call: str | None = None
 
 
+THIS_LINE = "instead of this line"
+"""The place of code that replaces a whole statement."""
+
+
 @dataclass(frozen=True, slots=True)
 class AddedCode:
     """Code to paste into a script, for what no setting of it says, such as an adapter.

@@ -160,7 +160,7 @@ def _options(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
             yield str(name).lstrip("-").replace("-", "_"), given["default"]
 
 
-def offset_of(text: str, node: ast.expr | ast.keyword, *, end: bool = False) -> int:
+def offset_of(text: str, node: ast.expr | ast.keyword | ast.stmt, *, end: bool = False) -> int:
     """Where a node starts or ends in the text, in characters; ast counts bytes of UTF-8."""
     row = (node.end_lineno if end else node.lineno) or 1
     column = (node.end_col_offset if end else node.col_offset) or 0

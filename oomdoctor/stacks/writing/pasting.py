@@ -6,7 +6,7 @@ import ast
 import textwrap
 from collections.abc import Sequence
 
-from oomdoctor.records.report.user_training import AddedCode
+from oomdoctor.records.report.user_training import THIS_LINE, AddedCode
 from oomdoctor.stacks.reading.python_values import name_of, offset_of
 from oomdoctor.stacks.writing.python_patch import call_name, with_keyword
 
@@ -20,7 +20,11 @@ def pasted(text: str, codes: Sequence[AddedCode]) -> str:
     for code in sorted(codes, key=lambda code: code.line or 0, reverse=True):
         if code.line is None:
             raise ValueError(f"you have to place the code {code.where}")
-        if code.place == "below":
+        if code.where == THIS_LINE:
+            statements = (n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.stmt))
+            old = next(node for node in statements if node.lineno == code.line)
+            text = text[: offset_of(text, old)] + code.code + text[offset_of(text, old, end=True) :]
+        elif code.place == "below":
             text = _below(text, code.line, code.code)
         else:
             text = _at_call(text, code, code.line)

@@ -178,3 +178,27 @@ def test_a_command_has_to_name_the_file(tmp_path: Path) -> None:
     with pytest.raises(OomDoctorError) as error:
         check_named(("python", "train.py"), str(file))
     assert "does not name" in error.value.message
+
+
+@pytest.mark.parametrize(
+    ("line", "new"),
+    [
+        ("kept.append(loss)", "kept.append(loss.detach())"),
+        ("total += loss", "total += loss.detach()"),
+        ("total = total + model(x).mean()", "total = total + model(x).mean().detach()"),
+        ("kept.append(loss.item())", None),
+        ("total += float(loss)", None),
+        ("count += 1", None),
+    ],
+)
+def test_a_loop_keeps_numbers_instead_of_graphs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, new: str | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    loop = f"for x in rows:\n    loss = model(x).mean()\n    loss.backward()\n    {line}\n"
+    Path("train.py").write_text(f"{LOOP}kept, total, count = [], 0, 0\n{loop}")
+    remedy = replace(_remedy("total += loss.item()"), lines={}, key="detach")
+    change = change_of(_request("python", "train.py"), remedy, 1, None)
+    assert (change is None) is (new is None)
+    if change is not None:
+        assert change.applied is not None and f"+    {new}" in change.applied.diff
