@@ -14,13 +14,20 @@ sys.path.insert(0, str(ROOT / "scripts" / "evaluation"))
 from cures import cure, result_of, rows  # noqa: E402
 
 _ROWS = {row["name"]: row for row in rows()}
-_EACH_TIME = ("plain_loop", "kept_losses")
-_UNCURED = ("grpo_generation", "save_merged")
 
 
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize(
-    "name", [name if name in _EACH_TIME else weekly(name) for name in _ROWS if name not in _UNCURED]
+    "name",
+    [
+        *("plain_loop", "kept_losses"),
+        weekly("trainer_batch"),
+        weekly("sft_lora"),
+        weekly("mlm_evaluation"),
+        weekly("sft_small_card"),
+        weekly("dpo_reference"),
+        weekly("seq2seq_evaluation"),
+    ],
 )
 def test_a_broken_training_is_cured(cuda_python: Path, emulator_cache: Path, name: str) -> None:
     report = cure(_ROWS[name], cuda_python)

@@ -1,6 +1,6 @@
 """Where a loop keeps tensors with their graphs: a list of losses, or a sum of them.
 
-Only the text is read, so what a name holds is told from what is bound to it in the loop.
+Only the text is read: a name holds what the loop binds to it.
 """
 
 from __future__ import annotations
