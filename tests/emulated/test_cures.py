@@ -20,7 +20,8 @@ _ROWS = {row["name"]: row for row in rows()}
 @pytest.mark.parametrize(
     "name",
     [
-        *("plain_loop", "kept_losses"),
+        "plain_loop",
+        weekly("kept_losses"),
         weekly("trainer_batch"),
         weekly("sft_lora"),
         weekly("mlm_evaluation"),
