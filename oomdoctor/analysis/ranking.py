@@ -85,14 +85,14 @@ def ties(order: Sequence[ProbeResult]) -> list[list[ProbeResult]]:
     left, groups = sorted(order, key=lambda result: _key(result, "throughput")), []
     while left:
         leader = left[0]
-        group = [result for result in left if result is leader or _overlap(leader, result)]
+        group = [result for result in left if result is leader or too_close(leader, result)]
         groups.append([result for result in order if result in group])
         left = [result for result in left if result not in group]
     return groups
 
 
-def _overlap(leader: ProbeResult, other: ProbeResult) -> bool:
-    """Whether two estimates differ by less than what their errors do not share."""
+def too_close(leader: ProbeResult, other: ProbeResult) -> bool:
+    """Whether an estimate is above another by less than what their errors do not share."""
     if not leader.speed_state == other.speed_state == "estimated":
         return False
     if leader.tokens_per_s is None or other.tokens_per_s is None:
@@ -196,7 +196,7 @@ def _reason(result: ProbeResult, best: ProbeResult, by: RankBy, *, first: bool, 
         return "its throughput was not measured"
     if result is best:
         return f"the fastest of {of}: {format_rate(rate)} tokens/s"
-    equal = ", too close to call" if _overlap(best, result) else ""
+    equal = ", too close to call" if too_close(best, result) else ""
     text = f"{rate / fastest:.2f}x the speed of the fastest{equal}"
     if peak is None or other is None or peak == other:
         return text

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from analysis_make import request as survey_request
@@ -362,6 +363,46 @@ def test_why_adds_up_to_the_peak(ask: Callable[..., SurveyRequest]) -> None:
     for phase in report.why.phases:
         assert sum(phase.by_category.values()) == phase.peak_allocated_bytes
     assert report.why.formula.terms[0].name == "weights"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("settings", "waits"),
+    [
+        ({}, False),
+        weekly({"sharding": "fsdp", "world_size": 2}, False),  # hidden behind the computation
+        ({"sharding": "zero2", "world_size": 2, "offload": "optimizer"}, True),
+    ],
+)
+def test_why_adds_up_to_the_time_of_the_step_in_the_table(
+    ask: Callable[..., SurveyRequest], settings: dict[str, Any], waits: bool
+) -> None:
+    config = replace(RUNGS[0].config, micro_batch_size=1, **settings)
+    report, _ = plan(ask(PlanRequest(("L4",), why="full"), Rung("full", config)))
+    (row,) = report.results
+    assert report.why is not None and report.why.step is not None and row.tokens_per_s is not None
+    step, tokens = report.why.step, config.effective_batch_size * config.sequence_length
+    assert step.seconds == pytest.approx(tokens / row.tokens_per_s)
+    assert sum(part.seconds for part in step.parts) == pytest.approx(step.seconds)
+    assert ("communication" in [part.part for part in step.parts]) == waits
+    assert report.why.mfu == row.mfu
+
+
+@pytest.mark.slow
+def test_why_ranks_what_would_make_the_configuration_faster(
+    ask: Callable[..., SurveyRequest],
+) -> None:
+    config = replace(RUNGS[0].config, activation_checkpointing="full", weights_dtype="float32")
+    report, _ = plan(ask(PlanRequest(("L4",), why="full"), Rung("full", config)))
+    (row,) = report.results
+    assert report.why is not None and report.why.faster is not None and row.tokens_per_s
+    faster = report.why.faster
+    speeds = [change.tokens_per_s for change in faster.changes]
+    assert "no activation checkpointing" in [change.change for change in faster.changes]
+    assert speeds == sorted(speeds, reverse=True) and len(faster.tried) >= len(speeds)
+    for change in faster.changes:
+        assert change.speedup == pytest.approx(change.tokens_per_s / row.tokens_per_s)
+        assert change.speedup > 1 and (change.peak_device_bytes or 0) <= report.usable_bytes
 
 
 def test_what_cannot_be_simulated_is_told_with_the_formula(

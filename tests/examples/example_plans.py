@@ -11,11 +11,14 @@ from oomdoctor.commands.plan.picks import pick, price_of, with_costs
 from oomdoctor.records.job.measurement import OomEvent, Timing
 from oomdoctor.records.job.result import PredictedPeak, ProbeResult, Try
 from oomdoctor.records.job.simulation import Allocation, PhasePeak
+from oomdoctor.records.job.step_time import PartTime, StepPart, StepTime
 from oomdoctor.records.report.plan import (
     ByteRange,
     CardPicks,
     CardPlan,
     CardPrice,
+    Faster,
+    FasterChange,
     FormulaTerm,
     FormulaView,
     PlanRemedy,
@@ -379,6 +382,26 @@ def why_report() -> Report:
         PhasePeak("first", "forward", 42 * GIB, {**parts, "optimizer": 0}, largest),
         PhasePeak("steady", "backward", sum(parts.values()), parts, largest),
     )
+    speed = 5000.0
+    step_s = 16 * 2048 / speed
+    shares: dict[StepPart, dict[str, float]] = {
+        "products": {"forward": 0.2, "backward": 0.4},
+        "attention": {"forward": 0.02, "backward": 0.05},
+        "memory": {"forward": 0.1, "backward": 0.15, "optimizer": 0.06},
+        "host": {"optimizer": 0.02},
+    }
+    step_parts = tuple(
+        PartTime(
+            part, step_s * sum(of.values()), {phase: step_s * share for phase, share in of.items()}
+        )
+        for part, of in shares.items()
+    )
+    changes = (
+        FasterChange("no activation checkpointing", "method=full", 1, 16, 60 * GIB, 1.4 * speed,
+                     1.4, too_close=False),
+        FasterChange("micro-batch size 2", "method=full,micro_batch_size=2", 2, 8, 80 * GIB,
+                     1.05 * speed, 1.05, too_close=True),
+    )  # fmt: skip
     count = 8_030_261_248
     terms = (
         FormulaTerm("weights", 2.0, count, 2 * count, 15 * GIB),
@@ -403,6 +426,9 @@ def why_report() -> Report:
             rule_error=0.57,
             remarks=("16 bytes are those of float32; here weights are bfloat16",),
         ),
+        step=StepTime(step_s, 16, step_parts, "compute", 41_000),
+        mfu=0.42,
+        faster=Faster(changes, ("no activation checkpointing", "another micro-batch", "SDPA")),
     )
     return replace(
         base,

@@ -25,6 +25,7 @@ from oomdoctor.records.job.measurement import OomEvent
 from oomdoctor.records.job.result import Outcome
 from oomdoctor.records.job.simulation import (
     DevicePrediction,
+    PhasePeak,
     PredictedSize,
     Prediction,
     SimulationRequest,
@@ -193,7 +194,11 @@ class _Predictor:
             times = [(target.name, self.at.timing(target, size)) for target in self.targets]
             devices = [DevicePrediction(name, True, None, None, None, time) for name, time in times]
         measurement = self.at.measurement(size, replayed)
-        phases = self.at.details(size) if self.request.detail else ()
+        phases: tuple[PhasePeak, ...] = ()
+        if self.request.detail:
+            phases = self.at.details(size)
+            steps = [self.at.step_time(target, size) for target in self.targets]
+            devices = [replace(d, step=step) for d, step in zip(devices, steps, strict=True)]
         return PredictedSize(size, measurement, tuple(devices), phases)
 
     def _on_device(

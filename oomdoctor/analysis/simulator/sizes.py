@@ -11,14 +11,21 @@ from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.analysis.simulator.playback import Layout, curve, parts_of, play, rounded_sizes
 from oomdoctor.analysis.simulator.recorded import Cost, Floors, Held, OfSteps, Played, Store
 from oomdoctor.analysis.simulator.recordings import Recordings
+from oomdoctor.analysis.simulator.step_parts import Engine, step_time
 from oomdoctor.analysis.simulator.timing import Work, costs_between, estimated_timing, work_of
-from oomdoctor.analysis.speed.communication import has_estimate, with_communication
+from oomdoctor.analysis.speed.communication import (
+    has_estimate,
+    host_update_s,
+    update_share,
+    with_communication,
+)
 from oomdoctor.analysis.speed.traffic import at_most_packed
 from oomdoctor.records.configuration.config import TrainConfig, held_micro_batches
 from oomdoctor.records.facts.attention import attention_kernel
 from oomdoctor.records.facts.categories import CATEGORIES
 from oomdoctor.records.job.measurement import Measurement, MemoryCurve, PhaseMemory, Timing
 from oomdoctor.records.job.simulation import Allocation, PhasePeak, SpeedErrorRecord, Target
+from oomdoctor.records.job.step_time import StepTime
 
 _LARGEST = 15  # allocations to name at a peak
 
@@ -180,6 +187,32 @@ class Sizes:
             target.interconnect,
             updates_all=updates_all,
         )
+
+    def step_time(self, target: Target, size: int) -> StepTime | None:
+        """Where the time of an optimizer step goes; None if it cannot be estimated."""
+        return self.apart(self._config, target, size, self.timing(target, size))
+
+    def apart(
+        self,
+        config: TrainConfig,
+        target: Target,
+        size: int,
+        timing: Timing | None,
+        *,
+        updates_all: bool = False,
+    ) -> StepTime | None:
+        """The parts of a `timing` that is `together` of the same rung."""
+        if timing is None or target.gpu is None:
+            return None
+        config, facts = config.with_micro_batch(size), self._recordings.facts
+        is_sharded = config.sharding != "none"
+        engine = Engine(
+            update_share(config, updates_all=updates_all),
+            host_update_s(config, facts.trainable_parameters) if is_sharded else 0.0,
+        )
+        micro_steps = config.accumulation_steps()
+        work, factors = self._work_at(size), target.calibration
+        return step_time(work, timing, micro_steps, target.gpu, factors, engine)
 
     def _work_at(self, size: int) -> Work:
         """The work of a micro-step at a size and of the optimizer step."""

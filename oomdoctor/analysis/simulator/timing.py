@@ -31,12 +31,25 @@ _SPREAD: dict[Bound, float] = {"compute": 0.25, "bandwidth": 0.3, "launch": 0.5}
 _UNMEASURED = 1.5  # factor if a card's efficiencies were taken from a related card
 
 
+Counted = Sequence[tuple[OpCost, int]]
+"""Operators, each with its number of runs."""
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The operators of a micro-step and of an optimizer step at full depth, with their counts."""
+    """The operators of a micro-step and of an optimizer step at full depth, with their counts.
 
-    micro_step: list[tuple[OpCost, int]]
-    optimizer_step: list[tuple[OpCost, int]]
+    The backward pass recomputes what was not kept.
+    """
+
+    forward: Counted
+    backward: Counted
+    optimizer_step: Counted
+
+    @property
+    def micro_step(self) -> Counted:
+        """The operators of both passes."""
+        return (*self.forward, *self.backward)
 
 
 def work_of(
@@ -46,9 +59,14 @@ def work_of(
     phases = [phase for _, _, phase in windows]
     forward, optimizer = phases.index("forward"), phases.index("optimizer")
     counts = {region: times(region, depths) for region in {cost.region for cost in costs}}
-    micro_step = [(c.cost, counts[c.region]) for c in costs if forward <= c.window < optimizer]
     update = _steady([cost for cost in costs if cost.window == optimizer], counts)
-    return Work(micro_step, [(cost, counts[region]) for region, _, cost in update])
+    passes: dict[bool, list[tuple[OpCost, int]]] = {True: [], False: []}
+    for cost in costs:
+        if forward <= cost.window < optimizer:
+            is_forward = phases[cost.window] == "forward"
+            passes[is_forward].append((cost.cost, counts[cost.region]))
+    of_update = [(cost, counts[region]) for region, _, cost in update]
+    return Work(passes[True], passes[False], of_update)
 
 
 def estimated_timing(

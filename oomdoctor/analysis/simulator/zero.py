@@ -21,6 +21,7 @@ from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.categories import CATEGORIES, GRADIENTS, OPTIMIZER, WEIGHTS
 from oomdoctor.records.job.measurement import Measurement, MemoryCurve, PhaseMemory, Timing
 from oomdoctor.records.job.simulation import PhasePeak, SpeedErrorRecord, Target
+from oomdoctor.records.job.step_time import StepTime
 
 NOTE = (
     "from a model of DeepSpeed's buffers, not from its code; what the allocator reserves beyond "
@@ -153,6 +154,11 @@ class ZeroSizes:
     def timing(self, target: Target, size: int) -> Timing | None:
         """The times on a card; None if they cannot be estimated."""
         return self._alone.together(self._config, target, size, updates_all=True)
+
+    def step_time(self, target: Target, size: int) -> StepTime | None:
+        """Where the time of an optimizer step goes; None if it cannot be estimated."""
+        timing = self.timing(target, size)
+        return self._alone.apart(self._config, target, size, timing, updates_all=True)
 
 
 _STATES = (WEIGHTS, GRADIENTS, OPTIMIZER)

@@ -83,8 +83,22 @@ def communication(
     return Communication(
         micro_step_exposed_s=mean,
         micro_step_hidden_s=mean_whole - mean,
-        update_exposed_s=update + host_updates(config, trained) / HOST_ADAM_PER_S,
+        update_exposed_s=update + host_update_s(config, trained),
     )
+
+
+def host_update_s(config: TrainConfig, trained: int) -> float:
+    """Seconds in which the host updates the weights of an optimizer step; 0 if the GPU does."""
+    return host_updates(config, trained) / HOST_ADAM_PER_S
+
+
+def update_share(config: TrainConfig, *, updates_all: bool) -> float:
+    """The share of a recorded update that the GPU of a rank does; see `with_communication`."""
+    if config.sharding == "none":
+        return 1.0
+    if config.offload in ("optimizer", "parameters"):
+        return 0.0
+    return 1 / shards_of(config) if updates_all else 1.0
 
 
 def exposed_seconds(transfers: Sequence[Transfer], links: Links, micro_step_s: float) -> float:
@@ -121,10 +135,7 @@ def with_communication(
     spent = communication(config, counts, trainable, gpu, timing.micro_step_s, interconnect)
     if spent is None:
         return None
-    on_host = config.offload in ("optimizer", "parameters")
-    update = 0.0 if on_host else timing.optimizer_step_s
-    if updates_all:
-        update /= shards_of(config)
+    update = timing.optimizer_step_s * update_share(config, updates_all=updates_all)
     micro, waits, late = timing.micro_step_s, spent.micro_step_exposed_s, spent.update_exposed_s
     spread = _spread(micro, timing.micro_step_spread, waits, spent.micro_step_hidden_s)
     return replace(

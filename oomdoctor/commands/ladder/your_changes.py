@@ -196,6 +196,14 @@ def is_faster(row: ProbeResult, own: float | None) -> bool:
     return (row.tokens_per_s or 0.0) >= own * _LEAST_SPEEDUP
 
 
+def at_chosen_size(changed: ChangeSet, row: ProbeResult) -> tuple[TrainConfig, str]:
+    """A changed rung at the micro-batch size of its row, and the change in words."""
+    if changed.config.micro_batch_size != AUTO or row.micro_batch_size is None:
+        return changed.config, changed.words
+    words = f"micro-batch size {row.micro_batch_size}"
+    return changed.config.with_micro_batch(row.micro_batch_size), words
+
+
 def too_large(
     row: ProbeResult,
     answer: Answer,
@@ -260,10 +268,7 @@ def _can_say(training: UserTraining, config: TrainConfig) -> bool:
 def _change(
     training: UserTraining, base: ProbeResult, changed: ChangeSet, row: ProbeResult
 ) -> YourChange:
-    config, words = changed.config, changed.words
-    if config.micro_batch_size == AUTO and row.micro_batch_size is not None:
-        config = config.with_micro_batch(row.micro_batch_size)
-        words = f"micro-batch size {row.micro_batch_size}"
+    config, words = at_chosen_size(changed, row)
     lines, code = _said(training, config)
     speeds = (base.tokens_per_s, row.tokens_per_s)
     measured = row.measurement

@@ -9,15 +9,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
+from oomdoctor.analysis.changes.faster import to_speed_up
 from oomdoctor.analysis.changes.search import Answer, Search, verdict_of, why_nothing_fits
+from oomdoctor.analysis.changes.sets import ChangeSet
 from oomdoctor.analysis.changes.table import BY_KEY, Change
 from oomdoctor.analysis.command_line import rung_text
+from oomdoctor.analysis.ranking import too_close
 from oomdoctor.commands.devices.cards import Card, room_for
 from oomdoctor.commands.jobs.simulators import Simulators
 from oomdoctor.commands.ladder.your_changes import (
     Simulation,
     Sized,
     Tried,
+    at_chosen_size,
     fastest_first,
     no_answer,
     other_changes,
@@ -32,7 +36,7 @@ from oomdoctor.commands.plan.findings import Findings
 from oomdoctor.commands.plan.picks import METHODS, nearest
 from oomdoctor.commands.plan.tasks import Task
 from oomdoctor.records.job.result import Attempt, ProbeResult
-from oomdoctor.records.report.plan import PlanRemedy
+from oomdoctor.records.report.plan import Faster, FasterChange, PlanRemedy
 from oomdoctor.records.report.user_training import YOURS, UserTraining, YourRung
 
 _MOST_CARDS = 4  # for which changes are simulated
@@ -166,6 +170,41 @@ def find_yours(findings: Findings, simulators: Simulators) -> YourRung | None:
     answer = search_yours(training, row, judge, findings.lora_targets())
     card_for = partial(room_for, own=card.capability, headroom=request.headroom)
     return answer_fits(training, row, answer, judge, card_for)
+
+
+def find_faster(findings: Findings, simulators: Simulators) -> Faster | None:
+    """What would make the rung of --why faster that fits; None without such a rung.
+
+    Raises:
+        Stopped: told to stop.
+    """
+    if findings.plan.why is None or len(findings.cards) != 1 or not findings.plan.ranks:
+        return None
+    (card,) = findings.cards
+    row = next((row for row in findings.rows(card) if row.label == findings.plan.why), None)
+    if row is None or not row.surely_fits or row.tokens_per_s is None:
+        return None
+    judge = simulation_on(findings, simulators, card, row.label)
+    better, tried = simulate_faster(to_speed_up(row.config), judge.rows, row.tokens_per_s)
+    changes = tuple(_faster(findings, row, *pair) for pair in better)
+    return Faster(changes, tried)
+
+
+def _faster(
+    findings: Findings, row: ProbeResult, changed: ChangeSet, faster: ProbeResult
+) -> FasterChange:
+    config, words = at_chosen_size(changed, faster)
+    assert faster.tokens_per_s is not None and row.tokens_per_s is not None
+    return FasterChange(
+        change=words,
+        rung=rung_text(config, findings.request),
+        micro_batch_size=faster.micro_batch_size,
+        gradient_accumulation_steps=faster.gradient_accumulation_steps,
+        peak_device_bytes=faster.peak_device_bytes,
+        tokens_per_s=faster.tokens_per_s,
+        speedup=faster.tokens_per_s / row.tokens_per_s,
+        too_close=too_close(faster, row),
+    )
 
 
 def answer_fits(

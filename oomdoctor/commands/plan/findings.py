@@ -21,7 +21,7 @@ from oomdoctor.records.job.dataset import CountedRows, LengthLimit, LengthShape
 from oomdoctor.records.job.model import ModelSpec
 from oomdoctor.records.job.result import Attempt, Inspection, ProbeJob, ProbeResult, refused
 from oomdoctor.records.job.simulation import Prediction, SimulationRequest, Target
-from oomdoctor.records.report.plan import PlanRemedy, PlanRequest
+from oomdoctor.records.report.plan import Faster, PlanRemedy, PlanRequest
 from oomdoctor.records.report.report import SurveyRequest, Warn
 from oomdoctor.records.report.searched import FewestAnswer, SolveAnswer
 from oomdoctor.system.catalogue import peak_errors
@@ -58,6 +58,7 @@ class Findings(Ledger):
         self.crossings: dict[Key, int] = {}  # in a sweep: the largest value that fits
         self.remedies: dict[str, tuple[PlanRemedy, ...]] = {}  # by name of the card
         self.fewest: FewestAnswer | None = None
+        self.faster: Faster | None = None
         self.not_run: dict[Key, str] = {}  # why an engine did not run
         self._run: set[Key] = set()
         self.chosen: dict[Key, Rung] = {}  # in a search: the rung at the value that is shown
@@ -140,7 +141,7 @@ class Findings(Ledger):
                 micro_batch_sizes=task.sizes,
                 targets=tuple(self.target(card, config) for card in task.cards),
                 stacks=self.inspection.stacks,
-                detail=plan.why is not None,
+                detail=task.rung.label == plan.why,
                 every_size=plan.sweep is not None,
                 for_later=for_later,
                 curve=plan.ranks and len(task.cards) == 1,

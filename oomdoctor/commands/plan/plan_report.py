@@ -185,6 +185,9 @@ def why_of(findings: Findings, card: Card | None, rows: Rows) -> Why | None:
         peak_device_bytes=row.peak_device_bytes,
         phases=size.phases,
         formula=formula_view(row.config, inspection.parameters, row.measurement, size.phases),
+        step=next(device.step for device in size.devices if device.target == card.name),
+        mfu=row.mfu,
+        faster=findings.faster,
     )
 
 

@@ -23,7 +23,7 @@ from oomdoctor.commands.ladder.dataset import count_rows, other_shapes
 from oomdoctor.commands.ladder.ledger import bounds_only, counts_from_config
 from oomdoctor.commands.ladder.stored import with_stored
 from oomdoctor.commands.ladder.unfinished import keeping
-from oomdoctor.commands.plan.changes import find_remedies, find_yours
+from oomdoctor.commands.plan.changes import find_faster, find_remedies, find_yours
 from oomdoctor.commands.plan.engine_ladder import estimate_times, run_ladder
 from oomdoctor.commands.plan.engines import (
     Chosen,
@@ -190,6 +190,7 @@ class _Run:
         on_event(SurveyEvent("searching"))
         findings.yours = find_yours(findings, simulators)
         find_remedies(findings, simulators)
+        findings.faster = find_faster(findings, simulators)
 
     @contextmanager
     def emulated(self) -> Iterator[dict[str, str]]:

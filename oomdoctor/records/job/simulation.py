@@ -15,6 +15,7 @@ from oomdoctor.records.job.costs import Calibration
 from oomdoctor.records.job.machine import GpuFacts
 from oomdoctor.records.job.measurement import Measurement, OomEvent, Timing
 from oomdoctor.records.job.model import LayerStack
+from oomdoctor.records.job.step_time import StepTime
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,8 @@ class DevicePrediction:
 
     `peak_reserved_bytes` is None if the peak of allocated bytes alone decides. `oom` is the first
     request that could not be met, None if only the missing bytes are known. A `borderline` peak is
-    closer to the limit than its error, on either side.
+    closer to the limit than its error, on either side. `step` is where the time goes, if detail
+    was requested and the speed of the device is known.
     """
 
     target: str
@@ -133,6 +135,7 @@ class DevicePrediction:
     oom: OomEvent | None
     timing: Timing | None
     borderline: bool = False
+    step: StepTime | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from oomdoctor.records.job.costs import CalibratedBy
 from oomdoctor.records.job.dataset import TrainingTime
 from oomdoctor.records.job.machine import ByteRange
 from oomdoctor.records.job.simulation import PhasePeak
+from oomdoctor.records.job.step_time import StepTime
 from oomdoctor.records.report.searched import GpuRange, SolvedKey
 
 SweptKey = Literal["sequence_length", "micro_batch_size"]
@@ -275,11 +276,39 @@ class FormulaView:
 
 
 @dataclass(frozen=True, slots=True)
+class FasterChange:
+    """A change with which a configuration still fits and is faster, by simulation.
+
+    `rung` is the changed configuration, as `--rung` reads it. `speedup` is against the unchanged
+    one. `too_close` says that the estimates differ by less than their errors.
+    """
+
+    change: str
+    rung: str
+    micro_batch_size: int | None
+    gradient_accumulation_steps: int | None
+    peak_device_bytes: int | None
+    tokens_per_s: float
+    speedup: float
+    too_close: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Faster:
+    """What would make a configuration faster: `changes`, the fastest first, of those `tried`."""
+
+    changes: tuple[FasterChange, ...]
+    tried: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Why:
     """One configuration at one micro-batch size in detail: the peak of every phase, and formulas.
 
     `peak_allocated_bytes` is the highest of all phases. What the allocator keeps beyond it and the
-    context are added to it.
+    context are added to it. `step` is where the time of a step goes, None if the speed is unknown.
+    `mfu` is the model FLOPs utilization at that speed, None if that or the card's peak is unknown.
+    `faster` is None if changes were not simulated: the configuration does not fit or has no speed.
     """
 
     label: str
@@ -290,3 +319,6 @@ class Why:
     peak_device_bytes: int
     phases: tuple[PhasePeak, ...]
     formula: FormulaView
+    step: StepTime | None = None
+    mfu: float | None = None
+    faster: Faster | None = None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from oomdoctor.render.blocks import Grid
 
-CHARTS = ("frontier", "memory", "step", "predicted", "cards", "sweep", "run", "request")
+CHARTS = ("frontier", "memory", "step", "predicted", "cards", "sweep", "time", "run", "request")
 """The names of charts on the command line; the first is drawn unless another is asked for."""
 Size = Literal["wide", "narrow"]
 WIDTHS: dict[Size, int] = {"wide": 920, "narrow": 350}

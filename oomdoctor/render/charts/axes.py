@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from oomdoctor.package_data import data_of
 from oomdoctor.records.facts.categories import BREAKDOWN, TABLE
+from oomdoctor.records.facts.step_parts import STEP_PARTS
 from oomdoctor.render.charts import WIDTHS, Size
 from oomdoctor.units import format_bytes
 
@@ -32,6 +33,7 @@ class Color:
 
 COLORS: dict[Role, Color] = {
     **{name: Color(TABLE[name].light, TABLE[name].dark) for name in BREAKDOWN},
+    **{name: Color(part.light, part.dark) for name, part in STEP_PARTS.items()},
     **{name: Color(*pair) for name, pair in data_of("categories.toml")["colors"].items()},
 }
 FONT = "DejaVu Sans"  # whose widths matplotlib knows; a page uses its own font, which is narrower

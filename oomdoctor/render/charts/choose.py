@@ -16,6 +16,7 @@ from oomdoctor.render.charts.request_chart import request_chart
 from oomdoctor.render.charts.run_chart import run_chart
 from oomdoctor.render.charts.step import bands_of, step_charts
 from oomdoctor.render.charts.sweep import sweep_charts
+from oomdoctor.render.charts.time_chart import time_chart
 
 Make = Callable[[Report, str | None], Sequence[Chart]]
 
@@ -47,6 +48,7 @@ KINDS = (
     Kind("predicted", _one(predicted_chart), "a configuration both predicted and measured"),
     Kind("cards", _one(cards_chart), "a plan for several cards, with a speed"),
     Kind("sweep", lambda report, _: sweep_charts(report), "a plan with --sweep"),
+    Kind("time", _one(time_chart), "a plan with --why, of a card with a known speed"),
     Kind("run", _one(run_chart), "a run whose memory was followed"),
     Kind("request", _one(request_chart), "a message with the size of its GPU"),
 )

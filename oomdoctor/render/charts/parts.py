@@ -12,6 +12,7 @@ from functools import partial
 
 from oomdoctor.analysis.ranking import in_order
 from oomdoctor.records.facts.categories import BREAKDOWN, TABLE
+from oomdoctor.records.facts.step_parts import STEP_PARTS
 from oomdoctor.records.job.result import ProbeResult
 from oomdoctor.records.report.report import Report
 from oomdoctor.render.blocks import Cells, Column, Look, Note, Section, Sized, figures, table_of
@@ -31,7 +32,10 @@ _OTHERS = {
 _PARTS = {name: (TABLE[name].words, TABLE[name].sign) for name in BREAKDOWN} | _OTHERS
 PART_WORDS: dict[Role, str] = {name: words for name, (words, _) in _PARTS.items()}
 """Each part as people read it, in the order of a bar."""
-SIGNS: dict[Role, str] = {name: sign for name, (_, sign) in _PARTS.items()}
+SIGNS: dict[Role, str] = {name: sign for name, (_, sign) in _PARTS.items()} | {
+    name: part.sign for name, part in STEP_PARTS.items()
+}
+"""The letter of each part of a peak, and of a step's time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,13 +182,13 @@ def bar_sections(report: Report, _: Look) -> list[Section]:
     return [Section("Memory at the peak", (Sized(whole, drawn),))]
 
 
-def bar(parts: Sequence[tuple[Role, int]], scale: int, cells: int) -> str:
+def bar(parts: Sequence[tuple[Role, float]], scale: float, cells: int) -> str:
     """`[wwggoall--c....]`: `cells` are as much as `scale`; what is beyond stands behind it."""
     total = sum(size for _, size in parts)
-    ends, text = 0, ""
+    ends, text = 0.0, ""
     for role, size in parts:
         ends += size
-        text += SIGNS[role] * (round(ends / max(1, scale) * cells) - len(text))
+        text += SIGNS[role] * (round(ends / scale * cells if scale else 0.0) - len(text))
     if total > scale:  # it has at least one cell behind the bracket
         text = text if len(text) > cells else text + SIGNS[parts[-1][0]] * (cells + 1 - len(text))
         behind = text[cells:]

@@ -6,21 +6,35 @@ from oomdoctor.records.facts.categories import CATEGORIES, TABLE
 from oomdoctor.records.facts.phases import STEPS
 from oomdoctor.records.job.result import OUTCOME_WORDS, ProbeResult
 from oomdoctor.records.job.simulation import PhasePeak
-from oomdoctor.records.report.plan import FormulaView, Why
+from oomdoctor.records.report.plan import Faster, FasterChange, FormulaView, Why
 from oomdoctor.records.report.report import Report
-from oomdoctor.render.blocks import Block, Column, Facts, Grid, Look, Note, Section, figures
+from oomdoctor.render.blocks import (
+    Block,
+    Cells,
+    Column,
+    Facts,
+    Grid,
+    Look,
+    Note,
+    Section,
+    Verbatim,
+    figures,
+    table_of,
+)
+from oomdoctor.render.charts.time_chart import time_says
+from oomdoctor.render.charts.time_parts import step_bar, step_legend, step_table
 from oomdoctor.render.ladder.header import is_checked
 from oomdoctor.render.plan.cards import card_sections
 from oomdoctor.render.plan.searched import fewest_sections, solve_sections, sweep_sections
 from oomdoctor.render.words import batch
-from oomdoctor.units import DASH, format_bytes, format_count, format_percent
+from oomdoctor.units import DASH, format_bytes, format_count, format_percent, format_rate
 
 _OUTSIDE = {"inputs": "the batch", "logits": "the loss"}  # tensors that no module made
 _NEGLIGIBLE = 0.01  # share of the peak; a category that never exceeds it has no column
 
 
-def why_sections(why: Why, *, verbose: bool) -> list[Section]:
-    """What the peak of a rung consists of; `verbose` adds the largest tensors of every phase."""
+def why_sections(why: Why, look: Look) -> list[Section]:
+    """What the peak and the step of a rung consist of; verbose pages have all largest tensors."""
     peak = max(why.phases, key=lambda phase: phase.peak_allocated_bytes)
     title = f"Why {why.label} needs {format_bytes(why.peak_device_bytes)}"
     sections = [
@@ -33,7 +47,8 @@ def why_sections(why: Why, *, verbose: bool) -> list[Section]:
     sections.append(
         Section("Compared with a per-parameter formula", tuple(_formula(why.formula, why)))
     )
-    if verbose:
+    sections += _time(why, look)
+    if look.verbose:
         sections += [
             Section(f"Largest tensors ({_moment(phase)})", (_largest(phase),))
             for phase in why.phases
@@ -108,6 +123,38 @@ def _largest(phase: PhasePeak) -> Grid:
     return Grid(columns, rows)
 
 
+def _time(why: Why, look: Look) -> list[Section]:
+    """Where the time of a step goes, and what would make it faster."""
+    if why.step is None:
+        return []
+    blocks: list[Block] = [Note(time_says(why, why.step), "normal"), step_table(why.step)]
+    if not look.drawn:
+        blocks += [Verbatim((step_bar(why.step),)), Note(step_legend(why.step))]
+    sections = [Section("Where the time goes", tuple(blocks))]
+    if why.faster is not None:
+        sections.append(Section("What would make it faster", _faster(why.faster)))
+    return sections
+
+
+def _speedup(change: FasterChange) -> str:
+    return f"{change.speedup:.2f}x" + ", too close to call" * change.too_close
+
+
+_FASTER: Cells[FasterChange] = (
+    (Column("change"), lambda change: change.change),
+    (Column("speed"), _speedup),
+    (figures("tokens/s", 1), lambda change: f"~{format_rate(change.tokens_per_s)}"),
+    (figures("peak", 2), lambda change: format_bytes(change.peak_device_bytes)),
+)
+
+
+def _faster(faster: Faster) -> tuple[Block, ...]:
+    tried = f"Simulated: {', '.join(faster.tried) or 'no change'}."
+    if not faster.changes:
+        return Note("No single change makes it faster.", "normal"), Note(tried)
+    return table_of(faster.changes, _FASTER), Note(tried)
+
+
 def _formula(view: FormulaView, why: Why) -> list[Block]:
     rows: list[tuple[str, ...]] = [
         (
@@ -160,7 +207,7 @@ def plan_sections(report: Report, look: Look) -> list[Section]:
     elif report.cards and not report.results:
         sections += card_sections(report)
     if report.why is not None:
-        sections += why_sections(report.why, verbose=look.verbose)
+        sections += why_sections(report.why, look)
     return sections
 
 

@@ -1,0 +1,99 @@
+"""The parts of a step's time: they add up to it, whatever it waits for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from oomdoctor.analysis.simulator.step_parts import Engine, step_time
+from oomdoctor.analysis.simulator.timing import Work, estimated_timing
+from oomdoctor.records.job.costs import OpCost
+from oomdoctor.records.job.measurement import Timing
+from oomdoctor.records.job.step_time import StepTime
+from oomdoctor.system.catalogue import find_gpu, speed_errors
+
+A100 = find_gpu("A100-SXM4-80GB")
+PRODUCT = OpCost("mm", "matmul", "bfloat16", 5e11, 1e8)
+ATTENTION = OpCost("_flash_attention_forward", "attention", "bfloat16", 2e11, 1e8)
+ADD = OpCost("add", "elementwise", "bfloat16", 0.0, 1e9)
+UNPACK = OpCost("dequantize_blockwise", "quantised", "bfloat16", 0.0, 1e8)
+COPY = OpCost("_to_copy", "copy", "bfloat16", 0.0, 1e8)
+TINY = OpCost("mul", "elementwise", "bfloat16", 0.0, 8.0)
+
+BUSY = Work([(PRODUCT, 9), (ATTENTION, 4), (UNPACK, 2)], [(PRODUCT, 18), (ADD, 3), (COPY, 1)],
+            [(ADD, 2)])  # fmt: skip
+IDLE = Work([(TINY, 500), (PRODUCT, 1)], [(TINY, 1000)], [(TINY, 300)])
+
+
+def taken_apart(
+    work: Work, micro_steps: int = 4, engine: Engine | None = None, **waits: float
+) -> tuple[StepTime, Timing]:
+    assert A100 is not None
+    timing = estimated_timing(work, A100, None, speed_errors())
+    assert timing is not None
+    engine = engine or Engine()
+    update = engine.update_share * timing.optimizer_step_s + engine.host_s
+    timing = replace(
+        timing,
+        micro_step_s=timing.micro_step_s + waits.get("micro", 0.0),
+        optimizer_step_s=update + waits.get("update", 0.0),
+    )
+    return step_time(work, timing, micro_steps, A100, None, engine), timing
+
+
+@pytest.mark.parametrize(
+    ("work", "engine", "waits"),
+    [
+        (BUSY, Engine(), {}),
+        (IDLE, Engine(), {}),
+        (BUSY, Engine(), {"micro": 0.2, "update": 0.1}),
+        (BUSY, Engine(0.25), {"update": 0.1}),
+        (BUSY, Engine(0.0, 0.7), {"micro": 0.01, "update": 0.1}),
+    ],
+)
+def test_parts_and_phases_add_up_to_the_step(
+    work: Work, engine: Engine, waits: dict[str, float]
+) -> None:
+    step, timing = taken_apart(work, engine=engine, **waits)
+    assert step.seconds == 4 * timing.micro_step_s + timing.optimizer_step_s
+    assert sum(of.seconds for of in step.parts) == pytest.approx(step.seconds, rel=1e-9)
+    for of in step.parts:
+        assert sum(of.by_phase.values()) == pytest.approx(of.seconds) and of.seconds > 0
+    by_part = {of.part: of for of in step.parts}
+    links = by_part["communication"].seconds if "communication" in by_part else 0.0
+    assert links == pytest.approx(4 * waits.get("micro", 0.0) + waits.get("update", 0.0))
+
+
+def test_each_kernel_is_in_the_part_of_its_kind() -> None:
+    step, _ = taken_apart(BUSY)
+    by_part = {of.part: of for of in step.parts}
+    assert set(by_part) == {"products", "attention", "memory", "copies"}
+    assert set(by_part["memory"].by_phase) == {"forward", "backward", "optimizer"}
+    assert set(by_part["attention"].by_phase) == {"forward"}
+    products = by_part["products"].by_phase
+    assert products["backward"] == pytest.approx(2 * products["forward"])
+    assert step.launches == 4 * 37 + 2
+
+
+def test_a_step_of_tiny_kernels_waits_for_the_host() -> None:
+    step, _ = taken_apart(IDLE)
+    host = next(of for of in step.parts if of.part == "host")
+    assert step.bound == "launch" and host.seconds > step.seconds / 2
+    # It launches at an even rate, and twice as much in the backward pass.
+    assert host.by_phase["backward"] == pytest.approx(host.by_phase["forward"] * 1000 / 501)
+
+
+@pytest.mark.parametrize(
+    ("work", "engine", "waits", "bound"),
+    [
+        (BUSY, Engine(), {}, "compute"),
+        (Work([(ADD, 99)], [(ADD, 99)], [(ADD, 9)]), Engine(), {}, "bandwidth"),
+        (BUSY, Engine(), {"micro": 9.0}, "communication"),
+        (BUSY, Engine(0.0, 9.0), {}, "launch"),
+    ],
+)
+def test_the_bound_is_what_takes_most(
+    work: Work, engine: Engine, waits: dict[str, float], bound: str
+) -> None:
+    assert taken_apart(work, engine=engine, **waits)[0].bound == bound
