@@ -137,17 +137,18 @@ def costs_between(
 def _steady(costs: list[Cost], counts: Mapping[Region | None, int]) -> list[Cost]:
     """The costs of a later optimizer step, from the recorded first one.
 
-    Later steps create no states. An operator over a list is recorded once, without a unit, for the
-    parameters of all simulated units. At full depth its cost grows like the states. `counts` are
-    those of each unit at full depth.
+    Later steps create no states. An operator over a list is recorded once for the parameters of all
+    simulated units, in the unit of the first one, unless each unit has its own. At full depth its
+    cost grows like the states. `counts` are those of each unit at full depth.
     """
+    of_units = {cost.cost.name for cost in costs if cost.region is not None and cost.region[1] == 1}
     states = [cost for cost in costs if cost.cost.name in _MAKE_STATES]
     simulated = sum(cost.cost.bytes_moved for cost in states)
     real = sum(cost.cost.bytes_moved * counts[cost.region] for cost in states)
     growth = real / simulated if simulated else 1.0
     return [
         cost._replace(cost=replace(cost.cost, bytes_moved=cost.cost.bytes_moved * growth))
-        if cost.region is None and cost.cost.name.startswith(_OVER_LISTS)
+        if cost.cost.name.startswith(_OVER_LISTS) and cost.cost.name not in of_units
         else cost
         for cost in costs
         if cost.cost.name not in _MAKE_STATES

@@ -77,6 +77,13 @@ def test_an_operator_over_the_parameters_of_one_layer_grows_only_with_the_layers
     assert timing(lists, *made).optimizer_step_s == pytest.approx(seconds(30 * HUGE), rel=1e-3)
 
 
+def test_a_list_that_begins_in_the_first_layer_grows_like_one_outside_of_the_layers() -> None:
+    """That of LoRA does: only layers have adapters. Its update once took that of three layers."""
+    made = [entry("zeros_like", 2, 1e6, unit) for unit in (0, 1, 2)]
+    found = timing(entry("_fused_adamw_", 2, HUGE, 0), *made).optimizer_step_s
+    assert found == pytest.approx(seconds(HUGE * 32 / 3), rel=1e-3)
+
+
 def test_an_operator_over_one_tensor_outside_of_the_layers_does_not_grow() -> None:
     made = [entry("zeros_like", 2, 1e6, unit) for unit in (0, 1, 2)]
     assert timing(entry("mul_", 2, HUGE), *made).optimizer_step_s == pytest.approx(
