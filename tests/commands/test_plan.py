@@ -85,7 +85,8 @@ def test_a_plan_for_one_card_is_a_survey_without_the_card(
     assert report.budget.usable_bytes == report.cards[0].usable_bytes
     assert report.ranking == (full.key,)
     kinds = [event.kind for event in events]
-    assert kinds == ["inspecting", "bounded", "bounded", "simulating", "predicted", "done"]
+    told = ["inspecting", "bounded", "bounded", "simulating", "predicted", "searching", "done"]
+    assert kinds == told
     assert all((event.message or "").startswith("needs at least ") for event in events[1:3])
 
 
