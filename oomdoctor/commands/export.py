@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from oomdoctor import __version__
 from oomdoctor.analysis.ranking import in_order
-from oomdoctor.commands.user_training import read_user_training
+from oomdoctor.commands.user_training import quant_method_of, read_user_training
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.configuration.keys import label_of
 from oomdoctor.records.facts.choices import AUTO, FormatName
@@ -80,6 +80,7 @@ def stack_rung(report: Report, result: ProbeResult, run: str) -> StackRung:
         origin=_origin(report, result, run),
         versions=report.machine.versions,
         device=report.machine.device,
+        quant_method=report.model.quant_method,
     )
 
 
@@ -104,6 +105,7 @@ def rung_of_files(texts: Sequence[str], target: str) -> tuple[StackRung, tuple[s
         revision=training.revision,
         origin=(f"Converted from {files} by oomdoctor {__version__}.",),
         beside={key: value for key, (_, value) in beside.items()},
+        quant_method=quant_method_of(training),
     )
     lost = not_carried(rung, cast(FormatName, target))
     return rung, _left(training, {name: key in lost for key, (name, _) in beside.items()})

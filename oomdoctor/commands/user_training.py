@@ -145,6 +145,15 @@ def _config_of(model: ModelRef | None) -> Mapping[str, Any]:
     return {**spec.config, **stored}
 
 
+def quant_method_of(training: UserTraining) -> str | None:
+    """How the checkpoint of a training is quantized, by the model's config.json."""
+    if training.model is None or training.config.quantization != "checkpoint":
+        return None
+    asked = ModelRef(name=training.model, revision=training.revision)
+    stored = _config_of(asked).get("quantization_config", {})
+    return str(stored["quant_method"]) if "quant_method" in stored else None
+
+
 def checked(
     documents: Sequence[Document], python: str, *, parse: bool = True
 ) -> tuple[Document, ...]:

@@ -52,7 +52,7 @@ def _file_text(rung: StackRung, program: Program) -> str:
     settings = with_carried(settings, rung, program.name)
     if program.file.endswith(".json"):  # JSON has no comments
         return json.dumps(settings, indent=2) + "\n"
-    missing = lost(rung.config, program.name, settings)
+    missing = lost(rung.config, program.name, settings, rung.quant_method)
     notes = [f"{program.brand or program.name}: {rung.label}.", *rung.origin]
     command = program.command(rung.config)
     notes += [] if command is None else [f"Start it with: {command}"]
@@ -81,12 +81,21 @@ class Lost:
     reason: str | None
 
 
-def lost(config: TrainConfig, program: FormatName, settings: Mapping[str, object]) -> list[Lost]:
-    """The keys that a program would read otherwise from `settings`, its nested file."""
+def lost(
+    config: TrainConfig,
+    program: FormatName,
+    settings: Mapping[str, object],
+    quant_method: str | None = None,
+) -> list[Lost]:
+    """The keys that a program would read otherwise from `settings`, its nested file.
+
+    `quant_method` is what the model's config.json says about its checkpoint, which programs read.
+    """
+    own = {} if quant_method is None else {"quantization_config": {"quant_method": quant_method}}
     document = Document("", settings, asked=program)
     overrides = Overrides(gpus=config.world_size if config.world_size > 1 else None)
     try:
-        read_back = finished(draft_of([document]), dict, overrides).config
+        read_back = finished(draft_of([document]), lambda: own, overrides).config
     except OomDoctorError as error:
         return [Lost("sharding", config.sharding, "none", error.message)]
     wanted, read_back = comparable(config), comparable(read_back)

@@ -17,7 +17,7 @@ class StackRung:
 
     `model` is a hub id or a folder. `origin` are the lines that say where the rung is from: the
     run, the peak and the libraries. `beside` are settings of the user's file that no rung has, by
-    the keys of `Beside`.
+    the keys of `Beside`. `quant_method` is how the checkpoint is quantized.
     """
 
     config: TrainConfig
@@ -29,6 +29,7 @@ class StackRung:
     origin: tuple[str, ...] = ()
     versions: Mapping[str, str | None] = field(default_factory=dict)
     device: DeviceType = "cuda"
+    quant_method: str | None = None
     beside: Mapping[str, str | int | float] = field(default_factory=dict)
 
     @property

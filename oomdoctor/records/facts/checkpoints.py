@@ -16,7 +16,7 @@ class Checkpoint:
 
     `stored` is whether LoRA is trained on the weights as they are in the file, and `layers` which
     layers are stored so. `needs` are the packages, `capability` is the lowest compute capability,
-    `settings` are added to the file's own to train it.
+    `settings` are added to the file's own to train it, with the class `loader` of transformers.
     `instead` says what is done on other cards, or how the checkpoint is trained.
     """
 
@@ -28,6 +28,7 @@ class Checkpoint:
     capability: str | None = None
     needs: tuple[str, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
+    loader: str | None = None
 
     def lacks(self, quantization: str, capability: str | None) -> str | None:
         """Why a GPU does not train LoRA on the stored weights; None if it does, or is unknown."""

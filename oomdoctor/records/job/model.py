@@ -74,6 +74,11 @@ class ModelSpec:
     pooling: str | None = None
     quantized: Mapping[str, Any] | None = None
 
+    @property
+    def quant_method(self) -> str | None:
+        """How the checkpoint is quantized, such as `gptq`; None if it is not."""
+        return None if self.quantized is None else str(self.quantized.get("quant_method"))
+
 
 def sequences_in_sample(config: TrainConfig, task: Task | None) -> int:
     """Sequences that a sample has, of the objective or of the task."""

@@ -40,7 +40,10 @@ RankBy = Literal["throughput", "memory", "micro-batch"]
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """The model as the report shows it."""
+    """The model as the report shows it.
+
+    `quant_method` says how its checkpoint is quantized (config.json); None if it is not.
+    """
 
     id: str
     source: ModelSource
@@ -51,6 +54,7 @@ class ModelFacts:
     revision: str | None
     weights: WeightsChoice
     mixture_of_experts: bool
+    quant_method: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,8 @@ def _complete(rung: StackRung, settings: Settings) -> Settings:
         settings["model_revision"] = rung.revision
     if rung.trust_remote_code:
         settings["trust_remote_code"] = True
+    if rung.config.quantization == "checkpoint" and rung.quant_method == "gptq":
+        settings["gptq"] = True
     if rung.config.objective == "grpo":
         settings["trl"]["reward_funcs"] = _REWARDS
     return with_examples("axolotl", rung, settings)

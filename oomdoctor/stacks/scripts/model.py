@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from oomdoctor.records.configuration.adapters import compute_dtype, lora_settings
 from oomdoctor.records.configuration.config import TrainConfig, by_bitsandbytes
 from oomdoctor.records.facts.architectures import LAYER_PARTS
+from oomdoctor.records.facts.checkpoints import CHECKPOINTS
 from oomdoctor.records.facts.optimizers import canonical
 from oomdoctor.stacks.names.row import settings_data
 from oomdoctor.stacks.rung import StackRung, not_in
@@ -38,6 +39,11 @@ def loading(rung: StackRung) -> Part:
     if by_bitsandbytes(config):
         arguments["quantization_config"] = quantization(config)
         names.append("transformers:BitsAndBytesConfig")
+    row = CHECKPOINTS.get(rung.quant_method or "")
+    if config.quantization == "checkpoint" and row is not None and row.loader is not None:
+        settings = {name: literal(value) for name, value in row.settings.items()}
+        arguments["quantization_config"] = call(row.loader, {"bits": "4"} | settings, indent=28)
+        names.append(f"transformers:{row.loader}")
     if config.sharding == "tensor_parallel":
         arguments["distributed_config"] = f"DistributedConfig(tp_size={config.world_size})"
         names.append("transformers.distributed:DistributedConfig")
