@@ -70,7 +70,8 @@ def next_commands(
     if yours is not None and yours.aim == "fits" and not interrupted:
         return (*_with_change(request, yours), f"{show} --verbose")
     if request.plan is not None:
-        changed = [remedy.rung for remedy in remedies if remedy.basis == "simulated"]
+        by_basis = sorted(remedies, key=lambda remedy: remedy.basis != "simulated")
+        changed = [r.rung for r in by_basis if r.rung and r.basis in ("simulated", "bound")]
         return _plan_commands(results, request, show, changed, interrupted=interrupted, pages=pages)
     unfinished = interrupted or any(_not_reached(result) for result in results)
     lines = [f"oomdoctor probe --resume {shlex.quote(run_name or 'latest')}"] if unfinished else []
@@ -141,10 +142,10 @@ def _plan_commands(
         alone = replace(request, plan=replace(plan, verify=False))
         lines.append(command_line(alone, {"--why": first.label}))
     elif not fitting:
-        if not plan.all_gpus and _is_ladder(plan):
-            lines.append(command_line(replace(request, plan=PlanRequest((), all_gpus=True))))
         ask = replace(request, plan=replace(plan, why=None))
         lines += [command_line(ask, {"--recipe": "none", "--rung": rung}) for rung in changed]
+        if not plan.all_gpus and _is_ladder(plan):
+            lines.append(command_line(replace(request, plan=PlanRequest((), all_gpus=True))))
         lines += _leaner(results, ask) if not changed else []
     if fitting and pages:
         return (*lines[:2], f"{show} --verbose", f"{show} {_page(pages)}")

@@ -15,6 +15,8 @@ from oomdoctor.analysis.changes.sets import ChangeSet
 from oomdoctor.analysis.changes.table import BY_KEY, Change
 from oomdoctor.analysis.command_line import rung_text
 from oomdoctor.analysis.ranking import too_close
+from oomdoctor.analysis.search.ladder import bound_of
+from oomdoctor.commands.devices import emulated
 from oomdoctor.commands.devices.cards import Card, room_for
 from oomdoctor.commands.jobs.simulators import Simulators
 from oomdoctor.commands.ladder.your_changes import (
@@ -38,7 +40,11 @@ from oomdoctor.commands.plan.tasks import Task
 from oomdoctor.records.job.result import Attempt, ProbeResult
 from oomdoctor.records.report.plan import Faster, FasterChange, PlanRemedy
 from oomdoctor.records.report.user_training import YOURS, UserTraining, YourRung
+from oomdoctor.system.recipes.recipes import parse_rung
+from oomdoctor.units import format_bytes
 
+_BY_UNSLOTH = """\
+method=qlora,quantization=nf4,library=unsloth,activation_checkpointing=offload"""
 _MOST_CARDS = 4  # for which changes are simulated
 
 
@@ -74,7 +80,10 @@ def _of_card(findings: Findings, simulators: Simulators, card: Card) -> tuple[Pl
         if row is not None and row.micro_batch_size is not None:
             judge = simulation_on(findings, simulators, card, row.label)
             answer = Search(row.config, verdict_of(row), judge, offers=offers).answer()
-            remedies += _remedies(findings, card, row, answer)
+            tried = _remedies(findings, card, row, answer)
+            by_unsloth = _with_unsloth(findings, card, row) if has_experts else []
+            sure = any(remedy.change for remedy in tried)
+            remedies += (*tried, *by_unsloth) if sure or not by_unsloth else by_unsloth
     return tuple(remedies)
 
 
@@ -135,6 +144,30 @@ def _with_packages(
             )
         )  # fmt: skip
     return remedies
+
+
+def _with_unsloth(findings: Findings, card: Card, row: ProbeResult) -> list[PlanRemedy]:
+    """QLoRA by Unsloth, which also stores experts in 4 bits; none if its bound is too large."""
+    request, own = findings.request, row.config
+    rung = parse_rung(
+        _BY_UNSLOTH,
+        sequence_length=own.sequence_length,
+        effective_batch_size=own.effective_batch_size,
+        micro_batch_size=1,
+        routing=own.routing,
+    )
+    needs = bound_of(rung.config, findings.contexts[card.name]).size_bytes
+    if own.method != "qlora" or needs > card.usable_bytes:
+        return []
+    runs = emulated.why_not(request.python) is None
+    how = "" if runs else "; give --python with Unsloth and a CUDA build of torch to run it"
+    return [
+        PlanRemedy(
+            "qlora", row.key, row.label, "Unsloth", None, None, "bound",
+            rung_text(rung.config, request) if runs else None,
+            f"needs at least {format_bytes(needs)}, not simulated{how}",
+        )
+    ]  # fmt: skip
 
 
 def find_yours(findings: Findings, simulators: Simulators) -> YourRung | None:

@@ -153,7 +153,8 @@ class PlanRemedy:
     of --from, for which `yours` of the report is the answer. `change` is the cheapest change, or
     set of changes, that makes it fit and frees `frees_bytes`; `rung` is the changed configuration,
     as `--rung` reads it. With `basis` "simulated" it was simulated and fits. With "arithmetic" it
-    needs a package that is not installed here, and `frees_bytes` is the most it can free. `change`
+    needs a package that is not installed here, and `frees_bytes` is the most it can free. With
+    "bound" it cannot be simulated, and `reason` says what it needs at least. `change`
     is None if no set of the changes that are known makes it fit; `reason` says what comes nearest.
     A set that is only borderline, because no other fits, has the `reason` "borderline".
     """
@@ -164,7 +165,7 @@ class PlanRemedy:
     change: str | None
     frees_bytes: int | None
     peak_device_bytes: int | None
-    basis: Literal["simulated", "arithmetic"] | None
+    basis: Literal["simulated", "arithmetic", "bound"] | None
     rung: str | None
     reason: str | None
 

@@ -124,7 +124,7 @@ def _best(report: Report, plus_minus: str) -> str:
         return f"Nothing fits for certain; {least.label} is borderline{_share(least, report)}"
     by_method = remedies_of(report)
     helps = [remedy for method in _TITLES for remedy in by_method.get(method, ())[:1]]
-    sure = [r for r in helps if r.change and not r.reason and r.basis != "arithmetic"]
+    sure = [r for r in helps if r.change and not r.reason and r.basis == "simulated"]
     if sure:
         return f"Nothing fits unchanged; {sure[0].label} fits with {sure[0].change}"
     if not any(result.missed_by_bytes is not None for result in report.results):
@@ -243,6 +243,8 @@ def _remedy_text(remedies: list[PlanRemedy]) -> str:
 
 
 def _change_text(remedy: PlanRemedy) -> str:
+    if remedy.basis == "bound":
+        return f"may fit with {remedy.change} ({remedy.reason})"
     frees = format_bytes(remedy.frees_bytes)
     if remedy.basis == "arithmetic":
         return (

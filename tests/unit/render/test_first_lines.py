@@ -124,6 +124,7 @@ def test_that_none_fits_is_said_only_where_all_were_tried() -> None:
         (helps, "Nothing fits unchanged; lora-r16 fits with 4-bit experts (axolotl)"),
         (replace(helps, reason="borderline"), "Nothing fits; "),
         (replace(helps, basis="arithmetic"), "Nothing fits; "),
+        (replace(helps, basis="bound", reason="needs at least 15.5 GiB"), "Nothing fits; "),
     ):
         helped = replace(nothing, cards=(replace(card, remedies=(remedy,)),))
         assert _first_line(helped).startswith(first)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from analysis_make import request as survey_request
 
+from oomdoctor.analysis.advice import next_commands
 from oomdoctor.analysis.dataset_distribution import Tally
+from oomdoctor.commands.devices import emulated
 from oomdoctor.commands.devices.cards import cards_of
 from oomdoctor.commands.jobs.simulators import Ended
+from oomdoctor.commands.plan.changes import _with_unsloth
 from oomdoctor.commands.plan.findings import Findings
 from oomdoctor.commands.plan.tasks import Task, tasks_of
+from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.records.configuration.config import Recipe, Rung, TrainConfig
 from oomdoctor.records.job.dataset import LengthsRequest
 from oomdoctor.records.job.model import ModelRef, ModelSpec, ParameterCounts
@@ -180,3 +185,34 @@ def test_lora_names_its_layers_where_peft_does_not_take_all() -> None:
     assert [rung.label for rung in known.rungs] == ["full", "lora", "named", YOURS]
     assert known.request.recipe.rungs == known.rungs
     assert [one.code for one in known.warnings] == ["lora_targets"]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "runs", "experts", "reason"),
+    [
+        ("L4", False, 28 * 10**9, "needs at least 14.4 GiB, not simulated; give --python"),
+        ("L4", True, 28 * 10**9, "needs at least 14.4 GiB, not simulated"),
+        ("T4", True, 32 * 10**9, None),  # the weights alone are too large
+    ],
+)
+def test_unsloth_is_offered_where_its_weights_leave_room(
+    gpu: str, runs: bool, experts: int, reason: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = TrainConfig(
+        method="qlora", quantization="nf4", sequence_length=512, effective_batch_size=4
+    )
+    known = findings(Rung("own", own), plan=PlanRequest((gpu,)))
+    linear = 2 * 10**9
+    counts = ParameterCounts(linear + experts, linear, 0, experts, 0, experts, 128, 8)
+    known.set_limits(Inspection("M", counts, None, {}, None, None, None, None))
+    (card,), (rung,) = known.cards, known.rungs
+    known.take(Task(rung, (1,), known.cards), card, failed("short"))
+    why = None if runs else OomDoctorError("no_cuda", "no CUDA build", None, ExitCode.MACHINE_UNFIT)
+    monkeypatch.setattr(emulated, "why_not", lambda python: why)
+    offered = _with_unsloth(known, card, known.rows(card)[0])
+    assert [remedy.basis for remedy in offered] == ["bound"] * (reason is not None)
+    for remedy in offered:
+        assert str(remedy.reason).startswith(str(reason))
+        assert (remedy.rung is not None) == runs
+        line, *_ = next_commands((), known.request, None, remedies=offered)
+        assert ("library=unsloth" in line) == runs
