@@ -17,6 +17,7 @@ class Checkpoint:
     `stored` is whether LoRA is trained on the weights as they are in the file, and `layers` which
     layers are stored so. `needs` are the packages, `capability` is the lowest compute capability,
     `settings` are added to the file's own to train it, with the class `loader` of transformers.
+    With `dequantizes` transformers can load the weights in 16 bits.
     `instead` says what is done on other cards, or how the checkpoint is trained.
     """
 
@@ -29,6 +30,13 @@ class Checkpoint:
     needs: tuple[str, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
     loader: str | None = None
+    dequantizes: bool = False
+
+    def loader_arguments(self, *, stored: bool) -> Mapping[str, object]:
+        """What `loader` is called with, to train on the stored weights or on 16-bit ones."""
+        if stored:
+            return {"bits": 4, **self.settings} if self.settings else {}
+        return {"dequantize": True} if self.dequantizes else {}
 
     def lacks(self, quantization: str, capability: str | None) -> str | None:
         """Why a GPU does not train LoRA on the stored weights; None if it does, or is unknown."""

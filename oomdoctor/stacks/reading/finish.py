@@ -185,7 +185,7 @@ def _of_checkpoint(
     settings: RungKeys, partial: PartialConfig, asked: ModelConfig, assumed: dict[str, str]
 ) -> RungKeys:
     """Adapters on a quantized checkpoint as it is stored, which no setting has to say."""
-    if settings["method"] == "full":
+    if settings["method"] == "full" or partial.get("stored") is False:
         return {}
     own = asked().get("quantization_config")
     row = checkpoint_of(own if isinstance(own, dict) else None)

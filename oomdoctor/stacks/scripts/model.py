@@ -40,10 +40,12 @@ def loading(rung: StackRung) -> Part:
         arguments["quantization_config"] = quantization(config)
         names.append("transformers:BitsAndBytesConfig")
     row = CHECKPOINTS.get(rung.quant_method or "")
-    if config.quantization == "checkpoint" and row is not None and row.loader is not None:
-        settings = {name: literal(value) for name, value in row.settings.items()}
-        arguments["quantization_config"] = call(row.loader, {"bits": "4"} | settings, indent=28)
-        names.append(f"transformers:{row.loader}")
+    if row is not None and row.loader is not None and not by_bitsandbytes(config):
+        told = row.loader_arguments(stored=config.quantization == "checkpoint")
+        if told:
+            settings = {name: literal(value) for name, value in told.items()}
+            arguments["quantization_config"] = call(row.loader, settings, indent=28)
+            names.append(f"transformers:{row.loader}")
     if config.sharding == "tensor_parallel":
         arguments["distributed_config"] = f"DistributedConfig(tp_size={config.world_size})"
         names.append("transformers.distributed:DistributedConfig")

@@ -19,7 +19,12 @@ from oomdoctor.worker.training import synthetic
 from oomdoctor.worker.training.layers import is_of_experts
 from oomdoctor.worker.training.model_config import model_class
 from oomdoctor.worker.training.setup import Setup
-from oomdoctor.worker.training.stored import check_kept, check_stored, stored_settings
+from oomdoctor.worker.training.stored import (
+    check_kept,
+    check_stored,
+    dequantized_settings,
+    stored_settings,
+)
 
 if TYPE_CHECKING:
     from transformers import BitsAndBytesConfig, PreTrainedModel
@@ -115,6 +120,8 @@ def _load_pretrained(
         stored = check_stored(blueprint.job, device.type)
         # In the config, for transformers quantizes a checkpoint again whose config has none.
         blueprint.config.quantization_config = stored_settings(spec)
+    elif spec.quantized is not None and spec.quant_method != "bitsandbytes":
+        blueprint.config.quantization_config = dequantized_settings(spec, quantization is not None)
     local = spec.source == "local"
     with refused("the checkpoint cannot be loaded", ImportError, one_line=True):
         model = model_class(spec, blueprint.config).from_pretrained(

@@ -45,6 +45,21 @@ def stored_settings(spec: ModelSpec) -> dict[str, object]:
     return dict(spec.quantized) | dict(row.settings)
 
 
+def dequantized_settings(spec: ModelSpec, quantizes: bool) -> dict[str, object]:
+    """The `quantization_config` with which a checkpoint is loaded in 16 bits.
+
+    Raises:
+        UnsupportedError: transformers does not dequantize it, or `quantizes` it again.
+    """
+    row = checkpoint_of(spec.quantized)
+    if row is None or not row.dequantizes or quantizes:
+        raise UnsupportedError(
+            f"the checkpoint is quantized ({spec.quant_method}), and this configuration needs the "
+            "unquantized model"
+        )
+    return {**(spec.quantized or {}), "dequantize": True}
+
+
 def store_as_in_checkpoint(model: PreTrainedModel, job: ProbeJob) -> None:
     """Replace layers that are only declared by those of the job's checkpoint.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,14 +20,14 @@ CONFIG = TrainConfig(
 )
 
 
-def written(tmp_path: Path, quant_method: str, program: str) -> Path:
+def written(tmp_path: Path, quant_method: str, program: str, config: TrainConfig = CONFIG) -> Path:
     """The file of a program for a model whose checkpoint is stored so."""
     model = tmp_path / "model"
     model.mkdir()
     settings = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
     stored = {"quantization_config": {"quant_method": quant_method}}
     (model / "config.json").write_text(json.dumps(settings | stored))
-    rung = StackRung(CONFIG, "rung", str(model), quant_method=quant_method)
+    rung = StackRung(config, "rung", str(model), quant_method=quant_method)
     path = tmp_path / ("train.py" if program in ("trl", "trainer", "pytorch") else "train.yaml")
     path.write_text(export(rung, program))
     return path
@@ -54,6 +55,24 @@ def test_a_stored_checkpoint_comes_back(
     assert (training.config.method, training.config.quantization) == ("qlora", "checkpoint")
     assert quant_method_of(training) == quant_method
     assert line in export(rung_of_files([str(path)], program)[0], program)
+
+
+@pytest.mark.parametrize(
+    ("quant_method", "loader"),
+    [
+        ("fp8", "FineGrainedFP8Config"),
+        ("mxfp4", "Mxfp4Config"),
+        ("compressed-tensors", "CompressedTensorsConfig"),
+    ],
+)
+def test_lora_on_16_bit_weights_of_a_quantized_checkpoint_comes_back(
+    quant_method: str, loader: str, tmp_path: Path
+) -> None:
+    plain = replace(CONFIG, method="lora", quantization="none")
+    path = written(tmp_path, quant_method, "trl", plain)
+    assert f"quantization_config={loader}(dequantize=True)" in path.read_text()
+    training = read_user_training([str(path)], None, Overrides(), None)
+    assert (training.config.method, training.config.quantization) == ("lora", "none")
 
 
 def test_without_the_models_file_a_program_would_load_it_unquantized() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from dataclasses import replace
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tiny_models import tiny_job
 
 from oomdoctor.commands.devices.startup_errors import check_weights
@@ -19,8 +22,13 @@ from oomdoctor.records.facts.checkpoints import CHECKPOINTS
 from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.worker.answer import answer_here
 from oomdoctor.worker.protocol import PhaseFile, UnsupportedError
+from oomdoctor.worker.training.loading import load_model
 from oomdoctor.worker.training.model_config import load_config, model_class
-from oomdoctor.worker.training.stored import check_kept, stored_settings
+from oomdoctor.worker.training.stored import check_kept, dequantized_settings, stored_settings
+
+DEQUANTIZES = find_spec("transformers.integrations.finegrained_fp8") is not None and hasattr(
+    import_module("transformers.integrations.finegrained_fp8"), "Fp8Dequantize"
+)
 
 
 @pytest.fixture
@@ -117,3 +125,41 @@ def test_a_stored_checkpoint_is_loaded_with_kernels_that_train() -> None:
     for method in ("gptq", "awq"):
         spec = replace(tiny_job("dense").model, quantized={"quant_method": method})
         assert stored_settings(spec)["backend"] == "auto_trainable"
+
+
+@pytest.mark.skipif(not DEQUANTIZES, reason="transformers dequantizes no FP8 weights")
+def test_a_quantized_checkpoint_is_dequantized_for_other_methods(checkpoint: Path) -> None:
+    """FP8 values without their scales would be other weights, and those of experts are random."""
+    file = checkpoint / "model.safetensors"
+    whole = load_file(file)
+    stored = {}
+    for name, weight in whole.items():
+        if name.endswith("proj.weight"):
+            scale = weight.abs().max() / 448
+            stored[name] = (weight / scale).to(torch.float8_e4m3fn)
+            stored[f"{name}_scale_inv"] = scale.reshape(1, 1)
+        else:
+            stored[name] = weight
+    save_file(stored, file, {"format": "pt"})
+    settings = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    job = job_for(checkpoint, method="lora", weights_dtype="bfloat16")
+    job = replace(job, model=replace(job.model, quantized=settings))
+    setup: Any = SimpleNamespace(
+        job=job,
+        config=job.config,
+        device=torch.device("cpu"),
+        model_config=load_config(job.model),
+        on_host=nullcontext,
+    )
+    model, _ = load_model(setup)
+    name = "model.layers.0.self_attn.q_proj.weight"
+    loaded = model.get_parameter(name)
+    assert loaded.dtype == torch.bfloat16
+    torch.testing.assert_close(loaded.float(), whole[name], rtol=0.1, atol=0.01)
+
+
+@pytest.mark.parametrize(("method", "quantizes"), [("gptq", False), ("fp8", True)])
+def test_what_transformers_does_not_dequantize_is_refused(method: str, quantizes: bool) -> None:
+    spec = replace(tiny_job("dense").model, quantized={"quant_method": method})
+    with pytest.raises(UnsupportedError, match="needs the unquantized model"):
+        dequantized_settings(spec, quantizes)
