@@ -36,15 +36,16 @@ def main() -> None:
     """Draw them all."""
     report = loads(Report, REPORT.read_text(encoding="utf-8"))
     page = render_report(report, "html", Style(width=0))
-    keep("step", png(chart_named(report, "step")))
+    for name in ("step", "frontier"):
+        keep(name, png(chart_named(report, name)))
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         file = Path(folder) / "report.html"
         file.write_text(page, encoding="utf-8")
         with browser(Path(folder) / "profile") as tab:
             tab.open(file, WIDTH, 900, shown=LOADED)
-            shot(tab, file, "report", WIDTH, top("memory", tab), top("step", tab))
+            shot(tab, file, "report", WIDTH, 24, top("ranking", tab))
             tab.open(file, PHONE, 900, dark=True, shown=LOADED)
-            shot(tab, file, "report-phone", PHONE, top("memory", tab), top("frontier", tab))
+            shot(tab, file, "report-phone", PHONE, top("memory", tab), top("ranking", tab))
 
 
 def top(part: str, tab: Tab) -> float:
