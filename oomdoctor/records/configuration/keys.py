@@ -47,6 +47,7 @@ class Key:
       or the values from those that need least to those that need most; `none` if it changes no
       memory. None if nothing is certain.
     - `names`: what programs and people call the key; `values`: what they call its values.
+    - `refused`: values of programs that no rung has, with the reason and what to use.
     - `scripts`: the kinds of scripts that can say it. `elsewhere`: what says it, if that is not the
       file of a program.
     - `instead`: what is taken where a program combines the key with what a rung cannot.
@@ -62,6 +63,7 @@ class Key:
     memory: Order | None = None
     names: tuple[str, ...] = ()
     values: Mapping[str, tuple[str, ...]] | None = None
+    refused: Mapping[str, str] = field(default_factory=dict)
     scripts: tuple[str, ...] = ()
     elsewhere: str | None = None
     instead: tuple[Any, ...] = ()

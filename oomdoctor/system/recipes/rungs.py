@@ -183,6 +183,8 @@ def _value_fault(key: str, value: Any) -> str | None:
     if _accepts(hint, value):
         return None
     word = str(value).lower() if isinstance(value, str | bool | int) else ""
+    if key in KEYS and word in KEYS[key].refused:
+        return f"{_shown(value)} is not supported: {KEYS[key].refused[word]}"
     near = nearest_value(key, word, map(str, _literals(hint))) if word else ""
     return f"must be {_wanted(hint)}, not {_shown(value)}{near}"
 

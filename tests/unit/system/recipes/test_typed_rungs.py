@@ -67,6 +67,8 @@ def test_a_rung_of_the_command_line() -> None:
         ("rank=3", "rank: is not a key (did you mean lora_rank or optimizer_rank?)"),
         ("lora_rank=four", 'lora_rank: must be an integer, not "four"'),
         ("lora_rank=4.0", "lora_rank: must be an integer"),
+        ("method=qlora,quantization=torchao", '"torchao" is not supported: peft trains LoRA on'),
+        ("method=qlora,quantization=fp8", '"fp8" is not supported: use checkpoint'),
         ("compile=1", "compile: must be true or false"),
         ("lora_dropout=1..2", "lora_dropout: must be a number"),
         ("quantization=nf4", 'quantization: needs method "qlora"'),
