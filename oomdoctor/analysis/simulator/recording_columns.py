@@ -202,7 +202,14 @@ def _region(value: Any) -> Region | None:
 
 
 def _op_cost(
-    name: Any, kind: Any, dtype: Any, flops: Any, moved: Any, unpacked_bytes: Any
+    name: Any, kind: Any, dtype: Any, flops: Any, moved: Any, unpacked_bytes: Any, shape: Any
 ) -> OpCost:
-    amounts = [checked(float, amount) for amount in (flops, moved, unpacked_bytes)]
-    return OpCost(checked(str, name), checked(str, kind), checked(str, dtype), *amounts)  # type: ignore[arg-type]
+    return OpCost(
+        checked(str, name),
+        checked(str, kind),  # type: ignore[arg-type]
+        checked(str, dtype),
+        checked(float, flops),
+        checked(float, moved),
+        checked(float, unpacked_bytes),
+        tuple(_whole(shape)),
+    )

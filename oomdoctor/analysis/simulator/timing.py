@@ -1,8 +1,9 @@
 """Estimate how long the steps of a simulated rung take on a card, and how far that may be off.
 
 The error is the 95th percentile of the recorded errors of its kind. Our own runs take precedence
-over published ones. Errors are recorded by architecture. On another one, or if the host is the
-bottleneck, the known spread between kernels or hosts is added.
+over published ones, which are few, so their error is at least that of single kernels. Errors are
+recorded by architecture. On another one, or if the host is the bottleneck, the error of kernels or
+hosts is added.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ _OVER_LISTS = ("_foreach_", "_fused_")
 
 _ENOUGH = 5  # with fewer runs, a 95th percentile is just the largest of a few
 _ORIGINS = get_args(Origin)  # our own runs come first
-# Relative, by bottleneck: how far the sources of the roofline's constants differ for a card, and
-# for the host, whose processor is unknown.
-_SPREAD: dict[Bound, float] = {"compute": 0.25, "bandwidth": 0.3, "launch": 0.5}
+# Relative, by bottleneck: 80 % of the published kernels are nearer (scripts/evaluation/rates.py, of
+# those over 16 bits: products 0.14, attention 0.27; memory-bound kernels 0.33); and how far hosts
+# differ, whose processor is unknown.
+_SPREAD: dict[Bound, float] = {"compute": 0.25, "bandwidth": 0.33, "launch": 0.5}
 _UNMEASURED = 1.5  # factor if a card's efficiencies were taken from a related card
 
 
@@ -104,6 +106,8 @@ def grow_evenly(first: list[Cost], second: list[Cost], distance: int) -> bool:
         and a.cost.unpacked_bytes == b.cost.unpacked_bytes
         and not (b.cost.flops - a.cost.flops) % distance
         and not (b.cost.bytes_moved - a.cost.bytes_moved) % distance
+        and len(a.cost.shape) == len(b.cost.shape)
+        and not any((y - x) % distance for x, y in zip(a.cost.shape, b.cost.shape, strict=True))
         for a, b in zip(first, second, strict=True)
     )
 
@@ -117,11 +121,12 @@ def costs_between(
     rows, distance = size - low, high - low
 
     def between(a: OpCost, b: OpCost) -> OpCost:
-        if a.flops == b.flops and a.bytes_moved == b.bytes_moved:
+        if a == b:
             return a
         flops = a.flops + (b.flops - a.flops) / distance * rows
         moved = a.bytes_moved + (b.bytes_moved - a.bytes_moved) / distance * rows
-        return OpCost(a.name, a.kind, a.dtype, flops, moved, a.unpacked_bytes)
+        shape = tuple(x + (y - x) // distance * rows for x, y in zip(a.shape, b.shape, strict=True))
+        return OpCost(a.name, a.kind, a.dtype, flops, moved, a.unpacked_bytes, shape)
 
     # Many operators are the same objects; so are those between them.
     between_pairs: dict[tuple[int, int], OpCost] = {}
@@ -168,9 +173,9 @@ def time_uncertainty(
     record = next(
         (r for origin in _ORIGINS for r in own if r.origin == origin and r.count >= _ENOUGH), None
     )
-    if record is not None and slower == "device":
-        return record.p95
     spread = _constants_spread(estimated, gpu)
+    if record is not None and slower == "device":
+        return record.p95 if record.origin == "measured" else max(record.p95, spread)
     basis = record or max(alike or records, key=lambda r: r.p95, default=None)
     return spread if basis is None else math.hypot(spread, basis.p95)
 

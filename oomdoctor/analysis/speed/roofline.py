@@ -1,15 +1,16 @@
 """Estimate the time of a sequence of operators on a card, by how much of its peaks it reaches.
 
-    kernel   = ramp + max(FLOPs / (efficiency x peak), bytes / (efficiency x bandwidth)) + unpacking
+    kernel   = ramp + hypot(FLOPs / (share x peak), bytes / (share x bandwidth)) + unpacking
     sequence = max(sum of kernels, operators x host time of one)
 
 Kernels of one stream run one after the other, so their times add up. Within a kernel, arithmetic
-overlaps with memory traffic, so the larger counts. The host issues operators ahead of the device,
-so it costs time only if it is slower. Left out are other streams, power and heat beyond what the
-efficiencies were measured with, the waves that a small product does not fill, and what a trainer
-does between its steps (reading data, logging).
+overlaps with memory traffic, but not fully where both take about as long. The host issues operators
+ahead of the device, so it costs time only if it is slower. How efficient a kernel is say
+`products`, `attention` and `memory_bound`. Left out are other streams, power and heat beyond what
+the efficiencies were measured with, and what a trainer does between its steps (reading data,
+logging).
 
-`scripts/evaluation/speed.py` prints the errors against recorded runs.
+`scripts/evaluation/speed.py` and `rates.py` print the errors against recorded and published runs.
 """
 
 from __future__ import annotations
@@ -17,18 +18,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
+from math import hypot
 
+from oomdoctor.analysis.speed.attention import attention_of
 from oomdoctor.analysis.speed.links import SLOWEST_COPIES_PER_S, host_link
+from oomdoctor.analysis.speed.memory_bound import UNPACKING, bytes_per_s, passes_of
+from oomdoctor.analysis.speed.products import grouped_share, share_of_rate
 from oomdoctor.package_data import data_of
 from oomdoctor.records.job.costs import Bound, Calibration, EstimatedTime, OpCost
 from oomdoctor.records.job.machine import GpuFacts
 
 _DATA = data_of("speed.toml")
 _KERNELS = _DATA["kernels"]
+_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}  # of an element; others have one
 RAMP_S: float = _KERNELS["ramp_s"]
 HOST_S: float = _KERNELS["host_s"]
-IRREGULAR: float = _KERNELS["irregular"]
-UNPACKING: float = _KERNELS["unpacking"]
 
 
 def estimate(
@@ -46,27 +50,23 @@ def estimate(
     bandwidth, link = efficiency.bandwidth * gpu.bandwidth_bytes_per_s, host_link(gpu)
     copied = SLOWEST_COPIES_PER_S if link is None else link.bytes_per_s
     spent: dict[Bound, float] = {"compute": 0.0, "bandwidth": 0.0, "launch": 0.0}
-    rates: dict[tuple[str, str], float | None] = {}
     # Many operators of a model are the same objects.
     times: dict[int, tuple[OpCost, Bound, float, float]] = {}
     operators = 0
     for cost, count in costs:
         operators += count
         if id(cost) not in times:
-            rate = copied if cost.kind == "copy" else bandwidth * _share(cost)
-            moving = cost.bytes_moved / rate * factors.bandwidth
+            rate = copied if cost.kind == "copy" else bytes_per_s(cost, gpu, bandwidth)
+            moving = cost.bytes_moved * passes_of(cost) / rate * factors.bandwidth
             computing = 0.0
             if cost.flops:
-                kind = (cost.kind, cost.dtype)
-                if kind not in rates:
-                    rates[kind] = _rate(cost, gpu, efficiency)
-                reached = rates[kind]
+                reached = _rate(cost, gpu, efficiency)
                 if reached is None:
                     return None
                 computing = cost.flops / reached * factors.compute
             bound: Bound = "compute" if computing > moving else "bandwidth"
             unpacking = cost.unpacked_bytes / (bandwidth * UNPACKING) * factors.bandwidth
-            times[id(cost)] = (cost, bound, max(computing, moving), unpacking)
+            times[id(cost)] = (cost, bound, hypot(computing, moving), unpacking)
         _, bound, working, unpacking = times[id(cost)]
         spent[bound] += working * count
         spent["bandwidth"] += unpacking * count
@@ -76,13 +76,6 @@ def estimate(
     if device > host:
         shares = {bound: seconds / device for bound, seconds in spent.items()}
     return EstimatedTime(max(device, host), device, host, shares)
-
-
-def _share(cost: OpCost) -> float:
-    """The share of the bandwidth of large streams."""
-    if cost.kind == "irregular":
-        return IRREGULAR
-    return UNPACKING if cost.kind == "quantised" and cost.name.startswith("dequantize") else 1.0
 
 
 def _rate(cost: OpCost, gpu: GpuFacts, efficiency: Efficiency) -> float | None:
@@ -102,14 +95,19 @@ def _rate(cost: OpCost, gpu: GpuFacts, efficiency: Efficiency) -> float | None:
         "float8_e4m3fn": (gpu.fp8_flops, efficiency.tensor),
         "float8_e5m2": (gpu.fp8_flops, efficiency.tensor),
     }.get(cost.dtype, (None, 0.0))
-    if cost.kind == "attention" and cost.dtype != "float32":
-        share = efficiency.attention
-    return None if peak is None else peak * share
+    if peak is None:
+        return None
+    attention = attention_of(cost.name, gpu) if cost.kind == "attention" else None
+    if attention is not None and cost.dtype != "float32":
+        return peak * attention.share(cost.shape, backward="backward" in cost.name)
+    item = _BYTES.get(cost.dtype, 1)
+    share *= grouped_share(cost.name, gpu.compute_capability)
+    return peak * share * share_of_rate(cost.shape, item, gpu.multiprocessors)
 
 
 @dataclass(frozen=True, slots=True)
 class Efficiency:
-    """Achieved / peak; `tensor` and `float32` for large products, `attention` for fused kernels.
+    """Achieved / peak; `tensor` and `float32` for large products.
 
     `emulated_bfloat16` is a share of the float32 peak, for cards without native bfloat16.
     `measured` is False if a share was taken from a related card.
@@ -117,7 +115,6 @@ class Efficiency:
 
     tensor: float
     float32: float
-    attention: float
     bandwidth: float
     emulated_bfloat16: float = 0.0
     measured: bool = True

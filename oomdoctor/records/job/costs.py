@@ -24,6 +24,8 @@ class OpCost:
     differ in size, layout or type (broadcasts, casts, reductions, gathers). "copy" moves data
     between host and device. `dtype` is torch's name of the type that the arithmetic is done in.
     `unpacked_bytes` are moved by a separate kernel that unpacks the weight of a 4-bit product.
+    `shape` is (batch, m, n, k) of a product, and (rows x heads, length, keys, width of a head, 1 if
+    causal) of attention; empty for others, or if it is not known.
     """
 
     name: str
@@ -32,6 +34,7 @@ class OpCost:
     flops: float
     bytes_moved: float
     unpacked_bytes: float = 0.0
+    shape: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

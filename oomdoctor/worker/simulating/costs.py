@@ -100,7 +100,33 @@ def cost_of(call: OperatorCall) -> OpCost | None:
     elif rule.pointwise and not _alike(rule, call):
         kind = "irregular"
     unpacked = _unpacked_bytes(call) if rule.unpacked else 0.0
-    return OpCost(rule.name, kind, _dtype_name(dtype), flops, float(moved), unpacked)
+    shape = _shape(kind, flops, call) if flops else ()
+    return OpCost(rule.name, kind, _dtype_name(dtype), flops, float(moved), unpacked, shape)
+
+
+def _shape(kind: OpKind, flops: float, call: OperatorCall) -> tuple[int, ...]:
+    """The shape of a product or of attention, as `OpCost` has it; empty if it has none."""
+    result = call.result
+    if kind == "attention":
+        return _attention_shape(call)
+    if kind == "conv" or not isinstance(result, torch.Tensor) or result.dim() < 2:
+        return ()
+    batch = result.shape[0] if result.dim() == 3 and kind == "matmul" else 1
+    columns = result.shape[-1]
+    rows = result.numel() // (batch * columns)
+    return batch, rows, columns, round(flops / (2 * batch * rows * columns))
+
+
+def _attention_shape(call: OperatorCall) -> tuple[int, ...]:
+    query, causal = call.argument("query"), int(bool(call.argument("is_causal")))
+    if not isinstance(query, torch.Tensor):
+        return ()
+    if query.dim() == 4:
+        rows, heads, length, width = query.shape
+        return rows * heads, length, call.tensor("key").shape[2], width, causal
+    documents = call.tensor("cum_seq_q").numel() - 1
+    _, heads, width = query.shape
+    return documents * heads, call.number("max_q"), call.number("max_k"), width, causal
 
 
 class _Exceptions(TypedDict):

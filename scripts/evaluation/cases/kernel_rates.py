@@ -18,7 +18,7 @@ from oomdoctor.analysis.simulator.timing import time_uncertainty
 from oomdoctor.analysis.speed.links import host_link, links_of
 from oomdoctor.analysis.speed.roofline import efficiency_of, estimate
 from oomdoctor.records.facts.dtypes import dtype_bytes
-from oomdoctor.records.job.costs import EstimatedTime, OpCost
+from oomdoctor.records.job.costs import EstimatedTime, OpCost, OpKind
 from oomdoctor.records.job.machine import GpuFacts
 from oomdoctor.system.catalogue import speed_errors
 
@@ -94,11 +94,12 @@ def _item(dtype: str) -> float:
     return 1.0 if dtype.startswith("float8") else float(dtype_bytes(dtype))
 
 
-def product(rows: int, columns: int, depth: int, dtype: str) -> OpCost:
+def product(rows: int, columns: int, depth: int, dtype: str, name: str = "mm") -> OpCost:
     """One matrix product with a 16-bit result, unless its inputs are wider."""
     item = _item(dtype)
     moved = (rows + columns) * depth * item + rows * columns * max(item, 2.0)
-    return OpCost("mm", "matmul", dtype, 2.0 * rows * columns * depth, moved)
+    shape = (1, rows, columns, depth)
+    return OpCost(name, "matmul", dtype, 2.0 * rows * columns * depth, moved, shape=shape)
 
 
 def _products(row: Row) -> Costs:
@@ -107,11 +108,8 @@ def _products(row: Row) -> Costs:
     rows, columns, depth = (shape[name] for name in "MNK")
     if "groups" not in shape:
         return [(product(rows, columns, depth, dtype), 1)]
-    return [
-        (product(rows, columns, depth, dtype), 1),
-        (product(rows, depth, columns, dtype), 1),
-        (product(columns, depth, rows, dtype), 1),
-    ]
+    sizes = ((rows, columns, depth), (rows, depth, columns), (columns, depth, rows))
+    return [(product(*size, dtype, "_grouped_mm"), 1) for size in sizes]
 
 
 def _attention(row: Row) -> Costs:
@@ -129,8 +127,10 @@ def _attention(row: Row) -> Costs:
     flops = 2 * pairs * (3 * width + 2 * value if backward else width + value)
     moved = batch * heads * (length + keys) * (width + value) * _item(dtype)
     moved *= 2 if backward else 1
-    name = "_scaled_dot_product_flash_attention" + ("_backward" if backward else "")
-    return [(OpCost(name, "attention", dtype, flops, moved), 1)]
+    kernel = "cudnn" if row["attention"] == "cudnn" else "flash"
+    name = f"_scaled_dot_product_{kernel}_attention" + ("_backward" if backward else "")
+    sizes = (batch * heads, length, keys, width, int(causal))
+    return [(OpCost(name, "attention", dtype, flops, moved, shape=sizes), 1)]
 
 
 def _memory_bound(row: Row) -> Costs:
@@ -154,13 +154,17 @@ def _operation(operation: str, phase: str, fused: bool, row: Row) -> Costs:
         return _rotation(shape, item, fused)
     size = _elements(operation, shape) * item
     name, passes = _PASSES[operation, phase]
-    if fused:
+    if fused and not (backward and operation.endswith("_norm")):
+        # Gradients of a norm's weights need a kernel that reads the rows again in any case.
         name, passes = "fused", 3 if backward else 2
     if operation == "cross_entropy":
         return _loss(size, backward, fused)
     if operation == "fused_add_rms_norm" and not fused:
-        # transformers' norm: square, mean, two products, and the sum; about twice as much back.
-        return [(_moving("mul", size, 2), 8 if backward else 4), (_moving("add", size, 3), 1)]
+        # transformers' norm: the sum, square and mean, two products; about twice as much back.
+        regular = _moving("add", size, 3, dtype=dtype)
+        broadcast = _moving("mul", size, 2, "irregular", dtype)
+        mean = _moving("mean", size, 1, "irregular", dtype)
+        return [(regular, 3 if backward else 1), (broadcast, 5 if backward else 3), (mean, 2)]
     return [(_moving(name, size, passes), 1)]
 
 
@@ -192,8 +196,10 @@ def _elements(operation: str, shape: dict[str, Any]) -> float:
     return float(shape["M"] * shape.get("N", shape.get("H", 0)))
 
 
-def _moving(name: str, size: float, passes: float, kind: str = "elementwise") -> OpCost:
-    return OpCost(name, kind, "bfloat16", 0.0, size * passes)  # type: ignore[arg-type]
+def _moving(
+    name: str, size: float, passes: float, kind: OpKind = "elementwise", dtype: str = "bfloat16"
+) -> OpCost:
+    return OpCost(name, kind, dtype, 0.0, size * passes)
 
 
 def _loss(size: float, backward: bool, fused: bool) -> Costs:
@@ -218,7 +224,7 @@ def _rotation(shape: dict[str, Any], item: float, fused: bool) -> Costs:
         (_moving("mul", size / 2, 2, "irregular"), 4),
         (_moving("neg", size / 2, 1, "irregular"), 2),
         (_moving("cat", size / 2, 2, "irregular"), 2),
-        (_moving("add", size / 2, 3), 2),
+        (_moving("add", size / 2, 3, "irregular"), 2),
     ]
 
 

@@ -98,7 +98,7 @@ def _judge_group(group: Group, folder: Path) -> list[Judged | LeftOut]:
     file = folder / _recording_key(group[0])
     answers: list[Judged | LeftOut] = []
     for rate in group:
-        with contextlib.suppress(OSError, NewStructureError, StopIteration):
+        with contextlib.suppress(OSError, NewStructureError, ValueError):
             answers.append(_judge(rate, file))
             continue
         _record(group, rate, file)

@@ -183,7 +183,8 @@ def _fms(row: Row) -> Expressed:
             "lora_targets": _targets(targets),
         }
     if "qlora" in row["method"]:
-        settings |= {"method": "qlora", "quantization": "nf4"}
+        # framework_plugin_bnb.py of the plugin has no casts to float32.
+        settings |= {"method": "qlora", "quantization": "nf4", "kbit_prepare": "none"}
         if row["n_gpus"] > 1:
             settings["quant_storage"] = precision["weights"]
     return (

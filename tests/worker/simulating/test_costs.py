@@ -47,7 +47,8 @@ def only(function: Any, *args: Any, **kwargs: Any) -> OpCost:
 
 def test_a_product() -> None:
     cost = only(torch.mm, (64, 32), (32, 16))
-    assert cost == OpCost("mm", "matmul", "bfloat16", 2.0 * 64 * 32 * 16, 2.0 * (2048 + 512 + 1024))
+    flops, moved = 2.0 * 64 * 32 * 16, 2.0 * (2048 + 512 + 1024)
+    assert cost == OpCost("mm", "matmul", "bfloat16", flops, moved, shape=(1, 64, 16, 32))
 
 
 def test_a_product_with_a_bias_reads_it_too() -> None:
@@ -57,7 +58,8 @@ def test_a_product_with_a_bias_reads_it_too() -> None:
 
 
 def test_a_batched_product() -> None:
-    assert only(torch.bmm, (4, 8, 16), (4, 16, 32)).flops == 2 * 4 * 8 * 16 * 32
+    batched = only(torch.bmm, (4, 8, 16), (4, 16, 32))
+    assert (batched.flops, batched.shape) == (2 * 4 * 8 * 16 * 32, (4, 8, 32, 16))
 
 
 def test_a_convolution_and_its_stride() -> None:
@@ -213,6 +215,7 @@ def test_attention_forward_and_backward(causal: bool, key_heads: int) -> None:
         pytest.skip("this PyTorch has no kernel for grouped queries on the CPU")
     assert [cost.flops for cost in found] == [2 * pairs * (32 + 32), 2 * pairs * 5 * 32]
     assert found[1].bytes_moved > found[0].bytes_moved > 0
+    assert {cost.shape for cost in found} == {(16, 128, 128, 32, int(causal))}
 
 
 def test_attention_kernels_of_cuda_have_the_same_flops() -> None:
@@ -309,7 +312,8 @@ def test_an_int8_product() -> None:
         args = (empty(10, 64, dtype=torch.int8), empty(32, 64, dtype=torch.int8))
         cost = cost_of(OperatorCall(product, args, {}, empty(10, 32, dtype=torch.int32)))
     assert cost == OpCost(
-        "int8_linear_matmul", "matmul", "int8", 2 * 10 * 64 * 32, 640 + 2048 + 1280
+        *("int8_linear_matmul", "matmul", "int8", 2 * 10 * 64 * 32, 640 + 2048 + 1280),
+        shape=(1, 10, 32, 64),
     )
 
 

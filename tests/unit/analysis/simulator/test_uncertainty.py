@@ -47,8 +47,12 @@ A100 = card("A100-SXM4-80GB")
 def test_a_time_is_as_uncertain_as_recorded_on_its_architecture() -> None:
     slow_host = speed_record(slower="host", p95=0.4)
     other = speed_record(compute_capability="9.0", p95=0.9)
-    found = time_uncertainty(estimated(), A100, [slow_host, other, speed_record()])
-    assert found == 0.17
+    found = time_uncertainty(estimated(), A100, [slow_host, other, speed_record(p95=0.35)])
+    assert found == 0.35
+
+
+def test_a_few_published_runs_do_not_make_a_time_more_certain_than_its_kernels() -> None:
+    assert time_uncertainty(estimated(), A100, [speed_record(p95=0.17)]) == 0.25
 
 
 def test_a_time_that_the_host_decides_has_errors_of_its_own_and_hosts_differ() -> None:

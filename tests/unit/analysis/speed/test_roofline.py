@@ -9,14 +9,9 @@ from typing import Any
 
 import pytest
 
-from oomdoctor.analysis.speed.roofline import (
-    HOST_S,
-    IRREGULAR,
-    RAMP_S,
-    UNPACKING,
-    efficiency_of,
-    estimate,
-)
+from oomdoctor.analysis.speed.memory_bound import IRREGULAR, PASSES, UNPACKING
+from oomdoctor.analysis.speed.products import UNALIGNED
+from oomdoctor.analysis.speed.roofline import HOST_S, RAMP_S, efficiency_of, estimate
 from oomdoctor.records.job.costs import Calibration, EstimatedTime, OpCost
 from oomdoctor.records.job.machine import GpuFacts
 from oomdoctor.system.catalogue import find_gpu, gpus
@@ -64,7 +59,7 @@ def test_a_large_stream_runs_at_the_efficiency_of_the_bandwidth() -> None:
 def test_arithmetic_and_traffic_of_one_kernel_overlap_but_kernels_do_not() -> None:
     both = times(product(1e13, moved=1e9), product(1e9, moved=1e11))
     alone = times(product(1e13, moved=0.0)).seconds + times(product(0.0, moved=1e11)).seconds
-    assert both.seconds == pytest.approx(alone)
+    assert both.seconds == pytest.approx(alone, rel=1e-3)
     assert sum(both.bound_by.values()) == pytest.approx(1.0)
 
 
@@ -85,8 +80,8 @@ def test_a_copy_to_the_host_is_bound_by_the_link() -> None:
 
 
 def test_attention_is_slower_than_a_product_of_the_same_size() -> None:
-    attention = OpCost("flash", "attention", "bfloat16", 1e14, 1e6)
-    assert times(attention).seconds > 1.4 * times(product(1e14)).seconds
+    fused = OpCost("flash", "attention", "bfloat16", 1e14, 1e6)
+    assert times(fused).seconds > 1.3 * times(product(1e14)).seconds
 
 
 def test_float32_products_do_not_use_tensor_cores() -> None:
@@ -150,11 +145,71 @@ def test_an_operator_counts_as_often_as_it_runs() -> None:
     assert found.bound_by == pytest.approx(apart.bound_by)
 
 
-def test_kernels_without_vector_loads_reach_less_of_the_bandwidth() -> None:
-    cast = OpCost("_to_copy", "irregular", "bfloat16", 0.0, 1e12)
-    assert times(cast).seconds - RAMP_S == pytest.approx(
-        (times(stream(1e12)).seconds - RAMP_S) / IRREGULAR
-    )
+@pytest.mark.parametrize(("dtype", "width"), [("bfloat16", "two_bytes"), ("float32", "wider")])
+def test_kernels_without_vector_loads_wait_for_the_multiprocessors(dtype: str, width: str) -> None:
+    cast = OpCost("_to_copy", "irregular", dtype, 0.0, 1e12)
+    rate = 1e12 / (times(cast).seconds - RAMP_S)
+    assert rate == pytest.approx(108 * 1.41e9 * IRREGULAR[width])
+    # An RTX 3090 has less bandwidth for each of its multiprocessors.
+    rtx = card("RTX 3090")
+    assert times(cast, gpu=rtx).seconds < 1.05 * times(stream(1e12), gpu=rtx).seconds
+
+
+def test_norms_read_their_rows_again() -> None:
+    norm = OpCost("native_layer_norm_backward", "elementwise", "bfloat16", 0.0, 1e12)
+    again = (times(norm).seconds - RAMP_S) / (times(stream(1e12)).seconds - RAMP_S)
+    assert again == pytest.approx(PASSES["native_layer_norm_backward"])
+
+
+def shaped(*shape: int) -> float:
+    """Seconds of a bfloat16 product of (batch, m, n, k), without its traffic."""
+    batch, rows, columns, depth = shape
+    flops = 2.0 * batch * rows * columns * depth
+    return times(OpCost("mm", "matmul", "bfloat16", flops, 0.0, shape=shape)).seconds - RAMP_S
+
+
+def test_a_product_that_fills_no_wave_takes_as_long_as_one_that_does() -> None:
+    # 108 multiprocessors: 64 tiles of 128 leave some without work.
+    assert shaped(1, 1024, 1024, 1024) > 1.3 * shaped(1, 4096, 4096, 1024) / 16
+    assert shaped(64, 128, 128, 1024) == pytest.approx(shaped(1, 1024, 1024, 1024))
+    assert shaped(1, 1, 4096, 1024) == pytest.approx(shaped(1, 32, 4096, 1024))
+
+
+def test_few_tiles_are_split_along_k() -> None:
+    # The gradient of an adapter's weights: 32 tiles, whose k is the tokens.
+    assert shaped(1, 16, 4096, 16384) < 20 * shaped(1, 16, 4096, 128)
+
+
+def test_large_products_reach_the_rate() -> None:
+    rate = 2.0 * 16384**3 / shaped(1, 16384, 16384, 16384)
+    assert rate == pytest.approx(0.80 * 312e12, rel=0.01)
+
+
+def test_an_odd_vocabulary_makes_a_product_slower() -> None:
+    aligned, odd = shaped(1, 8192, 50304, 768), shaped(1, 8192, 50257, 768)
+    assert odd / aligned == pytest.approx(1 / UNALIGNED, rel=0.01)
+
+
+def attention(
+    name: str, length: int, *, causal: bool = True, width: int = 128, gpu: GpuFacts = A100
+) -> float:
+    """FLOP/s of attention on rows of a length."""
+    shape = (4096, length, length, width, int(causal))
+    cost = OpCost(name, "attention", "bfloat16", 1e15, 0.0, shape=shape)
+    return 1e15 / (times(cost, gpu=gpu).seconds - RAMP_S)
+
+
+def test_attention_reaches_more_for_long_rows_wide_heads_and_forward() -> None:
+    long = attention("flash", 16384)
+    assert long > 1.5 * attention("flash", 512)
+    assert attention("flash", 512, causal=False) > 1.4 * attention("flash", 512)
+    assert attention("flash", 16384, width=64) == pytest.approx(0.86 * long)
+    assert attention("flash_backward", 16384) == pytest.approx(0.63 / 0.73 * long)
+
+
+def test_cudnn_s_attention_is_faster_where_torch_prefers_it() -> None:
+    b200 = card("B200")
+    assert attention("cudnn", 8192, gpu=b200) > 3 * attention("flash", 8192, gpu=b200)
 
 
 def test_unpacking_a_weight_comes_before_its_product() -> None:
