@@ -18,7 +18,7 @@ _KERNELS = data_of("speed.toml")["memory_bound"]
 IRREGULAR: dict[str, float] = _KERNELS["irregular"]
 PASSES: dict[str, float] = _KERNELS["passes"]
 UNPACKING: float = _KERNELS["unpacking"]
-_CARDS = data_of("multiprocessors.toml")
+_CARDS: dict[str, list[float]] = data_of("multiprocessors.toml")
 _TWO_BYTES = ("bfloat16", "float16")
 _CLOCK = 5  # the place of the usual boost clock, in MHz, in a row of multiprocessors.toml
 
@@ -31,7 +31,7 @@ def passes_of(cost: OpCost) -> float:
 def bytes_per_s(cost: OpCost, gpu: GpuFacts, bandwidth: float) -> float:
     """The rate at which a kernel moves bytes, where large streams reach `bandwidth`."""
     if cost.kind == "irregular":
-        clock = _CARDS.get(gpu.compute_capability or "", ())[_CLOCK:]
+        clock = _CARDS.get(gpu.compute_capability or "", [])[_CLOCK:]
         if not clock or not gpu.multiprocessors:
             return bandwidth
         each = IRREGULAR["two_bytes" if cost.dtype in _TWO_BYTES else "wider"]
