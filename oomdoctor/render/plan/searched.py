@@ -77,6 +77,10 @@ def solve_sections(answer: SolveAnswer, cards: tuple[CardPlan, ...]) -> list[Sec
         notes.append(f"Each value that fits was simulated{after}{' or is borderline' * near}.")
     if answer.key == "micro_batch_size":
         notes.append("The effective batch size rises to the next multiple of the micro-batch size.")
+    if answer.key == "completion_length":
+        notes.append(
+            "Prompts keep their length. With this value in a file, pass --seq-len, the sum of both."
+        )
     return sections + _below(reasons, notes)
 
 

@@ -81,6 +81,8 @@ def finished(
     filled = without(draft.defaults, values)
     partial = filled | values
     settings = conclude(partial, draft.main.program, draft.values)
+    if "sequence_length" in given:  # where it is that of a prompt and a completion
+        settings["sequence_length"] = given["sequence_length"][1]
     assumed = _assumed(draft, settings, filled)
     settings |= _of_checkpoint(settings, partial, model_config, assumed)
     settings |= _of_model(settings, model_config, assumed)

@@ -311,3 +311,10 @@ def test_the_loss_is_that_of_the_installed_trl(
     assert ("loss" in {one.key for one in found.assumed}) == (loss == "chunked")
     images = finished(draft_of([document]), lambda: VISION, Overrides()).config
     assert images.loss == ("default" if loss == "chunked" else loss)
+
+
+def test_a_typed_length_is_that_of_a_prompt_and_a_completion() -> None:
+    grpo = {**TRL, "num_generations": 2, "max_completion_length": 256, "loss_type": "grpo"}
+    assert read(grpo).config.sequence_length == 512  # no file limits a prompt
+    config = read(grpo, sequence_length=300).config
+    assert (config.sequence_length, config.completion_length) == (300, 256)
