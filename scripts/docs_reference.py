@@ -11,6 +11,7 @@ import math
 import re
 import statistics
 import sys
+import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -31,6 +32,7 @@ from oomdoctor.stacks.programs import PROGRAMS
 from oomdoctor.stacks.programs.program import Program
 from oomdoctor.system import catalogue, environment
 from oomdoctor.system.models.pipelines import pipelines
+from oomdoctor.units import format_bytes
 from oomdoctor.worker.parsing import PARSERS
 
 sys.path.append(str(Path(__file__).parent / "evaluation"))
@@ -457,6 +459,25 @@ def claims() -> str:
     return f"{table(claims_page.HEAD, rows)}\n\nRun with {claims_page.versions(kept)}."
 
 
+def cures() -> str:
+    """Ten broken trainings, and what `run --cure` proves of them."""
+    folder = Path(__file__).parent / "evaluation" / "broken"
+    every = tomllib.loads((folder / "rows.toml").read_text(encoding="utf-8"))["row"]
+    kept = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    rows = []
+    for row in every:
+        result, source = kept[row["name"]], row.get("source")
+        what = row["what"] if source is None else f"[{row['what']}]({source})"
+        peaks = f"{format_bytes(result['before_bytes'])} -> {format_bytes(result['peak_bytes'])}"
+        cure = result["change"] if result["proven"] else result["reason"] or "no setting is a cure"
+        rows.append((what, row["gpu"], "yes" if result["proven"] else "no", cure, peaks))
+    proven = sum(kept[row["name"]]["proven"] for row in every)
+    head = ("training", "card", "proven", "change, or why not", "peak")
+    versions = kept["sft_lora"]["versions"].items()
+    ran = ", ".join(f"{name} {version}" for name, version in versions)
+    return f"{proven} of {len(every)} are cured.\n\n{table(head, rows)}\n\nRun with {ran}."
+
+
 def built_in_pipelines() -> str:
     """The pipelines of diffusers whose configs are built in, with the models in them."""
     rows = []
@@ -490,6 +511,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "programs-read": programs_read,
     "programs-written": programs_written,
     "claims": claims,
+    "cures": cures,
     "pipelines": built_in_pipelines,
     "published-many": published_many,
     "published-many-left-out": published_many_left_out,
