@@ -157,7 +157,7 @@ def _with_unsloth(findings: Findings, card: Card, row: ProbeResult) -> list[Plan
         routing=own.routing,
     )
     needs = bound_of(rung.config, findings.contexts[card.name]).size_bytes
-    if own.method != "qlora" or needs > card.usable_bytes:
+    if own.method != "qlora" or needs > card.usable_bytes or not emulated.can_be(card):
         return []
     runs = emulated.why_not(request.python) is None
     how = "" if runs else "; give --python with Unsloth and a CUDA build of torch to run it"

@@ -193,6 +193,7 @@ def test_lora_names_its_layers_where_peft_does_not_take_all() -> None:
         ("L4", False, 28 * 10**9, "needs at least 14.4 GiB, not simulated; give --python"),
         ("L4", True, 28 * 10**9, "needs at least 14.4 GiB, not simulated"),
         ("T4", True, 32 * 10**9, None),  # the weights alone are too large
+        ("MI300X", True, 28 * 10**9, None),  # no such card is emulated
     ],
 )
 def test_unsloth_is_offered_where_its_weights_leave_room(
