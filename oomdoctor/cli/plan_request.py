@@ -92,6 +92,9 @@ def plan_request(options: PlanOptions) -> SurveyRequest:
     if options.snapshot is not None:
         request = only(request, "--snapshot", options.snapshot)
         return replace(request, snapshot=request.recipe.rungs[0].label)
+    if options.trace is not None:
+        request = only(request, "--trace", options.trace)
+        return replace(request, trace=request.recipe.rungs[0].label)
     return request
 
 

@@ -42,6 +42,7 @@ OPTIONS = {
     "trust-remote-code python fresh seed wait no-wait predict no-predict resume "
     "format json output verbose quiet help help-all",
     "plan": "gpu gpus min interconnect host-memory all-gpus min-vram sort price sweep why snapshot "
+    "trace "
     "solve verify with from recipe rung lengths tokenizer text-field headroom seq-len "
     "effective-batch micro-batch task routing rows epochs rank-by tokens revision source "
     "trust-remote-code python fresh format json output verbose quiet help help-all",

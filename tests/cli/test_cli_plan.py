@@ -154,6 +154,7 @@ def test_without_a_card_the_gpu_of_this_machine_is_meant(cli, planned, monkeypat
         (["--all-gpus", "--snapshot", "full-bf16"], "needs exactly one card"),
         (["--gpu", "T4", "--snapshot", "nothing-like-it"], "--snapshot: the recipe"),
         (["--gpu", "T4", "--snapshot", "full", "--why", "full"], "combined with --why"),
+        (["--gpu", "T4", "--trace", "full", "--why", "full"], "combined with --why"),
         (["--gpu", "T4", "--sort", "speed"], "--sort: compares cards: add --all-gpus"),
         (["--gpu", "T4", "--min-vram", "8GiB"], "--min-vram: compares cards: add --all-gpus"),
         (["--gpu", "T4", "--price", "none.csv"], "--price: compares cards: add --all-gpus"),

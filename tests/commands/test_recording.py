@@ -1,10 +1,11 @@
-"""`plan --snapshot`, `probe --snapshot` and `probe --trace`: files that the viewer opens."""
+"""`--snapshot` and `--trace` of `plan` and `probe`: files that viewers open."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tiny_models import tiny_folder
 from oomdoctor.commands.plan.run_plan import run_plan
 from oomdoctor.commands.probe.run_survey import run_survey
 from oomdoctor.records.configuration.config import Recipe, Rung, TrainConfig
+from oomdoctor.records.facts.choices import Sharding
 from oomdoctor.records.job.model import ModelRef
 from oomdoctor.records.report.plan import PlanRequest
 from oomdoctor.records.report.report import Report, SurveyRequest
@@ -74,6 +76,34 @@ def test_a_plan_is_written_as_a_snapshot(ask: Callable[..., SurveyRequest]) -> N
     plan = PlanRequest(("3MiB",))
     (file,) = planned(ask(device="cuda", plan=plan, snapshot="full", headroom=0.0)).files
     assert read(file.path).oom is not None
+
+
+@pytest.mark.usefixtures("one_simulator")
+@pytest.mark.parametrize("sharding", ["none", "zero2"])
+def test_a_plan_is_written_as_a_trace_as_long_as_its_step(
+    ask: Callable[..., SurveyRequest], sharding: Sharding
+) -> None:
+    config = replace(CONFIG, sharding=sharding, world_size=1 if sharding == "none" else 2)
+    recipe = Recipe("tiny", "", (Rung("full", config),), "command line")
+    asked = ask(device="cuda", plan=PlanRequest(("L4",)), trace="full", recipe=recipe)
+    report = planned(replace(asked, micro_batch_size=1))
+    (row,), (file,) = report.results, report.files
+    assert (file.kind, file.label, file.micro_batch_size) == ("trace", "full", 1)
+    events = json.loads(Path(file.path).read_text())["traceEvents"]
+    kernels = [event for event in events if event["ph"] == "X" and event["tid"] == 1]
+    assert row.tokens_per_s is not None
+    step_s = config.effective_batch_size * config.sequence_length / row.tokens_per_s
+    assert sum(event["dur"] for event in kernels) == pytest.approx(step_s * 1e6)
+    assert {"mm", "bmm"} & {event["name"] for event in kernels}
+    assert any(event["args"].get("FLOPs") for event in kernels)
+
+
+@pytest.mark.usefixtures("one_simulator")
+def test_without_a_speed_there_is_no_trace(ask: Callable[..., SurveyRequest]) -> None:
+    report = planned(ask(device="cuda", plan=PlanRequest(("24GiB",)), trace="full"))
+    assert not report.files
+    (warn,) = (warn for warn in report.warnings if warn.code == "not_recorded")
+    assert "speed cannot be estimated" in warn.message
 
 
 def test_a_probe_records_a_snapshot_and_a_trace(ask: Callable[..., SurveyRequest]) -> None:

@@ -12,6 +12,7 @@ from oomdoctor.analysis.simulator.playback import Layout, curve, parts_of, play,
 from oomdoctor.analysis.simulator.recorded import Cost, Floors, Held, OfSteps, Played, Store
 from oomdoctor.analysis.simulator.recordings import Recordings
 from oomdoctor.analysis.simulator.step_parts import Engine, step_time
+from oomdoctor.analysis.simulator.step_slices import Slice, step_slices
 from oomdoctor.analysis.simulator.timing import Work, costs_between, estimated_timing, work_of
 from oomdoctor.analysis.speed.communication import (
     has_estimate,
@@ -204,15 +205,34 @@ class Sizes:
         """The parts of a `timing` that is `together` of the same rung."""
         if timing is None or target.gpu is None:
             return None
-        config, facts = config.with_micro_batch(size), self._recordings.facts
-        is_sharded = config.sharding != "none"
-        engine = Engine(
-            update_share(config, updates_all=updates_all),
-            host_update_s(config, facts.trainable_parameters) if is_sharded else 0.0,
-        )
-        micro_steps = config.accumulation_steps()
+        micro_steps = config.with_micro_batch(size).accumulation_steps()
+        engine = self._engine(config, updates_all=updates_all)
         work, factors = self._work_at(size), target.calibration
         return step_time(work, timing, micro_steps, target.gpu, factors, engine)
+
+    def slices(self, target: Target, size: int) -> list[Slice]:
+        """The step on a time line; empty if its time cannot be estimated."""
+        return self.slices_of(self._config, target, size, self.step_time(target, size))
+
+    def slices_of(
+        self,
+        config: TrainConfig,
+        target: Target,
+        size: int,
+        step: StepTime | None,
+        *,
+        updates_all: bool = False,
+    ) -> list[Slice]:
+        """The time line of a `step` that is `apart` of the same rung."""
+        if step is None or target.gpu is None:
+            return []
+        engine = self._engine(config, updates_all=updates_all)
+        return step_slices(self._work_at(size), step, target.gpu, target.calibration, engine)
+
+    def _engine(self, config: TrainConfig, *, updates_all: bool) -> Engine:
+        trained = self._recordings.facts.trainable_parameters
+        share = update_share(config, updates_all=updates_all)
+        return Engine(share, host_update_s(config, trained) if config.sharding != "none" else 0.0)
 
     def _work_at(self, size: int) -> Work:
         """The work of a micro-step at a size and of the optimizer step."""

@@ -16,6 +16,7 @@ from oomdoctor.analysis.simulator.playback import Layout
 from oomdoctor.analysis.simulator.recorded import Played, RungFacts, Store
 from oomdoctor.analysis.simulator.recordings import Recordings
 from oomdoctor.analysis.simulator.sizes import Sizes
+from oomdoctor.analysis.simulator.step_slices import Slice
 from oomdoctor.records.configuration.adapters import casts_all, compute_dtype
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.categories import CATEGORIES, GRADIENTS, OPTIMIZER, WEIGHTS
@@ -159,6 +160,11 @@ class ZeroSizes:
         """Where the time of an optimizer step goes; None if it cannot be estimated."""
         timing = self.timing(target, size)
         return self._alone.apart(self._config, target, size, timing, updates_all=True)
+
+    def slices(self, target: Target, size: int) -> list[Slice]:
+        """The step on a time line; empty if its time cannot be estimated."""
+        step = self.step_time(target, size)
+        return self._alone.slices_of(self._config, target, size, step, updates_all=True)
 
 
 _STATES = (WEIGHTS, GRADIENTS, OPTIMIZER)

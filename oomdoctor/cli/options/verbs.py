@@ -76,6 +76,7 @@ class PlanOptions:
     why: str | None = None
 
     snapshot: str | None = None
+    trace: str | None = None
 
     solve: str | None = None
 

@@ -71,7 +71,9 @@ def runs_on_card_only(config: TrainConfig) -> bool:
 
 def engine_cards(findings: Findings, chosen: Chosen = is_sharded) -> tuple[Card, ...]:
     """The cards on which the `chosen` rungs of the plan run; none if they are all simulated."""
-    if findings.plan.asks_more or findings.request.snapshot is not None or findings.shapes:
+    request = findings.request
+    records = request.snapshot is not None or request.trace is not None
+    if findings.plan.asks_more or records or findings.shapes:
         return ()
     if not any(chosen(rung.config) for rung in findings.rungs):
         return ()

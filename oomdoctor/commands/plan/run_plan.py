@@ -38,7 +38,7 @@ from oomdoctor.commands.plan.fewest import find_fewest
 from oomdoctor.commands.plan.findings import Findings
 from oomdoctor.commands.plan.longest_row import find_limits
 from oomdoctor.commands.plan.plan_report import report as finished_report
-from oomdoctor.commands.plan.recording import record_snapshot
+from oomdoctor.commands.plan.recording import record_files
 from oomdoctor.commands.plan.solve import find_crossings, solve
 from oomdoctor.commands.plan.tasks import context_of, shown, tasks_of
 from oomdoctor.commands.plan.verify import Checker, verify
@@ -180,8 +180,7 @@ class _Run:
             estimate_times(findings, card, simulators, on_event)
         _simulate(findings, simulators, on_event)
         find_crossings(findings, simulators, on_event)
-        if findings.request.snapshot is not None:
-            record_snapshot(findings, simulators, self.folder)
+        record_files(findings, simulators, self.folder)
         findings.limits = find_limits(findings, simulators)
         if findings.plan.verify:
             environment = worker_environment(emulated.UUID) | variables

@@ -21,6 +21,7 @@ from oomdoctor.commands.probe.knowledge import Knowledge
 from oomdoctor.commands.probe.state import Ending, SurveySetup, SurveyState
 from oomdoctor.records.configuration.config import Rung, TrainConfig, taken_bytes
 from oomdoctor.records.job.result import (
+    FILE_ENDINGS,
     Attempt,
     FileKind,
     Inspection,
@@ -32,8 +33,6 @@ from oomdoctor.records.job.result import (
 from oomdoctor.records.report.report import RungFile, SurveyRequest
 from oomdoctor.records.report.warnings import MEMORY_NOT_FREE, warning
 from oomdoctor.system.store.run_folders import save_attempt
-
-_ENDINGS: dict[FileKind, str] = {"snapshot": "pickle", "trace": "json"}
 
 
 def walk(state: SurveyState, jobs: SurveyJobs, knowledge: Knowledge | None) -> None:
@@ -107,7 +106,7 @@ def record_rungs(state: SurveyState, jobs: SurveyJobs) -> None:
             message = f"recording the {kind} of {rung.label} at micro-batch {size}"
             jobs.on_event(SurveyEvent("waiting", message=message))
             name = re.sub(r"[^\w.+-]+", "-", rung.label)
-            file = state.setup.folder.path / f"{kind}-{name}.{_ENDINGS[kind]}"
+            file = state.setup.folder.path / f"{kind}-{name}.{FILE_ENDINGS[kind]}"
             config = rung.config.with_micro_batch(size)
             attempt = jobs.record(rung.label, config, state.context.usable_bytes, kind, str(file))
             if attempt.outcome in ("fits", "oom") and file.is_file():

@@ -28,6 +28,7 @@ from oomdoctor.records.job.simulation import Prediction, SimulationRequest
 
 Mode = Literal["inspect", "measure", "simulate", "lengths", "record"]
 FileKind = Literal["snapshot", "trace"]
+FILE_ENDINGS: Mapping[FileKind, str] = {"snapshot": "pickle", "trace": "json"}
 WeightsChoice = Literal["synthetic", "pretrained"]
 Outcome = Literal[
     "fits", "oom", "host_oom", "unsupported", "failed", "crashed", "timed_out", "skipped"
