@@ -79,7 +79,7 @@ def images_of(rows: int, config: TrainConfig, model: PretrainedConfig) -> Images
                 images = make(rows, config, model)
             except AttributeError as error:  # the config has no such key
                 raise ImagesUnknownError(
-                    f"the images of {model.model_type} have a size that is not known ({error})"
+                    f"config.json of {model.model_type} has no {error.name} of its images"
                 ) from error
             if images.tokens is None:
                 images = images._replace(tokens=getattr(model, "latent_query_num", None))

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import copy
 import importlib
+import logging
 import re
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from inspect import Parameter, signature
+from pathlib import Path
+from traceback import walk_tb
 from typing import TYPE_CHECKING
 
 import torch
@@ -221,11 +224,11 @@ def _counted(asked: _Asked) -> int | ImagesUnknownError:
         except Exception as error:
             if type(error) is UnsupportedError:
                 raise
-            reason = short(error)
+            reason = where_it_fails(error, "images")
     if stated is not None and not _has_encoder(model):
         return stated
     return ImagesUnknownError(
-        f"how many tokens an image of {model.model_type} takes is not known ({reason})"
+        f"how many tokens an image of {model.model_type} takes is not known: {reason}"
     )
 
 
@@ -272,6 +275,10 @@ def _rows_in(features: object) -> int:
     return _rows_in(features.last_hidden_state if pooled is None else pooled)  # type: ignore[attr-defined]
 
 
-def short(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:120]}" if lines else type(error).__name__
+def where_it_fails(error: Exception, images_or_sound: str) -> str:
+    """That the code of a class fails on such an input, and where; the log has the error itself."""
+    logging.getLogger(__name__).debug("%s: not counted", images_or_sound, exc_info=error)
+    frames = ((Path(f.f_code.co_filename), line) for f, line in walk_tb(error.__traceback__))
+    lines = [f"{file.name}, line {line}" for file, line in frames if "models" in file.parts]
+    place = f" ({lines[-1]})" if lines else ""
+    return f"its own code fails on {images_or_sound} of this form{place}"

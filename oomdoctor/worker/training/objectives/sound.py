@@ -24,7 +24,7 @@ from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.tracing import real_values
 from oomdoctor.worker.training.model_config import model_class, needed_package
 from oomdoctor.worker.training.objectives.image_forms import Images
-from oomdoctor.worker.training.objectives.images import short, tokens_of
+from oomdoctor.worker.training.objectives.images import tokens_of, where_it_fails
 from oomdoctor.worker.training.setup import Setup
 
 if TYPE_CHECKING:
@@ -208,9 +208,8 @@ def _tokens(asked: _Asked, seconds: int) -> int | str:
     except UnsupportedError as error:
         return str(error)
     except Exception as error:  # noqa: BLE001  (the class may fail in any way)
-        return (
-            f"how many tokens a recording of {model.model_type} takes is not known ({short(error)})"
-        )
+        reason = where_it_fails(error, "recordings")
+        return f"how many tokens a recording of {model.model_type} takes is not known: {reason}"
 
 
 def _seconds(extractor: FeatureExtractionMixin | None, asked: int) -> int:

@@ -64,11 +64,20 @@ def add_adapter(model: PreTrainedModel, config: TrainConfig, task: Task) -> Peft
         takes = named_targets(model, task) if targets == "all-linear" else ()
         if takes:
             raise UnsupportedError(f"{refusal}; lora_targets={'+'.join(takes)} works") from error
-        raise UnsupportedError(f"{refusal}: {error}") from error
+        raise UnsupportedError(_why_not(refusal, error, base=type(model).__name__)) from error
     _watch_own_layers(adapted, type(model).__module__)
     if config.adapter_dtype != "default":
         cast_trained(adapted, config.adapter_dtype)
     return adapted
+
+
+def _why_not(refusal: str, error: Exception, base: str) -> str:
+    """Why peft refuses LoRA on any layers that could be named."""
+    if isinstance(error, NotImplementedError) and "get_input_embeddings" in str(error):
+        return f"peft asks for get_input_embeddings, which {base} does not have; use method=full"
+    if "No modules were targeted" in str(error):
+        return f"{base} has no layer on which peft puts LoRA; use method=full"
+    return f"{refusal}: {error}"
 
 
 def _watch_own_layers(adapted: PeftModel, modeling: str) -> None:

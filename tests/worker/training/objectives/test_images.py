@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from plain_steps import step_loss
 from tiny_image_configs import WITH_IMAGES
 from tiny_models import tiny_job
 
+from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.training.batch import micro_batches
 from oomdoctor.worker.training.build import build
@@ -72,6 +74,22 @@ def test_what_cannot_be_is_said() -> None:
         micro_batches(setup, job.config, count=1)
     with pytest.raises(UnsupportedError, match="no vision encoder"):
         build(tiny_job("dense", vision="frozen"), CPU)
+
+
+def test_a_class_that_fails_on_images_is_named_by_its_line() -> None:
+    """Not by what torch says of it, such as "tuple index out of range"."""
+    job = tiny_job("llava")
+    setup = build(job, CPU)
+    setup.model_config.vision_feature_layer = -9
+    reason = why_text_alone(job.config, setup.model_config)
+    assert re.fullmatch(r".* fails on images of this form \(modeling_llava.py, line \d+\)", reason)
+
+
+def test_a_key_that_config_json_lacks_is_named() -> None:
+    kind = pytest.importorskip("transformers.models.gemma4_unified").Gemma4UnifiedConfig
+    model = kind(architectures=["Gemma4UnifiedForConditionalGeneration"])
+    reason = why_text_alone(TrainConfig(), model)
+    assert reason == "config.json of gemma4_unified has no patch_size of its images"
 
 
 def test_a_model_whose_images_are_not_known_is_trained_on_text() -> None:
