@@ -3,8 +3,9 @@
     python scripts/build_catalogue.py FACTS_DIR
 
 Takes models.json and gpus.json of that folder and keeps what oomdoctor can train or look up: the
-models of its tasks, every card. image_text_models.py has further models. Standard library only. The
-test of it is tests/worker/training/test_catalogue_builds.py: it builds each model and checks the
+models of its tasks, every card. image_text_models.py has further models, and recent_models.json
+those of 2026, with the config.json that ai-dynamo/aiconfigurator keeps (model_configs). Standard
+library only. tests/worker/training/test_catalogue_builds.py builds each model and checks the
 counts.
 """
 
@@ -19,18 +20,19 @@ from typing import Any
 from card_hardware import HARDWARE
 from image_text_models import MODELS
 
+RECENT = Path(__file__).with_name("recent_models.json")
 DATA = Path(__file__).resolve().parent.parent / "oomdoctor" / "data"
 GIB = 1024**3
 MIB = 1024**2
 KIB = 1024
-# AutoModel stands for bare encoders, which `system.tasks` gives a head; what is left out takes
-# images in a way that no batch is known for.
+# AutoModel stands for bare encoders, which `system.tasks` gives a head.
 AUTO_CLASSES = frozenset(
     {
         "AutoModelForCausalLM",
         "AutoModelForMaskedLM",
         "AutoModelForSeq2SeqLM",
         "AutoModelForImageClassification",
+        "AutoModelForImageTextToText",
         "AutoModelForSpeechSeq2Seq",
         "AutoModel",
     }
@@ -43,12 +45,11 @@ DTYPES = {
     "openai/whisper-large-v3": "float16",
     "openai/whisper-large-v3-turbo": "float16",
 }
-WITH_IMAGES = frozenset({"qwen2_5_vl"})  # of the facts; `worker` makes batches for them
 
 
 def is_kept(facts: Mapping[str, Any]) -> bool:
     """Whether oomdoctor can train the model."""
-    return facts["auto_class"] in AUTO_CLASSES or facts["config"]["model_type"] in WITH_IMAGES
+    return facts["auto_class"] in AUTO_CLASSES
 
 
 def model_row(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,7 +156,9 @@ def main() -> None:
     models = json.loads((facts / "models.json").read_text(encoding="utf-8"))
     gpus = json.loads((facts / "gpus.json").read_text(encoding="utf-8"))
     DATA.mkdir(exist_ok=True)
-    write(DATA / "models.json", [*(model_row(m) for m in models if is_kept(m)), *MODELS])
+    recent = json.loads(RECENT.read_text(encoding="utf-8"))
+    rows = [*(model_row(m) for m in models if is_kept(m)), *MODELS, *recent]
+    write(DATA / "models.json", rows)
     write(DATA / "gpus.json", [gpu_row(gpu) for gpu in gpus])
 
 

@@ -38,7 +38,9 @@ def write_checkpoint(
         build = getattr(model_class, "from_config", None) or model_class._from_config
         model = build(config)
     config.architectures = [type(model).__name__]
-    setattr(config, "dtype" if hasattr(config, "dtype") else "torch_dtype", dtype)
+    # An older transformers cannot write the `dtype` that config.json of a newer one may have.
+    name = "dtype" if hasattr(type(config), "torch_dtype") else "torch_dtype"
+    setattr(config, name, dtype)
     config.save_pretrained(folder)
     write_shards(folder, weights_of(model, config, dtype), shard_bytes)
 

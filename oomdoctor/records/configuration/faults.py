@@ -135,7 +135,10 @@ def _sharding_faults(config: TrainConfig) -> Faults:
         batch = config.effective_batch_size
         who = f"{world} GPUs" if shared == 1 else f"{world // shared} groups of {shared} GPUs"
         yield "effective_batch_size", f"{batch} is not a multiple of the {who}"
-    if config.sharding == "tensor_parallel" and config.method != "full":
+    if config.sharding == "tensor_parallel" and config.method == "lora":
+        fails = "peft 0.21 fails on layers that tensor_parallel splits by rows (o_proj, down_proj)"
+        yield "sharding", f"{fails}: use fsdp or zero3"
+    elif config.sharding == "tensor_parallel" and config.method != "full":
         yield "sharding", f"tensor_parallel has no {config.method}: use fsdp or zero3"
     if shared > 1 and not world % shared:
         yield from _context_faults(config)

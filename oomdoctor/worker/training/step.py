@@ -84,6 +84,8 @@ def _said_plainly(setup: Setup) -> Iterator[None]:
             raise
         if "{way}" in why:
             why = why.format(way=how_to_reach(setup.model, setup.config))
+        autocast = setup.config.autocast_dtype != "none"
+        why = why.replace("{other}", "none" if autocast else "bfloat16")
         raise UnsupportedError(why) from error
 
 

@@ -176,7 +176,7 @@ def test_parts_of_layers_are_on_all_gpus_or_refused() -> None:
     for settings, options in ((plain | {"fsdp_version": 2}, {}), (plain, {"gpus": 4})):
         with pytest.raises(OomDoctorError, match="plans tensor parallelism over all GPUs"):
             read(settings, **options)
-    with pytest.raises(OomDoctorError, match="tensor_parallel has no lora"):
+    with pytest.raises(OomDoctorError, match="splits by rows"):
         read(plain | {"adapter": "lora"})
 
 
