@@ -254,7 +254,8 @@ def publish_applied(applied: AppliedRemedy, names: Sequence[str], options: Expla
         output.say(f"changed {applied.file}; as it was: {applied.backup}")
         return
     words = ["oomdoctor", "explain", *names, "--apply", applied.file]
-    chosen = ["--remedy", str(options.remedy)] if options.remedy is not None else []
+    tried = options.remedy is not None or applied.proof is not None  # maybe not the first change
+    chosen = ["--remedy", str(applied.number)] if tried else []
     output.say(f"to change the file: {shlex.join([*words, *chosen, '--write'])}")
 
 

@@ -207,6 +207,7 @@ def test_a_change_is_written_only_if_its_run_fits(
     ended = cli("explain", "trace.txt", "--apply", "train.yaml", "--verify", "--write", "--", *PY)
     assert ended.code == code and said in ended.err
     assert ((folder / "train.yaml").read_text() == before) is not fits
+    assert fits or "--apply train.yaml --remedy 1 --write" in ended.err
     (request,) = asked
     assert request.command == PY and request.weights == "synthetic" and not request.cure
     assert request.gpus is not None and request.gpus.card.total_bytes == round(79.25 * GIB)
