@@ -32,7 +32,7 @@ def rank(results: tuple[ProbeResult, ...], by: RankBy) -> Ranking:
     by = ranked_by(results, by)
     all_fitting = [result for result in results if result.surely_fits]
     fitting = [r for r in all_fitting if by != "throughput" or r.speed_state not in _WHY_APART]
-    order = _ordered(fitting, by)
+    order = ordered(fitting, by)
     best = min(order, key=lambda result: _place(result, by), default=None)
     reasons = {
         result.key: _reason(result, best, by, first=place == 0, of=len(order))
@@ -116,7 +116,8 @@ def _rates_of(result: ProbeResult) -> tuple[object, ...] | None:
     return timing.limited_by, compute_dtype(config), result.sequence_length, engine
 
 
-def _ordered(fitting: Sequence[ProbeResult], by: RankBy) -> list[ProbeResult]:
+def ordered(fitting: Sequence[ProbeResult], by: RankBy) -> list[ProbeResult]:
+    """The rungs best first; of estimated speeds too close to call, the lowest peak first."""
     order = sorted(fitting, key=lambda result: _place(result, by))
     if by != "throughput":
         return order
@@ -146,7 +147,7 @@ def without_speed(results: Iterable[ProbeResult]) -> list[ProbeResult]:
 
 def best(results: tuple[ProbeResult, ...], by: RankBy) -> ProbeResult:
     """The first of rungs that all fit; they may be of several cards."""
-    return _ordered(results, ranked_by(results, by))[0]
+    return ordered(results, ranked_by(results, by))[0]
 
 
 _WHY_APART = {

@@ -21,6 +21,7 @@ from oomdoctor.analysis.changes.search import (
 from oomdoctor.analysis.changes.sets import ChangeSet
 from oomdoctor.analysis.changes.table import Change
 from oomdoctor.analysis.command_line import settings_beyond
+from oomdoctor.analysis.ranking import ordered
 from oomdoctor.analysis.search.dominance import needs_more
 from oomdoctor.analysis.search.ladder import Context, attempts_of, bound_of, fixed_size
 from oomdoctor.analysis.simulator.predicted_attempts import sizes_to_predict
@@ -185,8 +186,10 @@ def simulate_faster(
 
 
 def fastest_first(tried: Sequence[Tried]) -> list[Tried]:
-    """Those with a speed, the fastest first, then the others."""
-    return sorted(tried, key=lambda pair: -(pair[1].tokens_per_s or 0.0))
+    """Those with a speed, the fastest first, then the others; ties as in a ranking."""
+    rows = ordered([row for _, row in tried], "throughput")
+    places = {id(row): place for place, row in enumerate(rows)}
+    return sorted(tried, key=lambda pair: places[id(pair[1])])
 
 
 def is_faster(row: ProbeResult, own: float | None) -> bool:

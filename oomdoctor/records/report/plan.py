@@ -296,7 +296,10 @@ class FasterChange:
 
 @dataclass(frozen=True, slots=True)
 class Faster:
-    """What would make a configuration faster: `changes`, the fastest first, of those `tried`."""
+    """What would make a configuration faster: `changes`, best first, of those `tried`.
+
+    Of changes too close to call, the one with the lower peak comes first.
+    """
 
     changes: tuple[FasterChange, ...]
     tried: tuple[str, ...]

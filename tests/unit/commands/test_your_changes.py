@@ -20,6 +20,7 @@ from oomdoctor.commands.devices.cards import room_for
 from oomdoctor.commands.ladder.your_changes import (
     Simulation,
     Tried,
+    fastest_first,
     no_answer,
     offered,
     search_yours,
@@ -134,6 +135,19 @@ def test_only_what_is_faster_by_more_than_the_error_counts() -> None:
     found, tried = simulate_faster(changes, simulate, 100.0)
     assert [one.words for one, _ in found] == [changes[2].words, changes[1].words]
     assert len(tried) == 3
+
+
+def test_of_changes_too_close_to_call_the_leaner_goes_first() -> None:
+    def estimated(rate: float, gib: int) -> ProbeResult:
+        return replace(
+            row("fits", gib), tokens_per_s=rate, tokens_per_s_spread=0.2, speed_state="estimated"
+        )
+
+    rows = {"fat": estimated(1000.0, 20), "lean": estimated(950.0, 5), "slow": estimated(300.0, 1)}
+    changed = to_speed_up(replace(OWN, activation_checkpointing="full"))[0]
+    tried = [(replace(changed, config=each.config), each) for each in rows.values()]
+    order = [each for _, each in fastest_first(tried)]
+    assert order == [rows["lean"], rows["fat"], rows["slow"]]
 
 
 @pytest.mark.parametrize("outcome", ["failed", "crashed", "timed_out", "host_oom"])
