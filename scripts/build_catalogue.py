@@ -4,9 +4,9 @@
 
 Takes models.json and gpus.json of that folder and keeps what oomdoctor can train or look up: the
 models of its tasks, every card. image_text_models.py has further models, and recent_models.json
-those of 2026, with the config.json that ai-dynamo/aiconfigurator keeps (model_configs). Standard
-library only. tests/worker/training/test_catalogue_builds.py builds each model and checks the
-counts.
+those of 2025 and 2026, each with its `source`: the public file that has the config.json or its
+values, as repository@commit:path. Standard library only.
+tests/worker/training/test_catalogue_builds.py builds each model and checks the counts.
 """
 
 from __future__ import annotations
@@ -157,6 +157,8 @@ def main() -> None:
     gpus = json.loads((facts / "gpus.json").read_text(encoding="utf-8"))
     DATA.mkdir(exist_ok=True)
     recent = json.loads(RECENT.read_text(encoding="utf-8"))
+    for row in recent:
+        del row["source"]
     rows = [*(model_row(m) for m in models if is_kept(m)), *MODELS, *recent]
     write(DATA / "models.json", rows)
     write(DATA / "gpus.json", [gpu_row(gpu) for gpu in gpus])
