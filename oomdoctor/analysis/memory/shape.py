@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from oomdoctor.records.facts.architectures import SIZE_NAMES, TOWERS
+from oomdoctor.records.facts.architectures import PATTERN_KINDS, SIZE_NAMES, TOWERS
 from oomdoctor.records.job.model import ParameterCounts
 
-# Kinds of layers in `layer_types`.
-_WITHOUT_ATTENTION = ("linear_attention", "mamba", "recurrent", "conv")
+# Kinds of layers in `layer_types`. Where an MLP has a layer of its own, no other layer has one.
+_ALONE = ("mlp", "moe")
+_WITHOUT_ATTENTION = ("linear_attention", "mamba", "recurrent", "conv", *_ALONE)
 _WITH_WINDOW = ("sliding_attention", "chunked_attention")
 
 
@@ -68,14 +69,22 @@ def attended_positions(config: Mapping[str, Any], length: int) -> int | None:
     text, layers = text_part(config), shape_of(config).layers
     named = text.get("sliding_window") or text.get("attention_chunk_size")
     window = named if isinstance(named, int) else length
-    kinds = text.get("layer_types")
     if layers is None:
         return None
-    if isinstance(kinds, list | tuple) and len(kinds) == layers:
+    if kinds := _kinds(text, layers):
         attending = (kind for kind in kinds if kind not in _WITHOUT_ATTENTION)
         return sum(min(length, window) if kind in _WITH_WINDOW else length for kind in attending)
     whole = length <= window or text.get("use_sliding_window") is False
     return layers * length if whole else None
+
+
+def _kinds(text: Mapping[str, Any], layers: int) -> list[Any]:
+    """The kind of each layer; empty if the config does not say it for all."""
+    pattern = text.get("hybrid_override_pattern")
+    kinds = text.get("layer_types") or text.get("layers_block_type")
+    if isinstance(pattern, str):
+        kinds = [PATTERN_KINDS.get(letter) for letter in pattern]
+    return list(kinds) if isinstance(kinds, list | tuple) and len(kinds) == layers else []
 
 
 def _head_width(text: Mapping[str, Any], hidden: int | None, heads: int | None) -> float | None:
@@ -139,4 +148,8 @@ def _in_layers(config: Mapping[str, Any]) -> int:
     width = size_in(text, "head_width") or hidden // heads
     queries, keys = heads * width, (size_in(text, "kv_heads") or 1) * width
     inner = 0 if size_in(text, "experts") else size_in(text, "intermediate") or 0
-    return layers * hidden * (2 * queries + 2 * keys + 2 * inner)
+    attending = feeding = layers
+    kinds = _kinds(text, layers)
+    if any(kind in _ALONE for kind in kinds):
+        attending, feeding = kinds.count("attention"), kinds.count("mlp")
+    return hidden * (attending * (2 * queries + 2 * keys) + feeding * 2 * inner)

@@ -12,6 +12,7 @@ from oomdoctor.package_data import data_of, in_tuples, rows_of
 
 _DATA = in_tuples(data_of("architectures.toml"))
 SIZE_NAMES: dict[str, tuple[str, ...]] = _DATA["sizes"]
+PATTERN_KINDS: dict[str, str] = _DATA["pattern_kinds"]
 TOWERS: tuple[str, ...] = _DATA["towers"]
 GATED_ACTIVATIONS: tuple[str, ...] = _DATA["gated_activations"]
 COMPOSED_ACTIVATIONS: tuple[str, ...] = _DATA["composed_activations"]

@@ -29,8 +29,14 @@ UNITS = 4  # the first, two in the middle that must be equal, the last
 _LONGEST_UNIT = 8
 _LONGEST_PREFIX = 4
 _SAVED = 0.25  # of the layers, by several stacks for a list
-INDICES = ("fullatt_block_indexes",)
-"""Lists of the numbers of layers that differ from the others in what they attend to."""
+INDICES = (
+    "cross_attention_layers",
+    "deepstack_visual_indexes",
+    "fullatt_block_indexes",
+    "intermediate_layers_indices",
+)
+"""Lists of the numbers of layers that differ from the others: in what they attend to, or in that
+their outputs are used."""
 _HEADS = ("score", "classifier")
 """Ends of the paths that peft trains whole in sequence classification, `SEQ_CLS_HEAD_NAMES`."""
 _NOT_COMPARED = ("layer_idx", "layer_id", "training", "layer_index", "gradient_checkpointing")

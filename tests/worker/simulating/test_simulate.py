@@ -30,8 +30,10 @@ from oomdoctor.worker.measuring.measure import measure
 from oomdoctor.worker.protocol import PhaseFile, UnsupportedError
 from oomdoctor.worker.simulating.device.fake import simulated_device
 from oomdoctor.worker.simulating.recorder import Recorder
+from oomdoctor.worker.simulating.shallow import is_shallow, shallow_config
 from oomdoctor.worker.simulating.simulate import simulate, simulated_rung
 from oomdoctor.worker.training.inspection import inspect_model
+from oomdoctor.worker.training.layers import stacks_of
 from oomdoctor.worker.training.objectives.images import is_in_tower
 
 MIB = 1024**2
@@ -166,6 +168,44 @@ def test_few_layers_of_an_encoder_of_images_tell_what_many_need(
     with simulated_rung(simulation_job(job, stacks=stacks), PhaseFile(None), shallow=True) as built:
         layers = sum(map(len, encoder_layers(built.setup.model)))
     assert layers == (10 if kind == "qwen2_5_vl" else 4)
+
+
+def test_few_layers_of_an_encoder_have_those_whose_outputs_are_used() -> None:
+    """In Qwen3-VL, the decoder adds the outputs of a few layers to its own (DeepStack)."""
+    pytest.importorskip("transformers", minversion="5.0")
+    job = tiny_job("qwen3_vl", sequence_length=64, image_size=32)
+    config = dict(job.model.config)
+    config["vision_config"] = config["vision_config"] | {
+        "depth": 12,
+        "deepstack_visual_indexes": [5, 11],
+    }
+    job = replace(job, model=replace(job.model, config=config))
+    assert simulated_peaks(job, stacks=inspect_model(job).stacks) == simulated_peaks(job)
+
+
+def test_few_layers_keep_the_numbers_of_those_that_differ() -> None:
+    """Llama 3.2 Vision numbers layers of both parts; its code fails on a number without a layer."""
+    from transformers import MllamaConfig, MllamaForConditionalGeneration
+
+    sizes = {"hidden_size": 16, "intermediate_size": 32}
+    vision = {**sizes, "attention_heads": 2, "num_hidden_layers": 16, "num_global_layers": 2}
+    text = {**sizes, "num_attention_heads": 2, "num_key_value_heads": 1, "num_hidden_layers": 40}
+    config = MllamaConfig(
+        vision_config=vision
+        | {"intermediate_layers_indices": [1, 13], "vision_output_dim": 48, "image_size": 56},
+        text_config=text
+        | {"vocab_size": 64, "pad_token_id": 0, "cross_attention_layers": list(range(3, 40, 5))},
+    )
+    with torch.device("meta"):
+        stacks = stacks_of(MllamaForConditionalGeneration(config), config)
+        shallow = shallow_config(config, stacks)
+        assert shallow is not None
+        assert is_shallow(MllamaForConditionalGeneration(shallow), shallow, stacks)
+    few = shallow.vision_config
+    assert max(few.intermediate_layers_indices) < few.num_hidden_layers < 16
+    assert len(few.intermediate_layers_indices) == 2
+    assert shallow.text_config.cross_attention_layers == [3, 8, 13, 18]
+    assert shallow.text_config.num_hidden_layers == 20
 
 
 def encoder_layers(model: torch.nn.Module) -> Iterator[torch.nn.ModuleList]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from oomdoctor.analysis.memory.closed_form import lower_bound
-from oomdoctor.analysis.memory.shape import least_counts
+from oomdoctor.analysis.memory.shape import attended_positions, least_counts
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.configuration.keys import label_of
 from oomdoctor.records.job.model import ParameterCounts
@@ -75,3 +75,11 @@ def test_a_bound_is_never_above_that_of_the_real_counts(config, real):
     assert least is not None
     bound = lower_bound(config, least).size_bytes
     assert 0 < bound <= lower_bound(config, real).size_bytes
+
+
+def test_a_layer_of_nemotron_has_one_part():
+    nemotron = next(m for m in MODELS if m.id == "nvidia/NVIDIA-Nemotron-Nano-9B-v2")
+    assert attended_positions(nemotron.config, 100) == 4 * 100
+    counts = least_counts(nemotron.config, None, plain=True)
+    assert counts is not None
+    assert counts.total > 0.4 * nemotron.parameters  # without the Mamba layers
