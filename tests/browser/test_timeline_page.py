@@ -14,6 +14,7 @@ from snapshots import Writer, training
 from oomdoctor.package_data import page_parts
 from oomdoctor.render.snapshot.timeline_page import PARTS, page
 from oomdoctor.snapshot.history import history_of
+from oomdoctor.snapshot.phases import own_frames
 from oomdoctor.snapshot.reading.snapshot import read_snapshot
 from oomdoctor.snapshot.timeline import timeline_of
 from oomdoctor.units import MIB, format_bytes
@@ -302,19 +303,139 @@ def test_it_says_that_a_simulation_wrote_the_snapshot(tab: Tab, tmp_path: Path) 
     assert "after the first event" not in tab.value("document.body.innerText")
 
 
-def test_several_devices_are_chosen_from_a_list(tab: Tab, tmp_path: Path) -> None:
-    one, other = training(2), training(5)
+def on_two_gpus(one: Writer, other: Writer) -> Writer:
+    """One snapshot of two devices."""
     snapshot = one.snapshot()
     for segment in (more := other.snapshot())["segments"]:
         segment["device"] = 1
     snapshot["segments"] += more["segments"]
     snapshot["device_traces"] += more["device_traces"]
     one.snapshot = lambda **_: snapshot  # type: ignore[method-assign]
-    tab.open(page_of(one, tmp_path))
+    return one
+
+
+def test_several_devices_are_chosen_from_a_list(tab: Tab, tmp_path: Path) -> None:
+    tab.open(page_of(on_two_gpus(training(2), training(5)), tmp_path))
     assert tab.value("[...device.options].map((one) => one.text)") == ["0", "1"]
     assert "2 optimizer steps" in tab.value("summary.textContent")
     tab.value("device.value = 1, device.dispatchEvent(new Event('change'))")
     assert "5 optimizer steps" in tab.value("summary.textContent")
+
+
+def test_it_opens_on_the_gpu_that_ran_out_or_else_has_the_highest_peak(
+    tab: Tab, tmp_path: Path
+) -> None:
+    tab.open(page_of(on_two_gpus(training(5), failing()), tmp_path))
+    assert tab.value("[device.value, device.selectedOptions[0].text]") == [
+        "1",
+        "1, ran out of memory",
+    ]
+    assert "ran out of memory" in tab.value("summary.textContent")
+    larger = training(2)
+    larger.alloc("more", 90 * MIB, "forward")
+    tab.open(page_of(on_two_gpus(training(2), larger), tmp_path))
+    assert tab.value("device.value") == "1"
+
+
+def part(text: str) -> str:
+    """The part of the breakdown whose label begins so."""
+    return f"[...parts.children].find((one) => one.textContent.startsWith({text!r}))"
+
+
+def test_the_breakdown_adds_up_and_leads_to_its_blocks(shown: Tab) -> None:
+    shown.until("parts.children.length > 5")
+    assert shown.value("parts.children[0].textContent") == "all 92.0 MiB"
+    assert shown.value("""(() => {
+        const wrong = [];
+        const check = (part) => {
+          const inner = [...part.parts.values()];
+          const bytes = [...part.bytes.values()].reduce((sum, size) => sum + size, 0);
+          const below = inner.reduce((sum, one) => sum + one.size, 0);
+          if (below > part.size || bytes !== part.size) wrong.push(part.key);
+          inner.forEach(check);
+        };
+        const all = breakdownOf(page.timeline, page.device, page.moment, page.hidden);
+        check(all);
+        return [all.size === page.device.allocated[page.moment], wrong];
+    })()""") == [True, []]
+    where = point_at_block(shown, "weights")
+    (before,) = colors_at(shown, [(where["x"], where["y"])])
+    shown.value("page.goTo(page.device.peak)")
+    shown.until(f"{part('train.py:21 in main')} !== undefined")
+    shown.value(f"{part('train.py:21 in main')}.click()")
+    assert shown.value("found.textContent") == "3 blocks"
+    assert shown.value("document.getElementById('part').textContent").startswith("32.0 MiB, 34.8%")
+    shown.until("page.drawn.matching === page.matching")
+    (after,) = colors_at(shown, [(where["x"], where["y"])])
+    assert before != after and max(after[:3]) - min(after[:3]) < 25  # gray
+    shown.value(f"{part('all')}.click()")
+    assert shown.value("[page.matching, found.textContent]") == [None, ""]
+    shown.value(f"{part('no line of Python')}.click()")
+    assert shown.value("found.textContent") == "6 blocks"  # gradients and scratch of three steps
+
+
+def test_the_breakdown_goes_by_keys_and_is_a_list_on_a_phone(shown: Tab) -> None:
+    shown.until("parts.children.length > 5")
+    shown.value("parts.children[0].focus()")
+    shown.key("ArrowDown")
+    shown.key("ArrowRight")
+    shown.key("ArrowDown")
+    at = "document.activeElement"
+    assert EVIL in shown.value(f"{at}.ariaLabel") and shown.value(f"{at}.ariaLevel") == "3"
+    shown.key("Enter")
+    assert shown.value(f"[{at}.ariaSelected, found.textContent]") == ["true", "4 blocks"]
+    shown.key("Escape")
+    assert shown.value("page.matching") is None and EVIL in shown.value(f"{at}.ariaLabel")
+    shown.key("ArrowUp")
+    shown.key("ArrowLeft")
+    assert shown.value(f"{at}.textContent").startswith("train.py:21 in main")
+    shown.resize(390, 800)
+    shown.until("innerWidth === 390 && page.plot.width === plot.clientWidth")
+    tops = shown.value("[...parts.children].map((one) => one.getBoundingClientRect().top)")
+    assert tops == sorted(set(tops))
+    assert shown.value("document.documentElement.scrollWidth") <= 390
+
+
+def test_the_breakdown_of_a_simulation_is_by_module(tab: Tab, tmp_path: Path) -> None:
+    writer = Writer()
+    for layer in range(4):
+        for name, size in (("mlp.up_proj", 2 * MIB), ("attn", MIB)):
+            frames = own_frames(
+                f"model.layers.{layer}.{name}", "aten::mm", "forward", "activations"
+            )
+            writer._frames[f"{layer} {name}"] = [
+                {"name": one.function, "filename": one.file, "line": 0} for one in frames
+            ]
+            writer.alloc(f"{layer} {name}", size, f"{layer} {name}")
+    tab.open(page_of(writer, tmp_path, written_by="oomdoctor plan"))
+    tab.until("parts.children.length > 0")
+    assert tab.value("[...parts.children].map((one) => one.textContent)") == [
+        "all 12.0 MiB",
+        "model.layers.* 12.0 MiB",
+        "mlp.up_proj.mm 8.00 MiB",
+        "attn.mm 4.00 MiB",
+    ]
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_texts_in_the_plot_cover_no_other(shown: Tab, width: int) -> None:
+    shown.resize(width, 800)
+    shown.until(f"innerWidth === {width} && page.plot.width === plot.clientWidth")
+    covered = shown.value("""(() => {
+        const { ctx } = page.plot, write = ctx.fillText.bind(ctx), texts = [];
+        ctx.fillText = (text, x, y) => {
+          const box = ctx.measureText(text), left = x - box.actualBoundingBoxLeft;
+          const right = x + box.actualBoundingBoxRight;
+          texts.push([text, left, right, y - box.actualBoundingBoxAscent, y]);
+          write(text, x, y);
+        };
+        paintMarks(ctx, page.drawn);
+        delete ctx.fillText;
+        const pairs = texts.flatMap((one, at) => texts.slice(at + 1).map((other) => [one, other]));
+        return [texts.length, pairs.filter(([one, other]) =>
+          one[1] < other[2] && one[2] > other[1] && one[3] < other[4] && one[4] > other[3])];
+    })()""")
+    assert covered == [7, []]  # three steps, reserved, the limit, the request and the peak
 
 
 def test_a_browser_without_what_it_needs_says_so(tab: Tab, file: Path, tmp_path: Path) -> None:

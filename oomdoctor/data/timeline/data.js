@@ -59,17 +59,17 @@ function stacksOf(texts, column) {
     frames: (stack) => (stack < 0 ? [] : Array.from(frame.subarray(first[stack], first[stack + 1]), one)),
     /** The place of the user's own line among them, or -1. */
     own: (stack) => (stack < 0 ? -1 : where[stack]),
-    /** For each stack whether a text is in a file or function of it. */
+    /** For each stack, by stack + 1, whether a text is in a file or function of it. */
     having(text) {
       const low = text.toLowerCase();
       const hit = texts.map((one) => one.toLowerCase().includes(low));
       const frames = Array.from(file, (at, index) =>
         hit[at] || hit[name[index]] || `${texts[at]}:${line[index]}`.toLowerCase().includes(low));
-      const found = new Uint8Array(length.length);
-      for (let stack = 0; stack < found.length; stack++) {
-        for (let at = first[stack]; at < first[stack + 1] && !found[stack]; at++) found[stack] = frames[frame[at]];
+      const matching = new Uint8Array(length.length + 1);
+      for (let stack = 0; stack < length.length; stack++) {
+        for (let at = first[stack]; at < first[stack + 1] && !matching[stack + 1]; at++) matching[stack + 1] = frames[frame[at]];
       }
-      return found;
+      return matching;
     },
   };
 }

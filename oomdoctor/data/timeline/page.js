@@ -8,6 +8,7 @@ class Page {
     this.timeline = timeline;
     this.hidden = new Set();
     this.matching = null;
+    this.part = ""; // the part of the breakdown that is chosen
     this.byTime = false;
     this.pinned = false;
     this.moment = 0;
@@ -15,10 +16,13 @@ class Page {
     $("title").textContent = timeline.source;
     $("origin").hidden = timeline.writtenBy === null;
     $("origin").textContent = `Written by ${timeline.writtenBy}.`;
-    timeline.devices.forEach((device, index) => $("device").append(new Option(`${device.index}`, index)));
+    timeline.devices.forEach((device, index) => {
+      const text = `${device.index}${device.failures.length ? ", ran out of memory" : ""}`;
+      $("device").append(new Option(text, index));
+    });
     $("devices").hidden = timeline.devices.length < 2;
     this.paletteChanged();
-    this.showDevice(0);
+    this.showDevice(firstShown(timeline.devices));
     this.listen();
   }
 
@@ -30,6 +34,7 @@ class Page {
     $("time").addEventListener("click", () => this.setByTime(!this.byTime));
     $("find").addEventListener("input", () => this.find($("find").value.trim()));
     $("plot").addEventListener("keydown", (event) => onKey(this, event));
+    $("parts").addEventListener("keydown", (event) => onPartKey($("parts"), event, (key) => this.choosePart(key)));
     addEventListener("resize", () => this.plot.setSize(this.size()));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
       this.paletteChanged();
@@ -43,6 +48,7 @@ class Page {
   }
 
   showDevice(index) {
+    $("device").value = index;
     this.device = this.timeline.devices[index];
     this.pinned = false;
     this.byTime = this.byTime && this.device.time.length > 0;
@@ -124,7 +130,7 @@ class Page {
 
   size() {
     const width = $("plot").clientWidth;
-    const height = innerWidth < NARROW ? innerHeight * 0.5 : innerHeight - $("plot").getBoundingClientRect().top - scrollY - 70;
+    const height = innerWidth < NARROW ? innerHeight * 0.5 : innerHeight - $("plot").getBoundingClientRect().top - scrollY - 200;
     return { width, height: Math.max(300, Math.round(height)) };
   }
 
@@ -254,7 +260,21 @@ class Page {
         this.choose(this.moment, one);
         this.say();
       });
+      this.showBreakdown();
     }, 30);
+  }
+
+  showBreakdown() {
+    showBreakdown(
+      $("parts"), $("part"), this.timeline, this.device, this.moment, this.hidden, this.part, (key) => this.choosePart(key));
+  }
+
+  /** Shows the blocks of a part of the breakdown in the timeline. */
+  choosePart(key) {
+    this.part = key;
+    $("find").value = "";
+    this.match(key ? stacksUnder(this.timeline.stacks, key) : null);
+    this.showBreakdown();
   }
 
   showTip(left, top) {
@@ -297,9 +317,16 @@ class Page {
   }
 
   find(text) {
-    this.matching = text ? this.timeline.stacks.having(text) : null;
+    this.part = "";
+    this.match(text ? this.timeline.stacks.having(text) : null);
+    this.showBreakdown();
+  }
+
+  /** Colors only the blocks of these stacks; null colors all. */
+  match(matching) {
+    this.matching = matching;
     const { blocks } = this.device;
-    const count = this.matching ? blocks.stack.reduce((sum, one) => sum + (one >= 0 && this.matching[one]), 0) : 0;
+    const count = this.matching ? blocks.stack.reduce((sum, one) => sum + this.matching[one + 1], 0) : 0;
     $("found").textContent = this.matching ? countText(count, "block") : "";
     this.plot.redraw(false, false);
   }

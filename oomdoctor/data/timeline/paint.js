@@ -56,7 +56,7 @@ function paintBlocks(context, scene) {
     (block, first, after, lower) => {
       const size = device.blocks.size[block], height = size * perByte;
       const trace = device.blocks.stack[block];
-      const hit = matching && trace >= 0 && matching[trace];
+      const hit = matching && matching[trace + 1];
       if (height < LEAST_HEIGHT && !hit) return;
       const shades = matching && !hit ? palette.gray : palette.shades[device.blocks.category[block]];
       context.beginPath();
@@ -125,38 +125,49 @@ function paintLines(context, scene) {
     context.lineTo(columns.x[at + 1], height);
   }
   context.stroke();
-  const size = 11 * ratio;
-  context.font = `${size}px system-ui, sans-serif`;
-  context.textBaseline = "bottom";
-  context.textAlign = "right";
-  context.fillStyle = palette.reserved;
-  if (columns.count) {
-    context.fillText("reserved", box.left + box.width - 4 * ratio, y(columns.reserved.at(-1)) - 2 * ratio);
-  }
-  context.textAlign = "left";
-  if (device.limit !== null) {
-    context.setLineDash([6 * ratio, 4 * ratio]);
-    context.strokeStyle = context.fillStyle = palette.alarm;
-    context.beginPath();
-    context.moveTo(box.left, y(device.limit));
-    context.lineTo(box.left + box.width, y(device.limit));
-    context.stroke();
-    context.setLineDash([]);
-    context.fillText(`limit ${sizeText(device.limit)}`, box.left + 4 * ratio, y(device.limit) - 2 * ratio);
-  }
+  if (device.limit === null) return;
+  context.setLineDash([6 * ratio, 4 * ratio]);
+  context.strokeStyle = palette.alarm;
+  context.beginPath();
+  context.moveTo(box.left, y(device.limit));
+  context.lineTo(box.left + box.width, y(device.limit));
+  context.stroke();
+  context.setLineDash([]);
 }
 
-/** The peak, the requests that failed, and above the plot the optimizer steps. */
+/** Above the plot the optimizer steps; in it the requests that failed, the peak, and the names of all. */
 function paintMarks(context, scene) {
-  const { device, palette, y, x, ratio, box, totals } = scene;
+  const { device, columns, palette, y, x, ratio, box, totals } = scene;
   const inside = (at) => at >= box.left - 1 && at <= box.left + box.width + 1;
+  const end = box.left + box.width - 4 * ratio, failed = device.failures.map((one) => x(one.moment)).filter(inside);
+  const taken = failed.map((at) => ({ left: at - 2, right: at + 2, top: box.top, bottom: box.top + box.height }));
+  // A text is written at the first of its places, as left or right edge and bottom, that is free.
+  const write = (text, color, places) => {
+    const wide = context.measureText(text).width;
+    const boxes = places.map(([from, bottom, to = from + wide]) => ({ left: to - wide, right: to, bottom, top: bottom - 12 * ratio }));
+    const free = boxes.find((one) => isFree(one, scene, taken)) ?? boxes.find((one) => isIn(one, box)) ?? boxes[0];
+    taken.push(free);
+    context.strokeStyle = palette.page;
+    context.lineWidth = 3 * ratio;
+    context.strokeText(text, free.left, free.bottom);
+    context.fillStyle = color;
+    context.fillText(text, free.left, free.bottom);
+  };
   context.font = `${11 * ratio}px system-ui, sans-serif`;
   context.lineWidth = ratio;
   paintSteps(context, scene);
+  context.textAlign = "left";
+  context.textBaseline = "bottom";
+  /** Above and below a line. */
+  const along = (from, height, to) => [-2, 15].map((by) => [from, height + by * ratio, to]);
+  const ends = [end, ...failed.map((at) => at - 6 * ratio)];
+  if (columns.count) write("reserved", palette.reserved, ends.flatMap((to) => along(0, y(columns.reserved.at(-1)), to)));
+  if (device.limit !== null) write(`limit ${sizeText(device.limit)}`, palette.alarm, along(box.left + 4 * ratio, y(device.limit)));
   for (const failure of device.failures) {
     const at = x(failure.moment), base = totals[failure.moment];
     if (!inside(at)) continue;
-    context.strokeStyle = context.fillStyle = palette.alarm;
+    context.strokeStyle = palette.alarm;
+    context.lineWidth = ratio;
     context.setLineDash([3 * ratio, 3 * ratio]);
     context.strokeRect(at, y(base + failure.requested), 10 * ratio, y(base) - y(base + failure.requested));
     context.setLineDash([]);
@@ -165,12 +176,9 @@ function paintMarks(context, scene) {
     context.moveTo(at, box.top);
     context.lineTo(at, box.top + box.height);
     context.stroke();
-    context.lineWidth = ratio;
-    const right = at < box.left + box.width / 2;
-    context.textAlign = right ? "left" : "right";
-    context.textBaseline = "top";
-    context.fillText(
-      `out of memory: tried to allocate ${sizeText(failure.requested)}`, at + (right ? 6 : -6) * ratio, box.top + 4 * ratio);
+    const sides = at < box.left + box.width / 2 ? [at + 6 * ratio] : [0, at - 6 * ratio];
+    const places = Array.from({ length: 12 }, (_, row) => [sides[0], box.top + (16 + 14 * row) * ratio, sides[1]]);
+    write(`out of memory: tried to allocate ${sizeText(failure.requested)}`, palette.alarm, places);
   }
   const at = x(device.peak), height = y(totals[device.peak]);
   if (!device.traced || !inside(at)) return;
@@ -180,15 +188,23 @@ function paintMarks(context, scene) {
   context.lineTo(at - 5 * ratio, height - 8 * ratio);
   context.lineTo(at + 5 * ratio, height - 8 * ratio);
   context.fill();
-  const text = `peak ${sizeText(device.allocated[device.peak])}`;
-  const half = context.measureText(text).width / 2 + 4 * ratio;
-  context.textAlign = "center";
-  context.textBaseline = "bottom";
-  const middle = Math.min(Math.max(at, box.left + half), box.left + box.width - half);
-  context.lineWidth = 3 * ratio;
-  context.strokeStyle = palette.page;
-  context.strokeText(text, middle, height - 9 * ratio);
-  context.fillText(text, middle, height - 9 * ratio);
+  // At either side of the mark, else as far above it as is needed.
+  const rows = Array.from({ length: 12 }, (_, row) => height - 4 * row * ratio);
+  const places = rows.flatMap((bottom) => [[at + 8 * ratio, bottom], [0, bottom, at - 8 * ratio]]);
+  write(`peak ${sizeText(device.allocated[device.peak])}`, palette.mark, places);
+}
+
+/** Whether a text is inside the plot. */
+const isIn = (text, box) => text.left >= box.left && text.right <= box.left + box.width && text.top >= box.top;
+
+/** Whether nothing is where a text would be: no other text, and neither of the lines. */
+function isFree(text, { device, columns, y, box }, taken) {
+  const first = Math.max(0, lowerBound(columns.x, text.left, columns.count) - 1);
+  const reserved = columns.reserved.slice(first, lowerBound(columns.x, text.right, columns.count));
+  const lines = (device.limit === null ? reserved : [...reserved, device.limit]).map(y);
+  return isIn(text, box)
+    && !lines.some((line) => line > text.top && line < text.bottom + 1)
+    && !taken.some((one) => one.left < text.right && one.right > text.left && one.top < text.bottom && one.bottom > text.top);
 }
 
 /** A ruler above the plot: where each optimizer step ends, with its number. */

@@ -152,6 +152,12 @@ function summaryOf(device) {
   return words.join("; ");
 }
 
+/** The device that a page opens on: the first that ran out of memory, else the one with the highest peak. */
+function firstShown(devices) {
+  const peak = (device) => device.allocated[device.peak];
+  const failed = devices.findIndex((device) => device.failures.length);
+  return failed >= 0 ? failed : devices.reduce((best, device, at) => (peak(device) > peak(devices[best]) ? at : best), 0);
+}
 
 /** What a reader has to know about how the device is drawn. */
 function notesOf(device) {

@@ -135,6 +135,7 @@ SCRIPTS = (
     "columns.js",
     "paint.js",
     "panel.js",
+    "breakdown.js",
     "moves.js",
     "page.js",
 )
