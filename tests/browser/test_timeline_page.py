@@ -280,6 +280,34 @@ def test_it_fits_narrow_and_dark_windows(shown: Tab, file: Path, tmp_path: Path)
     assert colors_of_a_line(shown, 0.5) >= 3
 
 
+def test_it_prints_in_light_colors_with_its_legend_and_tables(shown: Tab, tmp_path: Path) -> None:
+    band = "page.palette.bands[0]"
+    light = shown.value(band)
+    shown.dark()
+    shown.until(f"{band} !== {light!r}")
+    shown.value("page.plot.setScale('x', {min: 5, max: 50})")
+    dark, width = shown.value(f"[{band}, page.plot.width]")
+    shown.value("dispatchEvent(new Event('beforeprint'))")
+    shown.dark(media="print")
+    shown.resize(690, 1000)
+    assert shown.value(f"[{band}, page.palette.page]") == [light, "#ffffff"]
+    assert shown.value("[page.plot.width, page.plot.scales.x.min]") == [690, 5]
+    assert shown.value("document.documentElement.scrollWidth") <= 690
+    seen = "((name) => document.querySelector(name).getBoundingClientRect().height > 0)"
+    for name in ("#categories", "#moment .row", "#parts .part", ".u-wrap > canvas"):
+        assert shown.value(f"{seen}({name!r})"), name
+    for name in (".tools", ".keys", "#plot .overlay"):
+        assert not shown.value(f"{seen}({name!r})"), name
+    assert colors_of_a_line(shown, 0.5) >= 3
+    shown.value("dispatchEvent(new Event('afterprint'))")
+    shown.dark()
+    shown.resize(1280, 800)
+    shown.until(f"innerWidth === 1280 && page.plot.width === {width} && {band} === {dark!r}")
+    assert shown.value("page.plot.scales.x.min") == 5
+    shown.paper(tmp_path / "page.pdf")
+    assert (tmp_path / "page.pdf").read_bytes().count(b"/Type /Page\n") in (1, 2)
+
+
 def test_a_long_history_says_what_was_left_out(tab: Tab, tmp_path: Path) -> None:
     tab.open(page_of(training(200), tmp_path, most_moments=100, most_blocks=30))
     notes = tab.value("notes.textContent")

@@ -2,6 +2,7 @@
 
 const $ = (id) => document.getElementById(id);
 const NARROW = 900; // pixels of CSS below which the panels are under the plot
+const PAPER = { width: 690, height: 380 }; // pixels of CSS that fit on A4 and on letter paper
 
 class Page {
   constructor(timeline) {
@@ -37,13 +38,31 @@ class Page {
     $("parts").addEventListener("keydown", (event) => onPartKey($("parts"), event, (key) => this.choosePart(key)));
     addEventListener("resize", () => this.plot.setSize(this.size()));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
-      this.paletteChanged();
-      this.build();
+      this.redraw();
     });
+    for (const [event, onPaper] of [["beforeprint", true], ["afterprint", false]]) {
+      addEventListener(event, () => this.print(onPaper));
+    }
+  }
+
+  /** Draws in light colors and as wide as a sheet of paper, or as before. */
+  print(onPaper) {
+    this.onPaper = onPaper;
+    document.documentElement.toggleAttribute("data-paper", onPaper);
+    this.redraw();
+    this.showTables();
+  }
+
+  /** Draws with other colors what is in view. */
+  redraw() {
+    const { x, y } = this.plot.scales, ranges = { x: { min: x.min, max: x.max }, y: { min: y.min, max: y.max } };
+    this.paletteChanged();
+    this.build();
+    this.plot.batch(() => Object.entries(ranges).forEach(([key, range]) => this.plot.setScale(key, range)));
   }
 
   paletteChanged() {
-    this.palette = paletteOf(this.timeline);
+    this.palette = paletteOf(this.timeline, this.onPaper);
     this.palette.bands.forEach((color, at) => document.documentElement.style.setProperty(`--band-${at}`, color));
   }
 
@@ -129,6 +148,7 @@ class Page {
   }
 
   size() {
+    if (this.onPaper) return PAPER;
     const width = $("plot").clientWidth;
     const height = innerWidth < NARROW ? innerHeight * 0.5 : innerHeight - $("plot").getBoundingClientRect().top - scrollY - 200;
     return { width, height: Math.max(300, Math.round(height)) };
@@ -254,14 +274,16 @@ class Page {
   showMoment() {
     this.shownHidden = this.hidden.size;
     clearTimeout(this.waiting);
-    this.waiting = setTimeout(() => {
-      showMoment($("moment"), this.timeline, this.device, this.moment, this.hidden, (one) => {
-        this.pinned = true;
-        this.choose(this.moment, one);
-        this.say();
-      });
-      this.showBreakdown();
-    }, 30);
+    this.waiting = setTimeout(() => this.showTables(), 30);
+  }
+
+  showTables() {
+    showMoment($("moment"), this.timeline, this.device, this.moment, this.hidden, (one) => {
+      this.pinned = true;
+      this.choose(this.moment, one);
+      this.say();
+    });
+    this.showBreakdown();
   }
 
   showBreakdown() {

@@ -3,9 +3,9 @@
 const SHADES = [0, 5, -5, 9, -9];
 const LEAST_HEIGHT = 1.2; // below this a block is part of its band
 
-/** The colors of the page, from its style. */
-function paletteOf(timeline) {
-  const dark = matchMedia("(prefers-color-scheme: dark)").matches;
+/** The colors of the page, from its style; paper is light. */
+function paletteOf(timeline, onPaper) {
+  const dark = !onPaper && matchMedia("(prefers-color-scheme: dark)").matches;
   const style = getComputedStyle(document.documentElement);
   const named = (name) => style.getPropertyValue(`--${name}`).trim();
   const shade = ([hue, saturation, lightness], by) =>
