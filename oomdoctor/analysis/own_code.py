@@ -16,6 +16,7 @@ _OURS = "oomdoctor/monitor/"
 # `<frozen runpy>` and `<string>` are no files of the user's; a cell and what is typed are.
 _LIBRARY = re.compile(
     r"(?:site|dist)-packages/|/lib(?:64)?/(?:python|pypy)\d|/Lib/|^/usr/lib(?:64)?/|\.venv/lib"
+    r"|/(?i:python\d+|(?:ana|mini)conda\d*|mini(?:forge|mamba)\d*|envs/[^/]+)/lib/"
     r"|/conda/envs/[^/]+/lib/|/__pypackages__/|\.(?:zip|egg|whl|pex)/|"
     + _OURS
     + r"|torchinductor_|oomdoctor/emulator/inductor/|/torch_extensions/|/\.triton/"

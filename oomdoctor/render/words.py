@@ -108,8 +108,10 @@ def _spread(result: ProbeResult, plus_minus: str) -> str:
 
 
 def file_line(where: Place) -> str:
-    """The file without its folder, and the line."""
-    return f"{PurePath(where.file).name}:{where.line}"
+    """The file without its folder, or the cell of a notebook, and the line."""
+    file = PurePath(where.file)
+    name = f"cell {file.stem}" if file.parent.name.startswith("ipykernel_") else file.name
+    return f"{name}:{where.line}"
 
 
 def curve(sizes: Sequence[int], *, signs: bool) -> str:

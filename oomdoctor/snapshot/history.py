@@ -127,7 +127,10 @@ class Categories:
         phase = self._phases[block]
         lasts = died >= self._end
         if phase in _SETTING_UP:
-            return Named("weights", "high")
+            line = self._meaning(block).line
+            # A checkpoint brings the optimizer's states as well.
+            is_state = line is not None and "torch/optim/" in line.file
+            return Named("optimizer" if is_state else "weights", "high")
         if phase == "optimizer":
             step = self._step_after(born)
             outlives = lasts or (step is not None and died >= step[1])

@@ -19,7 +19,7 @@ function pathOf(stacks, stack) {
   const told = frames.filter((frame) => frame === inner || !frame.file.endsWith("torch/nn/modules/module.py"));
   return told.reverse().map((frame) => {
     const line = `${placeText(frame)} in ${frame.name}`;
-    return { key: line, text: frame.line ? `${placeText(frame).split("/").pop()} in ${frame.name}` : line, own: frame === own };
+    return { key: line, text: frame.line ? `${nameOf(frame.file)}:${frame.line} in ${frame.name}` : line, own: frame === own };
   });
 }
 

@@ -8,9 +8,14 @@ function element(tag, name, ...content) {
   return made;
 }
 
+/** A file without its folder, or the cell of a notebook. */
+const nameOf = (file) => file.replace(/^.*\/ipykernel_\d+\/(.*)\.py$/, "cell $1").split("/").pop();
+
 /** The place of a frame; that of a library without the folder that it is installed in. */
 function placeText(frame) {
-  const file = frame.file.replace(/^.*\/(site|dist)-packages\//, "");
+  const file = frame.file.includes("/ipykernel_")
+    ? nameOf(frame.file)
+    : frame.file.replace(/^.*\/((site|dist)-packages|lib\/python\d[^/]*)\//, "");
   return frame.line ? `${file}:${frame.line}` : file === "??" ? "" : file;
 }
 
@@ -19,7 +24,7 @@ function lineText(stacks, stack) {
   const frames = stacks.frames(stack), own = stacks.own(stack);
   const frame = own >= 0 ? frames[own] : frames.find((one) => one.python);
   if (!frame) return "no line of Python";
-  return frame.line ? `${frame.file.split("/").pop()}:${frame.line} in ${frame.name}` : `${frame.name} in ${frame.file}`;
+  return frame.line ? `${nameOf(frame.file)}:${frame.line} in ${frame.name}` : `${frame.name} in ${frame.file}`;
 }
 
 /** The same with the function of the library that this line called. */

@@ -104,7 +104,9 @@ class Stacks:
             line = int(item.get("line", 0))
             if not -1 <= line < 1 << 31:
                 raise OverflowError("a frame has a line number that no file has")
-            frame = Place(str(item.get("filename")), line, str(item.get("name")))
+            # Windows knows both slashes; the tables of frames and files have this one.
+            file = str(item.get("filename")).replace("\\", "/")
+            frame = Place(file, line, str(item.get("name")))
             index = self._frames.setdefault(frame, len(self.frames))
             if index == len(self.frames):
                 self.frames.append(frame)

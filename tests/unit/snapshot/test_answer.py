@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from snapshots import BASE, Writer, training
+from snapshots import BASE, LIBRARY, Writer, training
 
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.report.snapshot import SnapshotDevice
+from oomdoctor.render.words import file_line
 from oomdoctor.snapshot.device_answer import device_of, difference_of
 from oomdoctor.snapshot.history import History, history_of
 from oomdoctor.snapshot.reading.snapshot import read_snapshot
@@ -97,6 +98,58 @@ def test_states_that_were_there_before_are_told_from_weights(tmp_path: Path) -> 
     held = found.peak.categories
     assert (held.weights_bytes, held.optimizer_bytes) == (8 * MIB, 16 * MIB)
     assert held.gradients_bytes == 8 * MIB and held.activations_bytes == 24 * MIB
+
+
+def test_states_of_a_checkpoint_are_states(tmp_path: Path) -> None:
+    writer = Writer()
+    file = f"{LIBRARY}/torch/optim/optimizer.py"
+    writer._frames["resume"] = [
+        {"name": name, "filename": file, "line": 800}
+        for name in ("_process_value_according_to_param_policy", "load_state_dict")
+    ] + [{"name": "main", "filename": "train.py", "line": 12}]
+    writer.alloc("weights", 8 * MIB, "load")
+    writer.alloc("states", 16 * MIB, "resume")
+    for _ in range(3):
+        writer.alloc("activations", 24 * MIB, "forward")
+        writer.alloc("gradients", 8 * MIB, "backward")
+        writer.alloc("temporary", 6 * MIB, "optimizer")
+        writer.free("activations", "temporary", "gradients")
+    peak = answer(writer, tmp_path).peak
+    assert peak is not None
+    assert peak.categories.optimizer_bytes == 16 * MIB
+    assert peak.categories.weights_bytes == 8 * MIB
+    states = next(held for held in peak.blocks if held.category == "optimizer")
+    assert states.where is not None and (states.where.file, states.where.line) == ("train.py", 12)
+
+
+def test_paths_of_windows_and_notebooks_are_read_and_shortened(tmp_path: Path) -> None:
+    site = LIBRARY.replace("/venv/lib/python3.11", "C:/Users/me/miniconda3/envs/train/Lib")
+    temp = "C:/Users/me/AppData/Local/Temp/ipykernel_4711"
+    places = {"train.py": f"{temp}/3856298371.py", "model.py": "C:/Users/me/project/model.py"}
+    writer = Writer()
+    for frame in (frame for frames in writer._frames.values() for frame in frames):
+        file = places.get(frame["filename"], frame["filename"].replace(LIBRARY, site))
+        frame["filename"] = file.replace("/", "\\")
+    peak = answer(three_blocks(writer), tmp_path).peak
+    there = answer(three_blocks(Writer()), tmp_path).peak
+    assert peak is not None and there is not None
+    assert peak.phase == there.phase
+    assert [(h.category, h.confidence) for h in peak.blocks] == [
+        (h.category, h.confidence) for h in there.blocks
+    ]
+    lines = {held.category: (held.where, held.library_where) for held in peak.blocks}
+    assert {name: tuple(file_line(at) for at in both if at) for name, both in lines.items()} == {
+        "weights": ("cell 3856298371:10", "module.py:1340"),
+        "activations": ("model.py:33", "linear.py:125"),
+        "logits": ("cell 3856298371:21", "functional.py:3462"),
+    }
+
+
+def three_blocks(writer: Writer) -> Writer:
+    """Weights, activations and logits."""
+    for name, size in (("load", 8 * MIB), ("forward", 24 * MIB), ("loss", 32 * MIB)):
+        writer.alloc(name, size, name)
+    return writer
 
 
 def test_what_a_later_snapshot_holds_more(tmp_path: Path) -> None:
