@@ -92,7 +92,8 @@ def parts_of(report: Report) -> list[Part]:
     if page.parts is not None:
         parts: list[Part] = _named(page.parts)(report)
         return parts
-    first, *others = sections_of(report, Look(drawn=True))
+    # A page has room for all that is known: it cannot be asked for more.
+    first, *others = sections_of(report, Look(verbose=True, drawn=True))
     chart = Part("memory", "Memory", charts=("run", "request"))
     return [Part("summary", "", (first,)), chart, Part("report", "Report", tuple(others))]
 

@@ -85,6 +85,20 @@ def test_no_table_runs_past_the_edge_of_a_phone(quiet: Tab, files, name: str) ->
     assert quiet.value(f"getComputedStyle({first}, '::before').content").endswith(' "')
 
 
+@pytest.mark.parametrize("name", ["everything", "sixty"])
+def test_a_name_of_a_configuration_is_on_one_line(quiet: Tab, files, name: str) -> None:
+    opened(quiet, files[name])
+    for media in ("", "print"):
+        quiet.dark(False, media=media)
+        lines = quiet.value("""[...document.querySelectorAll('th.name')].map((one) => {
+            const range = document.createRange();
+            range.selectNodeContents(one);
+            const tops = [...range.getClientRects()].map((box) => box.top);
+            return [one.textContent, new Set(tops).size];
+        }).filter(([, count]) => count)""")
+        assert lines and not [text for text, count in lines if count > 1]
+
+
 @pytest.mark.parametrize(
     "name", ["everything", "followed", "hostile", "extreme", "sixty", "sweep", "cards"]
 )

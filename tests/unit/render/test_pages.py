@@ -8,7 +8,9 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from example_diagnoses import GPU, explained
 from example_gpu import gpu_report
+from example_snapshots import replayed
 
 from oomdoctor.records.report.report import Report
 from oomdoctor.render import pages
@@ -44,6 +46,13 @@ def test_a_browser_gets_every_section_of_the_text() -> None:
     for title in text:
         assert title in in_parts or title in ("Memory at the peak", "Versions")  # a chart, a part
     assert {entry.part for entry in ENTRIES} - {""} <= {part.name for part in PARTS}
+
+
+def test_a_browser_gets_every_remedy_and_line_of_code() -> None:
+    for report in (explained(GPU), replayed()):
+        text = sections_of(report, Look(verbose=True, drawn=True))
+        assert [section for part in parts_of(report) for section in part.sections] == text
+        assert "--verbose shows" not in str(text)
 
 
 def test_nothing_but_the_table_asks_for_the_command() -> None:
