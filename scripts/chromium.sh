@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Install Chromium, for the tests of pages in a real browser, unless there is one, and fetch axe-core,
-# which looks for what keeps people from using a page.
+# Install Chromium and Firefox, for the tests of pages in a real browser, unless they are there, and
+# fetch axe-core, which looks for what keeps people from using a page.
 #
 # Usage: scripts/chromium.sh
 #
-# Chromium needs root and a Debian or Ubuntu, axe-core needs npm. What a test needs and does not find
-# skips it.
+# The browsers need root and a Debian (Ubuntu has no Firefox as a package), axe-core needs npm. What a
+# test needs and does not find skips it.
 set -euo pipefail
 
 case "${1:-}" in
@@ -25,10 +25,22 @@ if [ "$(cat "$folder/version" 2>/dev/null)" != "$axe" ] && command -v npm >/dev/
     rm "axe-core-$axe.tgz" && echo "$axe" >version; } ||
     echo "warning: no axe-core for the tests of pages" >&2
 fi
-for name in "${OOMDOCTOR_CHROMIUM:-}" chromium chromium-browser google-chrome chrome; do
-  if [ -n "$name" ] && command -v "$name" >/dev/null; then
-    exit 0
-  fi
-done
+# Whether one of these programs is there.
+has() {
+  for name in "$@"; do
+    if [ -n "$name" ] && command -v "$name" >/dev/null; then
+      return 0
+    fi
+  done
+  return 1
+}
+wanted=()
+has "${OOMDOCTOR_CHROMIUM:-}" chromium chromium-browser google-chrome chrome || wanted+=(chromium)
+has "${OOMDOCTOR_FIREFOX:-}" firefox-esr firefox || wanted+=(firefox-esr)
+[ "${#wanted[@]}" -gt 0 ] || exit 0
 export DEBIAN_FRONTEND=noninteractive
-{ apt-get update && apt-get install --yes --no-install-recommends chromium fonts-dejavu-core; } >/dev/null
+apt-get update >/dev/null
+for name in "${wanted[@]}"; do
+  apt-get install --yes --no-install-recommends "$name" fonts-dejavu-core >/dev/null ||
+    echo "warning: no package $name for the tests of pages" >&2
+done

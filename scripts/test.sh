@@ -19,7 +19,7 @@
 # UNSLOTH_VENV             that of one with Unsloth, above the second (default: .venv-unsloth)
 # OOMDOCTOR_CUDA_PYTHON    an interpreter to use instead of the second
 # OOMDOCTOR_STACKS_PYTHON  an interpreter to use instead of the third
-# BROWSER                  1: install Chromium, if there is none, for the tests of pages
+# BROWSER                  1: install Chromium and Firefox, if missing, for the tests of pages
 # SLURM                    1: install Slurm, if there is none, for the tests of jobs
 # OOMDOCTOR_UNSLOTH_PYTHON  an interpreter to use instead of the one with Unsloth
 # OOMDOCTOR_REQUIRE_CUDA_PYTHON  1: fail if the second or the one with Unsloth cannot be made
