@@ -21,6 +21,7 @@ from oomdoctor.snapshot.reading.events import (
     ALLOC,
     FREE_COMPLETED,
     FREE_REQUESTED,
+    NO_STACK,
     SEGMENT_ALLOC,
     SEGMENT_FREE,
     SEGMENT_MAP,
@@ -39,12 +40,17 @@ class Blocks:
 
     `born` and `died` are indices of events; `died` is the number of events for a block that was
     never freed. `size` is in bytes, as torch counts it (see below).
+
+    `stack` is that of the birth. Of a block that was born before the trace and freed in it, it is
+    the one that torch noted then: that of the end, or with context="alloc" again that of the birth.
+    `ends_name_makers` says which, from the blocks whose birth is in the trace.
     """
 
     born: array[int] = field(default_factory=lambda: array("q"))
     died: array[int] = field(default_factory=lambda: array("q"))
     size: array[int] = field(default_factory=lambda: array("q"))
     stack: array[int] = field(default_factory=lambda: array("i"))
+    ends_name_makers: bool = False
 
     def __len__(self) -> int:
         return len(self.born)
@@ -56,6 +62,11 @@ class Blocks:
         self.size.append(size)
         self.stack.append(stack)
         return len(self.born) - 1
+
+    def maker(self, block: int, events: int) -> int:
+        """The stack that made a block; `NO_STACK` if the trace of so many events begins later."""
+        is_freed_later = self.born[block] == BEFORE and self.died[block] < events
+        return NO_STACK if is_freed_later and not self.ends_name_makers else self.stack[block]
 
     def alive(self, event: int) -> list[int]:
         """The blocks that are there after an event."""
@@ -86,6 +97,7 @@ def lives_of(device: DeviceSnapshot, divisions: Sequence[int] = ()) -> Lives:
     end = len(events)
     sizes, before = block_sizes(device, divisions)
     live: dict[int, int] = {}
+    alike = others = 0  # ends that were noted with the stack of the birth, and with others
     requested: set[int] = set()  # freed by the program, but another stream still used it
     columns = zip(events.action, events.address, events.size, events.stack, strict=True)
     for at, (action, address, size, stack) in enumerate(columns):
@@ -102,6 +114,9 @@ def lives_of(device: DeviceSnapshot, divisions: Sequence[int] = ()) -> Lives:
                 blocks.add(BEFORE, at, before.pop(address, round_size(size, divisions)), stack)
             else:
                 blocks.died[block] = at
+                alike += stack == blocks.stack[block] != NO_STACK
+                others += stack != blocks.stack[block]
+    blocks.ends_name_makers = alike > others
     _end_with(device, blocks, live)
     allocated, began_allocated = _allocated(blocks, end)
     reserved, began_reserved = _reserved(device)

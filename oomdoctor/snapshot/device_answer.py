@@ -153,7 +153,7 @@ def composition(history: History, event: int, shown: int | None = SHOWN_BLOCKS) 
         category, confidence = history.categories.of(block)
         size = blocks.size[block]
         totals[f"{category}_bytes"] += size
-        meaning = meanings.of(blocks.stack[block])
+        meaning = meanings.of(blocks.maker(block, len(events)))
         group = _Group(category, meaning.where, meaning.line)
         groups[group].append((size, CONFIDENCES.index(confidence)))
     held = [

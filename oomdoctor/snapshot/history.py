@@ -19,6 +19,7 @@ from oomdoctor.records.job.measurement import BlockCategory
 from oomdoctor.records.report.diagnosis import Confidence, ReadPhase
 from oomdoctor.snapshot.blocks import BEFORE, Lives, lives_of
 from oomdoctor.snapshot.phases import Meaning, Meanings, optimizer_steps
+from oomdoctor.snapshot.reading.events import NO_STACK
 from oomdoctor.snapshot.reading.snapshot import DeviceSnapshot, Snapshot
 
 _SETTING_UP: tuple[ReadPhase, ...] = ("init", "load")
@@ -134,6 +135,8 @@ class Categories:
         if phase == "optimizer":
             step = self._step_after(born)
             outlives = lasts or (step is not None and died >= step[1])
+            # What was there before the trace was made by an earlier step than the first in it.
+            outlives |= born == BEFORE and died >= self._first_pass
             return Named("optimizer" if outlives else "temporary", "high")
         if self._blocks.size[block] in self._logits and (
             phase in ("loss", "backward") or (phase in FORWARD and self._is_shallow(block))
@@ -222,11 +225,19 @@ class Categories:
             if born == BEFORE and self._line(block) is None:
                 unknown.setdefault(self._blocks.size[block], []).append(block)
         named = {b: Named("weights", "low") for blocks in unknown.values() for b in blocks}
+        freed: dict[int, list[int]] = {}
+        for block, born in enumerate(self._blocks.born):
+            made = self._blocks.maker(block, self._end)
+            if born == BEFORE and block not in named and made == NO_STACK:
+                freed.setdefault(self._blocks.size[block], []).append(block)
         for size, count in self._first_gradients().items():
             alike, double = unknown.get(size, []), unknown.get(2 * size, [])
             states = alike[count:][: 2 * count]
             if len(states) < count and len(double) >= 2 * count:
                 states = double[: 3 * count]
+            # Adam has two states for each gradient; the program may free them at its end.
+            gone = freed.get(size, [])
+            states += gone if len(gone) >= 2 * count else []
             named.update(dict.fromkeys(states, Named("optimizer", "low")))
         return named
 

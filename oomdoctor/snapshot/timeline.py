@@ -173,6 +173,7 @@ def _blocks(
         category=array("b", (CATEGORIES.index(block.category) for block in named)),
         confidence=array("b", (CONFIDENCES.index(block.confidence) for block in named)),
         before=array("b", (held.born[block] == BEFORE for block in chosen)),
+        maker=array("b", (held.maker(block, end) == held.stack[block] for block in chosen)),
     )
     rest = _rest(history, lives, set(seen).difference(chosen), len(kept))
     return blocks, rest, len(lives) - len(seen), len(seen) - len(chosen)

@@ -139,7 +139,7 @@ def assert_drawn_as_found(shown: Tab, category: str) -> None:
     wanted = shown.value("""(() => {
         const context = new OffscreenCanvas(1, 1).getContext("2d"), { palette, device, at } = page;
         const shades = palette.shades[at.category];
-        context.fillStyle = shades[(device.blocks.stack[at.block] + 1) % shades.length];
+        context.fillStyle = shades[(device.blocks.maker[at.block] + 1) % shades.length];
         context.fillRect(0, 0, 1, 1);
         return [...context.getImageData(0, 0, 1, 1).data];
     })()""")

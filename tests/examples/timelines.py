@@ -29,6 +29,7 @@ def crowded(events: int, source: str = "x") -> Timeline:
         category=array("b", (luck.randrange(7) for _ in range(count))),
         confidence=array("b", (luck.randrange(3) for _ in range(count))),
         before=array("b", bytes(count)),
+        maker=array("b", b"\1" * count),
     )
     device = TimelineDevice(
         index=0,

@@ -112,7 +112,7 @@ function groupsAt(device, moment, hidden) {
   const groups = new Map();
   for (const one of stackAt(device, moment, hidden)) {
     if (one.block < 0) continue;
-    const stack = device.blocks.stack[one.block], key = stack * 16 + one.category;
+    const stack = device.blocks.maker[one.block], key = stack * 16 + one.category;
     const group = groups.get(key) ?? { stack, category: one.category, size: 0, count: 0, largest: one };
     group.size += one.size;
     group.count++;

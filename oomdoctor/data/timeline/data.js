@@ -78,11 +78,13 @@ function stacksOf(texts, column) {
 function deviceOf(device, found, column) {
   const of = (name, Type) => column(`${device.index}.${name}`, Type);
   const blocks = {};
-  for (const name of ["born", "died", "stack", "category", "confidence", "before"]) {
+  for (const name of ["born", "died", "stack", "category", "confidence", "before", "maker"]) {
     blocks[name] = of(`block.${name}`, Int32Array);
   }
   blocks.size = of("block.size");
   const moments = of("event").length;
+  // The stack of an old block that was freed later is the one that freed it.
+  blocks.maker = blocks.maker.map((isMaker, block) => (isMaker ? blocks.stack[block] : -1));
   const members = found.categories.map(() => []);
   const bytes = found.categories.map(() => new Float64Array(moments + 1));
   for (let block = 0; block < blocks.born.length; block++) {

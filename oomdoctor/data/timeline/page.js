@@ -326,7 +326,7 @@ class Page {
     const { min, max } = this.plot.scales.x, place = this.places[moment];
     if (place < min || place >= max) move(this, place - (min + max) / 2);
     this.pinned = false;
-    const told = (one) => (one.block >= 0 && this.device.blocks.stack[one.block] >= 0 ? 1 : 0);
+    const told = (one) => (one.block >= 0 && this.device.blocks.maker[one.block] >= 0 ? 1 : 0);
     const order = (a, b) => told(b) - told(a) || b.size - a.size;
     this.choose(moment, stackAt(this.device, moment, this.hidden).sort(order)[0] ?? null);
     this.say();
@@ -348,7 +348,7 @@ class Page {
   match(matching) {
     this.matching = matching;
     const { blocks } = this.device;
-    const count = this.matching ? blocks.stack.reduce((sum, one) => sum + this.matching[one + 1], 0) : 0;
+    const count = this.matching ? blocks.maker.reduce((sum, one) => sum + this.matching[one + 1], 0) : 0;
     $("found").textContent = this.matching ? countText(count, "block") : "";
     this.plot.redraw(false, false);
   }

@@ -55,7 +55,7 @@ function paintBlocks(context, scene) {
     },
     (block, first, after, lower) => {
       const size = device.blocks.size[block], height = size * perByte;
-      const trace = device.blocks.stack[block];
+      const trace = device.blocks.maker[block];
       const hit = matching && matching[trace + 1];
       if (height < LEAST_HEIGHT && !hit) return;
       const shades = matching && !hit ? palette.gray : palette.shades[device.blocks.category[block]];

@@ -48,7 +48,8 @@ function momentText(timeline, device, moment) {
 
 /** What made a block: a line, or only the phase, because torch runs the backward pass in C++. */
 function makerText(timeline, device, block, text = lineText) {
-  const stack = device.blocks.stack[block];
+  const stack = device.blocks.maker[block];
+  if (stack < 0 && device.blocks.before[block]) return "made before the history";
   const phase = timeline.phases[device.phase[device.blocks.born[block]]];
   if (timeline.stacks.frames(stack).some((one) => one.python) || phase === "unknown") return text(timeline.stacks, stack);
   return `no line of Python, ${phase}`;
@@ -125,7 +126,7 @@ function showBlock(panel, timeline, device, one, pinned) {
   const { blocks } = device, block = one.block, stack = blocks.stack[block];
   const frames = timeline.stacks.frames(stack);
   const freed = blocks.died[block] < device.count;
-  const noted = blocks.before[block] && freed ? "Call stack when it was freed, innermost first" : "Call stack, innermost first";
+  const noted = blocks.maker[block] !== stack ? "Call stack when it was freed, innermost first" : "Call stack, innermost first";
   panel.replaceChildren(
     element("h2", "", swatch(timeline, one.category), `${sizeText(one.size)}, ${name}`, pinned ? " (pinned)" : ""),
     element("p", "", `${blocks.size[block].toLocaleString("en-US")} bytes; confidence of the category: ${timeline.confidences[blocks.confidence[block]]}`),

@@ -40,6 +40,7 @@ class TimelineBlocks:
     if nothing freed it. `category` and `confidence` are indices of `CATEGORIES` and `CONFIDENCES`,
     `stack` is one of the timeline's stacks or `UNKNOWN`. `before` is 1 for a block that was there
     before the first event: if it was freed later, its stack was noted then.
+    `maker` is 0 if that stack is not the one that made it.
     """
 
     born: array[int]
@@ -49,6 +50,7 @@ class TimelineBlocks:
     category: array[int]
     confidence: array[int]
     before: array[int]
+    maker: array[int]
 
     def __len__(self) -> int:
         return len(self.born)

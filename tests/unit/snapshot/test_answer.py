@@ -100,6 +100,43 @@ def test_states_that_were_there_before_are_told_from_weights(tmp_path: Path) -> 
     assert held.gradients_bytes == 8 * MIB and held.activations_bytes == 24 * MIB
 
 
+def test_states_from_before_that_are_freed_later_are_not_of_the_line_that_freed_them(
+    tmp_path: Path,
+) -> None:
+    writer = training(2)
+    writer._frames["delete"] = [{"name": "main", "filename": "train.py", "line": 99}]
+    for name in ("state 1", "state 2"):
+        writer.blocks[name] = (*writer.blocks[name][:3], "delete")
+    for event in writer.events:  # torch notes where a block was freed
+        if event["action"].startswith("free"):
+            event["frames"] = writer._frames["delete"]
+    writer.free("state 1", "state 2")
+    first = next(n for n, event in enumerate(writer.events) if event["size"] == 6 * MIB)
+    del writer.events[: first + 6]  # the first step and all before it
+    peak = answer(writer, tmp_path).peak
+    assert peak is not None
+    assert peak.categories.optimizer_bytes == 16 * MIB
+    assert peak.categories.weights_bytes == 8 * MIB
+    states = next(held for held in peak.blocks if held.category == "optimizer")
+    assert (states.confidence, states.where) == ("low", None)
+
+
+def test_states_from_before_that_are_freed_later_keep_the_line_that_made_them(
+    tmp_path: Path,
+) -> None:
+    writer = training(2)
+    writer.alloc("activations", 24 * MIB, "forward")
+    writer.note("oom", 5 * MIB, 64 * MIB, "forward")
+    writer.free("activations", "state 1", "state 2", "weights")  # with the stacks of their births
+    first = next(n for n, event in enumerate(writer.events) if event["size"] == 6 * MIB)
+    del writer.events[: first + 6]
+    peak = answer(writer, tmp_path).peak
+    assert peak is not None
+    assert peak.categories.optimizer_bytes == 16 * MIB
+    states = next(held for held in peak.blocks if held.category == "optimizer")
+    assert states.where is not None and (states.where.file, states.where.line) == ("train.py", 23)
+
+
 def test_states_of_a_checkpoint_are_states(tmp_path: Path) -> None:
     writer = Writer()
     file = f"{LIBRARY}/torch/optim/optimizer.py"
