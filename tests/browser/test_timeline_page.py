@@ -19,6 +19,7 @@ from oomdoctor.snapshot.reading.snapshot import read_snapshot
 from oomdoctor.snapshot.timeline import timeline_of
 from oomdoctor.units import MIB, format_bytes
 
+AXE = Path(__file__).parents[2] / "build" / "axe-core" / "axe.min.js"
 EVIL = "<img src=x onerror=document.title='ran'><script>document.title='ran'</script>"
 pytestmark = pytest.mark.slow
 
@@ -261,6 +262,20 @@ def test_the_failed_request_is_shown_with_its_line(shown: Tab) -> None:
     assert "tried to allocate 40.0 MiB with 5.00 MiB free" in text and "model.py:33" in text
 
 
+@pytest.mark.skipif(not AXE.is_file(), reason="no axe-core: run scripts/chromium.sh")
+@pytest.mark.parametrize(("width", "dark"), [(390, False), (1280, True)])
+def test_nothing_keeps_people_out(shown: Tab, file: Path, width: int, dark: bool) -> None:
+    shown.open(file, width, dark=dark)
+    shown.until("parts.children.length > 5")
+    shown.value(AXE.read_text(encoding="utf-8") + "; 0")
+    wrong = shown.value(
+        "axe.run().then((found) => found.violations.map((one) => [one.id, one.nodes.map("
+        "(node) => node.html.slice(0, 120) + node.failureSummary)]))"
+    )
+    assert wrong == [], json.dumps(wrong, indent=1)
+    shown.requests[:] = [file.as_uri()]
+
+
 def test_stacks_can_be_searched(shown: Tab) -> None:
     shown.value(
         "((box) => {box.value = 'cross_entropy'; box.dispatchEvent(new Event('input'));})"
@@ -392,7 +407,8 @@ def test_the_breakdown_adds_up_and_leads_to_its_blocks(shown: Tab) -> None:
     shown.until(f"{part('train.py:21 in main')} !== undefined")
     shown.value(f"{part('train.py:21 in main')}.click()")
     assert shown.value("found.textContent") == "3 blocks"
-    assert shown.value("document.getElementById('part').textContent").startswith("32.0 MiB, 34.8%")
+    label = "train.py:21 in main 32.0 MiB, 34.8%, 1 block"
+    assert shown.value("document.getElementById('part').textContent") == label
     shown.until("page.drawn.matching === page.matching")
     (after,) = colors_at(shown, [(where["x"], where["y"])])
     assert before != after and max(after[:3]) - min(after[:3]) < 25  # gray

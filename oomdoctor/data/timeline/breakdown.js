@@ -102,7 +102,7 @@ function sizeAt(all, key) {
 function partText(part, all) {
   const blocks = part.count ? `, ${countText(part.count, "block")}` : "";
   const name = part.module ? part.key.trim().replaceAll("\n", ".") : part.text;
-  return `${sizeText(part.size)}, ${((100 * part.size) / all.size).toFixed(1)}%${blocks}: ${name}`;
+  return `${name} ${sizeText(part.size)}, ${((100 * part.size) / all.size).toFixed(1)}%${blocks}`;
 }
 
 /** Shows the icicle; `choose` gets the key of a part. */
