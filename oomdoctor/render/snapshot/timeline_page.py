@@ -12,6 +12,7 @@ the value, the others are differences, so that most columns are nearly all zeros
 from __future__ import annotations
 
 import json
+import re
 import struct
 import sys
 import zlib
@@ -143,10 +144,14 @@ PARTS = ("page.html", "uPlot.LICENSE", *STYLES, *SCRIPTS)
 """The files that the page is made of."""
 
 
+_COMMENTS = re.compile(r"^(?: *//.*\n| */\*\*(?s:.*?)\*/\n| +)", re.MULTILINE)
+"""Lines of comments and indents, which are for those who read the files."""
+
+
 def page(timeline: Timeline, parts: Mapping[str, str]) -> str:
     """The HTML; `parts` are the texts of the files `PARTS`."""
     style = "\n".join(parts[name] for name in STYLES)
-    script = "\n".join(parts[name] for name in SCRIPTS)
+    script = _COMMENTS.sub("", "\n".join(parts[name] for name in SCRIPTS))
     policy = f"default-src 'none'; script-src {hash_of(script)}; style-src {hash_of(style)}"
     return Template(parts["page.html"]).substitute(
         policy=policy,
