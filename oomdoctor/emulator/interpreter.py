@@ -80,6 +80,8 @@ def ask(python: Path) -> Interpreter:
     folder = Path(answer["torch"]) if answer["torch"] else None
     version, cuda = _versions(folder) if folder else (None, None)
     packages = tuple(map(Path, answer["packages"]))
+    if folder is not None and any(folder.parent.glob("torch-*.dist-info")):
+        packages = tuple(dict.fromkeys((*packages, folder.parent)))  # of pip's --target
     system, machine, libc = answer["system"], answer["machine"], answer["libc"]
     return Interpreter(python, folder, version, cuda, packages, system, machine, libc)
 

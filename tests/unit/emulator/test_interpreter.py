@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from oomdoctor.emulator.interpreter import (
     SMALL_BUILD,
+    ask,
     find_compiler,
     lacks_cuda_libraries,
     reason_against,
@@ -122,3 +124,18 @@ def test_torch_may_lie_in_a_folder_that_a_pth_file_names(tmp_path: Path) -> None
     assert lacks_cuda_libraries(python)
     (below / "torch" / "lib" / "libcudart.so.13").touch()
     assert not lacks_cuda_libraries(python)
+
+
+def test_the_folder_that_pip_put_torch_in_has_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With --target and PYTHONPATH, triton lies there, too: its functions of CUDA are needed."""
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").touch()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    ask.cache_clear()
+    assert tmp_path not in ask(Path(sys.executable)).packages  # a checkout of torch
+    (tmp_path / "torch-2.14.1.dist-info").mkdir()
+    ask.cache_clear()
+    assert tmp_path in ask(Path(sys.executable)).packages
+    ask.cache_clear()
