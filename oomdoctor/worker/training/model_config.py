@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from oomdoctor.package_data import data_of
 from oomdoctor.records.job.model import AUTO_CLASSES, ModelSpec, with_floats
 from oomdoctor.worker.protocol import UnsupportedError
 
@@ -114,6 +115,9 @@ def _without_attention(config: object) -> object:
     return {key: _without_attention(part) for key, part in kept.items()}
 
 
+_VERSIONS: dict[str, str] = data_of("unsupported.toml")["packages"]
+
+
 @contextmanager
 def needed_package() -> Iterator[None]:
     """In this context, a missing package is a reason why the model cannot be built.
@@ -129,7 +133,8 @@ def needed_package() -> Iterator[None]:
         name = required[1] if required is not None else missing
         if name is None:
             raise
-        raise UnsupportedError(f"needs {name}: pip install {name}") from error
+        versions = _VERSIONS.get(name, name)
+        raise UnsupportedError(f"needs {name}: pip install {versions}") from error
 
 
 class ModelClass(Protocol):

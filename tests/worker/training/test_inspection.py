@@ -70,6 +70,12 @@ def test_a_fault_of_custom_code_is_not_hidden(error):
         count_parameters(model, config)
 
 
+def test_a_package_whose_newer_versions_do_not_work_is_named_with_the_last_that_does():
+    told = r"^needs natten: pip install 'natten<=0\.17\.1'$"
+    with pytest.raises(UnsupportedError, match=told), needed_package():
+        raise ImportError("DinatModel requires the natten library but it was not found")
+
+
 @pytest.mark.parametrize(
     "error",
     [
