@@ -174,7 +174,7 @@ def why_of(findings: Findings, card: Card | None, rows: Rows) -> Why | None:
     row = next((row for row in rows[card.name] if row.label == plan.why), None)
     if row is None or row.measurement is None or row.peak_device_bytes is None:
         return None
-    prediction = next(p for (name, _), p in findings.predictions.items() if name == card.name)
+    prediction = findings.predictions[card.name, row.key]
     size = next(s for s in prediction.sizes if s.micro_batch_size == row.micro_batch_size)
     return Why(
         label=row.label,
