@@ -12,17 +12,19 @@ class ExitCode(IntEnum):
     """What the process tells a shell script. The documentation of exit codes is made from this."""
 
     OK = 0
-    """Something fits (with `--from`: your own settings); `explain` found why memory ran out, and
-    `triage` for at least one job; `snapshot` read its file; `watch` found what it was asked for;
-    `diff` found that nothing got worse; all of `check` are within their budgets."""
+    """Something fits (with `--from`: your own settings); `explain` found why memory ran out, or
+    `--verify` proved a change; `triage` found why memory ran out for at least one job; `snapshot`
+    read its file; `watch` found what it was asked for; `diff` found that nothing got worse; all of
+    `check` are within their budgets."""
     INTERNAL = 1
     """A bug in oomdoctor, output that cannot be written, or a closed pipe."""
     USAGE = 2
     """The command line, a recipe or a configuration is wrong."""
     NO = 3
     """The answer is no: nothing fits, no name matches, no memory failure ended the run, there is
-    nothing to watch, a run needed more than the card or `--max-peak`, a `check` is above its
-    budget, or `diff` found that something got worse."""
+    nothing to watch, a run needed more than the card or `--max-peak` (even if `--cure` proved a
+    change), `--verify` found no change that is enough, a `check` is above its budget, or `diff`
+    found that something got worse."""
     MODEL_UNAVAILABLE = 4
     """The model cannot be found or built: gated, missing, offline, or a broken `config.json`."""
     MACHINE_UNFIT = 5
@@ -31,7 +33,8 @@ class ExitCode(IntEnum):
     """Nothing surely fits so far, but a configuration is borderline or could not be tried; or
     `triage` found no memory failure, and at least one job does not say why it ended; or the two
     runs of `diff` have no configuration in common; or a run may need more than `--max-peak`; or
-    the command of a `check` failed, or its peak is not sure."""
+    `explain --verify` proved nothing; or the command of a `check` failed, or its peak is not
+    sure."""
     INTERRUPTED = 130
     """Ctrl-C (SIGINT). A partial report was written."""
     TERMINATED = 143

@@ -13,6 +13,8 @@ from __future__ import annotations
 import fcntl
 import os
 import sys
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +28,11 @@ if TYPE_CHECKING:
     from oomdoctor.system.check_file import Check
 
 _MARK = "gpu_memory"
-_INSIDE = "OOMDOCTOR_GPU_MEMORY_TEST"  # set in the process that runs the test itself
+_INSIDE = "OOMDOCTOR_GPU_MEMORY_TEST"  # where the process that runs the test itself says more
 _BASELINE, _PYTHON, _REQUIRE = "gpu_memory_baseline", "gpu_memory_python", "gpu_memory_require"
 _OPTIONS = ("max", "max_growth", "require", "time_limit")
+_QUIET = ("-q", "--no-header", "--disable-warnings", "--runxfail")  # the item here has the marks
+_HOW = f"`oomdoctor env` says what emulation needs; name an interpreter in {_PYTHON}."
 _results: list[CheckResult] = []
 
 
@@ -65,6 +69,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         parent = item.parent
         if parent is not None and item.get_closest_marker(_MARK) is not None:
             items[number] = GpuMemoryTest.from_parent(parent, name=item.name, test=item)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Keep why the test itself was skipped or failed."""
+    _tell(report)
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    """Keep why its module could not be imported, or was skipped."""
+    _tell(report)
+
+
+def _tell(report: pytest.TestReport | pytest.CollectReport) -> None:
+    file = variable(_INSIDE)
+    if file is None or report.passed or Path(file).exists():
+        return
+    crash = getattr(report.longrepr, "reprcrash", None)
+    if isinstance(report.longrepr, tuple):
+        why = report.longrepr[2].removeprefix("Skipped: ")
+    else:
+        why = report.longreprtext if crash is None else crash.message
+    Path(file).write_text(f"{report.outcome}\n{why}", encoding="utf-8")
 
 
 class GpuMemoryTest(pytest.Item):
@@ -118,10 +144,18 @@ def _judge(item: pytest.Item, mark: pytest.Mark) -> None:
         wrong = str(error)
     if wrong:
         pytest.fail(f"{_MARK}: {wrong}", pytrace=False)
-    ran = run_one(check, folder)
+    with tempfile.TemporaryDirectory(prefix="oomdoctor-test-") as made:
+        file = Path(made, "said")
+        ran = run_one(replace(check, environment={_INSIDE: str(file)}), folder)
+        said = file.read_text(encoding="utf-8") if file.exists() else ""
+    outcome, _, why = said.partition("\n")
+    if outcome == "skipped":
+        pytest.skip(why)
     if ran.report is None and ran.exit_code == ExitCode.MACHINE_UNFIT:
         required = mark.kwargs.get("require") or item.config.getini(_REQUIRE)
-        (pytest.fail if required else pytest.skip)(f"{_MARK}: {ran.reason}")
+        (pytest.fail if required else pytest.skip)(f"{_MARK}: {ran.reason} {_HOW}")
+    if why:
+        ran = replace(ran, reason=why.strip().splitlines()[0])
     peak = None if ran.report is None else peak_of(ran.report, folder)
     accepted = accepted_peak(baseline, check, {} if peak is None else peak.versions)
     if item.config.getoption("--gpu-memory-update"):
@@ -147,7 +181,7 @@ def _check(item: pytest.Item, mark: pytest.Mark) -> Check:
     if len(mark.args) != 1 or unknown:
         raise ValueError(f"takes a card and {', '.join(_OPTIONS)}, as {_MARK}('L4', max='20GiB')")
     python = item.config.getini(_PYTHON) or sys.executable
-    command = [python, "-m", "pytest", item.nodeid, "-q", "--no-header", "-p", "no:cacheprovider"]
+    command = [python, "-m", "pytest", item.nodeid, *_QUIET, "-p", "no:cacheprovider"]
     said = {
         "name": item.nodeid,
         "gpu": mark.args[0],
@@ -157,7 +191,6 @@ def _check(item: pytest.Item, mark: pytest.Mark) -> Check:
         "time_limit": mark.kwargs.get("time_limit", "10m"),
         "steps": "all",
         "python": python,
-        "environment": {_INSIDE: "1"},
     }
     return check_of(said, emulated_gpus)
 

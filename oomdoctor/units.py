@@ -23,6 +23,7 @@ _FACTORS = {"b": 1} | {
 _MOST_BARE_GIB = 1024
 _LEAST_BARE_BYTES = 256 * MIB
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*([a-zA-Z]*)\s*")
+_GROUPED = re.compile(r"\d{1,3}(?:,\d{3})+")  # as reports print it: 2,048
 _COUNT_SUFFIX = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
 _AGE = re.compile(r"(\d{1,6}) ?(h(?:ours?)?|d(?:ays?)?|w(?:eeks?)?)(?: ago)?")
 # Without minutes and months: nobody can tell what 5m would be.
@@ -64,6 +65,34 @@ def parse_share(text: str) -> float:
     if not 0.0 <= share < 1.0:
         raise ValueError(f"{text!r} is not a percentage below 100%; write 2% or 0.02")
     return share
+
+
+def parse_whole(text: str, minimum: int = 1, maximum: int | None = None) -> int:
+    """A whole number, also as reports print it: `2,048`.
+
+    Raises:
+        ValueError: it is something else, or outside of `minimum` and `maximum`.
+    """
+    plain = text.strip()
+    if _GROUPED.fullmatch(plain):
+        plain = plain.replace(",", "")
+    try:
+        number = int(plain)
+    except ValueError:
+        number = minimum - 1
+    if number < minimum:
+        raise ValueError(
+            f"{text!r} is not a whole number of at least {minimum}{_written_out(plain)}"
+        )
+    if maximum is not None and number > maximum:
+        raise ValueError(f"{text!r} is above the maximum of {maximum}")
+    return number
+
+
+def _written_out(text: str) -> str:
+    """What `2k` may mean; empty for other text."""
+    match = re.fullmatch(r"(\d{1,6})k", text, re.IGNORECASE)
+    return f"; write {int(match[1]) * 1024} or {int(match[1]) * 1000}" if match else ""
 
 
 def parse_limit(text: str, total_bytes: int) -> int:

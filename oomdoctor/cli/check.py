@@ -104,7 +104,10 @@ def _next(answer: CheckAnswer, file: Path) -> tuple[str, ...]:
     if bad is not None:
         words = ["oomdoctor", "run", "--emulate", bad.gpu, "--breakdown", *bad.options]
         lines.append(shlex.join([*words, "--", *bad.command]))
-    to_accept = (result.outcome == "grew" or result.baseline is None for result in answer.results)
+    to_accept = (
+        result.outcome == "grew" or (result.peak is not None and result.baseline is None)
+        for result in answer.results
+    )
     if not answer.updated and answer.against is None and any(to_accept):
         lines.append(shlex.join(["oomdoctor", "check", *named, "--update"]))
     return tuple(lines)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,8 +14,16 @@ from oomdoctor.cli.streams import output
 from oomdoctor.cli.streams.output import say
 from oomdoctor.errors import usage_error
 from oomdoctor.records.facts.choices import SIZES
+from oomdoctor.records.facts.run_values import choice_of
 from oomdoctor.render.formats import format_of_file
-from oomdoctor.units import parse_count, parse_duration, parse_share, parse_size, size_note
+from oomdoctor.units import (
+    parse_count,
+    parse_duration,
+    parse_share,
+    parse_size,
+    parse_whole,
+    size_note,
+)
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -30,7 +39,6 @@ _PAGE = re.compile(  # ids with one part are models from before the hub had owne
     rf"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/({_PART}(?:/{_PART})?)"
     r"(?:/+tree/main)?/*(?:[?#].*)?"
 )
-_GROUPED = re.compile(r"\d{1,3}(?:,\d{3})+")
 _CLOSED_ID = re.compile(rf"({_PART}/{_PART})/+")
 
 
@@ -97,23 +105,7 @@ class Reader:
 
     def integer(self, option: str, text: str, minimum: int = 1, maximum: int | None = None) -> int:
         """A whole number of at least `minimum` and at most `maximum`."""
-
-        def parse(value: str) -> int:
-            plain = value.strip()
-            if _GROUPED.fullmatch(plain):  # as reports print it: 2,048
-                plain = plain.replace(",", "")
-            try:
-                number = int(plain)
-            except ValueError:
-                number = minimum - 1
-            if number < minimum:
-                raise ValueError(
-                    f"{value!r} is not a whole number of at least {minimum}{_written_out(plain)}"
-                )
-            if maximum is not None and number > maximum:
-                raise ValueError(f"{value!r} is above the maximum of {maximum}")
-            return number
-
+        parse = partial(parse_whole, minimum=minimum, maximum=maximum)
         return self.read(option, text, parse, minimum)
 
     def sized(self, option: str, text: str) -> int:
@@ -126,11 +118,7 @@ class Reader:
 
     def choice(self, option: str, text: str, choices: Sequence[T]) -> T:
         """One of `choices`; on an error the first one, which is used only until `check` raises."""
-        for word in choices:
-            if word == text:
-                return word
-        self.fault(option, f"{text!r} is not one of {', '.join(map(str, choices))}")
-        return choices[0]
+        return self.read(option, text, partial(choice_of, choices=choices), choices[0])
 
     def check(self) -> None:
         """Raise one usage error with every message so far; without any, print the notes."""
@@ -189,9 +177,3 @@ def chosen_format(command: str, answer: AnswerOptions | ListOptions) -> str:
 
         need_page(page)
     return "json" if answer.json_ else answer.format_
-
-
-def _written_out(text: str) -> str:
-    """What `2k` may mean; empty for other text."""
-    match = re.fullmatch(r"(\d{1,6})k", text, re.IGNORECASE)
-    return f"; write {int(match[1]) * 1024} or {int(match[1]) * 1000}" if match else ""

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import get_args
 
 from oomdoctor.cli.option_reader import Reader
 from oomdoctor.cli.options.verbs import RunOptions
 from oomdoctor.cli.streams.output import check_writable
 from oomdoctor.commands.devices.emulated import EmulatedGpus, emulated_gpus
 from oomdoctor.commands.run.interpreter import chosen_python, found_command, path_of
-from oomdoctor.commands.run.session import WatchRequest, Weights
+from oomdoctor.commands.run.session import WatchRequest
 from oomdoctor.errors import usage_error
+from oomdoctor.records.facts.run_values import RANKS, WEIGHTS, steps_of, values_of
 from oomdoctor.units import parse_limit
 
+_STEADY: str | int = "steady"
 _EXAMPLE = "oomdoctor run --emulate 'RTX 4090' -- python train.py"
 
 
@@ -25,13 +26,15 @@ def watch_request(options: RunOptions) -> WatchRequest:
         OomDoctorError: an option is wrong, or there is no such command (exit 2).
     """
     reader = Reader("run", quiet=options.quiet)
-    ranks = reader.choice("--ranks", options.ranks, ("all", "1"))
+    ranks = reader.choice("--ranks", options.ranks, RANKS)
     gpus = _gpus(reader, options.emulate, alone=ranks == "1")
     reader.exclude(options)
-    asked = options.steps or ("all" if options.emulate is None else "steady")
-    steps = asked if asked in ("steady", "all") else reader.integer("--steps", asked)
-    weights: Weights = reader.choice("--weights", options.weights, get_args(Weights))
-    values = _values(reader, options.values)
+    asked = options.steps or ("all" if options.emulate is None else str(_STEADY))
+    steps = reader.read("--steps", asked, steps_of, _STEADY)
+    weights = reader.choice("--weights", options.weights, WEIGHTS)
+    values = options.values
+    if values is not None:
+        reader.read("--values", values, values_of, values)
     if options.max_peak is not None:
         reader.read("--max-peak", options.max_peak, partial(parse_limit, total_bytes=1), 0)
     _check_case(reader, options.case)
@@ -82,12 +85,3 @@ def _check_case(reader: Reader, folder: Path | None) -> None:
         reader.fault("--case", f"{folder} is not a folder")
     elif folder.is_dir() and any(folder.iterdir()):
         reader.fault("--case", f"{folder} is not empty")
-
-
-def _values(reader: Reader, text: str | None) -> str | None:
-    if text not in (None, "max", "half"):
-        try:
-            float(text)
-        except ValueError:
-            reader.fault("--values", f"is max, half or a number, such as 1 or nan, not {text!r}")
-    return text

@@ -25,7 +25,7 @@ class Budget:
     def __init__(self, most: str | int) -> None:
         """Raises OomDoctorError if `most` is neither a size nor a share (exit 2)."""
         self.peak_bytes: int | None = None
-        self._most = f"{most}B" if isinstance(most, int) else most
+        self._most = f"{most}B" if isinstance(most, int) else str(most)
         try:
             parse_limit(self._most, total_bytes=1)
         except ValueError as error:

@@ -6,6 +6,7 @@ loaded, and no GPU is touched.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -144,7 +145,7 @@ def estimate(
 
 
 def _planned(words: list[str]) -> Report:
-    """The report of `oomdoctor plan`.
+    """The report of `oomdoctor plan`; an error does not name the script, which nobody can see.
 
     Raises:
         OomDoctorError: that of the command, or it gave no report (exit 1).
@@ -165,7 +166,11 @@ def _planned(words: list[str]) -> Report:
         raise OomDoctorError("internal", f"oomdoctor plan gave no report: {said}") from None
     if report.errors:
         error = report.errors[0]
-        raise OomDoctorError(error.code, error.message, error.hint, ExitCode(report.exit_code))
+        script = re.escape(words[words.index("--from") + 1])
+        line = re.compile(rf"(?:--from: )?{script}:\d+: ")
+        message = line.sub("", error.message)
+        hint = error.hint if message == error.message else None
+        raise OomDoctorError(error.code, message, hint, ExitCode(report.exit_code))
     return report
 
 
@@ -185,11 +190,17 @@ def _answer(report: Report, asked: str | None) -> Estimate:
     if result is None:
         raise usage_error("no_answer", "oomdoctor plan has no answer for this training")
     gpu = report.machine.gpu_name if report.machine is not None else None
+    read = report.request.user_training if report.request is not None else None
+    not_read = [
+        f"{setting.name} was not read: {setting.reason}"
+        for setting in (() if read is None else read.not_taken)
+        if setting.matters
+    ]
     return Estimate(
         gpu=gpu or asked or "this machine",
         peak_bytes=result.peak_device_bytes,
         usable_bytes=report.usable_bytes,
-        warnings=tuple(warn.message for warn in report.warnings),
+        warnings=(*(warn.message for warn in report.warnings), *not_read),
         result=result,
         report=report,
     )

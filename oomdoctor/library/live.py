@@ -41,7 +41,7 @@ def training_of(
     """The parts of a training; those of a Trainer, where `model` is one.
 
     Raises:
-        OomDoctorError: there is neither a Trainer nor settings (exit 2).
+        OomDoctorError: there is no model that can be planned, or no settings (exit 2).
     """
     if hasattr(model, "args") and hasattr(model, "model") and hasattr(model, "train"):
         model, args = model.model, args or model.args
@@ -52,6 +52,12 @@ def training_of(
             "pass TrainingArguments, an SFTConfig, a dict of settings, or a Trainer",
         )
     if not isinstance(model, str | Path):
+        if not hasattr(getattr(model, "config", None), "to_dict"):
+            raise usage_error(
+                "no_model",
+                f"{type(model).__name__} is not a model of transformers or peft",
+                "pass one, a Hugging Face id, a folder with config.json, or a Trainer",
+            )
         adapters = getattr(model, "peft_config", None)
         if peft_config is None and isinstance(adapters, Mapping) and adapters:
             peft_config = next(iter(adapters.values()))

@@ -44,8 +44,9 @@ def check_sections(report: Report, look: Look) -> list[Section]:
         Section("", (Note(_headline(answer), "strong"), *_asides(answer))),
         Section("", (table_of(answer.results, _CELLS).without_empty_columns(),)),
     ]
+    is_alone = len(answer.results) == 1  # then the first line has the reason
     for result in answer.results:
-        told = _told(result, verbose=look.verbose)
+        told = _told(result, is_alone=is_alone, verbose=look.verbose)
         if told:
             sections.append(Section(result.title, tuple(told)))
     return sections
@@ -63,9 +64,11 @@ def _headline(answer: CheckAnswer) -> str:
 
 
 def _asides(answer: CheckAnswer) -> list[Note]:
-    if answer.against is not None:
-        return [Note(f"The baseline is {answer.against}, run with the same libraries.")]
     new = [result for result in answer.results if result.baseline is None and result.peak]
+    if answer.against is not None:
+        notes = [Note(f"The baseline is {answer.against}, run with the same libraries.")]
+        titles = ", ".join(result.title for result in new if result.outcome == "passed")
+        return [*notes, Note(f"New, with nothing to compare: {titles}.")] if titles else notes
     if answer.updated:
         return [Note(f"Today's peaks are in {answer.baseline_file}.")]
     if new:
@@ -90,11 +93,11 @@ def grown_lines(result: CheckResult) -> Iterator[str]:
     yield from map(changed, result.moved)
 
 
-def _told(result: CheckResult, *, verbose: bool) -> list[Block]:
-    """What there is to say about a check beside its row."""
+def _told(result: CheckResult, *, is_alone: bool, verbose: bool) -> list[Block]:
+    """What there is to say about a check that its row does not say."""
     told: list[Block] = []
     bad = result.outcome != "passed"
-    if bad and result.reason is not None:
+    if bad and result.reason is not None and not is_alone:
         told.append(Note(f"{result.reason}.", "normal"))
     if (bad or verbose) and result.grown:
         told.append(table_of(result.grown, _PARTS).without_empty_columns())

@@ -15,13 +15,18 @@ A file is checked as a whole, and every error is reported with the name of its c
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from oomdoctor.errors import usage_error
+from oomdoctor.records.facts.run_values import RANKS, WEIGHTS, choice_of, steps_of, values_of
 from oomdoctor.system.recipes.rungs import nearest
 from oomdoctor.system.regular_files import bytes_of, plain_text
 from oomdoctor.system.toml_text import toml_of
@@ -39,6 +44,9 @@ _LARGEST = 1 << 20  # bytes; far above any such file
 _TOP = ("baseline", "defaults", "check")
 _GROWTH = "2%"
 _LIMIT = "30m"
+_OPTIONS = ("steps", "ranks", "weights", "values", "python")  # those of `run`
+_OF_A_SHELL = ("&&", "||", "|", ";", "&", "<", ">", ">>", "2>", "2>&1")
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +92,7 @@ def read_checks(path: Path, is_card: Callable[[str], object]) -> CheckFile:
         raise usage_error("no_checks", f"{path}: {error.strerror or 'cannot be read'}") from None
     except (ValueError, RecursionError) as error:
         raise usage_error("bad_checks", f"{path} is not TOML: {error}") from None
-    reading = _Reading(content, is_card)
+    reading = _Reading(content, is_card, path.absolute().parent)
     checks = reading.checks()
     if reading.faults:
         count = "an error" if len(reading.faults) == 1 else f"{len(reading.faults)} errors"
@@ -111,9 +119,14 @@ def check_of(row: Mapping[str, Any], is_card: Callable[[str], object]) -> Check:
 class _Reading:
     """What a file says, and what is wrong with it."""
 
-    def __init__(self, content: Mapping[str, Any], is_card: Callable[[str], object]) -> None:
+    def __init__(
+        self,
+        content: Mapping[str, Any],
+        is_card: Callable[[str], object],
+        folder: Path | None = None,
+    ) -> None:
         self.faults: list[str] = []
-        self._content, self._is_card = content, is_card
+        self._content, self._is_card, self._folder = content, is_card, folder
 
     def checks(self) -> tuple[Check, ...]:
         """Those of the file, one for each card; only right if there are no faults."""
@@ -153,6 +166,8 @@ class _Reading:
             self.faults.append(f"{name}: has no command")
         if not values["gpu"] and "gpu" not in row:
             self.faults.append(f"{name}: has no gpu; for example gpu = 'RTX 4090'")
+        if values["python"] is not None:
+            values["python"] = self._in_folder(values["python"])
         for gpu in values["gpu"]:
             self._read(f"{name}: gpu", gpu, self._is_card)
         return [
@@ -165,7 +180,7 @@ class _Reading:
                 limit_s=values["time_limit"],
                 options=tuple(
                     word
-                    for key in ("steps", "ranks", "weights", "values", "python")
+                    for key in _OPTIONS
                     if values[key] is not None
                     for word in (f"--{key}", values[key])
                 ),
@@ -173,6 +188,12 @@ class _Reading:
             )
             for gpu in values["gpu"]
         ]
+
+    def _in_folder(self, python: str) -> str:
+        """A path of the file's folder, also for a worktree that does not have it."""
+        if self._folder is None or os.sep not in python or python.startswith("~"):
+            return python
+        return str(self._folder / python)
 
     def _value(self, name: str, key: str, value: Any) -> Any:
         usual, read = _KEYS[key]
@@ -197,9 +218,24 @@ class _Reading:
 def _words(value: Any) -> tuple[str, ...]:
     if isinstance(value, str):
         value = shlex.split(value)
+        _refuse_shell(value)
     if not isinstance(value, list) or not value or not all(isinstance(v, str) for v in value):
         raise ValueError("is a command, or a list of its words")
     return tuple(value)
+
+
+def _refuse_shell(words: list[str]) -> None:
+    """Refuse what only a shell understands, and the command would get as an argument."""
+    if words and _ASSIGNMENT.fullmatch(words[0]):
+        name, value = words[0].split("=", 1)
+        raise ValueError(
+            f"runs without a shell; write environment = {{{name} = {json.dumps(value)}}}"
+        )
+    for word in words:
+        if word in _OF_A_SHELL:
+            raise ValueError(
+                f"runs without a shell, so {word} is an argument; write ['sh', '-c', '...']"
+            )
 
 
 def _cards(value: Any) -> tuple[str, ...]:
@@ -213,6 +249,13 @@ def _text(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise ValueError("is a text or a whole number")
     return str(value)
+
+
+def _read_as(read: Callable[[str], object], value: Any) -> str:
+    """The text of a value that an option of `run` takes."""
+    text = _text(value)
+    read(text)
+    return text
 
 
 def _peak(value: Any) -> str:
@@ -242,10 +285,10 @@ _KEYS: Mapping[str, tuple[Any, Callable[[Any], Any]]] = {
     "max_peak": (None, _peak),
     "max_growth": (parse_share(_GROWTH), _growth),
     "time_limit": (parse_duration(_LIMIT), _seconds),
-    "steps": (None, _text),
-    "ranks": (None, _text),
-    "weights": (None, _text),
-    "values": (None, _text),
+    "steps": (None, partial(_read_as, steps_of)),
+    "ranks": (None, partial(_read_as, partial(choice_of, choices=RANKS))),
+    "weights": (None, partial(_read_as, partial(choice_of, choices=WEIGHTS))),
+    "values": (None, partial(_read_as, values_of)),
     "python": (None, _text),
     "environment": ({}, _variables),
 }

@@ -44,8 +44,9 @@ def test_a_check_that_grew_names_the_line_and_is_compared_with_a_revision(watche
     script = watched.folder / "train.py"
     script.write_text(loop())
     _git(watched.folder, "init", "--quiet")
-    _git(watched.folder, "add", "train.py")
-    _git(watched.folder, "commit", "--quiet", "-m", "A training")
+    for name in ("oomdoctor.toml", "train.py"):
+        _git(watched.folder, "add", name)
+        _git(watched.folder, "commit", "--quiet", "-m", f"Add {name}")
     code, report, error = _check(watched, "--update")
     assert code == 0, error
     baseline = json.loads((watched.folder / "oomdoctor-baseline.json").read_text())
@@ -72,6 +73,11 @@ def test_a_check_that_grew_names_the_line_and_is_compared_with_a_revision(watche
         ["git", "worktree", "list"], cwd=watched.folder, capture_output=True, text=True
     )
     assert len(listed.stdout.splitlines()) == 1
+
+    # Where the other revision has the check, but it cannot run there, it has not passed.
+    code, report, error = _check(watched, "--against", "HEAD~1")
+    assert code == 6, error
+    assert report["check"]["results"][0]["reason"].startswith("at HEAD~1: ")
 
 
 def test_what_runs_is_ended_with_it(watched: Watched) -> None:

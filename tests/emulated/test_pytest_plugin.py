@@ -39,6 +39,15 @@ def test_above(rows):
 def test_itself(rows, right):
     assert right, "as any other test"
 
+@pytest.mark.gpu_memory("RTX 4090")
+def test_skips_itself():
+    pytest.skip("not on this card")
+
+@pytest.mark.xfail
+@pytest.mark.gpu_memory("RTX 4090")
+def test_is_expected_to_fail():
+    assert False
+
 def test_unmarked():
     import torch
     assert not torch.cuda.is_initialized()
@@ -73,7 +82,10 @@ def test_a_marked_test_runs_on_its_card_and_is_judged(watched: Watched) -> None:
     told = _pytest(watched, 64, "-n", "2", "--gpu-memory-update")
     assert told["test_within"] == (None, "") and told["test_unmarked"] == (None, "")
     assert told["test_above"][0] == "failure" and "more than the budget" in told["test_above"][1]
-    assert "as any other test" in told["test_itself[False]"][1]
+    assert "on RTX 4090: AssertionError: as any other test" in told["test_itself[False]"][1]
+    assert told["test_skips_itself"][0] == "skipped"
+    assert "not on this card" in told["test_skips_itself"][1]
+    assert told["test_is_expected_to_fail"][0] == "skipped"  # as JUnit XML calls it
     baseline = json.loads((watched.folder / "gpu-memory.json").read_text())
     names = {row["name"] for row in baseline["checks"]}
     assert names == {"test_memory.py::test_within", "test_memory.py::test_above"}
@@ -88,5 +100,6 @@ def test_it_is_skipped_where_it_cannot_run_unless_it_is_required(watched: Watche
     watched.python = Path(sys.executable)  # whose torch is a build for the CPU
     told = _pytest(watched, 8, "-k", "test_within")
     assert told["test_within"][0] == "skipped" and "CUDA" in told["test_within"][1]
+    assert "gpu_memory_python" in told["test_within"][1]
     told = _pytest(watched, 8, "-k", "test_within", "-o", "gpu_memory_require=true")
     assert told["test_within"][0] == "failure" and "CUDA" in told["test_within"][1]

@@ -139,6 +139,25 @@ def test_errors_are_those_of_the_command() -> None:
     assert raised.value.exit_code == 2
 
 
+def test_an_error_about_a_setting_does_not_name_the_script_that_nobody_sees() -> None:
+    with pytest.raises(oomdoctor.OomDoctorError) as raised:
+        oomdoctor.estimate("gpt2", {"per_device_train_batch_size": "two"}, gpu="T4")
+    expected = "per_device_train_batch_size must be a whole number, not 'two'"
+    assert (raised.value.message, raised.value.hint) == (expected, None)
+
+
+def test_a_model_of_another_library_is_refused(arguments: Any) -> None:
+    with pytest.raises(oomdoctor.OomDoctorError, match="Linear is not a model of transformers"):
+        oomdoctor.estimate(torch.nn.Linear(2, 2), arguments, gpu="T4")
+
+
+def test_a_setting_that_is_not_read_is_a_warning() -> None:
+    settings = {"per_device_train_batch_szie": 8, "logging_steps": 1}
+    answer = oomdoctor.estimate(_model(), settings, gpu="T4", sequence_length=128)
+    (warning,) = [text for text in answer.warnings if "was not read" in text]
+    assert warning.startswith("per_device_train_batch_szie was not read: not a setting of")
+
+
 def test_the_answer_is_that_of_a_simulation(arguments: Any) -> None:
     model = _model()
     answer = oomdoctor.estimate(model, arguments, gpu="T4", sequence_length=128)
@@ -328,7 +347,8 @@ def test_a_budget_without_a_gpu_says_so() -> None:
     assert budget.peak_bytes is None
 
 
-def test_a_wrong_budget_is_refused() -> None:
+@pytest.mark.parametrize("most", ["a lot", None])
+def test_a_wrong_budget_is_refused(most: Any) -> None:
     with pytest.raises(oomdoctor.OomDoctorError, match="not a size") as raised:
-        oomdoctor.Budget("a lot")
+        oomdoctor.Budget(most)
     assert raised.value.exit_code == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -61,6 +62,21 @@ def judged(check: Check, ran: Ran, folder: Path, accepted: CheckPeak | None) -> 
         reason=reason,
         elapsed_s=ran.elapsed_s,
     )
+
+
+def compared(
+    check: Check, ran: Ran, folder: Path, before: CheckResult, revision: str, *, is_new: bool
+) -> CheckResult:
+    """The result of a check whose baseline is `before`, the same check at another revision.
+
+    If that one failed there is nothing to compare with, so the check has not passed. Only a check
+    that is new (`is_new`), which that revision does not have, may fail there.
+    """
+    has_ended = before.outcome not in ("failed", "timed_out")
+    result = judged(check, ran, folder, before.peak if has_ended else None)
+    if has_ended or is_new or result.outcome != "passed":
+        return result
+    return replace(result, outcome="failed", reason=f"at {revision}: {before.reason}")
 
 
 def _outcome(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from oomdoctor.commands.check.judging import accepted_peak, judged, with_peaks
+from oomdoctor.commands.check.judging import accepted_peak, compared, judged, with_peaks
 from oomdoctor.commands.check.running import Ran, peak_of, run_all
 from oomdoctor.commands.devices.emulated import emulated_gpus
 from oomdoctor.errors import ExitCode, OomDoctorError, machine_error, usage_error
@@ -56,7 +56,7 @@ def run_check(request: CheckRequest, say: Callable[[str], None]) -> CheckAnswer:
     folder = file.path.absolute().parent
     baseline = read_baseline(file.baseline)
     with _checkout(folder, request.against) if request.against else nullcontext(None) as other:
-        earlier = None
+        earlier, checks_there = None, _titles(other, file)
         if other is not None:
             say(f"running {len(checks)} at {request.against}")
             earlier = run_all(checks, other, request.jobs, _said(say, request.against))
@@ -65,11 +65,13 @@ def run_check(request: CheckRequest, say: Callable[[str], None]) -> CheckAnswer:
         _raise_if_unfit(rans)
         results = []
         for number, (check, ran) in enumerate(zip(checks, rans, strict=True)):
-            if earlier is None or other is None:
-                accepted = _accepted(baseline, check, ran, folder)
+            if earlier is None or other is None or request.against is None:
+                result = judged(check, ran, folder, _accepted(baseline, check, ran, folder))
             else:
-                accepted = _peak_of(earlier[number], other)
-            results.append(judged(check, ran, folder, accepted))
+                before = judged(check, earlier[number], other, None)
+                is_new = (check.name, check.gpu) not in checks_there
+                result = compared(check, ran, folder, before, request.against, is_new=is_new)
+            results.append(result)
     if request.update:
         write_record(file.baseline, with_peaks(baseline, results, file.checks))
     return CheckAnswer(
@@ -113,13 +115,18 @@ def read_baseline(path: Path) -> Baseline:
     return baseline
 
 
+def _titles(folder: Path | None, file: CheckFile) -> Collection[tuple[str, str]]:
+    """The names and the cards of the checks that another revision has."""
+    if folder is not None:
+        with suppress(OomDoctorError):
+            checks = read_checks(folder / file.path.name, emulated_gpus).checks
+            return {(check.name, check.gpu) for check in checks}
+    return ()
+
+
 def _accepted(baseline: Baseline, check: Check, ran: Ran, folder: Path) -> CheckPeak | None:
-    peak = _peak_of(ran, folder)
+    peak = None if ran.report is None else peak_of(ran.report, folder)
     return accepted_peak(baseline, check, {} if peak is None else peak.versions)
-
-
-def _peak_of(ran: Ran, folder: Path) -> CheckPeak | None:
-    return None if ran.report is None else peak_of(ran.report, folder)
 
 
 def _raise_if_unfit(rans: Sequence[Ran]) -> None:
@@ -129,7 +136,8 @@ def _raise_if_unfit(rans: Sequence[Ran]) -> None:
         raise machine_error(
             "cannot_emulate",
             unfit[0].reason or "no check could run on this machine",
-            "oomdoctor env says what emulation needs; scripts/cuda-venv.sh makes a CUDA build",
+            "oomdoctor env says how to make a CUDA build; name it in the file, under [defaults]: "
+            'python = "cuda/bin/python"',
         )
 
 

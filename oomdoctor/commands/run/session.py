@@ -18,17 +18,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from oomdoctor.commands.devices.emulated import EmulatedGpus
 from oomdoctor.commands.jobs.host import python_path
 from oomdoctor.emulator.variables import ALONE
 from oomdoctor.errors import machine_error
 from oomdoctor.private_folders import made_private, remove
+from oomdoctor.records.facts.run_values import Weights
 from oomdoctor.system.environment import WATCH_FOLDER, cache_dir
 from oomdoctor.system.store.live_logs import is_alive
 
-Weights = Literal["real", "synthetic"]
 PATIENCE = 20  # steps after which ranks no longer wait for each other to find memory repeat
 _HOOK = Path("monitor", "inside", "entry", "sitecustomize.py")
 

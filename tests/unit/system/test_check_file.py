@@ -71,6 +71,12 @@ ROW = '[[check]]\nname = "a"\ncommand = "python a.py"\ngpu = "T4"\n'
         (ROW.replace('command = "python a.py"\n', ""), "a: has no command"),
         (ROW.replace('"python a.py"', "[]"), "a: command: is a command"),
         (ROW.replace('"python a.py"', '"python \'a.py"'), "a: command: "),
+        (ROW.replace("a.py", "a.py && rm x"), "a: command: runs without a shell, so && is"),
+        (ROW.replace("python", "X='1 2' python"), 'write environment = {X = "1 2"}'),
+        (ROW + "steps = 0", "a: steps: '0' is not a whole number of at least 1"),
+        (ROW + "ranks = 2", "a: ranks: '2' is not one of all, 1"),
+        (ROW + "weights = 'none'", "a: weights: 'none' is not one of real, synthetic"),
+        (ROW + "values = 'x'", "a: values: is max, half or a number"),
         (ROW.replace('name = "a"\n', ""), "check 1: has no name"),
         (ROW + ROW, "a: is there twice for T4"),
         ("baseline = 3\n" + ROW, "baseline: is the name of a file"),
@@ -80,6 +86,13 @@ def test_an_error_names_its_check(tmp_path: Path, text: str, words: str) -> None
     with pytest.raises(OomDoctorError, match=r"oomdoctor\.toml") as raised:
         _read(tmp_path, text)
     assert words in raised.value.message and raised.value.exit_code == 2
+
+
+def test_a_path_of_the_interpreter_starts_at_the_file(tmp_path: Path) -> None:
+    written = {"cuda/bin/python": str(tmp_path / "cuda/bin/python"), "python3": "python3"}
+    for python, meant in written.items():
+        (check,) = _read(tmp_path, f"{ROW}python = '{python}'").checks
+        assert check.options == ("--python", meant)
 
 
 def test_without_a_file_there_is_one_to_copy(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from example_snapshots import grows
 
 from oomdoctor.commands.check.judging import (
     accepted_peak,
+    compared,
     exit_of,
     grown,
     judged,
@@ -74,6 +75,29 @@ def test_an_outcome_and_its_exit_code(
     result = judged(CHECK, _ran(judged_by_peak(report, allowed)), FOLDER, _peak(PEAK))
     assert result.outcome == outcome
     assert exit_of([result]) == code
+
+
+@pytest.mark.parametrize(
+    ("earlier", "is_new", "outcome", "reason"),
+    [
+        (_ran(_report(PEAK)), False, "passed", None),
+        (_ran(_report(PEAK // 2)), False, "grew", None),
+        (_ran(None, 2, "no such file"), False, "failed", "at main: no such file"),
+        (_ran(None, None, "it took more than 9 s"), False, "failed", "at main: it took more"),
+        (_ran(None, 2, "no such file"), True, "passed", None),
+        (  # it reached a peak, and failed after it
+            _ran(replace(_report(PEAK // 2), status="error", exit_code_of_command=1)),
+            *(False, "failed", "at main: the command ended with exit code 1"),
+        ),
+    ],
+)
+def test_a_check_that_failed_at_the_other_revision_has_not_passed(
+    earlier: Ran, is_new: bool, outcome: str, reason: str | None
+) -> None:
+    before = judged(CHECK, earlier, FOLDER, None)
+    result = compared(CHECK, _ran(_report(PEAK)), FOLDER, before, "main", is_new=is_new)
+    assert result.outcome == outcome
+    assert (result.reason or "").startswith(reason or "") and bool(result.reason) == bool(reason)
 
 
 def test_a_peak_that_depends_on_values_is_unsure() -> None:
