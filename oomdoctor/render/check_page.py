@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import PurePath
 from typing import Any
 
 from oomdoctor.records.job.measurement import CATEGORY_WORDS
-from oomdoctor.records.report.check import CHECK_WORDS, CheckAnswer, CheckResult, GrownPart
+from oomdoctor.records.report.check import (
+    CHECK_WORDS,
+    CheckAnswer,
+    CheckResult,
+    GrownPart,
+    HeldLine,
+)
 from oomdoctor.records.report.report import Report
+from oomdoctor.records.report.run import Place
 from oomdoctor.render.blocks import Block, Cells, Column, Look, Note, Section, figures, table_of
 from oomdoctor.render.diff_page import changed
 from oomdoctor.render.formats.csv_rows import named, record_rows
@@ -25,14 +33,19 @@ _CELLS: Cells[CheckResult] = (
 )
 _PARTS: Cells[GrownPart] = (
     (Column("category"), lambda part: CATEGORY_WORDS[part.category]),
-    (
-        Column("line", 1),
-        lambda part: "" if part.where is None else f"{part.where.file}:{part.where.line}",
-    ),
+    (Column("line", 1), lambda part: _at(part.where)),
+    (Column("library line", 2), lambda part: _named(part.library)),
     (figures("before"), lambda part: format_bytes(part.before_bytes)),
     (figures("now"), lambda part: format_bytes(part.after_bytes)),
     (figures("change"), lambda part: f"+{format_bytes(part.difference_bytes)}"),
 )
+_HELD: Cells[HeldLine] = (
+    (Column("category"), lambda line: CATEGORY_WORDS[line.category]),
+    (Column("line", 1), lambda line: _at(line.where)),
+    (Column("library line", 2), lambda line: _named(line.library)),
+    (figures("bytes"), lambda line: format_bytes(line.bytes)),
+)
+_MOST_HELD = 8  # lines of code
 
 
 def check_sections(report: Report, look: Look) -> list[Section]:
@@ -86,11 +99,37 @@ def why(result: CheckResult) -> str:
 
 
 def grown_lines(result: CheckResult) -> Iterator[str]:
-    """`activations +1.20 GiB at model.py:88`, for each part that grew, then moved libraries."""
+    """`activations +1.20 GiB at model.py:88 (linear.py:134)`, for each part that grew, then moved
+    libraries. If none grew, what the lines hold that hold most.
+    """
     for part in result.grown:
-        at = "" if part.where is None else f" at {part.where.file}:{part.where.line}"
-        yield f"{CATEGORY_WORDS[part.category]} +{format_bytes(part.difference_bytes)}{at}"
+        size = f"{CATEGORY_WORDS[part.category]} +{format_bytes(part.difference_bytes)}"
+        yield size + _places(part.where, part.library)
+    for line in _largest_held(result):
+        size = f"{CATEGORY_WORDS[line.category]} {format_bytes(line.bytes)}"
+        yield size + _places(line.where, line.library)
     yield from map(changed, result.moved)
+
+
+def _largest_held(result: CheckResult) -> tuple[HeldLine, ...]:
+    """The lines that hold most, of a peak that is too large and has not grown."""
+    if result.grown or not result.is_above or result.peak is None:
+        return ()
+    return result.peak.lines[:_MOST_HELD]
+
+
+def _at(where: Place | None) -> str:
+    return "" if where is None else f"{where.file}:{where.line}"
+
+
+def _named(library: Place | None) -> str:
+    """The line without its folder, as `run` shows it."""
+    return "" if library is None else f"{PurePath(library.file).name}:{library.line}"
+
+
+def _places(where: Place | None, library: Place | None) -> str:
+    at = "" if where is None else f" at {_at(where)}"
+    return at if library is None else f"{at} ({_named(library)})"
 
 
 def _told(result: CheckResult, *, is_alone: bool, verbose: bool) -> list[Block]:
@@ -101,6 +140,8 @@ def _told(result: CheckResult, *, is_alone: bool, verbose: bool) -> list[Block]:
         told.append(Note(f"{result.reason}.", "normal"))
     if (bad or verbose) and result.grown:
         told.append(table_of(result.grown, _PARTS).without_empty_columns())
+    if held := _largest_held(result):
+        told.append(table_of(held, _HELD).without_empty_columns())
     if (bad or verbose) and result.moved:
         changes = ", ".join(map(changed, result.moved))
         told.append(

@@ -22,11 +22,10 @@ from oomdoctor.records.report.check import (
 )
 from oomdoctor.records.report.earlier_runs import ValueChange
 from oomdoctor.records.report.report import Report
-from oomdoctor.records.report.run import Place
 from oomdoctor.system.check_file import Check
 
 _MOST_GROWN = 8  # lines of code
-_Line = tuple[BlockCategory, str, str, str]
+_Line = tuple[BlockCategory, str, str, str, str, str]
 
 
 def exit_of(results: Sequence[CheckResult]) -> ExitCode:
@@ -154,7 +153,8 @@ def moved(before: CheckPeak, after: CheckPeak) -> Iterator[ValueChange]:
 def grown(before: CheckPeak, after: CheckPeak) -> Iterator[GrownPart]:
     """The categories that hold more than before, then the lines of code; the largest first.
 
-    A line is the same as before if its text is, in the same function: edits elsewhere move it.
+    A line is the same as before if its text is, in the same function, and if it called the same
+    function of a library: edits elsewhere move it.
     """
     if before.categories is not None and after.categories is not None:
         names: tuple[BlockCategory, ...] = get_args(BlockCategory)
@@ -165,8 +165,8 @@ def grown(before: CheckPeak, after: CheckPeak) -> Iterator[GrownPart]:
         yield from _largest(parts)
     earlier, later = _by_text(before.lines), _by_text(after.lines)
     lines = [
-        GrownPart(key[0], place, earlier[key][0] if key in earlier else 0, held)
-        for key, (held, place) in later.items()
+        GrownPart(key[0], line.where, earlier[key][0] if key in earlier else 0, held, line.library)
+        for key, (held, line) in later.items()
     ]
     yield from _largest(lines)[:_MOST_GROWN]
 
@@ -176,15 +176,16 @@ def _largest(parts: Sequence[GrownPart]) -> list[GrownPart]:
     return sorted(more, key=lambda part: -part.difference_bytes)
 
 
-def _by_text(lines: Sequence[HeldLine]) -> dict[_Line, tuple[int, Place]]:
-    """What each line holds of each category, and where it is."""
+def _by_text(lines: Sequence[HeldLine]) -> dict[_Line, tuple[int, HeldLine]]:
+    """What each line holds of each category in all, and one of its parts."""
     totals: dict[_Line, int] = defaultdict(int)
-    places: dict[_Line, Place] = {}
+    parts: dict[_Line, HeldLine] = {}
     for line in lines:
         where = line.where
         # Without its text a line is taken to be where it was.
         text = line.code or str(where.line)
-        key = line.category, where.file, where.function, text
+        library = ("", "") if line.library is None else (line.library.file, line.library.function)
+        key = line.category, where.file, where.function, text, *library
         totals[key] += line.bytes
-        places.setdefault(key, where)
-    return {key: (size, places[key]) for key, size in totals.items()}
+        parts.setdefault(key, line)
+    return {key: (size, parts[key]) for key, size in totals.items()}

@@ -179,7 +179,9 @@ def _lines(blocks: Sequence[HeldBlocks], folder: Path) -> Iterator[HeldLine]:
         where = block.where or block.library_where
         if where is not None:
             code = linecache.getline(str(folder / where.file), where.line).strip() or None
-            yield HeldLine(block.category, _relative(where, folder), code, block.bytes)
+            called = block.library_where if block.where is not None else None
+            library = None if called in (None, where) else _relative(called, folder)
+            yield HeldLine(block.category, _relative(where, folder), code, block.bytes, library)
 
 
 def _relative(where: Place, folder: Path) -> Place:

@@ -29,13 +29,15 @@ CHECK_WORDS: Mapping[CheckOutcome, str] = {
 class HeldLine:
     """The bytes of one category that a line of code had made, at the peak.
 
-    `code` is the text of the line; None where its file cannot be read.
+    `code` is the text of the line; None where its file cannot be read. `library` is the innermost
+    line of the libraries that it called; None if it called none.
     """
 
     category: BlockCategory
     where: Place
     code: str | None
     bytes: int
+    library: Place | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +76,16 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True)
 class GrownPart:
-    """What a category held at the peak before and now; with `where`, what a line of it made."""
+    """What a category held at the peak before and now; with `where`, what a line of it made.
+
+    `library` is the innermost line of the libraries that this line called.
+    """
 
     category: BlockCategory
     where: Place | None
     before_bytes: int
     after_bytes: int
+    library: Place | None = None
 
     @property
     def difference_bytes(self) -> int:

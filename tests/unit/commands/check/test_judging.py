@@ -28,6 +28,7 @@ from oomdoctor.records.report.check import Baseline, CheckAnswer, CheckPeak, Hel
 from oomdoctor.records.report.report import Report, bare_report
 from oomdoctor.records.report.run import Place
 from oomdoctor.render import render_report
+from oomdoctor.render.check_page import grown_lines
 from oomdoctor.render.formats import Style
 from oomdoctor.render.junit import junit
 from oomdoctor.system.check_file import Check
@@ -144,9 +145,9 @@ def test_the_files_of_lines_are_relative_to_the_checks() -> None:
     assert device.peak is not None
     own = Place(str(FOLDER / "src" / "model.py"), 3, "forward")
     library = Place("/venv/lib/python3.11/site-packages/torch/nn/linear.py", 9, "forward")
+    pairs = (own, None), (None, library), (own, library)
     blocks = tuple(
-        replace(block, where=where, library_where=None)
-        for block, where in zip(device.peak.blocks, (own, library), strict=False)
+        replace(device.peak.blocks[0], where=where, library_where=called) for where, called in pairs
     )
     peak = peak_of(
         replace(
@@ -155,7 +156,33 @@ def test_the_files_of_lines_are_relative_to_the_checks() -> None:
         FOLDER,
     )
     assert peak is not None
-    assert [line.where.file for line in peak.lines] == ["src/model.py", "torch/nn/linear.py"]
+    files = [(line.where.file, line.library and line.library.file) for line in peak.lines]
+    name = "torch/nn/linear.py"
+    assert files == [("src/model.py", None), (name, None), ("src/model.py", name)]
+
+
+def test_one_line_of_a_trainer_grows_where_the_library_is_that_it_called() -> None:
+    def line(size: int, function: str, number: int) -> HeldLine:
+        library = Place("torch/nn/functional.py", number, function)
+        return replace(_line(43, "trainer.train()", size), library=library)
+
+    before = _peak(PEAK, line(GIB, "linear", 30), line(GIB, "silu", 80))
+    after = _peak(3 * GIB, line(2 * GIB, "linear", 31), line(GIB, "silu", 81))
+    (part,) = (part for part in grown(before, after) if part.where is not None)
+    assert (part.library, part.difference_bytes) == (after.lines[0].library, GIB)
+
+
+def test_a_peak_above_its_budget_names_its_lines_without_a_baseline() -> None:
+    library = Place("torch/nn/linear.py", 134, "forward")
+    line = replace(_line(10, "y = self.up(x)", 900 * MIB), library=library)
+    result = judged(CHECK, _ran(judged_by_peak(_report(PEAK), "1GiB")), FOLDER, None)
+    result = replace(result, peak=_peak(PEAK, line))
+    assert list(grown_lines(result)) == ["activations 900 MiB at model.py:10 (linear.py:134)"]
+    answer = CheckAnswer("oomdoctor.toml", "oomdoctor-baseline.json", None, False, (result,))
+    bare = bare_report("check", "no", 3, datetime(2026, 11, 29, tzinfo=UTC), 7.0)
+    text = render_report(replace(bare, check=answer), "table", Style(terminal=True, width=80))
+    assert "model.py:10" in text and "linear.py:134" in text
+    assert list(grown_lines(replace(result, outcome="passed"))) == []
 
 
 def test_a_baseline_has_a_peak_for_each_set_of_versions() -> None:
