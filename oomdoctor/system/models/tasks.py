@@ -23,6 +23,10 @@ def architecture_of(config: Mapping[str, Any]) -> str:
     return str(config.get("model_type", "unknown"))
 
 
+OWN_SCRIPT = "run your own script: oomdoctor run --emulate CARD -- python train.py"
+"""What works with any model that torch trains."""
+
+
 def task_of(config: Mapping[str, Any], asked: TaskChoice) -> Task:
     """The task to train: `asked`, or with "auto" the one that the architecture was made for.
 
@@ -200,4 +204,5 @@ def _unsupported(config: Mapping[str, Any], why: str, more: str = "") -> OomDoct
     hint = f"oomdoctor trains {', '.join(get_args(Task))}{more}"
     if text_part(config) is not None:
         hint += "; to train only the language model inside, add --task causal-lm"
+    hint += f"; or {OWN_SCRIPT}"
     return model_error("unsupported_task", f"{architecture_of(config)} {why}", hint)

@@ -20,6 +20,7 @@ import torch
 
 from oomdoctor.records.configuration.config import TrainConfig, is_cast_by_peft
 from oomdoctor.records.facts.choices import Dtype
+from oomdoctor.system.models.tasks import OWN_SCRIPT
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.tracing import real_values
 from oomdoctor.worker.training.model_config import model_class, needed_package
@@ -54,7 +55,7 @@ def with_recordings(
     batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids.clone()}
     tokens = _tokens(asked, config.audio_seconds)
     if asked.inputs().keys().isdisjoint(("input_features", "input_values")):
-        raise UnsupportedError(f"how {model.model_type} takes sound is not known")  # as codes
+        raise _unknown_sound(model)  # as codes
     if isinstance(tokens, str):
         return batch
     if not hasattr(model, "audio_token_id"):  # each token hears its part
@@ -166,8 +167,12 @@ def _extracted(asked: _Asked, seconds: int) -> tuple[tuple[str, torch.Size, torc
         if name in inputs and isinstance(value, torch.Tensor)  # Cohere's says more beside tensors
     )
     if not any(dtype.is_floating_point for _, _, dtype in features_of_class):
-        raise UnsupportedError(f"how {asked.model.model_type} takes sound is not known")
+        raise _unknown_sound(asked.model)
     return features_of_class
+
+
+def _unknown_sound(model: PretrainedConfig) -> UnsupportedError:
+    return UnsupportedError(f"how {model.model_type} takes sound is not known; {OWN_SCRIPT}")
 
 
 def _masks(model: PretrainedConfig) -> bool:

@@ -8,7 +8,13 @@ import pytest
 
 from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.records.job.model import TaskChoice
-from oomdoctor.system.models.tasks import architecture_of, other_input, task_of, text_part
+from oomdoctor.system.models.tasks import (
+    OWN_SCRIPT,
+    architecture_of,
+    other_input,
+    task_of,
+    text_part,
+)
 
 TEXT = {"vocab_size": 100}
 IMAGE = {"image_size": 224, "num_channels": 3}
@@ -106,6 +112,7 @@ def test_the_hint_offers_what_helps() -> None:
         hints.append(caught.value.hint or "")
     assert "to train only the language model inside, add --task causal-lm" in hints[0]
     assert "choose one with --task" in hints[1]
+    assert all(hint.endswith(OWN_SCRIPT) for hint in hints)  # it works with every model
 
 
 @pytest.mark.parametrize(
