@@ -14,8 +14,8 @@ from oomdoctor.units import format_bytes, format_rate
 
 # The part of an estimate's error that is its own. The rest is in the rates of the card, and so the
 # same for all rungs of a model that wait for the same. Published runs of a model on an A100, full,
-# LoRA and QLoRA, had errors at most 4.4 points apart, where single ones are off by up to 16.6%
-# (scripts/evaluation/speed.py). A quarter on either side leaves about twice what was seen.
+# LoRA and QLoRA, have errors at most 6.3 points apart, where single ones are off by up to 19.2%
+# (scripts/evaluation/speed.py). A quarter of the stated error on either side is about twice that.
 _OWN_ERROR = 0.25
 
 

@@ -146,6 +146,27 @@ def test_a_script_is_changed_where_its_literal_stands(cli: Any, folder: Path) ->
     compile(new, "train.py", "exec")
 
 
+def test_a_file_gets_the_setting_of_the_trainer_that_the_answer_names(
+    cli: Any, folder: Path
+) -> None:
+    """LLaMA-Factory's files have all settings of TrainingArguments."""
+    (folder / "eval.txt").write_text(
+        "Traceback (most recent call last):\n"
+        '  File "/src/llamafactory/train/sft/workflow.py", line 51, in run_sft\n'
+        "    trainer.evaluate()\n"
+        '  File "/site-packages/transformers/trainer.py", line 4327, in evaluation_loop\n'
+        "    all_preds.add(logits)\n"
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total "
+        "capacity of 23.65 GiB of which 208.06 MiB is free.\n"
+    )
+    (folder / "own.yaml").write_text(
+        "model_name_or_path: Qwen/Qwen2.5-0.5B\nstage: sft\nfinetuning_type: full\n"
+    )
+    told = "eval_accumulation_steps: 8"
+    assert told in cli("explain", "eval.txt").out
+    assert f"+{told}" in cli("explain", "eval.txt", "--apply", "own.yaml").out
+
+
 def test_without_a_remedy_for_the_file_the_answer_is_no(cli: Any, folder: Path) -> None:
     listed = json.loads(cli("explain", "trace.txt", "--config", "train.yaml", "--json").out)
     remedies = listed["diagnoses"][0]["remedies"]

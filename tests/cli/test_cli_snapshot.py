@@ -109,7 +109,7 @@ def test_what_would_have_let_a_request_pass_is_a_larger_gpu(tmp_path: Path) -> N
     found = {change["kind"]: change for change in device["oom"]["changes"]}
     assert found["free"]["bytes"] == 20 * MIB
     assert found["gpu"]["gpu"].startswith("NVIDIA")
-    assert "Enough to let the request pass" in snapshot(path).stdout
+    assert "Any one of these would have avoided the error" in snapshot(path).stdout
 
 
 def test_a_gpu_that_is_not_known(file: Path) -> None:

@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 BANNED = {
     # inverted or archaic turns
     r"by a hair": "borderline",
+    r"\blets? (a|the) request pass\b|\bgot past the request\b": "avoid the error; succeed",
     r"\bis told\b|\bare told\b|\btold apart\b": "the report says; distinguished",
     r"\blacks?\b(?! of)": "short by; has no",
     r"\bwears?\b": "produces",

@@ -375,7 +375,7 @@ def _lines_of_settings(
     said = read_documents((file,))[0]
     lines = []
     for setting, value in settings.items():
-        name = own.get(setting, setting if program.name in _OF_TRAINER else None)
+        name = own.get(setting, setting if program.trainer_arguments else None)
         if name is None:
             raise _NotAppliedError(f"{program.brand or program.name} has no {setting}")
         before = said.values.get(name)
@@ -402,7 +402,6 @@ def _lines_that_keep(file: str, text: str) -> Written:
 
 
 _DETACH = "detach"  # the remedy for tensors that are kept with their graphs
-_OF_TRAINER = ("trainer", "trl")  # programs whose files have all settings of TrainingArguments
 
 
 def _lines(training: UserTraining, after: TrainConfig, file: str, text: str) -> Written:

@@ -179,19 +179,11 @@ def unproven(report: Report, said: str | None) -> Proof:
 
     `said` is why it failed otherwise.
     """
-    device, peak = report.device, _peak(report)
+    peak = _peak(report)
     reason = f"the training fails as it is: {said}"
     if report.status == "ok":
         reason = f"the training does not run out as it is: it needs {format_bytes(peak)}"
-    return Proof(
-        command=report.command_line,
-        gpu="" if device is None else device.gpu_name or "",
-        before_bytes=peak,
-        peak_bytes=None,
-        fits=None,
-        reason=reason,
-        versions=report.versions,
-    )
+    return Proof(report.command_line, _card(report), peak, None, None, reason, report.versions)
 
 
 def _proof(report: Report, change: Change, again: Report, failed: str | None) -> Proof:
@@ -203,16 +195,13 @@ def _proof(report: Report, change: Change, again: Report, failed: str | None) ->
         fits, reason = None, failed or f"the command ended with {again.exit_code_of_command}"
     elif again.unknown_sizes is not None and not again.unknown_sizes.is_sure:
         fits, reason = None, "memory depends on values that no kernel computed"
-    device = again.device
-    return Proof(
-        command=change.command,
-        gpu="" if device is None else device.gpu_name or "a GPU of this size",
-        before_bytes=before,
-        peak_bytes=after,
-        fits=fits,
-        reason=reason,
-        versions=again.versions,
-    )
+    return Proof(change.command, _card(again), before, after, fits, reason, again.versions)
+
+
+def _card(report: Report) -> str:
+    """The card of a run, as a sentence names it."""
+    name = None if report.device is None else report.device.gpu_name
+    return name or "a GPU of this size"
 
 
 def _after(remedy: Remedy, proof: Proof) -> Remedy:

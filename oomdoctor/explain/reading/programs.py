@@ -31,8 +31,7 @@ class Program:
     the model in host memory. `runs` are the programs that it starts, whose lines are in its logs
     too. `share` is the part of the GPU that an engine takes, 0 to 1, and `context` its tokens,
     where nothing else is said. `format` is what its own files of settings, or its scripts, are
-    recognized as. `trainer_arguments` is whether its settings include those of TrainingArguments,
-    under the same names.
+    recognized as.
     """
 
     name: str
@@ -52,7 +51,6 @@ class Program:
     share: float | None = None
     context: int | None = None
     format: FormatName | None = None
-    trainer_arguments: bool = False
 
     def marks(self) -> list[str]:
         """`images`, `half` and `swaps_blocks`, where they hold: rules and remedies name them."""

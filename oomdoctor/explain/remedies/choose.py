@@ -22,11 +22,13 @@ from oomdoctor.explain.remedies.sets import COMPUTED, Choice
 from oomdoctor.explain.remedies.table import TABLE
 from oomdoctor.explain.remedies.text_values import values_of
 from oomdoctor.records.report.diagnosis import Remedy
+from oomdoctor.stacks.programs import BY_NAME
 from oomdoctor.stacks.programs.trl import COMMANDS
-from oomdoctor.stacks.writing.changed_lines import settings_text
+from oomdoctor.stacks.writing.changed_lines import IN_FILES, ON_COMMAND_LINES, settings_text
 
 _ALSO_LOAD = ("transformers", "pytorch")  # libraries that do not only train
 _ARGUMENTS = re.compile(r"(TrainingArguments\(.*\))(?:\s+#.*)?")
+_BY_SETTINGS = (*IN_FILES, *ON_COMMAND_LINES)
 _NAMED = "named_"  # stands for the $ of a name that is filled in later
 _ENGINES = {"zero": "deepspeed", "fsdp": "accelerate"}  # whose lines say a sharding
 
@@ -107,7 +109,8 @@ def spoken(case: Case, lines: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 def _with_arguments(program: Program, lines: Mapping[str, str]) -> Mapping[str, str]:
     """The lines, also those of TrainingArguments as settings of a program that takes them."""
     call = _ARGUMENTS.fullmatch(lines.get("transformers", ""))
-    if not program.trainer_arguments or program.name in lines or call is None:
+    takes = program.name in _BY_SETTINGS and BY_NAME[program.name].trainer_arguments
+    if not takes or program.name in lines or call is None:
         return lines
     (parsed,) = ast.parse(re.sub(r"\$(\w)", rf"{_NAMED}\1", call[1])).body
     assert isinstance(parsed, ast.Expr) and isinstance(parsed.value, ast.Call)

@@ -39,13 +39,15 @@ _FITS = (
 
 
 def replay_sections(device: SnapshotDevice) -> list[Section]:
-    """Whether it would have fitted other GPUs, and what would have let a request pass."""
+    """Whether it would have fitted other GPUs, and what would have avoided the error."""
     sections = []
     if device.oom is not None and (device.oom.changes or device.oom.changes_note):
-        sections.append(Section("Enough to let the request pass", tuple(_enough(device))))
+        sections.append(
+            Section("Any one of these would have avoided the error", tuple(_enough(device)))
+        )
     if device.fits:
         ran_out = device.oom is not None
-        title = "Would it have got past the request" if ran_out else "Would it have fitted"
+        title = "Would this allocation have succeeded" if ran_out else "Would it have fitted"
         sections.append(Section(title, tuple(_fits(device))))
     return sections
 
@@ -56,7 +58,7 @@ def _enough(device: SnapshotDevice) -> list[Block]:
     if not changes:
         return [Note(f"Unknown: {note}.")]
     blocks: list[Block] = [Facts(tuple(map(_enough_change, changes)))]
-    blocks.append(Note("Each alone is enough, by replay. What comes after it is not in the trace."))
+    blocks.append(Note("Checked by replay; a later allocation may still fail."))
     return blocks + ([Note(f"There may be others: {note}.")] if note else [])
 
 

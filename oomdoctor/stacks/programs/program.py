@@ -77,7 +77,8 @@ class Program:
     `scripts`. `complete` adds to the settings of a rung what a file needs beside them. `starts` are
     the commands that start a `{file}` that it reads, on one GPU and on several. `option` is how a
     command says a setting, where it is not as `HfArgumentParser` reads it. With `own_step`, its
-    step of GRPO is not TRL's.
+    step of GRPO is not TRL's. With `trainer_arguments`, its settings include all of
+    `TrainingArguments`, under the same names.
     `beside` are its names of `BESIDE`, where they differ; None for those that it does not
     have. `held` are the keys that the file of a launcher holds; None if it describes a training.
     """
@@ -108,6 +109,7 @@ class Program:
     starts: tuple[str, ...] = ()
     option: str = ""
     own_step: bool = False
+    trainer_arguments: bool = False
     beside: Mapping[str, str | None] = field(default_factory=dict)
     whole_epochs: bool = False
     held: frozenset[str] | None = None

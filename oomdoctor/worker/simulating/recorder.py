@@ -105,9 +105,8 @@ class Recorder:
         self.choices.begin(card or self.choices.cards[0])
         trace.attention_ops.clear()
         accumulated = None
-        if (
-            self.job.config.sharding != "none"
-        ):  # of two micro-steps, only the second reduces gradients
+        if self.job.config.sharding != "none":
+            # Of two micro-steps, only the second reduces gradients.
             with self._one_step(size, 2):
                 accumulated = self._copied()
         with self._one_step(size):
