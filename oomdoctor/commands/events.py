@@ -34,8 +34,8 @@ class SurveyEvent:
     A rung is `bounded` before it is simulated, if a formula says what it needs at least.
 
     Simulations run in parallel: `index` then counts the finished ones, and `attempts` are the
-    results of one of them. A plan then is `searching` for changes that fit. `left` counts the rungs
-    of a survey that are still to be tried.
+    results of one of them. A plan then is `searching` for changes that help. `left` counts the
+    rungs of a survey that are still to be tried.
     """
 
     kind: EventKind

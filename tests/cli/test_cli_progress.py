@@ -158,7 +158,7 @@ def test_a_search_for_changes_is_named_while_it_runs(monkeypatch):
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     with Progress(quiet=False) as progress:
         progress.on_event(SurveyEvent("searching"))
-        assert progress._moving_text(80).startswith("looking for changes that fit  0 s")
+        assert progress._moving_text(80).startswith("looking for changes that help  0 s")
 
 
 def test_a_row_of_a_terminal_says_the_reason_whole(monkeypatch):

@@ -92,7 +92,7 @@ class Progress:
             if self._line is not None:
                 self._least = {**self._least, event.rung.label: event.message or ""}
         elif event.kind == "searching":
-            self._now = Status("looking for changes that fit", "", ())
+            self._now = Status("looking for changes that help", "", ())
         elif event.kind == "counting":
             self._start("counting the tokens of", event.message or "the file", event.phase)
         elif event.kind in ("simulating", "simulated", "predicted"):
