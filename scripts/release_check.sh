@@ -8,6 +8,7 @@
 #
 # PYTHON   an interpreter with build, twine and hatchling (default: python3)
 # TAG      the tag to release, such as v0.2.0: version and CHANGELOG.md must agree with it
+# OOMDOCTOR_PROJECT_URL and OOMDOCTOR_PROJECT_REF  where links of the package lead (hatch_build.py)
 set -euo pipefail
 
 case "${1:-}" in
@@ -47,6 +48,11 @@ sdist=$dist/oomdoctor-$version.tar.gz
 
 echo "== metadata"
 "$python" -m twine check --strict "$wheel" "$sdist"
+if [ -n "${OOMDOCTOR_PROJECT_URL:-}" ]; then
+  "$python" -m zipfile -e "$wheel" "$work/wheel"
+  grep -q "^Project-URL: Source, $OOMDOCTOR_PROJECT_URL" "$work/wheel"/*.dist-info/METADATA ||
+    fail "the wheel does not say where the project is"
+fi
 
 echo "== light install"
 "$python" -m venv "$work/venv"

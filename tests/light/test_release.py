@@ -45,7 +45,11 @@ def check(folder: Path, **changed: str) -> subprocess.CompletedProcess[str]:
 )
 @pytest.mark.skipif(OLD_TWINE, reason="twine 6 does not read the metadata of today's hatchling")
 def test_a_release_is_built_and_checked(packages: Path, tmp_path: Path) -> None:
-    done = check(tmp_path)
+    from hatchling.metadata.core import ProjectMetadata
+    from hatchling.plugin.manager import PluginManager
+
+    address = "https://github.com/owner/name"
+    done = check(tmp_path, OOMDOCTOR_PROJECT_URL=address, OOMDOCTOR_PROJECT_REF="v9.8.7")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "== checked" in done.stdout and done.stdout.count("PASSED") == 2
     names = {path.name for path in tmp_path.iterdir()} - {".gitignore"}
@@ -56,6 +60,12 @@ def test_a_release_is_built_and_checked(packages: Path, tmp_path: Path) -> None:
     assert not [name for name in inside if re.match(r"(?:tests|docs|scripts)/", name)]
     with tarfile.open(tmp_path / sdist) as archive:
         packed = {name.partition("/")[2] for name in archive.getnames()}
+        archive.extractall(tmp_path, filter="data")
+    # Who builds from the sdist knows no address and gets the links all the same.
+    unpacked = tmp_path / sdist.removesuffix(".tar.gz")
+    core = ProjectMetadata(str(unpacked), PluginManager()).core
+    assert core.urls["Source"] == address
+    assert f"({address}/blob/v9.8.7/docs/explain.md)" in core.readme
     assert {"pyproject.toml", "LICENSE", "docs/man/oomdoctor.1", "recipes/quick.toml"} <= packed
 
 
@@ -71,6 +81,13 @@ def test_a_tag_must_agree_with_the_version_and_the_changelog(
     done = check(tmp_path, TAG=tag)
     assert done.returncode == 1 and said in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_workflow_says_where_the_project_is() -> None:
+    steps = workflow()["jobs"]["build"]["steps"]
+    given = next(step["env"] for step in steps if "release_check" in step.get("run", ""))
+    assert given["OOMDOCTOR_PROJECT_URL"] == ("${{ github.server_url }}/${{ github.repository }}")
+    assert "github.ref_name" in given["OOMDOCTOR_PROJECT_REF"]
 
 
 def workflow() -> dict[str, Any]:
