@@ -12,8 +12,10 @@
   needs other libraries than a test has, so it runs only on request. That of `run` takes the
   `python` on PATH, which needs a CUDA build of torch. `diff` compares plans with that of
   OOMDOCTOR_CUDA_PYTHON and with this one.
+- One below `<!-- recorded: NAME -->` is what docs/examples/NAME.py printed when it ran on an
+  emulated GPU; `--run NAME` runs it again, with the same `python`.
 
-Both take numbers, such as `<!-- exact; 1-2, 4 -->`: these paragraphs are shown, and
+They take numbers, such as `<!-- exact; 1-2, 4 -->`: these paragraphs are shown, and
 `...` stands for the others.
 """
 
@@ -32,6 +34,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 from docs_man import PAGE, man_page
+from docs_recorded import record, recorded
 from docs_reference import PARTS
 from docs_slurm import slurm_reports
 
@@ -45,7 +48,7 @@ REPORTS = ROOT / "docs" / "reports"
 WIDTH = 100
 PART = re.compile(r"(<!-- generated: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 CONSOLE = re.compile(
-    r"(<!-- (?P<kind>exact|stored)(?:: (?P<name>[\w-]+))?(?:; (?P<chosen>[\d, -]+))? -->\n"
+    r"(<!-- (?P<kind>exact|stored|recorded)(?:: (?P<name>[\w-]+))?(?:; (?P<chosen>[\d, -]+))? -->\n"
     r"```console\n\$ (?P<command>[^\n]*)\n)(?:.*?)(```)",
     re.DOTALL,
 )
@@ -90,11 +93,14 @@ def renewed(text: str) -> str:
         return f"{found[1]}{PARTS[kind](*words)}\n{found[3]}"
 
     def console(found: re.Match[str]) -> str:
-        said = (
-            printed(found["command"])
-            if found["kind"] == "exact"
-            else page_of(found["name"], verbose="--verbose" in found["command"].split())
-        )
+        match found["kind"]:
+            case "exact":
+                said = printed(found["command"])
+            case "recorded":
+                said = recorded(found["name"], WIDTH)
+            case _:
+                verbose = "--verbose" in found["command"].split()
+                said = page_of(found["name"], verbose=verbose)
         return f"{found[1]}{paragraphs(said, found['chosen'])}```"
 
     return CONSOLE.sub(console, PART.sub(table, text))
@@ -149,7 +155,8 @@ def run_stored(names: list[str]) -> None:
     """
     REPORTS.mkdir(exist_ok=True)
     found = [m for page in pages() for m in CONSOLE.finditer(page.read_text(encoding="utf-8"))]
-    stored = {m["name"]: m["command"] for m in found if m["kind"] == "stored"}
+    stored = {m["name"]: m["command"] for m in found if m["kind"] != "exact"}
+    examples = {m["name"] for m in found if m["kind"] == "recorded"}
     if names == ["slurm"]:
         with tempfile.TemporaryDirectory() as folder:
             slurm = {name: line for name, line in stored.items() if name.startswith("slurm-")}
@@ -159,6 +166,9 @@ def run_stored(names: list[str]) -> None:
     for name in names or [name for name in stored if not name.startswith("slurm-")]:
         command = stored[name]
         print(command, file=sys.stderr)
+        if name in examples:
+            record(name, PLAIN)
+            continue
         with tempfile.TemporaryDirectory() as state:
             answer = Path(state) / "report.json"
             words = shlex.split(command)

@@ -18,6 +18,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
 from build_schema import SUFFIXES, build, field_docs
+from docs_recorded import live_log
 
 from oomdoctor.analysis.speed.links import interconnects as known_interconnects
 from oomdoctor.cli.main import app
@@ -498,6 +499,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "optimizers": optimizers,
     "unsupported": unsupported,
     "warning-codes": warning_codes,
+    "live-log": live_log,
     "exit-codes": exit_codes,
     "environment": environment_variables,
     "json": json_keys,

@@ -108,16 +108,16 @@ class Alerts:
             kind,
             reading.device,
             step,
-            f"memory of GPU {reading.device} grows by {format_bytes(round(growth.bytes_per_step))} "
-            f"per step since step {growth.since:,}. {self._when(full, left, step, time_s)} "
-            + _CAUSES[kind],
+            f"memory of GPU {reading.device} has grown by "
+            f"{format_bytes(round(growth.bytes_per_step))} per step since step {growth.since:,}. "
+            f"{self._when(full, left, step, time_s)} " + _CAUSES[kind],
             growth.bytes_per_step,
             full,
         )
 
     def _when(self, full: int, left: float, step: int, time_s: float) -> str:
         if self.total_steps is not None and full > self.total_steps:
-            return f"It is enough for the {self.total_steps:,} steps of this training."
+            return f"It will last for all {self.total_steps:,} steps."
         soon = format_seconds(left * time_s / step) if step and time_s else ""
         return f"It will run out at about step {full:,}{f', in {soon}' if soon else ''}."
 

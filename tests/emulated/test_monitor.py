@@ -157,7 +157,7 @@ def test_a_training_is_watched_and_guarded(watched: Watched) -> None:
 
     # Pinned batches are host memory: the variable that keeps them is named, with its line.
     ((kind, device, message),) = facts["pinned"]
-    assert (kind, device) == ("pinned", None) and "grows by 4.00 MiB per step" in message
+    assert (kind, device) == ("pinned", None) and "has grown by 4.00 MiB per step" in message
     lines = TRAINING.splitlines()
     filling = next(n for n, line in enumerate(lines, 1) if "batches.append(" in line)
     assert "`batches` keeps pinned tensors: " in message

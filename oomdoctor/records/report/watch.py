@@ -4,7 +4,7 @@ A live log has one JSON object per line, a header and then memory after each ste
 
     {"schema": "oomdoctor-memory/1", "pid": 4711, "rank": 0, "gpu_name": "NVIDIA H100", ..}
     {"step": 1, "time_s": 0.52, "device": 0, "allocated_bytes": 17179869184, ..}
-    {"event": "warning", "step": 214, "time_s": 81.2, "message": "memory grows by .."}
+    {"event": "warning", "step": 214, "time_s": 81.2, "message": "memory has grown by .."}
 
 Sizes are integers in bytes, unknown is None. Readers skip lines that they do not know.
 The field names of a `WatchAnswer` are public JSON keys.

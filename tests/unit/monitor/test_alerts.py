@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from oomdoctor.monitor.alerts import Alert, Alerts
 from oomdoctor.monitor.readings import Reading
+from oomdoctor.records.codec import shared
+from oomdoctor.system.store.live_logs import read_log
 from oomdoctor.units import GIB, MIB
 
 CAPACITY = 40 * GIB
+EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
 
 
 def reading(allocated: float, peak: float | None = None, reserved: float | None = None) -> Reading:
@@ -55,7 +60,7 @@ def test_a_leak_is_reported_with_its_slope_and_its_end() -> None:
     assert first.step == 18
     assert first.bytes_per_step == pytest.approx(100 * MIB)
     assert first.full_at_step == pytest.approx(18 * GIB / (100 * MIB), abs=1)
-    assert "grows by 100 MiB per step since step 3" in first.message
+    assert "has grown by 100 MiB per step since step 3" in first.message
     assert "run out at about step 184, in 5 min 3" in first.message
     # Once more when a quarter of the steps is left.
     assert (again.full_at_step - again.step) * 4 <= first.full_at_step - first.step
@@ -73,7 +78,7 @@ def test_a_slow_leak_is_reported_later_than_a_fast_one() -> None:
 
 def test_enough_memory_for_the_whole_training_is_said() -> None:
     found = alerts_of(lambda s: reading(20 * GIB + 10 * MIB * s), 100, total_steps=150)
-    assert "enough for the 150 steps" in found[0].message
+    assert "last for all 150 steps" in found[0].message
 
 
 def test_memory_that_garbage_collection_frees_is_no_leak() -> None:
@@ -104,3 +109,22 @@ def test_fragmentation_is_not_called_a_leak() -> None:
     found = alerts_of(lambda s: reading(GIB, 10 * GIB, 11 * GIB + 100 * MIB * s), 100)
     assert {a.kind for a in found} == {"fragmentation"}
     assert "expandable_segments" in found[0].message
+
+
+def test_the_recorded_loop_of_the_docs_is_warned_of_in_the_words_of_today() -> None:
+    log = read_log(EXAMPLES / "memory.jsonl")
+    assert log is not None
+    free = next(step.free_bytes for step in log.steps if step.free_bytes is not None)
+    capacity = log.steps[0].reserved_bytes + free
+    step = log.steps[0]
+    alerts = Alerts(0.92, log.header.total_steps, lambda _: step.allocated_bytes)
+    said: list[str] = []
+    for step in log.steps:
+        row = Reading(**shared(step, Reading), capacity_bytes=capacity)
+        said += [f"oomdoctor: {a.message}" for a in alerts.look(step.step, step.time_s, row)]
+    recorded = (EXAMPLES / "leak.txt").read_text(encoding="utf-8").splitlines()
+    # The time is asked again for the warning, so its last digit may differ.
+    assert [re.sub(r"in \S+ s\b", "", line) for line in said] == [
+        re.sub(r"in \S+ s\b", "", line) for line in recorded
+    ], "run `python scripts/build_docs.py --run leak`"
+    assert len(recorded) == 1 and "at about step 657" in recorded[0]
