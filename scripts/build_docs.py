@@ -22,6 +22,7 @@ They take numbers, such as `<!-- exact; 1-2, 4 -->`: these paragraphs are shown,
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import shlex
@@ -38,10 +39,12 @@ from docs_recorded import record, recorded
 from docs_reference import PARTS
 from docs_slurm import slurm_reports
 
-from oomdoctor.records.codec import loads
+from oomdoctor.records.codec import from_json, loads
+from oomdoctor.records.report.earlier_runs import StoredRun
 from oomdoctor.records.report.report import Report
 from oomdoctor.render import render_report
 from oomdoctor.render.formats import Style
+from oomdoctor.render.runs_page import run_list
 
 ROOT = Path(__file__).parents[1]
 REPORTS = ROOT / "docs" / "reports"
@@ -125,8 +128,13 @@ def printed(command: str) -> str:
 
 def page_of(name: str, *, verbose: bool = False) -> str:
     """The page of a stored report on a terminal."""
-    report = loads(Report, (REPORTS / f"{name}.json").read_text(encoding="utf-8"))
-    return render_report(report, "table", Style(terminal=True, width=WIDTH, verbose=verbose))
+    text = (REPORTS / f"{name}.json").read_text(encoding="utf-8")
+    style = Style(terminal=True, width=WIDTH, verbose=verbose)
+    document = json.loads(text)
+    if document["command"] == "runs":
+        rows = [from_json(StoredRun, row) for row in document["runs"]]
+        return run_list("runs", rows).text("table", style)
+    return render_report(loads(Report, text), "table", style)
 
 
 def paragraphs(text: str, chosen: str | None) -> str:
@@ -175,9 +183,9 @@ def run_stored(names: list[str]) -> None:
             asks = ["--json", "--quiet", "--output", str(answer)]
             if words[1] == "run":  # its own output is that of the script, which `python` runs
                 asks = ["--quiet", "--report", str(answer)]
-            if words[1] == "diff":
+            if words[1] in ("diff", "runs"):
                 asks.remove("--quiet")
-                _two_plans(Path(state), words[2:])
+                _earlier_runs(Path(state), words)
             end = words.index("--") if "--" in words else len(words)
             subprocess.run(
                 [sys.executable, "-m", *words[:end], *asks, *words[end:]],
@@ -189,24 +197,30 @@ def run_stored(names: list[str]) -> None:
             _keep(name, answer.read_text(encoding="utf-8"), {state: STATE})
 
 
-def _two_plans(folder: Path, names: list[str]) -> None:
-    """The plans that `diff` compares.
+def _earlier_runs(folder: Path, line: list[str]) -> None:
+    """The runs that `diff` compares and `runs` lists.
 
-    With names, files of a plan with the torch of OOMDOCTOR_CUDA_PYTHON and with that of here.
-    Without, two stored runs of the tutorial.
+    Of `diff` with names, files of a plan with the torch of OOMDOCTOR_CUDA_PYTHON and with that of
+    here; without, two stored runs of the tutorial. Of `runs`, two plans and a command that ran out.
     """
-    if names:
+    card, names = "RTX 4090", line[2:]
+    quick = ["plan", "Qwen/Qwen2.5-1.5B", "--recipe", "quick", "--gpu"]
+    if line[1] == "runs":
+        script = str(ROOT / "docs" / "examples" / "train.py")
+        emulated = ["--emulate", card, "--weights", "synthetic", "--", "python", script]
+        asked = [[*quick, "T4"], ["run", *emulated], [*quick, card]]
+    elif names:
         pythons = os.environ["OOMDOCTOR_CUDA_PYTHON"], sys.executable
+        model = ["plan", "Qwen/Qwen2.5-0.5B", "--gpu", card]
         asked = [
-            ["Qwen/Qwen2.5-0.5B", "--python", python, "--output", str(folder / name)]
+            [*model, "--python", python, "--output", str(folder / name)]
             for name, python in zip(names, pythons, strict=True)
         ]
     else:
-        recipe = ["Qwen/Qwen2.5-1.5B", "--recipe", "quick"]
-        asked = [[*recipe, "--seq-len", length] for length in ("2048", "4096")]
+        asked = [[*quick, card, "--seq-len", length] for length in ("2048", "4096")]
     for words in asked:
         subprocess.run(
-            [sys.executable, "-m", "oomdoctor", "plan", *words, "--gpu", "RTX 4090", "--quiet"],
+            [sys.executable, "-m", "oomdoctor", words[0], "--quiet", *words[1:]],
             env={**os.environ, **PLAIN, "XDG_STATE_HOME": str(folder), "PYTHONPATH": str(ROOT)},
             stdout=subprocess.DEVNULL,
             check=False,
