@@ -262,7 +262,10 @@ def memory_errors() -> str:
             cells = (*(cells or (str(row.count),)), f"{row.absolute_median:.3%}", f"{row.p95:.3%}")
         return cells
 
-    groups = dict.fromkeys((row.method, row.torch) for row in rows)
+    ordered = sorted(rows, key=lambda row: [int(part) for part in str(row.torch).split(".")])
+    groups = sorted(
+        dict.fromkeys((row.method, row.torch) for row in ordered), key=lambda group: group[0] or ""
+    )
     all_methods = [(str(torch), *peaks(None, torch)) for method, torch in groups if method is None]
     by_method = [(method, str(torch), *peaks(method, torch)) for method, torch in groups if method]
     return "\n\n".join(
@@ -328,10 +331,9 @@ def judged_rates() -> str:
     left_out = [(reason, str(count)) for reason, count in summary["left_out"].items()]
     orders, bounds = summary["orders"], summary["bounds"]
     said = (
-        "Kendall's tau-b of the order within a source, card, model and number of GPUs is "
-        f"{orders['tau_b']},\nover {orders['surveys']} sets of three or more rows. Of "
-        f"{bounds['rows']} rows whose time includes loading of data, {bounds['kept']}\ntook at "
-        "least as long as predicted."
+        "Within a source, card, model and number of GPUs, the predicted order agrees with the "
+        f"published one to a\nKendall's tau-b of {orders['tau_b']}, over {orders['surveys']} sets "
+        f"of three or more rows.{_with_loading(**bounds)}"
     )
     kinds, *groups = tables
     return "\n\n".join(
@@ -342,6 +344,19 @@ def judged_rates() -> str:
             folded("The worst rows", table(head, worst)),
             folded("Rows without a prediction", table(("left out", "rows"), left_out)),
         )
+    )
+
+
+def _with_loading(rows: int, kept: int) -> str:
+    """Rows whose time includes loading data should take at least as long as predicted."""
+    if not rows:
+        return ""
+    if rows == 1:
+        took = "at least as long as" if kept else "less time than"
+        return f" In one row, the time includes\nloading data: it took {took} predicted."
+    return (
+        f" In {rows} rows, the time\nincludes loading data: {kept} of them took at least as long "
+        "as predicted."
     )
 
 
