@@ -29,8 +29,8 @@ _HEAD = """# Model types
 
 `plan` and `probe` accept every model type that the installed transformers has for a supported task.
 {answered} of {asked} combinations of a type and a task have a peak, for full fine-tuning and for
-LoRA. Of {compared} that also ran on the emulated GPU, {equal} allocate the same to the byte; the largest
-difference is {worst:.2%} ([table](#compared-with-the-emulated-gpu)).
+LoRA. Of {compared} that also ran on the emulated GPU, {equal} allocate the same to the byte; the
+largest difference is {worst:.2%} ([table](#compared-with-the-emulated-gpu)).
 
 {overview}
 
