@@ -15,6 +15,7 @@ from oomdoctor.records.facts.choices import AUTO
 from oomdoctor.records.job.result import ProbeResult
 from oomdoctor.records.report.plan import PlanRemedy, PlanRequest
 from oomdoctor.records.report.report import Status, SurveyRequest
+from oomdoctor.records.report.searched import SolvedKey
 from oomdoctor.records.report.user_training import YOURS, YourRung
 
 _ANSWERED = ("oom", "unsupported", "skipped")
@@ -109,7 +110,7 @@ def measuring_commands(
         return ()
     asked = request
     if plan is not None and not changed:
-        asked = request if plan.solve is None else _best_alone(fitting, request)
+        asked = request if plan.solve is None else _largest_alone(fitting, request, plan.solve)
         asked = asked if plan.fewest is None else _on_fewest(fitting, request)
     probe = replace(asked, plan=None, device="auto", emulate=None)
     probe = probe if plan is None else replace(probe, rung_limit_s=600.0, predict=True)
@@ -136,7 +137,7 @@ def _plan_commands(
         lines.append(command_line(_on_fewest(fitting, request)))
     elif fitting and plan.solve is not None:
         unsolved = replace(request, plan=replace(plan, solve=None))
-        lines.append(command_line(_best_alone(fitting, unsolved)))
+        lines.append(command_line(_largest_alone(fitting, unsolved, plan.solve)))
     elif fitting and len(plan.gpus) == 1 and _is_ladder(plan) and request.lengths is None:
         first = best(tuple(fitting), request.rank_by)
         alone = replace(request, plan=replace(plan, verify=False))
@@ -173,9 +174,14 @@ def _page(pages: bool) -> str:
     return "--html report.html" if pages else "--format json"
 
 
-def _best_alone(fitting: Sequence[ProbeResult], request: SurveyRequest) -> SurveyRequest:
-    """The request with only the best rung, at the value that was found for it."""
-    first = best(tuple(fitting), request.rank_by)
+def _largest_alone(
+    fitting: Sequence[ProbeResult], request: SurveyRequest, key: SolvedKey
+) -> SurveyRequest:
+    """The request with only the rung that fits at the largest value of `key`, at that value.
+
+    Of several, it is the first of the ladder, as in the headline of the answer.
+    """
+    first = max(fitting, key=lambda result: getattr(result.config, key))
     rungs = (Rung(first.label, first.config),)
     return replace(request, recipe=Recipe("none", "", rungs, "command line"))
 

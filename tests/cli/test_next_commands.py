@@ -159,6 +159,23 @@ def test_an_answer_of_solve_is_asked_again_and_measured(cli, planned, survey, fi
         assert rung.config == config
 
 
+def test_the_rung_with_the_largest_value_comes_next_not_the_fastest(cli, planned, survey, files):
+    request = _asked(cli, planned, ["plan", "m", "--gpu", "T4", "--solve", "seq-len"])
+    at = [
+        replace(rung.config, sequence_length=length, micro_batch_size=1)
+        for rung, length in zip(request.recipe.rungs, (640, 5248), strict=False)
+    ]
+    fitting = [
+        replace(result("fast", "fits", tokens_per_s=9.0), config=at[0]),
+        replace(result("long", "fits", tokens_per_s=3.0), config=at[1]),
+    ]
+    again, *_ = next_commands(fitting, request, None)
+    (measured,) = measuring_commands(fitting, request)
+    for line, fake in ((again, planned), (measured, survey)):
+        (rung,) = _asked(cli, fake, shlex.split(line)[1:]).recipe.rungs
+        assert rung.config == at[1]
+
+
 def _check(cli, fake, request: SurveyRequest, line: str) -> None:
     again = _asked(cli, fake, shlex.split(line)[1:])
     assert again == replace(request, time_limit_s=None)
