@@ -55,6 +55,8 @@ _ELSEWHERE = {
     "`oomdoctor plan MODEL --with ..` simulates others",
     ("oomdoctor plan", "--vram"): "for a card of that size: `--gpu 24GiB`",
 }
+# Formats of `--output`, which other programs take as options.
+_ENDINGS = {"html": "html", "markdown": "md", "md": "md", "csv": "csv"}
 _EPILOG = """\b
 Examples:
   oomdoctor probe HuggingFaceTB/SmolLM2-135M
@@ -191,6 +193,8 @@ def _instead(typed: str, context: Any) -> str | None:
     from oomdoctor.records.configuration.keys import KEYS
 
     word = typed.lstrip("-").replace("-", "_")
+    if "--output" in has and (ending := _ENDINGS.get(word)):
+        return f"type `--output FILE.{ending}`; or run `{context.command_path} --help`"
     key = next((row.name for row in KEYS.values() if word in (row.name, *row.names)), None)
     own = next((name for name, of in SIZE_KEYS.items() if of == key and name in has), None)
     if own is not None:

@@ -10,6 +10,8 @@ import pytest
     [
         ("plan gpt2 --vram 24", "for a card of that size: `--gpu 24GiB`"),
         ("plan gpt2 --gpu L4 --batch-size 4", "type `--micro-batch N`;"),
+        ("plan gpt2 --gpu L4 --html", "type `--output FILE.html`;"),
+        ("explain x.txt --markdown", "type `--output FILE.md`;"),
         ("probe gpt2 --per_device_train_batch_size 4", "type `--micro-batch N`;"),
         ("plan gpt2 --gpu L4 --max-seq-length 4", "type `--seq-len N`;"),
         ("plan gpt2 --gradient-checkpointing true", "`--rung activation_checkpointing=VALUE`"),
