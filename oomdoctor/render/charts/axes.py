@@ -127,6 +127,9 @@ def note(
 
 # Charts with a row for each name. On a phone the name stands above what the row shows.
 SHIFT: dict[Size, float] = {"wide": 0.0, "narrow": 0.2}
+LABELS: dict[Size, int] = {"wide": 36, "narrow": 35}  # characters of a row's name
+_NARROW_NAME = 31.5  # characters of the usual size that a phone has room for, next to `end_row`
+SMALLEST = 0.9  # of the usual size: 10 pixels on a narrow phone
 END: dict[Size, float] = {"wide": 92, "narrow": 24}  # pixels beside rows for the text of `end_row`
 
 
@@ -150,7 +153,8 @@ def name_row(axes: Any, number: int, name: str, size: Size) -> None:
     if size == "wide":
         note(axes, name, (0, number), (-10, 0), ha="right", va="center", fontsize=TEXT)
     else:
-        note(axes, name, (0, number - 0.24), ha="left", va="center")
+        smaller = max(SMALLEST, min(1.0, _NARROW_NAME / max(1, len(name))))
+        note(axes, name, (0, number - 0.24), ha="left", va="center", fontsize=SMALL * smaller)
 
 
 def end_row(axes: Any, number: int, text: str, top: float, size: Size, **style: Any) -> None:

@@ -20,7 +20,6 @@ from oomdoctor.units import DASH, format_bytes, format_rate
 
 _MOST = 30  # cards; a chart fits on a sheet of paper
 _ROW: dict[Size, int] = {"wide": 28, "narrow": 44}
-_LABELS: dict[Size, int] = {"wide": 30, "narrow": 36}
 _HEAD: dict[Size, int] = {"wide": 34, "narrow": 54}
 _FOOT = 52
 
@@ -99,7 +98,7 @@ def _height(rows: Sequence[Row], size: Size) -> int:
 
 
 def _draw(rows: Sequence[Row], figure: Any, size: Size) -> None:
-    height, names = _height(rows, size), [look.elided(row.name, _LABELS[size]) for row in rows]
+    height, names = _height(rows, size), [look.elided(row.name, look.LABELS[size]) for row in rows]
     top = max(pick.tokens_per_s or 0.0 for row in rows for _, pick in row.picks) * 1.06
     axes = look.rows_in(figure, size, height, names, top, right=30, head=_HEAD[size], foot=_FOOT,
                         label="tokens/s, estimated")  # fmt: skip

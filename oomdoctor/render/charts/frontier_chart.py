@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from typing import Any
 
 from oomdoctor.analysis.ranking import in_order
@@ -229,18 +230,25 @@ def _name_points(
     canvas.draw()
     renderer = canvas.get_renderer()
     inside, at = axes.get_window_extent(renderer), axes.transData.transform
-    marks = [at((point.memory, point.speed)) for point in points if point.chosen]
-    taken = [Bbox.from_extents(x - 6, y - 6, x + 6, y + 6) for x, y in marks]
+    marks = [(*at((point.memory, point.speed)), 6 if point.chosen else 3) for point in points]
+    taken = [Bbox.from_extents(x - by, y - by, x + by, y + by) for x, y, by in marks]
     if usable is not None:
         x = at((usable, 0))[0]
         taken.append(Bbox.from_extents(x - 2, axes.bbox.y0, x + 2, axes.bbox.y1))
     order = [p for p in points if p.chosen and p in best]
     order += [p for p in points if p.chosen and p not in best]
     for point in order[: _MOST_LABELS if size == "wide" else 5]:
-        text = look.elided(point.label, 34 if size == "wide" else 20)
-        for dx, dy, ha, va in _PLACES:
-            place = (point.memory, point.speed)
-            name = look.note(axes, text, place, (dx, dy), ha=ha, va=va, zorder=4)
+        text = look.elided(point.label, look.LABELS[size])
+        forms = (
+            (text, look.SMALL),
+            (text, look.SMALL * look.SMALLEST),
+            (_on_two_lines(text), look.SMALL),
+        )
+        for (written, height), (dx, dy, ha, va) in product(forms, _PLACES):
+            place, clear = (point.memory, point.speed), _CLEAR | {"facecolor": ink("page")}
+            name = look.note(
+                axes, written, place, (dx, dy), ha=ha, va=va, zorder=4, fontsize=height, bbox=clear
+            )
             box = name.get_window_extent(renderer)
             free = not any(box.overlaps(other) for other in taken)
             across = inside.x0 <= box.x0 and box.x1 <= inside.x1
@@ -250,6 +258,17 @@ def _name_points(
             name.remove()
 
 
+def _on_two_lines(label: str) -> str:
+    """A label that is broken at the `+` nearest to its middle."""
+    breaks = [place for place, letter in enumerate(label) if letter == "+"]
+    if not breaks:
+        return label
+    middle = min(breaks, key=lambda place: abs(2 * place - len(label)))
+    return f"{label[:middle]}\n{label[middle:]}"
+
+
+# Lines behind a name leave it readable.
+_CLEAR = {"edgecolor": "none", "alpha": 0.8, "pad": 0.5}
 # Right below a point there is no line: that of the front goes to the right, and then up.
 _PLACES = (
     (8, -7, "left", "top"),

@@ -26,7 +26,6 @@ from oomdoctor.units import DASH, format_bytes
 _BEYOND = 1.5  # a bar ends there, in multiples of what is usable
 _FAR = 3  # a limit that is so many times the highest peak is not drawn
 MOST = 28  # bars; a chart fits on a sheet of paper
-_LABELS: dict[Size, int] = {"wide": 34, "narrow": 30}
 _ROW: dict[Size, int] = {"wide": 30, "narrow": 46}
 _LEGEND_LINE = 21
 _AXIS = 46  # pixels below the bars
@@ -117,7 +116,7 @@ def draw_peaks(peaks: Sequence[Peak], limit: Limit | None, figure: Any, size: Si
 def _name(peak: Peak, size: Size) -> str:
     """The label with the micro-batch size: `lora-r16+ckpt, mb 4`."""
     about = f", {peak.size_words}" if peak.size_words else ""
-    return look.elided(one_line(peak.label), _LABELS[size] - len(about)) + about
+    return look.elided(one_line(peak.label), look.LABELS[size] - len(about)) + about
 
 
 def _top(peaks: Sequence[Peak], limit: Limit | None) -> float:

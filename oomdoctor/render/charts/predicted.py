@@ -19,7 +19,6 @@ from oomdoctor.render.words import counted
 from oomdoctor.units import format_bytes, format_percent
 
 _KINDS = ("device", "reserved", "allocated")
-_LABELS: dict[Size, int] = {"wide": 34, "narrow": 30}
 _ROW: dict[Size, int] = {"wide": 30, "narrow": 46}
 _HEAD, _FOOT = 34, 50
 
@@ -103,7 +102,10 @@ def _height(pairs: Sequence[Pair], size: Size) -> int:
 
 
 def _draw(pairs: Sequence[Pair], figure: Any, size: Size) -> None:
-    height, names = _height(pairs, size), [look.elided(pair.label, _LABELS[size]) for pair in pairs]
+    height, names = (
+        _height(pairs, size),
+        [look.elided(pair.label, look.LABELS[size]) for pair in pairs],
+    )
     top, right = max(max(pair.predicted, pair.measured) for pair in pairs) * 1.06, look.END[size]
     axes = look.rows_in(figure, size, height, names, top, right=right, head=_HEAD, foot=_FOOT,
                         label="peak memory")  # fmt: skip
