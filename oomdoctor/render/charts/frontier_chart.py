@@ -77,6 +77,7 @@ def front(points: Sequence[Point]) -> list[Point]:
 
 _HEIGHTS: dict[Size, int] = {"wide": 440, "narrow": 360}
 _MOST_LABELS = 12
+_SHORT_LABEL = 20  # characters of a name that has no other place
 _DASHED = (0, (4, 3))
 
 
@@ -243,6 +244,7 @@ def _name_points(
             (text, look.SMALL),
             (text, look.SMALL * look.SMALLEST),
             (_on_two_lines(text), look.SMALL),
+            (look.elided(text, _SHORT_LABEL), look.SMALL),
         )
         for (written, height), (dx, dy, ha, va) in product(forms, _PLACES):
             place, clear = (point.memory, point.speed), _CLEAR | {"facecolor": ink("page")}

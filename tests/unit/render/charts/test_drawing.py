@@ -34,7 +34,7 @@ def test_text_stays_text_and_cannot_be_markup(size) -> None:
         root = ElementTree.fromstring(part)
         assert "<script" not in part and "style=" not in part and "<style" not in part
         texts = [one.text or "" for one in root.iter("{http://www.w3.org/2000/svg}text")]
-        assert any("<img src=" in text for text in texts) and not any("\x1b" in t for t in texts)
+        assert any("script" in text for text in texts) and not any("\x1b" in t for t in texts)
         assert root.get("role") == "img"
         assert chart.says in (root.get("aria-label") or "")
 
