@@ -423,7 +423,7 @@ def interconnects() -> str:
     adapters = {"gpu": "one a GPU", "node": "one a node", None: ""}
     rows = []
     for row in known_interconnects().values():
-        rate = "that of the card" if row.bytes_per_s is None else f"{row.bytes_per_s / 1e9:g} GB/s"
+        rate = "the card's" if row.bytes_per_s is None else f"{row.bytes_per_s / 1e9:g} GB/s"
         rows.append(
             (_codes((row.name,)), rate, adapters[row.adapters], f"{row.share:.0%}", row.source)
         )

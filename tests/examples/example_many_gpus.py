@@ -124,7 +124,7 @@ def fewest_report() -> Report:
         fewer=64,
         fewer_missed_by_bytes=448 * GIB,
         evidence=None,
-        reason="on 64 GPUs a GPU needs at least 526 GiB, short by 448 GiB",
+        reason="on 64 GPUs, each needs at least 526 GiB, short by 448 GiB",
         rung=None,
         tries=(),
     )

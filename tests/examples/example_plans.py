@@ -424,7 +424,7 @@ def why_report() -> Report:
             formula_bytes=8 * count,
             rule_bytes=16 * count,
             rule_error=0.57,
-            remarks=("16 bytes are those of float32; here weights are bfloat16",),
+            remarks=("16 bytes are for float32; here weights are bfloat16",),
         ),
         step=StepTime(step_s, 16, step_parts, "compute", 41_000),
         mfu=0.42,

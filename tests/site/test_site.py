@@ -11,9 +11,13 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+from plain_words import found, working_names
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(page.stem for page in (ROOT / "docs").glob("*.md"))
+# The names of records in JSON are names in the code.
+RECORDS = set(re.findall(r"^### (\w+)$", (ROOT / "docs" / "json.md").read_text(), re.MULTILINE))
+_NOT_SAID = ("script", "style", "code", "pre", "svg")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
@@ -42,6 +46,27 @@ class Links(HTMLParser):
         loaded = given.get("src") or (given.get("href") if tag == "link" else None)
         if loaded:
             self.loads.append(loaded)
+
+
+class Words(HTMLParser):
+    """What a page says: its text and the texts of its attributes, without code and output."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.said: list[str] = []
+        self._skipped = 0
+        self.feed(page.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._skipped += tag in _NOT_SAID
+        self.said += [str(text) for name, text in attrs if name in ("alt", "title", "aria-label")]
+
+    def handle_endtag(self, tag: str) -> None:
+        self._skipped -= tag in _NOT_SAID
+
+    def handle_data(self, data: str) -> None:
+        if not self._skipped and data.strip() not in RECORDS:
+            self.said.append(data)
 
 
 @pytest.fixture(scope="module")
@@ -104,3 +129,15 @@ def test_options_keep_their_dashes(site: Path) -> None:
     """Smart quotes would make a dash of the two hyphens, which no shell takes."""
     for page in site.glob("*.html"):
         assert not re.search(r"[–—“”][a-z]", page.read_text(encoding="utf-8")), page.name
+
+
+def test_the_site_is_plain_english(site: Path) -> None:
+    """Also what Sphinx, the theme and our scripts add to the pages of docs/."""
+    words = 0
+    turns = {}
+    for page in site.glob("*.html"):
+        text = "".join(Words(page).said)
+        words += len(text.split())
+        turns[page.name] = [*found(text, ROOT / "docs" / "index.md"), *working_names(text)]
+    assert words > 50_000
+    assert not {name: each for name, each in turns.items() if each}

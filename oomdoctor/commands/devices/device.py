@@ -201,5 +201,5 @@ def refuse_what_takes_hours(
         f"no GPU found, and {len(rungs)} configurations of {spec.id} at sequence length "
         f"{max(rung.config.sequence_length for rung in rungs):,} would take about "
         f"{format_seconds(seconds)} on the CPU",
-        f"{hint}\nor run it on the machine with the GPU, or here all the same with --device cpu",
+        f"{hint}\nor run it on the machine with the GPU, or here with --device cpu",
     )

@@ -409,7 +409,7 @@ def _lines(training: UserTraining, after: TrainConfig, file: str, text: str) -> 
     change = written(training, after, {file: text} if file.endswith(".py") else {})
     elsewhere = [line.name for line in change.lines if line.file != file]
     if elsewhere:
-        raise _NotAppliedError(f"{', '.join(elsewhere)} is no setting of this file")
+        raise _NotAppliedError(f"{', '.join(elsewhere)} is not a setting of this file")
     if not change.lines and not change.code:
         raise _NotAppliedError("the file has no setting for it")
     return change

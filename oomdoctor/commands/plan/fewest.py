@@ -168,7 +168,7 @@ def _no_search(search: _Search, findings: Findings, context: Context) -> str | N
     if skip is None:
         return None
     findings.skipped[search.card.name, last.config.key()] = skip
-    return f"on {numbers[-1]} GPUs a GPU {skip.reason}"
+    return f"on {numbers[-1]} GPUs, each {skip.reason}"
 
 
 def _may_run(findings: Findings, search: _Search) -> bool:

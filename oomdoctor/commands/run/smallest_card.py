@@ -279,8 +279,8 @@ def larger_batch(ranks: Sequence[RankMemory], micro_batch_size: int | None) -> L
     """The largest micro-batch size that should still fit, taken over all ranks.
 
     What a rank reserved at most, minus what its steps leave allocated, holds all that depends on
-    the batch, and gradients and workspaces too. All of it is taken to grow with the micro-batch, so
-    the answer is cautious. None if it is not known, or no larger one fits.
+    the batch, and gradients and workspaces too. All of it is assumed to grow with the micro-batch,
+    so the answer is cautious. None if it is not known, or no larger one fits.
     """
     if not micro_batch_size:
         return None

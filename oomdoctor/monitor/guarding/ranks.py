@@ -44,7 +44,7 @@ class Unknown(Alone):
         """Nothing can be skipped."""
         return (
             "several ranks train, and the model is neither DistributedDataParallel nor sharded by "
-            "fully_shard, so the other ranks would wait for ever"
+            "fully_shard, so the other ranks would wait forever"
         )
 
     def agree(self, failed: bool) -> list[int]:

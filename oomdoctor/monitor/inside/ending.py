@@ -118,7 +118,7 @@ def waits_for_a_person() -> bool:
 def ends_a_loop_only() -> bool:
     """Whether SystemExit here would end an event loop in a thread, and nothing else.
 
-    Those who wait for what runs in the loop would wait for ever. So Ray runs the methods of an
+    Those who wait for what runs in the loop would wait forever. So Ray runs the methods of an
     actor that has an asynchronous one.
     """
     if threading.current_thread() is threading.main_thread() or "asyncio" not in sys.modules:

@@ -78,7 +78,7 @@ class TrainConfig:
     """For nf4: quantize the quantization constants as well."""
     quant_storage: choices.QuantStorage = "uint8"
     """For nf4: the dtype that holds the packed weights (`bnb_4bit_quant_storage`). FSDP and ZeRO-3
-    shard them only if it is that of the other weights."""
+    shard them only if the other weights have the same dtype."""
     quantize_experts: bool = False
     """For nf4: quantize the experts that a layer keeps in one tensor too, as axolotl's
     `quantize_moe_experts`. A layer dequantizes all of its experts while it runs."""
@@ -109,9 +109,9 @@ class TrainConfig:
     """For `grpo` with vLLM: what is in host memory while it generates: the optimizer states, or
     `all`, with the weights (`offload_optimizer` and `offload_model` of ms-swift; verl's, too)."""
     rl_program: choices.RlProgram = "trl"
-    """For `grpo`: the program whose step and moments these are. TRL keeps the logits of completions
-    alone, the others those of all tokens; where the reference is, and how many processes share a
-    card, depends on it too."""
+    """For `grpo`: the program whose step and moments these are. TRL keeps only the logits of
+    completions, the others keep the logits of all tokens. It also decides where the reference is,
+    and how many processes share a card."""
     critic: choices.Critic = "none"
     """For `grpo`: a critic of the model's size, which PPO trains on the same GPUs (verl, OpenRLHF):
     on the `card`, there with its `weights` alone between its steps, or in `host` memory."""
@@ -167,7 +167,7 @@ class TrainConfig:
     """Which weights are gathered ahead: as the engine does by default, none, or also in the
     forward pass."""
     reduce_dtype: choices.ReduceDtype = "default"
-    """The dtype in which gradients are reduced; by default that of the computation."""
+    """The dtype in which gradients are reduced; by default, the one they are computed in."""
     bucket_elements: int = 0
     """Elements that DDP and ZeRO reduce or gather at once; 0 is the engine's default."""
     sync_each_batch: bool = False

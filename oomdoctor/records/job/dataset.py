@@ -80,7 +80,7 @@ class TrainingTime:
 
 @dataclass(frozen=True, slots=True)
 class RowLength:
-    """The tokens of one row; in files of lines its number is that of the line."""
+    """The tokens of one row; in a file of lines, its number is the number of the line."""
 
     row: int
     tokens: int

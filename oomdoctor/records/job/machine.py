@@ -121,8 +121,8 @@ class Machine:
     """Where the survey ran. `device` is the chosen one: "cuda" or "cpu".
 
     An `emulated` GPU runs no kernels: its memory is exact except for what warnings name, and there
-    are no speeds. With several `gpus` the facts are those of one of them; on the CPU, `gpus` is
-    the number of ranks.
+    are no speeds. With several `gpus`, the facts describe one of them; on the CPU, `gpus` is the
+    number of ranks.
     """
 
     device: DeviceType

@@ -155,11 +155,11 @@ class Measurement:
     (None on the CPU); `overhead_bytes` is the part outside the caching allocator.
     `peak_rss_bytes` is the host memory of the process. `phases` has the keys load, forward,
     backward, optimizer and, if requested, eval. `first_step` and `steady` hold the same peaks for
-    the step that creates the optimizer states and for later steps. On several GPUs it is that of
-    the rank that needs the most; `ranks` has those that ran, and `host_peak_bytes` is the host
+    the step that creates the optimizer states and for later steps. On several GPUs, it is from the
+    rank that needs the most; `ranks` has the ranks that ran, and `host_peak_bytes` is the host
     memory of all ranks of a node. `curve` is how memory got to that peak. `resting` is what a
-    simulated step leaves, once the cache is emptied. `moments` are those of a GRPO job; if another
-    one than the step needs the most, the peaks are its own.
+    simulated step leaves, once the cache is emptied. `moments` are the moments of a GRPO job; if
+    one of them needs more than the step, it sets the peaks.
     """
 
     peak_allocated_bytes: int

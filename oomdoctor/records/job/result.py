@@ -219,7 +219,7 @@ class ProbeResult:
     says how far the times can be trusted: those that did not settle are not ranked. Times that are
     not believable give no speed at all. `cached_at` is when the simulation behind it ran, if an
     earlier run did it. `calibrated_by` is the probe that corrected an estimated speed.
-    `training_time` is the time for the user's own data. On several GPUs the peaks are those of the
+    `training_time` is the time for the user's own data. On several GPUs, the peaks are from the
     rank that needs the most, `ranks` has each rank that ran, and `host_peak_bytes` is the host
     memory of a node.
     """

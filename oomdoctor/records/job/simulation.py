@@ -189,7 +189,7 @@ class PeakErrorRecord:
 class SpeedErrorRecord:
     """Errors of estimated tokens per second of one kind, relative to the measured ones.
 
-    `compute_capability` is that of the cards. `slower` is what limited the speed by the estimate:
+    All cards have this `compute_capability`. `slower` is what limited the speed by the estimate:
     the device, or the host that launches its operators. `p95` is the 95th percentile of the
     absolute errors.
     """

@@ -46,7 +46,7 @@ class CheckPeak:
 
     `peak_device_bytes` is what nvidia-smi would show: the reserved peak and the CUDA context.
     `categories` add up to the allocated peak, and `lines` are those that held most of it. Files are
-    relative to the folder of the checks. `versions` are those of the libraries that ran.
+    relative to the folder of the checks. `versions` has the libraries that ran.
     """
 
     peak_device_bytes: int

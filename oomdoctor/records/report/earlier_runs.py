@@ -20,7 +20,7 @@ Quantity = Literal[
 
 @dataclass(frozen=True, slots=True)
 class DiffSide:
-    """One of the two runs. `name` is that of the run, the case or the file.
+    """One of the two runs. `name` is the name of the run, the case or the file.
 
     `evidence` is how most of its results were found; None if it has none. `rungs` counts what is
     compared: configurations, ranks of a watched command, or the best of each method on each card.
@@ -52,8 +52,8 @@ class QuantityChange:
 
     `relative` is the difference by the value before. `uncertainty` is in the unit of the quantity:
     a difference up to it says nothing; None if it is not known. "largest_value" is what `--solve`
-    found, and "fewest_gpus" what `--min` did. With `at_micro_batch` the peaks are those of a try at
-    this micro-batch size, because the configuration was found at two different ones.
+    found, and "fewest_gpus" what `--min` did. With `at_micro_batch`, the peaks are from tries at
+    this micro-batch size, because the two runs chose different sizes.
     """
 
     quantity: Quantity
@@ -80,9 +80,9 @@ class RungDiff:
     """A configuration that both runs have.
 
     `settings` are keys in which the two configurations differ, because the runs do.
-    `outcome_before` and `outcome_after` are those of the results; of a watched command those of its
-    ranks. `missed_by_bytes` is by how much the later one is short, and
-    `reason` why it was not run or failed.
+    `outcome_before` and `outcome_after` are the outcomes of the two results, or of the ranks of a
+    watched command. `missed_by_bytes` is by how much the later one is short, and `reason` why it
+    was not run or failed.
     """
 
     key: str
@@ -140,12 +140,12 @@ RunStatus = Literal[
 class StoredRun:
     """One folder of the history: a run of `probe` or `plan`, or a case that `run` kept.
 
-    `command` is the verb, and `command_line` what a case watched. `status` is that of the report;
-    "running" or "interrupted" if the run has not ended, "unfinished" if it was killed before it had
-    results, "unreadable" if a file is damaged, "foreign" if the folder is not a run. `problem`
-    explains the last three. `fits` of `rungs` configurations fit, or of so many cards. `outcome`
-    says the same in words. `started_at` and `changed_at`, when a file was written last, are ISO
-    8601 in UTC.
+    `command` is the verb, and `command_line` what a case watched. `status` is the status of the
+    report; "running" or "interrupted" if the run has not ended, "unfinished" if it was killed
+    before it had results, "unreadable" if a file is damaged, "foreign" if the folder is not a run.
+    `problem` explains the last three. `fits` of `rungs` configurations fit, or of so many cards.
+    `outcome` says the same in words. `started_at` and `changed_at`, when a file was written last,
+    are ISO 8601 in UTC.
     """
 
     name: str

@@ -52,8 +52,8 @@ class PriceList:
     `currency` is its symbol or label (`$`, `EUR`), empty if it has none.
 
     `unknown` are the names in the file that are no cards, `repeated` the cards that it lists more
-    than once: the lowest price counts. `examples` says from when and where prices are that are
-    built in, and is none for those of a file.
+    than once: the lowest price counts. `examples` is the date and the source of built-in prices;
+    None for the prices of a file.
     """
 
     source: str
@@ -74,9 +74,9 @@ class PlanRequest:
     something fits first, in that order. `solve` is the setting whose largest value that fits is
     asked for. With `verify` the configurations that matter also run on the emulated card. With
     `suggest` changes are looked for that make a method fit. `fewest` asks for the fewest GPUs with
-    which each configuration fits. `interconnect` links the GPUs; with "auto" it is that of the
-    card. `host_memory_bytes` is the host memory of a machine. `context_bytes` is what the process
-    was seen to take besides its tensors, where that is known.
+    which each configuration fits. `interconnect` links the GPUs; "auto" takes what the card has.
+    `host_memory_bytes` is the host memory of a machine. `context_bytes` is what the process was
+    seen to take besides its tensors, where that is known.
     """
 
     gpus: tuple[str, ...]
@@ -147,7 +147,7 @@ class CardPicks:
 
 @dataclass(frozen=True, slots=True)
 class PlanRemedy:
-    """A change that would make a method fit of which no configuration does, or that there is none.
+    """A change that would make a configuration of a method fit, or why there is none.
 
     `key` and `label` are of its configuration that is short by the least, without the configuration
     of --from, for which `yours` of the report is the answer. `change` is the cheapest change, or
@@ -178,8 +178,8 @@ class CardPlan:
     `total_source`. `usable_bytes` excludes the headroom; `context` is the part of it that tensors
     cannot use. `fitting` of `rungs` configurations surely fit, and `borderline` more may.
     `price_per_hour` is from the price list. `calibrated_by` is the probe that corrected the
-    estimated speeds. `remedies` has an entry for each method of which no configuration fits, in a
-    plan for one card. `yours` is the configuration of --from.
+    estimated speeds. `remedies` has an entry for each method without a configuration that
+    fits, in a plan for one card. `yours` is the configuration of --from.
     """
 
     name: str

@@ -85,7 +85,7 @@ class SurveyRequest:
     `gpus` is the world size of each configuration that fixes none. On emulated GPUs one rank of a
     job on several runs, or all of them with `all_ranks`. Ranks are spread over `nodes` machines of
     a Slurm job. `from_files` are the texts of --from, and `user_training` is what they say; its
-    configuration is the first of the recipe. `routing` is that of --routing, which every
+    configuration is the first of the recipe. `routing` is the value of --routing, which every
     configuration of the recipe has.
     """
 
@@ -200,19 +200,8 @@ class RungFile:
 class Report:
     """The public document of `probe`, `plan`, `explain`, `triage`, `run` and `snapshot`.
 
-    Null is for what is unknown. `probe`, and `plan` for one device, fill `results` and what belongs
-    to them; `files` are those of --snapshot and --trace. Only `plan` fills `cards`, `sweep`, `why`,
-    `solve`, `fewest` and `simulations`. Only `explain`, `run` and `snapshot` fill `diagnoses`. Only
-    `run` fills `device`, `command_line`, `exit_code_of_command`, `ranks`, `smallest_gpu`, `host`,
-    `larger_batch`, `unknown_sizes`, `max_peak` and `versions` (of the libraries of the command).
-    `snapshot` fills `source` (its file), `torch_version`, `settings` (of the allocator) and
-    `devices`, and `run` does if memory ran out: `source` is then a file of the case, which is in
-    `run_dir`. Only `check` fills `check`. With two files `snapshot` also fills `differences`,
-    and if an allocation failed, `causes` and `remedies`. Only `watch` fills `watch`, and only
-    `triage` fills `triage`. With --from, `yours` is about the configuration of the user's own
-    files. Only `diff` fills `diff`. `show` fills `gathered` for a folder of probes on several GPU
-    types. Only `explain --apply` and `run --cure` fill `applied`. `next_commands` work on this
-    machine, `next_on_gpu` on a machine with the GPU.
+    Null is for what is unknown. Each command fills its own keys: `results` and what belongs to them
+    are from `probe`, and from `plan` for one device.
     """
 
     schema: str

@@ -175,10 +175,10 @@ class RankOom:
 class RankMemory:
     """One GPU of one process of the command.
 
-    `rank` is that of torch.distributed or the launcher, else the order of the processes. `device`
-    is the index of the GPU as the process sees it. `peak_device_bytes` is what nvidia-smi would
-    show for the process: the reserved peak and the CUDA context. `where` is the innermost line of
-    the user's own code at the peak, and `library_where` the line of the library below it.
+    `rank` is the rank in torch.distributed or the launcher, else the order of the processes.
+    `device` is the index of the GPU as the process sees it. `peak_device_bytes` is what nvidia-smi
+    would show for the process: the reserved peak and the CUDA context. `where` is the innermost
+    line of the user's own code at the peak, and `library_where` the line of the library below it.
     `headroom_bytes` is how much more the process could have reserved. `stopped` says why the
     training was stopped, if it was. `unit` is "pass" if no optimizer took steps, so that they are
     backward passes. `not_reached` are calls in the user's code that evaluate, generate or save and
@@ -228,7 +228,7 @@ class RankMemory:
 class HostMemory:
     """The memory of the host while the command ran, in addition to its GPUs.
 
-    `least_available_bytes` is the lowest of one sample a second. `kernel_kills` is how many
+    `least_available_bytes` is the lowest of one sample per second. `kernel_kills` is how many
     processes the kernel ended meanwhile because memory was short: in the control group of the
     command, or, where that is unknown, on the machine. `shm_least_free_bytes` is of /dev/shm.
     """
@@ -244,7 +244,7 @@ class HostMemory:
 class LargerBatch:
     """The micro-batch size of a run that fitted, and the largest that should fit too.
 
-    All that was reserved beyond what a step leaves is taken to grow with the micro-batch, which is
+    All that was reserved beyond what a step leaves is assumed to grow with the micro-batch: by
     `bytes_per_row` for each row. So it is a cautious estimate.
     """
 

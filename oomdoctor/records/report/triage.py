@@ -83,7 +83,7 @@ class Triage:
 class GatheredJob:
     """One job. `outcome` is a word of its report, or Slurm's if there is none.
 
-    `gpu_name`, `usable_bytes` and `results`, best first, are those of the report; empty without
+    `gpu_name`, `usable_bytes` and `results`, best first, are taken from the report; empty without
     one. `reason` says why results are missing.
     """
 

@@ -182,7 +182,7 @@ class YourChange:
     `rung` is the changed configuration, as `--rung` reads it, and `lines` are what to change in the
     files, with `code` to paste into a script. `speedup` is against the user's own configuration;
     None if one of the speeds is unknown. `evidence` says whether it was measured or simulated.
-    `peak_device_bytes` is that of tensors alone on the CPU.
+    On the CPU, `peak_device_bytes` counts only tensors.
     """
 
     change: str
@@ -199,7 +199,7 @@ class YourChange:
 
 @dataclass(frozen=True, slots=True)
 class YourRung:
-    """The answer about the configuration of --from; `key` is that of its row in `results`.
+    """The answer about the configuration of --from; `key` is the key of its row in `results`.
 
     With `aim` "fits" the configuration does not fit, and `changes` are changes or sets of them with
     which it does, the cheapest first. With "faster" it fits, and `changes` make it faster. Without
@@ -237,7 +237,7 @@ class Proof:
 class AppliedRemedy:
     """A remedy of a diagnosis as a change of the user's file, or of the words of the command.
 
-    `number` is that of the remedy in the diagnosis, from 1. `changes` are keys of the
+    `number` is the place of the remedy in the diagnosis, from 1. `changes` are keys of the
     configuration, `lines` what they are in the `file` and `code` what is pasted into it. `diff` is
     the change as a unified diff. `not_applied` are the remedies before it, with the reasons. With
     `written` the file has been changed, and `backup` is the file as it was. `proof` is a run

@@ -21,7 +21,7 @@ LiveEventKind = Literal["warning", "oom", "skipped", "end"]
 
 @dataclass(frozen=True, slots=True)
 class LiveGpu:
-    """A GPU of the process; `index` is that of torch, so it counts visible devices only."""
+    """A GPU of the process; `index` is torch's, so it counts only visible devices."""
 
     index: int
     gpu_name: str | None
@@ -129,7 +129,7 @@ class MemoryTrend:
 class WatchedGpu:
     """A GPU as the driver reports it now; `used_bytes` is None if it does not say.
 
-    `trend` is that of the memory in use while it was watched.
+    `trend` is how the memory in use changed while it was watched.
     """
 
     index: int

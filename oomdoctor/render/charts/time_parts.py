@@ -81,5 +81,5 @@ def step_legend(step: StepTime) -> str:
     rows = [STEP_PARTS[of.part] for of in step.parts]
     return (
         f"{', '.join(f'{row.sign} {row.words}' for row in rows)}; "
-        f"{counted(step.micro_steps, 'micro-step')} and {step.launches:,} operators a step."
+        f"{counted(step.micro_steps, 'micro-step')} and {step.launches:,} operators per step."
     )

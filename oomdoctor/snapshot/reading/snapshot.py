@@ -116,7 +116,7 @@ def _snapshot(value: dict[Any, Any], stacks: Stacks) -> Snapshot:
 
 def _events(trace: list[Any]) -> Events:
     if trace and type(trace[0]) is not Events:
-        raise TypeError("a trace holds something that is no event")
+        raise TypeError("a trace holds something that is not an event")
     return trace[0] if trace else Events()
 
 
@@ -149,7 +149,7 @@ def _blocks(entry: dict[Any, Any], stacks: Stacks) -> Iterator[HeldBlock]:
 def _number(entry: dict[Any, Any], key: str) -> int:
     number = entry[key]
     if type(number) is not int or not -(2**63) <= number < 2**64:
-        raise TypeError(f"{key!r} is no number")
+        raise TypeError(f"{key!r} is not a number")
     return number
 
 

@@ -223,7 +223,7 @@ def _sizes_beside(settings: RungKeys, partial: PartialConfig, model: str | None)
     """Why a critic and a reward model have the size of the model."""
     named = {"critic": partial.get("critic_name"), "reward_model": partial.get("reward_name")}
     return {
-        key: f"{name or 'it'} is taken to have the size of the model"
+        key: f"{name or 'it'} is assumed to be as large as the model"
         for key, name in named.items()
         if key in settings and name != model
     }

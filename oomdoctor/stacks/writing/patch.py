@@ -212,7 +212,7 @@ def _patched_json(text: str, edit: Edit) -> str:
     *path, last = edit.name.split(".")
     place = table_at(values, path)
     if place is None:
-        raise ValueError(f"{'.'.join(path)} is no table of settings")
+        raise ValueError(f"{'.'.join(path)} is not a table of settings")
     if edit.removed:
         place.pop(last, None)
     else:

@@ -80,7 +80,7 @@ def patched_yaml(text: str, name: str, value: Any) -> str:
             return _replaced(text, pair[0], pair[1], value)
         node = pair[1]
         if node.id != "mapping":
-            raise ValueError(f"{part} is no table of settings")
+            raise ValueError(f"{part} is not a table of settings")
     raise AssertionError(path)
 
 
@@ -112,7 +112,7 @@ def _table(text: str) -> Any:
 
     node = yaml.compose(text, yaml.SafeLoader)
     if node is None or node.id != "mapping":
-        raise ValueError("the file is no table of settings")
+        raise ValueError("the file is not a table of settings")
     return node
 
 

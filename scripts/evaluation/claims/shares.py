@@ -26,7 +26,7 @@ def _checkpointing(found: Answers) -> Finding:
         f"weights (512 to 4,096 tokens), and {percent(large)} on Qwen2.5-7B (2,048). The "
         f"estimated cost is {_range(full)} of the time for full fine-tuning and {_range(lora)} "
         "for LoRA; this was not measured.",
-        "One input a layer is kept instead of every intermediate result. What is left is mostly "
+        "One input per layer is kept instead of every intermediate result. What is left is mostly "
         "the logits, so a model with a large vocabulary saves less. LoRA's backward pass is "
         "shorter, so a second forward pass costs relatively more.",
     )

@@ -78,8 +78,8 @@ def _states(found: Answers) -> Finding:
     return Finding(
         "true" if all(near) else "partly true" if any(near) else "false",
         f"It saves {percent(1 - eight / wide)} of the states of 32-bit weights, but "
-        f"{percent(1 - eight / narrow)} of those of bf16 weights.",
-        f"AdamW's states have the type of the weights: {wide:.2f} bytes per parameter in 32 bits, "
+        f"{percent(1 - eight / narrow)} of the states of bf16 weights.",
+        f"AdamW's states have the dtype of the weights: {wide:.2f} bytes per parameter in 32 bits, "
         f"{narrow:.2f} in bf16. 8-bit AdamW takes {eight:.2f}, with its constants, and the "
         "embeddings keep 32-bit states.",
     )

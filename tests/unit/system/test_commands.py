@@ -227,7 +227,7 @@ def test_the_critic_and_the_reward_model_of_ppo_are_counted_where_they_share_gpu
     assert (training.config.critic, training.config.reward_model) == (critic, reward_model)
     taken = {item.key: item.reason for item in training.assumed}
     if reward_model != "none":
-        assert taken["reward_model"] == "c/d is taken to have the size of the model"
+        assert taken["reward_model"] == "c/d is assumed to be as large as the model"
     named = [item.name for item in training.not_taken if item.matters]
     assert [name for name in named if "critic" in name or "estimator" in name] == []
 

@@ -97,8 +97,8 @@ def _watch_own_layers(adapted: PeftModel, modeling: str) -> None:
         shape = (*inputs[0].shape[:-1], base.out_features)
         if not isinstance(output, torch.Tensor) or output.shape != shape:
             raise UnsupportedError(
-                f"peft cannot put LoRA on {type(base).__name__}, which is no plain linear layer; "
-                f"lora_targets={others} works"
+                f"peft cannot put LoRA on {type(base).__name__}, which is not a plain linear "
+                f"layer; lora_targets={others} works"
             )
 
     for name, base in layers:

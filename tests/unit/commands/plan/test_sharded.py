@@ -185,7 +185,7 @@ def test_a_bound_above_every_number_needs_no_engine() -> None:
     (line,) = known.fewest.lines
     assert (line.gpus, line.fewer, engines.asked) == (None, 8, [])
     assert line.fewer_missed_by_bytes is not None
-    assert str(line.reason).startswith("on 8 GPUs a GPU needs at least")
+    assert str(line.reason).startswith("on 8 GPUs, each needs at least")
 
 
 def test_a_search_that_is_cut_short_keeps_what_it_has() -> None:
