@@ -44,7 +44,7 @@ class NamedPrice:
 class PriceFile:
     """The rows of a file. `currency` is a symbol or a label, empty if there is none.
 
-    `examples` says from when and where prices are that are built in; None for those of a file.
+    `examples` says from when and where prices are that are built in; None for the prices of a file.
     """
 
     currency: str

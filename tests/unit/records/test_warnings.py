@@ -91,7 +91,7 @@ WORDED: dict[tuple[str, str], tuple[dict[str, object], str]] = {
         {"rungs": 1, "share": "473%", "what": "arithmetic peak"},
         "1 configuration has times that imply up to 473% of the card's arithmetic peak",
     ),
-    ("prices", "examples"): ({"source": "Lambda on 2026-05-07"}, "those of Lambda on 2026"),
+    ("prices", "examples"): ({"source": "Lambda on 2026-05-07"}, "examples from Lambda on 2026"),
     ("prices", "repeated"): ({"source": "p.csv", "cards": ["L4"]}, "L4 more than once"),
     ("prices", "not_compared"): (
         {"source": "p.csv", "cards": ["AMD Instinct MI300X", "MI250"]},

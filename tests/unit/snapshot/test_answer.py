@@ -331,7 +331,7 @@ def test_blocks_of_torch_2_0_have_a_history(tmp_path: Path) -> None:
         (pickle.dumps({"a": 1}), 'it has no "segments"'),
         (pickle.dumps({"segments": [{"device": 0}]}), "KeyError"),
         (pickle.dumps({"segments": [1]}), "TypeError"),
-        (pickle.dumps({"segments": [], "device_traces": [[1]]}), "no event"),
+        (pickle.dumps({"segments": [], "device_traces": [[1]]}), "not an event"),
         (pickle.dumps({"segments": [], "device_traces": 5}), "TypeError"),
         (
             pickle.dumps({"segments": [], "device_traces": [[{"action": "alloc", "size": -5}]]}),

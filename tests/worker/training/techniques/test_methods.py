@@ -192,7 +192,7 @@ def test_an_adapter_that_no_gradient_reaches_goes_onto_the_convolutions() -> Non
 @needs_router_of_its_own
 def test_a_layer_that_is_no_plain_linear_one_is_refused_with_targets_that_work() -> None:
     job = tiny_job("router", **LORA)
-    with pytest.raises(UnsupportedError, match="no plain linear layer; lora_targets=k_proj"):
+    with pytest.raises(UnsupportedError, match="not a plain linear layer; lora_targets=k_proj"):
         simulated(job)
     assert simulated(tiny_job("router", **LORA, lora_targets=("q_proj",)))
 
