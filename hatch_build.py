@@ -21,7 +21,9 @@ from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 _FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 # The target of a link or a picture, unless it is absolute or a heading of the same page.
-_RELATIVE = re.compile(r"(?<=\]\()(?![a-z]+:|#)[^)\s]+(?=\))")
+_RELATIVE = re.compile(
+    r"""(?:(?<=\]\()|(?<=\bsrc=")|(?<=\bsrcset="))(?![a-z]+:|#)[^)"\s]+(?=[)"])"""
+)
 _PICTURES = (".png", ".svg", ".jpg", ".jpeg", ".gif")
 
 

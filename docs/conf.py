@@ -60,17 +60,41 @@ def menu(index: str) -> dict[str, list[str]]:
     return {title: pages for title, pages in found.items() if pages}
 
 
-def _with_menu(app: Any, name: str, source: list[str]) -> None:
-    """Put the menu below the index, and leave out links to what is not on the site."""
+def _as_on_the_site(app: Any, name: str, source: list[str]) -> None:
+    """Put the menu below the index, leave out links to what is not on the site, choose pictures."""
     if name == root_doc:
         for title, pages in menu(source[0]).items():
             listed = "\n".join(pages)
             source[0] += f"\n```{{toctree}}\n:hidden:\n:caption: {title}\n\n{listed}\n```\n"
     source[0] = re.sub(r"\[([^\]]+)\]\(\.\./[^)]*\)", r"\1", source[0])
+    source[0] = _PICTURE.sub(_for_each_screen, source[0])
+
+
+# What is behind the name of a picture, and the screens that it is for: furo's classes, and those of
+# site/wide.css. scripts/picture_files.py draws them.
+_SCREENS = {
+    "": "only-light only-wide",
+    "-dark": "only-dark only-wide",
+    "-phone": "only-light only-narrow",
+    "-phone-dark": "only-dark only-narrow",
+}
+_PICTURE = re.compile(r"^!\[(.+)\]\(images/([\w-]+)\.png\)$", re.MULTILINE)
+
+
+def _for_each_screen(picture: re.Match[str]) -> str:
+    """Show of a picture that is drawn for each kind of screen the one that fits."""
+    alt, name = picture.groups()
+    if not (_ROOT / "docs" / "images" / f"{name}-dark.png").exists():
+        return picture[0]
+    return "\n\n".join(
+        f"```{{image}} images/{name}{ending}.png\n:alt: {alt}\n:class: {screens}\n"
+        ":loading: lazy\n```"
+        for ending, screens in _SCREENS.items()
+    )
 
 
 def setup(app: Any) -> dict[str, bool]:
     """Called by Sphinx."""
-    app.connect("source-read", _with_menu)
+    app.connect("source-read", _as_on_the_site)
     app.add_lexer("console", Console)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -9,7 +9,10 @@ The pictures are the charts that `oomdoctor show --png` draws. They need matplot
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
+
+from picture_files import keep_all
 
 from oomdoctor.records.codec import loads
 from oomdoctor.records.report.report import Report
@@ -29,11 +32,9 @@ def chart_of(name: str) -> Chart:
 
 
 def main() -> int:
-    """Draw all pictures and say where they are."""
+    """Draw all pictures."""
     for name in PICTURES:
-        file = ROOT / "docs" / "images" / f"{name}.png"
-        file.write_bytes(png(chart_of(name)))
-        print(file.relative_to(ROOT))
+        keep_all(name, partial(png, chart_of(name)))
     return 0
 
 

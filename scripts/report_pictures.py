@@ -8,24 +8,24 @@ It opens the page of docs/reports/plan-4090.json in Chromium (scripts/chromium.s
 
 from __future__ import annotations
 
-import io
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
-from PIL import Image
+from picture_files import keep_all
 
 from oomdoctor.records.codec import loads
 from oomdoctor.records.report.report import Report
 from oomdoctor.render import render_report
+from oomdoctor.render.charts import Size
+from oomdoctor.render.charts.axes import Palette
 from oomdoctor.render.charts.choose import chart_named
 from oomdoctor.render.charts.drawing import png
 from oomdoctor.render.formats import Style
 
 ROOT = Path(__file__).parents[1]
 REPORT = ROOT / "docs" / "reports" / "plan-4090.json"
-IMAGES = ROOT / "docs" / "images"
-COLORS = 255  # of a picture; its text stays sharp
 WIDTH, PHONE = 1100, 390
 sys.path.insert(0, str(ROOT / "tests" / "examples"))
 
@@ -37,15 +37,12 @@ def main() -> None:
     report = loads(Report, REPORT.read_text(encoding="utf-8"))
     page = render_report(report, "html", Style(width=0))
     for name in ("step", "frontier"):
-        keep(name, png(chart_named(report, name)))
+        keep_all(name, partial(png, chart_named(report, name)))
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         file = Path(folder) / "report.html"
         file.write_text(page, encoding="utf-8")
         with browser(Path(folder) / "profile") as tab:
-            tab.open(file, WIDTH, 900, shown=LOADED)
-            shot(tab, file, "report", WIDTH, 24, top("ranking", tab))
-            tab.open(file, PHONE, 900, dark=True, shown=LOADED)
-            shot(tab, file, "report-phone", PHONE, top("memory", tab), top("ranking", tab))
+            keep_all("report", partial(shot, tab, file))
 
 
 def top(part: str, tab: Tab) -> float:
@@ -53,20 +50,15 @@ def top(part: str, tab: Tab) -> float:
     return float(tab.value(f"document.getElementById('{part}').offsetTop"))
 
 
-def shot(tab: Tab, file: Path, name: str, width: int, begins: float, ends: float) -> None:
-    """The page from one height to another."""
-    picture = file.with_name(f"{name}.png")
+def shot(tab: Tab, file: Path, size: Size, colors: Palette) -> bytes:
+    """The page down to its ranking; on a phone, only the chart above that."""
+    wide = size == "wide"
+    tab.open(file, WIDTH if wide else PHONE, 900, dark=colors == "dark", shown=LOADED)
+    begins, ends = 24.0 if wide else top("memory", tab), top("ranking", tab)
+    picture = file.with_suffix(".png")
+    width = WIDTH if wide else PHONE
     tab.picture(picture, {"x": 0, "y": begins - 24, "width": width, "height": ends - begins})
-    keep(name, picture.read_bytes())
-
-
-def keep(name: str, data: bytes) -> None:
-    """Write a picture with few colors, which makes it small."""
-    image = Image.open(io.BytesIO(data)).convert("RGB")
-    few = image.quantize(COLORS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
-    target = IMAGES / f"{name}.png"
-    few.save(target, optimize=True)
-    print(f"{target.relative_to(ROOT)} {target.stat().st_size:,} bytes")
+    return picture.read_bytes()
 
 
 if __name__ == "__main__":

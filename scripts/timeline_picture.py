@@ -12,10 +12,17 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
+from picture_files import keep_all
+
+from oomdoctor.cli.explain_sources import histories, read_file
+from oomdoctor.records.report.timeline import Timeline
+from oomdoctor.render.snapshot.png import png
+from oomdoctor.snapshot.timeline import timeline_of
+
 ROOT = Path(__file__).parents[1]
-PICTURE = ROOT / "docs" / "images" / "timeline.png"
 REPORT = ROOT / "docs" / "reports" / "snapshot.json"
 SNAPSHOT = "memory_snapshot.pickle"
 TRAINING = """
@@ -51,13 +58,17 @@ def main() -> None:
         (Path(folder) / "train.py").write_text(TRAINING)
         run = ["run", "--emulate", "RTX 4090", "--steps", "all", "--python", python]
         _oomdoctor(folder, *run, "--", "python", "train.py")
-        PICTURE.parent.mkdir(exist_ok=True)
-        written = ("--png", str(PICTURE), "--output", str(REPORT))
-        _oomdoctor(folder, "snapshot", SNAPSHOT, "--quiet", *written)
+        _oomdoctor(folder, "snapshot", SNAPSHOT, "--quiet", "--output", str(REPORT))
+        keep_all("timeline", partial(png, timeline(Path(folder) / SNAPSHOT)))
         text = REPORT.read_text(encoding="utf-8")
         for found, shown in ((f"{folder}/", ""), (f"{Path(python).parents[1]}", "/home/you/venv")):
             text = text.replace(found, shown)
         REPORT.write_text(text, encoding="utf-8")
+
+
+def timeline(file: Path) -> Timeline:
+    """The timeline of a snapshot, as `snapshot --png` draws it."""
+    return timeline_of(file.name, histories(read_file(file, quiet=True)).values(), None)
 
 
 def _oomdoctor(folder: str, *words: str) -> None:

@@ -84,6 +84,7 @@ def test_code_and_what_is_absolute_stay(monkeypatch: pytest.MonkeyPatch, tmp_pat
     (tmp_path / "oomdoctor" / "__init__.py").write_text('__version__ = "1.0"\n')
     kept = "[a](https://a.org/b.md) [b](#there) [c](mailto:a@b.org)\n```\n[d](docs/d.md)\n```\n"
     changed = "[e](docs/e.md#f) ![g](docs/g.PNG) [![h](h.svg)](docs/h.md)\n"
+    changed += '<source srcset="d.png"><img src="l.png"><img src="https://a.org/b.png">\n'
     (tmp_path / "README.md").write_text(kept + changed)
     monkeypatch.setenv("OOMDOCTOR_PROJECT_URL", ADDRESS)
     monkeypatch.setenv("OOMDOCTOR_PROJECT_REF", "v1")
@@ -92,6 +93,8 @@ def test_code_and_what_is_absolute_stay(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert text.removeprefix(kept) == (
         f"[e]({ADDRESS}/blob/v1/docs/e.md#f) ![g]({ADDRESS}/raw/v1/docs/g.PNG) "
         f"[![h]({ADDRESS}/raw/v1/h.svg)]({ADDRESS}/blob/v1/docs/h.md)\n"
+        f'<source srcset="{ADDRESS}/raw/v1/d.png"><img src="{ADDRESS}/raw/v1/l.png">'
+        '<img src="https://a.org/b.png">\n'
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import struct
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from memory_pictures import PICTURES, chart_of  # noqa: E402
+from picture_files import VARIANTS, small  # noqa: E402
 
 from oomdoctor.render.charts.drawing import png  # noqa: E402
 
@@ -36,17 +38,28 @@ def test_the_stored_plan_still_has_its_chart(name: str) -> None:
     assert len(chart.grid.rows) >= 4
 
 
+@pytest.mark.parametrize("ending", VARIANTS)
 @pytest.mark.parametrize("name", PICTURES)
-def test_a_picture_is_what_the_code_draws_today(name: str) -> None:
+def test_a_picture_is_what_the_code_draws_today(name: str, ending: str) -> None:
     pytest.importorskip("matplotlib")
+    file = ROOT / "docs" / "images" / f"{name}{ending}.png"
     kept, drawn = (
-        picture(data)
-        for data in ((ROOT / "docs" / "images" / f"{name}.png").read_bytes(), png(chart_of(name)))
+        picture(data) for data in (file.read_bytes(), small(png(chart_of(name), *VARIANTS[ending])))
     )
     assert kept.size == drawn.size
     # Another release of matplotlib may move letters by a pixel; a word or a bar differs more.
     differs = ImageChops.difference(kept, drawn).point(lambda value: 255 * (value > 64))
     assert ImageStat.Stat(differs).mean[0] / 255 < 0.001, "run scripts/memory_pictures.py"
+
+
+def test_every_picture_of_the_docs_is_there_for_each_screen() -> None:
+    shown = set()
+    for page in (ROOT / "docs").glob("*.md"):
+        shown |= set(re.findall(r"\]\(images/([\w-]+)\.png\)", page.read_text(encoding="utf-8")))
+    assert len(shown) >= 7
+    for name in shown - {"report-phone-dark"}:  # which shows a phone
+        for ending in VARIANTS:
+            assert (ROOT / "docs" / "images" / f"{name}{ending}.png").is_file(), (name, ending)
 
 
 def picture(data: bytes) -> Image.Image:

@@ -39,7 +39,7 @@ COLORS: dict[Role, Color] = {
 FONT = "DejaVu Sans"  # whose widths matplotlib knows; a page uses its own font, which is narrower
 TEXT = 13.0  # points; the pictures are drawn at 72 dots per inch, so they are pixels too
 SMALL = 12.0
-Palette = Literal["roles", "light"]
+Palette = Literal["roles", "light", "dark"]
 _palette: ContextVar[Palette] = ContextVar("palette", default="roles")
 
 
@@ -55,9 +55,13 @@ def palette(name: Palette) -> Iterator[None]:
 
 def ink(role: Role) -> str:
     """The color to draw a role with."""
-    if _palette.get() == "roles":
-        return f"#fe{list(COLORS).index(role):02x}fe"
-    return COLORS[role].light
+    match _palette.get():
+        case "roles":
+            return f"#fe{list(COLORS).index(role):02x}fe"
+        case "dark":
+            return COLORS[role].dark
+        case _:
+            return COLORS[role].light
 
 
 def byte_ticks(top: float, most: int, room: float | None = None, start: float = 0) -> list[int]:
@@ -160,6 +164,8 @@ def name_row(axes: Any, number: int, name: str, size: Size) -> None:
 def end_row(axes: Any, number: int, text: str, top: float, size: Size, **style: Any) -> None:
     """Write a text at the right end of a row."""
     at, away = ((top, number), (84, 0)) if size == "wide" else ((top, number - 0.24), (0, 0))
+    if size == "narrow":  # where lines of the chart would go through it
+        style["bbox"] = {"facecolor": ink("page"), "edgecolor": "none", "pad": 1.5}
     note(axes, text, at, away, ha="right", va="center", **style)
 
 

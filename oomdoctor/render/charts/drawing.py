@@ -21,6 +21,7 @@ from oomdoctor.render.charts.axes import COLORS, FONT, Palette, ink, palette
 _DOTS = 72  # an inch: a unit of the picture is a pixel of the page
 _PNG_SCALE = 2
 _HEAD = 40  # pixels for the title of a picture that stands alone
+_TITLE: dict[Size, int] = {"wide": 15, "narrow": 14}
 _SVG = re.compile(r"<svg\b[^>]*>", re.DOTALL)
 _STYLE = re.compile(r' style="([^"]*)"')
 _NUMBER = re.compile(r"-?\d+\.\d{3,}")
@@ -80,9 +81,9 @@ def svg(chart: Chart) -> str:
     return _SVG.sub(lambda match: match[0] + told, text, count=1)
 
 
-def png(chart: Chart) -> bytes:
+def png(chart: Chart, size: Size = "wide", colors: Palette = "light") -> bytes:
     """The chart as a picture of twice its size in pixels."""
-    with _figure(chart, "wide", "light") as figure:
+    with _figure(chart, size, colors) as figure:
         target = io.BytesIO()
         figure.savefig(target, format="png", dpi=_DOTS * _PNG_SCALE, facecolor=ink("page"))
     return target.getvalue()
@@ -125,7 +126,8 @@ def _figure(chart: Chart, size: Size, colors: Palette) -> Iterator[Any]:
         "hatch.linewidth": 0.8,
         "path.simplify_threshold": 0.3,
     }
-    head = 0 if colors == "roles" else _HEAD
+    title = _title(chart) if size == "wide" else "\n".join(filter(None, (chart.title, chart.about)))
+    head = 0 if colors == "roles" else _HEAD + 18 * title.count("\n")
     height = chart.height(size) + head
     with palette(colors), matplotlib.rc_context(settings), warnings.catch_warnings(action="ignore"):
         figure: Any = Figure(figsize=(WIDTHS[size] / _DOTS, height / _DOTS), dpi=_DOTS)
@@ -133,7 +135,7 @@ def _figure(chart: Chart, size: Size, colors: Palette) -> Iterator[Any]:
         area = figure
         if head:
             area = figure.subfigures(2, 1, height_ratios=(head, chart.height(size)), hspace=0)[1]
-            figure.text(8 / WIDTHS[size], 1 - head * 0.62 / height, _title(chart), fontsize=15,
+            figure.text(8 / WIDTHS[size], 1 - head * 0.62 / height, title, fontsize=_TITLE[size],
                         fontweight="bold", color=ink("ink"), va="center")  # fmt: skip
         chart.draw(area, size)
         yield figure

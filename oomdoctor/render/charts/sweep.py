@@ -1,9 +1,13 @@
-"""How the peak of each rung grows along a sweep, one chart a card."""
+"""How the peak of each rung grows along a sweep, one chart per card.
+
+Both axes are linear: where memory grows linearly, the line is straight.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from oomdoctor.records.report.plan import CardPlan, SweepAnswer, SweepLine, SweptPeak
@@ -51,6 +55,47 @@ def top_of(peaks: Sequence[int], usable: int) -> float:
     shown = [peak for peak in peaks if peak <= far * _MARGIN]
     top = _MARGIN * max([usable, *shown])
     return top if len(shown) == len(peaks) else max(top, far)
+
+
+def end_of(lines: Sequence[SweepLine], values: Sequence[int], top: float) -> int:
+    """The last value of the chart: the first one at which no line is below its top any more."""
+    for value in values[1:]:
+        heights = [height_of(p) for line in lines for p in line.peaks if p.value == value]
+        if all(height is not None and height > top for height in heights):
+            return value
+    return values[-1]
+
+
+def free_place(lines: Sequence[SweepLine], end: int, limit: int, top: float, share: float) -> float:
+    """Where a text above the limit is crossed by the fewest lines, as a share of the axis.
+
+    The text takes `share` of the axis, and a twelfth of the height.
+    """
+
+    def crossing(start: float) -> int:
+        ranks = [start + share * part / 8 for part in range(9)]
+        heights = [[height_at(line, rank * end) for rank in ranks] for line in lines]
+        above = limit + top / 12
+        return sum(any(h is not None and limit <= h <= above for h in each) for each in heights)
+
+    return min((part / 20 for part in range(21) if part / 20 + share <= 1), key=crossing, default=0)
+
+
+def height_at(line: SweepLine, value: float) -> float | None:
+    """The height of a line between two of its peaks; None before the first and after the last."""
+    points = [(peak.value, tall) for peak in line.peaks if (tall := height_of(peak))]
+    for (left, low), (right, high) in pairwise(points):
+        if left <= value <= right:
+            return low + (high - low) * (value - left) / (right - left)
+    return None
+
+
+def even_ticks(end: int, most: int) -> list[int]:
+    """Values from 0 to `end` at even distances, at most so many besides 0, a power of two apart."""
+    step = 1
+    while end > most * step:
+        step *= 2
+    return list(range(0, end + 1, step))
 
 
 def _chart(sweep: SweepAnswer, card: CardPlan, lines: list[SweepLine], *, folded: bool) -> Chart:
@@ -101,9 +146,10 @@ def _draw(
     head = 21 * -(-len(shown) // columns) + 30
     axes = look.axes_in(figure, size, height, left=64, right=30, head=head, foot=52)
     heights = [height_of(peak) or 0 for line in shown for peak in line.peaks]
-    axes.set_xscale("log", base=2)
-    axes.set_xlim(sweep.values[0] * 0.95, sweep.values[-1] * 1.05)
-    axes.set_ylim(0, top_of(heights, card.usable_bytes))
+    top = top_of(heights, card.usable_bytes)
+    end = end_of(shown, sweep.values, top)
+    axes.set_xlim(0, end * 1.02)
+    axes.set_ylim(0, top)
     entries = []
     for line, role, marker in zip(shown, _ROLES, _MARKERS, strict=False):
         points = [(peak.value, tall) for peak in line.peaks if (tall := height_of(peak))]
@@ -114,11 +160,11 @@ def _draw(
         entries.append((mark, look.elided(one_line(line.label), 34)))
     axes.axhline(card.usable_bytes, color=ink("alarm"), linewidth=1.6)
     usable = f"{format_bytes(card.usable_bytes)} usable"
-    place = (sweep.values[0], card.usable_bytes)
+    share = len(usable) * look.SMALL * 0.62 / axes.bbox.width
+    place = (free_place(shown, end, card.usable_bytes, top, share) * end, card.usable_bytes)
     look.note(axes, usable, place, (2, 4), color=ink("alarm"), va="bottom")
     look.byte_axis(axes, "y")
-    every = max(1, -(-len(sweep.values) // (9 if size == "wide" else 4)))
-    axes.set_xticks(sweep.values[::every], [f"{value:,}" for value in sweep.values[::every]])
-    axes.set_xticks([], minor=True)
+    ticks = even_ticks(end, 8 if size == "wide" else 4)
+    axes.set_xticks(ticks, [f"{value:,}" for value in ticks])
     look.frame(axes, grid="y", label=SWEPT_WORDS[sweep.key])
     look.legend(figure, entries, columns, height)

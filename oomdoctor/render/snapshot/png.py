@@ -17,7 +17,7 @@ from oomdoctor.records.report.timeline import CATEGORIES, Timeline, TimelineDevi
 from oomdoctor.render.blocks import Grid
 from oomdoctor.render.charts import Chart, Size, drawing
 from oomdoctor.render.charts import axes as look
-from oomdoctor.render.charts.axes import ink
+from oomdoctor.render.charts.axes import Palette, ink
 from oomdoctor.render.snapshot.timeline_page import LIGHT, rgb
 from oomdoctor.units import format_bytes
 
@@ -114,7 +114,8 @@ def _steps(edges: list[float], heights: list[int]) -> Iterator[tuple[float, floa
 
 
 _HEIGHT, _SIDE, _FOOT = 460, 64, 52  # pixels of a device, left of its axes, and below them
-_LEGEND_COLUMNS = 5
+_HEAD: dict[Size, int] = {"wide": 78, "narrow": 140}
+_LEGEND_COLUMNS: dict[Size, int] = {"wide": 5, "narrow": 2}
 _COLUMNS = 1200
 _MOST_STEPS = 60  # more lines than that would hide the picture
 _WITHOUT = "run `pip install matplotlib`, or write a page with --html timeline.html"
@@ -130,7 +131,7 @@ def need_picture() -> None:
     drawing.need_matplotlib("--png", _WITHOUT)
 
 
-def png(timeline: Timeline) -> bytes:
+def png(timeline: Timeline, size: Size = "wide", colors: Palette = "light") -> bytes:
     """The picture of all devices, one below the other.
 
     Raises:
@@ -142,7 +143,8 @@ def png(timeline: Timeline) -> bytes:
     says, grid = "Allocated memory from event to event.", Grid((), ())
     draw = partial(_draw, timeline.devices)
     title = f"{timeline.source}{by}"
-    return drawing.png(Chart("timeline", title, says, grid, draw, lambda _: height))
+    chart = Chart("timeline", title, says, grid, draw, lambda _: height)
+    return drawing.png(chart, size, colors)
 
 
 def _draw(devices: Sequence[TimelineDevice], figure: Any, size: Size) -> None:
@@ -153,7 +155,7 @@ def _draw(devices: Sequence[TimelineDevice], figure: Any, size: Size) -> None:
 
 def _draw_device(figure: Any, device: TimelineDevice, size: Size, *, named: bool) -> None:
     columns, top = columns_of(device, _COLUMNS), _top(device)
-    axes = look.axes_in(figure, size, _HEIGHT, left=_SIDE, right=30, head=78, foot=_FOOT)
+    axes = look.axes_in(figure, size, _HEIGHT, left=_SIDE, right=30, head=_HEAD[size], foot=_FOOT)
     _fill(axes, device, columns, top)
     edges = columns.edges
     axes.stairs(
@@ -169,7 +171,7 @@ def _draw_device(figure: Any, device: TimelineDevice, size: Size, *, named: bool
     axes.xaxis.set_major_formatter(lambda value, _: f"{int(value):,}")
     look.frame(axes, grid="y", label="events" + f" of GPU {device.index}" * named)
     entries = list(zip(*axes.get_legend_handles_labels(), strict=True))
-    look.legend(figure, entries, _LEGEND_COLUMNS, _HEIGHT)
+    look.legend(figure, entries, _LEGEND_COLUMNS[size], _HEIGHT)
 
 
 def _top(device: TimelineDevice) -> int:
