@@ -111,8 +111,10 @@ def test_examples_are_of_known_cards_with_date_and_source(
 
 
 def test_a_name_that_is_neither_a_file_nor_built_in_says_what_is(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="built in are lambda, modal, replicate"):
-        read_prices(tmp_path / "aws")
+    with pytest.raises(
+        ValueError, match="built in are aws, azure, lambda, modal, replicate, runpod"
+    ):
+        read_prices(tmp_path / "gcp")
 
 
 def test_the_help_and_the_page_name_all_examples() -> None:
