@@ -157,7 +157,7 @@ def test_without_a_card_the_gpu_of_this_machine_is_meant(cli, planned, monkeypat
         (["--gpu", "T4", "--trace", "full", "--why", "full"], "combined with --why"),
         (["--gpu", "T4", "--sort", "speed"], "--sort: compares cards: add --all-gpus"),
         (["--gpu", "T4", "--min-vram", "8GiB"], "--min-vram: compares cards: add --all-gpus"),
-        (["--gpu", "T4", "--price", "none.csv"], "--price: compares cards: add --all-gpus"),
+        (["--gpu", "T4", "--sort", "speed"], "--sort: compares cards: add --all-gpus"),
         (["--all-gpus", "--price", "none.csv"], "--price: none.csv: No such file"),
         (["--all-gpus", "--sort", "cost"], "--sort: cost needs --price FILE"),
         (["--all-gpus", "--sort", "size"], "'size' is not one of speed, memory, name, cost"),

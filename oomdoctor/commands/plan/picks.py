@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from oomdoctor.analysis.ranking import rank
+from oomdoctor.analysis.rent import rent
 from oomdoctor.commands.devices.cards import Card, card_named, of_ranks
 from oomdoctor.records.codec import shared
 from oomdoctor.records.facts.choices import Method
@@ -24,7 +25,6 @@ from oomdoctor.system.catalogue import find_machine
 from oomdoctor.system.price_file import read_prices
 
 METHODS: tuple[Method, ...] = ("full", "lora", "qlora")
-_PER_MILLION_IN_HOURS = 1e6 / 3600.0
 
 
 def card_plan(
@@ -137,7 +137,7 @@ def price_of(card: str, prices: PriceList | None) -> float | None:
 
 
 def with_costs(picks: CardPicks, per_hour: float | None) -> CardPicks:
-    """The picks with the cost of a million tokens, for those that have a speed."""
+    """The picks with their costs, for those that have a speed."""
     return CardPicks(
         *(_with_cost(pick, per_hour) for pick in (picks.full, picks.lora, picks.qlora))
     )
@@ -146,10 +146,11 @@ def with_costs(picks: CardPicks, per_hour: float | None) -> CardPicks:
 def _with_cost(pick: CardPick | None, per_hour: float | None) -> CardPick | None:
     if pick is None or per_hour is None or not pick.fits or not pick.tokens_per_s:
         return pick
-    spread = pick.tokens_per_s_spread
-    likely = per_hour * _PER_MILLION_IN_HOURS / pick.tokens_per_s
+    spread, own = pick.tokens_per_s_spread, pick.training_time
+    likely = rent(1e6 / pick.tokens_per_s, per_hour, pick.world_size)
     return replace(
         pick,
+        own_data_cost=None if own is None else rent(own.total_s, per_hour, pick.world_size),
         cost_per_million_tokens=likely,
         cost_per_million_tokens_low=None if spread is None else likely / (1 + spread),
         cost_per_million_tokens_high=None

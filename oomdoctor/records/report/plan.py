@@ -112,9 +112,10 @@ class CardPick:
     A `borderline` one is closer to the limit than the prediction error; `fits` is false then.
     `missed_by_bytes` is None if it fits. With `by_formula` it comes from the formula's lower bound,
     because no configuration of the method could be simulated: the configuration is short by more
-    than that. `world_size` is the GPUs that it trains on. `cost_per_million_tokens` is in the
-    currency of the price list. The uncertainty of the speed gives its range,
-    `cost_per_million_tokens_low` to `cost_per_million_tokens_high`.
+    than that. `world_size` is the GPUs that it trains on. Costs are of all of them, in the currency
+    of the price list. The uncertainty of the speed gives the range of `cost_per_million_tokens`,
+    `cost_per_million_tokens_low` to `cost_per_million_tokens_high`. `own_data_cost` is for the
+    training that `training_time` describes.
     """
 
     key: str
@@ -134,6 +135,7 @@ class CardPick:
     training_time: TrainingTime | None = None
     borderline: bool = False
     world_size: int = 1
+    own_data_cost: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

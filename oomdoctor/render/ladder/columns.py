@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from oomdoctor.analysis.rent import rent
 from oomdoctor.records.job.result import OUTCOME_WORDS, ProbeResult
 from oomdoctor.records.report.plan import CardPick
 from oomdoctor.records.report.report import Report
 from oomdoctor.render.blocks import Column, Grid, figures, table_of
-from oomdoctor.render.words import batch, speed
+from oomdoctor.render.words import batch, money, speed
 from oomdoctor.units import DASH, format_bytes, format_percent, format_rate, format_seconds
 
 _NEAR = "borderline: "
@@ -153,7 +154,8 @@ class Row:
     """A result, and what the report says about all of them.
 
     `place` is its place in the ranking, `notes` what is only said of this row, `tokens` the amount
-    for which the report gives the time. `planned` is whether the report predicts.
+    for which the report gives the time. `planned` is whether the report predicts. `per_hour` is the
+    price of a GPU, in `currency`.
     """
 
     result: ProbeResult
@@ -164,6 +166,8 @@ class Row:
     tokens: str = "N"
     notes: tuple[str, ...] = ()
     planned: bool = False
+    per_hour: float | None = None
+    currency: str = ""
 
 
 Cell = tuple[Column, Callable[[Row], str]]
@@ -190,6 +194,16 @@ def _relative_speed(row: Row) -> str:
 def _own_data(row: Row) -> str:
     own = row.result.training_time
     return "" if own is None else format_seconds(own.total_s)
+
+
+def _cost(row: Row, *, own: bool) -> str:
+    """The cost of the user's own data, or where there is none of the amount of tokens."""
+    result, time = row.result, row.result.training_time
+    if row.per_hour is None or own != (time is not None):
+        return ""
+    seconds = time.total_s if time is not None else result.tokens_time_s
+    cost = rent(seconds, row.per_hour, result.config.world_size)
+    return DASH if cost is None else f"~{money(cost, row.currency)}"
 
 
 def _tokens_time(row: Row) -> str:
@@ -222,6 +236,8 @@ FITS: tuple[Cell, ...] = (
     (figures("tokens/s", 1, "{} tokens/s"), lambda row: speed(row.result, row.plus_minus)),
     (Column("vs fastest", 5, right=True, spills=False), _relative_speed),
     (figures("your data", 4, "your data in {}"), _own_data),
+    (figures("your data costs", 3, "your data for {}"), partial(_cost, own=True)),
+    (figures("{tokens} tokens cost", 3, "{tokens} tokens for {}"), partial(_cost, own=False)),
     (Column("{tokens} tokens", 4, right=True, spills=False), _tokens_time),
     (Column("notes", 7, wraps=True), lambda row: "; ".join(row.notes)),
 )
@@ -233,8 +249,11 @@ def without(*names: str) -> tuple[Cell, ...]:
 
 
 IN_SHORT = without("peak phase", "vs fastest", "{tokens} tokens")
-UNRANKED = without("#", "vs fastest", "your data", "{tokens} tokens")
-UNRANKED_IN_SHORT = without("#", "vs fastest", "your data", "{tokens} tokens", "peak phase")
+_COSTS = ("your data costs", "{tokens} tokens cost")
+UNRANKED = without("#", "vs fastest", "your data", "{tokens} tokens", *_COSTS)
+UNRANKED_IN_SHORT = without(
+    "#", "vs fastest", "your data", "{tokens} tokens", "peak phase", *_COSTS
+)
 DID_NOT_FIT: tuple[Cell, ...] = (
     _RUNG,
     _OUTCOME,

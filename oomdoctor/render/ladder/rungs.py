@@ -132,6 +132,7 @@ def _fitting(report: Report, results: list[ProbeResult], look: Look) -> list[Blo
     places = {key: number for number, key in enumerate(report.ranking, 1)}
     planned = is_plan(report)
     notes = [columns.fit_notes(result, planned=planned, verbose=look.verbose) for result in results]
+    per_hour, currency = _price(report)
     rows = [
         Row(
             result,
@@ -140,6 +141,8 @@ def _fitting(report: Report, results: list[ProbeResult], look: Look) -> list[Blo
             usable_bytes=report.usable_bytes,
             fastest_tokens_per_s=fastest,
             tokens=short_count(report.request.tokens) if report.request is not None else "N",
+            per_hour=per_hour,
+            currency=currency,
         )
         for result in results
     ]
@@ -153,6 +156,14 @@ def _fitting(report: Report, results: list[ProbeResult], look: Look) -> list[Blo
         spread = "the error of the estimate" if planned else "the spread of the timed steps"
         blocks.append(Note(f"{plus_minus} is {spread}{tied}."))
     return blocks
+
+
+def _price(report: Report) -> tuple[float | None, str]:
+    """The price of an hour of the card that a plan is for, and its currency."""
+    plan = report.request.plan if report.request is not None else None
+    if plan is None or plan.prices is None or len(report.cards) != 1:
+        return None, ""
+    return report.cards[0].price_per_hour, plan.prices.currency
 
 
 def _with_notes(

@@ -98,13 +98,7 @@ class Cells:
 
     def _whole(self, pick: CardPick) -> str:
         rate = f"~{format_rate(pick.tokens_per_s)}/s" if pick.tokens_per_s is not None else ""
-        parts = (
-            pick.label,
-            batch(pick),
-            rate,
-            own_time(pick),
-            self.money(pick.cost_per_million_tokens),
-        )
+        parts = (pick.label, batch(pick), rate, own_time(pick), self._cost(pick))
         return ", ".join(filter(None, parts))
 
     def _parts(self, method: str, pick: CardPick) -> list[str]:
@@ -112,7 +106,12 @@ class Cells:
         rate = own_time(pick) or rate  # which says more, and there is no room for both
         rows = f"x{pick.micro_batch_size}" if self.detail is Detail.BATCH else ""
         tail = _addition(pick.label, self.bases[method]) if self.detail <= Detail.RUNG else ""
-        return [rate, self.money(pick.cost_per_million_tokens), rows, tail]
+        return [rate, self._cost(pick), rows, tail]
+
+    def _cost(self, pick: CardPick) -> str:
+        """The cost of the user's own data, or of a million tokens."""
+        own = pick.training_time is not None
+        return self.money(pick.own_data_cost if own else pick.cost_per_million_tokens)
 
     def money(self, amount: float | None) -> str:
         """An amount in the currency of the prices; empty if it is not known."""
@@ -173,7 +172,15 @@ def card_sections(report: Report) -> list[Section]:
         blocks += [Note(own)] if own else []
     blocks += [Note(text, "normal") for text in closing]
     order = _ORDERS.get(plan.sort or "", "") if plan is not None and len(shown) > 1 else ""
-    return [Section(f"Best configuration of each method{order}", tuple(blocks))]
+    cost = _cost_of(shown) if plan is not None and plan.prices is not None else ""
+    return [Section(f"Best configuration of each method{order}{cost}", tuple(blocks))]
+
+
+def _cost_of(cards: Sequence[CardPlan]) -> str:
+    """What the amounts in the table are for; empty if it has none."""
+    picks = [pick for pick in _fitting(cards) if pick.cost_per_million_tokens is not None]
+    own = any(pick.own_data_cost is not None for pick in picks)
+    return f", cost of {'your data' if own else '1M tokens'}" if picks else ""
 
 
 def _split(cards: Sequence[CardPlan], plan: PlanRequest | None) -> tuple[list[CardPlan], list[str]]:
@@ -262,12 +269,16 @@ def _legend(cards: Sequence[CardPlan], plan: PlanRequest | None) -> str:
     picks = _fitting(cards)
     spreads = [p.tokens_per_s_spread for p in picks if p.tokens_per_s_spread is not None]
     parts = []
-    if any(own_time(pick) for pick in picks):
+    own = any(own_time(pick) for pick in picks)
+    if own:
         parts.append(f"~ is the estimated time for your data (/s: tokens/s){_off(spreads)}.")
     elif any(pick.tokens_per_s is not None for pick in picks):
         parts.append(f"~ is the estimated tokens/s{_off(spreads)}.")
     if plan is not None and plan.prices is not None:
-        parts.append("The cost is for 1M tokens, with the same uncertainty.")
+        gpus = max((pick.world_size for pick in picks), default=1)
+        whose = " of all GPUs" if gpus > 1 else ""
+        what = "all of your data" if own else "1M tokens"
+        parts.append(f"The cost{whose} is for {what}, with the same uncertainty.")
     if any(pick.tokens_per_s is None for pick in picks):
         parts.append("Without published rates, a card has no speed.")
     if any(pick_of(card, name) is None for card in cards for name in planned_methods(cards)):

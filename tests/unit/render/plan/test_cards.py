@@ -5,11 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from example_plans import card, cards_report, prices_report, rows
+from example_plans import card, cards_report, plan_report, prices_report, rows
 
-from oomdoctor.commands.plan.picks import pick
+from oomdoctor.commands.plan.picks import pick, with_costs
 from oomdoctor.records.job.dataset import TrainingTime
-from oomdoctor.records.report.plan import CardPick, CardPicks, CardPlan, PlanRemedy
+from oomdoctor.records.report.plan import (
+    CardPick,
+    CardPicks,
+    CardPlan,
+    CardPrice,
+    PlanRemedy,
+    PriceList,
+)
 from oomdoctor.records.report.report import Report
 from oomdoctor.render import render_report
 from oomdoctor.render.formats import Style
@@ -221,3 +228,32 @@ def test_the_batch_of_several_gpus_names_their_number() -> None:
     assert f"{lora.micro_batch_size} x {lora.gradient_accumulation_steps} x 2" in cell(
         on_two, "lora"
     )
+
+
+def test_the_cost_is_of_all_gpus_and_of_the_own_data_where_they_are_known() -> None:
+    row = replace(rows()[-1], tokens_per_s=4000.0)
+    eight = replace(row, config=replace(row.config, world_size=8))
+    own = TrainingTime(1000, 1.0, 10, 2_000_000, 7200.0, 0.1)
+    picks = CardPicks(pick(row), pick(eight), pick(replace(eight, training_time=own)))
+    costs = with_costs(picks, 0.5)
+    assert costs.full is not None and costs.lora is not None and costs.qlora is not None
+    assert costs.full.cost_per_million_tokens == pytest.approx(0.5 * 250 / 3600)
+    assert costs.lora.cost_per_million_tokens == pytest.approx(8 * 0.5 * 250 / 3600)
+    assert costs.lora.own_data_cost is None and costs.qlora.own_data_cost == pytest.approx(8.0)
+    report = prices_report()
+    priced = replace(card("NVIDIA L4", 24, 1, costs), price_per_hour=0.5)
+    lines = table(replace(report, cards=(priced,)), 200)
+    assert any(", $8.00" in line for line in lines)
+    assert any(line.endswith("of each method, cost of your data") for line in lines)
+    assert any("The cost of all GPUs is for all of your data" in line for line in lines)
+
+
+def test_a_plan_for_one_card_has_a_column_of_costs() -> None:
+    report = plan_report()
+    assert report.request is not None and report.request.plan is not None
+    prices = PriceList("prices.csv", "$", (CardPrice("NVIDIA GeForce RTX 4090", 0.44, "4090"),))
+    plan = replace(report.request.plan, prices=prices)
+    cards = tuple(replace(each, price_per_hour=0.44) for each in report.cards)
+    priced = replace(report, request=replace(report.request, plan=plan), cards=cards)
+    assert any(line.endswith("1M tokens cost") for line in table(priced, 120))
+    assert not any("cost" in line for line in table(report, 120))
