@@ -319,6 +319,24 @@ def test_a_plan_has_its_lower_bounds_at_once_and_then_its_results(monkeypatch):
     assert text.endswith("\r\x1b[2K\x1b[2A\x1b[J")
 
 
+def test_a_search_does_not_fill_the_screen(monkeypatch):
+    events = [
+        SurveyEvent("predicted", FULL, index=number, total=98, attempts=(attempt(FULL, 1, "oom"),))
+        for number in range(1, 31)
+    ]
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with Progress(quiet=False) as progress:
+        for event in events:
+            progress.on_event(event)
+        shown = terminal.getvalue()
+    last = shown[shown.rindex("[30/98] full-bf16") - 2000 :]
+    assert "[23/98] full-bf16" in last and "full-bf16: " not in shown  # no line that stays
+    assert "\x1b[8A\x1b[J" in last and "\x1b[9A" not in shown
+    assert terminal.getvalue().endswith("\r\x1b[2K\x1b[8A\x1b[J")
+
+
 def test_where_the_answer_goes_elsewhere_the_results_stay(monkeypatch):
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     stays = plan_told(monkeypatch, Terminal(), last=5).split("\x1b[2A\x1b[J")[-1]

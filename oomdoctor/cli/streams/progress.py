@@ -1,6 +1,7 @@
 """A survey's progress on stderr: one line per rung, and on a terminal one line that moves.
 
-Above that line, a plan has a table: what each rung needs at least, until its simulation ends.
+Above that line, a plan has a table: what each rung needs at least, until its simulation ends. A
+search or a sweep, which simulates each rung many times, has the latest results there.
 
 Where the answer follows on the same terminal, it takes the place of these lines.
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from oomdoctor.records.job.result import Attempt
 
 
+_LATEST = 8  # results above the line where there is no table
 # Fewer finished pieces say too little about the others.
 _EVIDENCE = 2
 # Quicker pieces were not worked on: they were known, skipped or refused.
@@ -149,12 +151,16 @@ class Progress:
             digits = len(str(event.total))
             is_row = label in self._least
             attempts = list(event.attempts)
-            text = summary(attempts, brief=is_row) if attempts else event.message
+            brief = self._line is not None
+            text = summary(attempts, brief=brief) if attempts else event.message
             if is_row:
                 self._ended = {**self._ended, label: text or "no result"}
             else:
-                place = f"[{event.index:>{digits}}/{event.total}]"
-                self._print(f"{place} {label}: {text or 'no result'}")
+                name, text = f"[{event.index:>{digits}}/{event.total}] {label}", text or "no result"
+                if self._line is None:
+                    self._print(f"{name}: {text}")
+                else:
+                    self._ended = {**self._ended, name: text}
         if event.index and event.index == event.total:
             self._simulated = 0
             self._now = Status("finishing", "", ())
@@ -189,7 +195,8 @@ class Progress:
         status = self._now
         if status is None:
             return ""
-        rows = table_lines(self._least | self._ended, width)
+        latest = self._ended if self._least else dict(list(self._ended.items())[-_LATEST:])
+        rows = table_lines(self._least | latest, width)
         now = time.monotonic()
         rest = None
         if status.left is not None:
