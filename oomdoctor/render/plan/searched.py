@@ -86,18 +86,35 @@ def solve_sections(answer: SolveAnswer, cards: tuple[CardPlan, ...]) -> list[Sec
 
 def sweep_sections(sweep: SweepAnswer, cards: tuple[CardPlan, ...]) -> list[Section]:
     """How the memory of each rung grows with the setting, then what holds for all cards."""
-    values = tuple(
-        Column(f"{value:,}", len(sweep.values) - at + 2, right=True, detail=f"{value:,}: {{}}")
-        for at, value in enumerate(sweep.values)
-    )
-    columns = (Column("config"), _UP_TO, Column("limit", 2, right=True, detail="limit {}"), *values)
+    named = (Column("config"), _UP_TO, Column("limit", 2, right=True, detail="limit {}"))
     sections = []
     for card in cards:
         lines = [line for line in sweep.lines if line.card == card.name]
+        places = _by_distance(sweep.values, lines)
+        columns = named + tuple(
+            Column(f"{value:,}", 3 + places[value], right=True, detail=f"{value:,}: {{}}")
+            for value in sweep.values
+        )
         title = f"Memory by {SWEPT_WORDS[sweep.key]}{_on(card)}{_sizes(lines)}"
         sections.append(Section(title, (Grid(columns, tuple(map(_swept_row, lines))),)))
     near = any(peak.borderline for line in sweep.lines for peak in line.peaks)
     return sections + _below(_not_simulated(sweep, cards), [_SWEPT + _BORDERLINE * near])
+
+
+def _by_distance(values: Sequence[int], lines: Sequence[SweepLine]) -> dict[int, int]:
+    """The place of each value, those first between which most rungs reach their limit.
+
+    A rung that fits at all values or at none says less: its limit is beyond the first or the last.
+    """
+    distances = dict.fromkeys(values, 0.0)
+    for line in lines:
+        if line.reason is not None:
+            continue
+        fitting = -1 if line.largest_fitting is None else values.index(line.largest_fitting)
+        weight = 1.0 if 0 <= fitting < len(values) - 1 else 0.01
+        for at, value in enumerate(values):
+            distances[value] += weight * abs(at - fitting - 0.5)
+    return {value: place for place, value in enumerate(sorted(values, key=distances.__getitem__))}
 
 
 def _on(card: CardPlan) -> str:
