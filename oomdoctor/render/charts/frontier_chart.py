@@ -255,7 +255,7 @@ def _name_points(
             free = not any(box.overlaps(other) for other in taken)
             across = inside.x0 <= box.x0 and box.x1 <= inside.x1
             if free and across and inside.y0 <= box.y0 and box.y1 <= inside.y1 - 18:
-                taken.append(box)
+                taken.append(box.padded(6, 1))  # two names next to each other would read as one
                 break
             name.remove()
 

@@ -169,6 +169,7 @@ def _draw_device(figure: Any, device: TimelineDevice, size: Size, *, named: bool
     _mark(axes, device, columns, top)
     look.byte_axis(axes, "y")
     axes.xaxis.set_major_formatter(lambda value, _: f"{int(value):,}")
+    axes.locator_params(axis="x", nbins=7 if size == "wide" else 4)
     look.frame(axes, grid="y", label="events" + f" of GPU {device.index}" * named)
     entries = list(zip(*axes.get_legend_handles_labels(), strict=True))
     look.legend(figure, entries, _LEGEND_COLUMNS[size], _HEIGHT)
