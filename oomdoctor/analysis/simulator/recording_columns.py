@@ -202,7 +202,14 @@ def _region(value: Any) -> Region | None:
 
 
 def _op_cost(
-    name: Any, kind: Any, dtype: Any, flops: Any, moved: Any, unpacked_bytes: Any, shape: Any
+    name: Any,
+    kind: Any,
+    dtype: Any,
+    flops: Any,
+    moved: Any,
+    unpacked_bytes: Any,
+    shape: Any,
+    relaid_bytes: Any = 0.0,
 ) -> OpCost:
     return OpCost(
         checked(str, name),
@@ -212,4 +219,5 @@ def _op_cost(
         checked(float, moved),
         checked(float, unpacked_bytes),
         tuple(_whole(shape)),
+        checked(float, relaid_bytes),
     )

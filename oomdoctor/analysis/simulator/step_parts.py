@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from oomdoctor.analysis.simulator.timing import Counted, Work
-from oomdoctor.analysis.speed.roofline import estimate
+from oomdoctor.analysis.speed.roofline import EAGER, Host, estimate
 from oomdoctor.records.job.costs import Calibration, OpCost
 from oomdoctor.records.job.machine import GpuFacts
 from oomdoctor.records.job.measurement import Timing
@@ -55,9 +55,10 @@ def step_time(
     bounds: defaultdict[StepBound, float] = defaultdict(float)
     launches = 0
 
-    def add(phases: Mapping[str, Counted], share: float) -> float:
+    def add(phases: Mapping[str, Counted], share: float, host: Host = EAGER) -> float:
         nonlocal launches
-        whole = estimate([each for costs in phases.values() for each in costs], gpu, calibration)
+        kernels = [each for costs in phases.values() for each in costs]
+        whole = estimate(kernels, gpu, calibration, host)
         assert whole is not None  # the timing was estimated
         operators = {phase: sum(count for _, count in of) for phase, of in phases.items()}
         launches += round(share * sum(operators.values()))
@@ -73,7 +74,8 @@ def step_time(
             bounds[bound] += share * whole.seconds * part_share
         return whole.seconds
 
-    micro_s = add({"forward": work.forward, "backward": work.backward}, micro_steps)
+    passes = {"forward": work.forward, "backward": work.backward}
+    micro_s = add(passes, micro_steps, work.host)
     update_s = add({"optimizer": work.optimizer_step}, engine.update_share)
     late = timing.optimizer_step_s - engine.update_share * update_s - engine.host_s
     seconds["host", "optimizer"] += engine.host_s

@@ -15,7 +15,7 @@ from typing import get_args
 
 from oomdoctor.analysis.simulator.recorded import Cost, times
 from oomdoctor.analysis.simulator.tape import Region
-from oomdoctor.analysis.speed.roofline import efficiency_of, estimate
+from oomdoctor.analysis.speed.roofline import EAGER, Host, efficiency_of, estimate
 from oomdoctor.records.job.costs import Bound, Calibration, EstimatedTime, OpCost
 from oomdoctor.records.job.machine import GpuFacts
 from oomdoctor.records.job.measurement import Timing
@@ -30,7 +30,9 @@ _ORIGINS = get_args(Origin)  # our own runs come first
 # those over 16 bits: products 0.14, attention 0.27; memory-bound kernels 0.33); and how far hosts
 # differ, whose processor is unknown.
 _SPREAD: dict[Bound, float] = {"compute": 0.25, "bandwidth": 0.33, "launch": 0.5}
-_UNMEASURED = 1.5  # factor if a card's efficiencies were taken from a related card
+# A factor if a card's efficiencies were taken from a related card, and for compiled steps, of which
+# few times were published.
+_UNMEASURED = 1.5
 
 
 Counted = Sequence[tuple[OpCost, int]]
@@ -41,12 +43,14 @@ Counted = Sequence[tuple[OpCost, int]]
 class Work:
     """The operators of a micro-step and of an optimizer step at full depth, with their counts.
 
-    The backward pass recomputes what was not kept.
+    The backward pass recomputes what was not kept. `host` launches the operators of a micro-step;
+    the optimizer runs in eager mode.
     """
 
     forward: Counted
     backward: Counted
     optimizer_step: Counted
+    host: Host = EAGER
 
     @property
     def micro_step(self) -> Counted:
@@ -55,7 +59,10 @@ class Work:
 
 
 def work_of(
-    costs: list[Cost], windows: list[tuple[int, str, str]], depths: Mapping[int, tuple[int, int]]
+    costs: list[Cost],
+    windows: list[tuple[int, str, str]],
+    depths: Mapping[int, tuple[int, int]],
+    host: Host = EAGER,
 ) -> Work:
     """The work of steps, from the costs of a recorded one."""
     phases = [phase for _, _, phase in windows]
@@ -68,20 +75,21 @@ def work_of(
             is_forward = phases[cost.window] == "forward"
             passes[is_forward].append((cost.cost, counts[cost.region]))
     of_update = [(cost, counts[region]) for region, _, cost in update]
-    return Work(passes[True], passes[False], of_update)
+    return Work(passes[True], passes[False], of_update, host)
 
 
 def estimated_timing(
     work: Work, gpu: GpuFacts, calibration: Calibration | None, errors: Sequence[SpeedErrorRecord]
 ) -> Timing | None:
     """Times of a micro-step and an optimizer step; None if the card's peak rates are unknown."""
-    micro = estimate(work.micro_step, gpu, calibration)
+    unmeasured = _UNMEASURED if work.host is not EAGER else 1.0
+    micro = estimate(work.micro_step, gpu, calibration, work.host)
     step = estimate(work.optimizer_step, gpu, calibration)
     if micro is None or step is None:
         return None
     return Timing(
         micro_step_s=micro.seconds,
-        micro_step_spread=time_uncertainty(micro, gpu, errors),
+        micro_step_spread=time_uncertainty(micro, gpu, errors) * unmeasured,
         optimizer_step_s=step.seconds,
         optimizer_step_spread=time_uncertainty(step, gpu, errors),
         first_untraced_step_s=micro.seconds + step.seconds,
@@ -106,6 +114,7 @@ def grow_evenly(first: list[Cost], second: list[Cost], distance: int) -> bool:
         and a.cost.unpacked_bytes == b.cost.unpacked_bytes
         and not (b.cost.flops - a.cost.flops) % distance
         and not (b.cost.bytes_moved - a.cost.bytes_moved) % distance
+        and not (b.cost.relaid_bytes - a.cost.relaid_bytes) % distance
         and len(a.cost.shape) == len(b.cost.shape)
         and not any((y - x) % distance for x, y in zip(a.cost.shape, b.cost.shape, strict=True))
         for a, b in zip(first, second, strict=True)
@@ -126,7 +135,8 @@ def costs_between(
         flops = a.flops + (b.flops - a.flops) / distance * rows
         moved = a.bytes_moved + (b.bytes_moved - a.bytes_moved) / distance * rows
         shape = tuple(x + (y - x) // distance * rows for x, y in zip(a.shape, b.shape, strict=True))
-        return OpCost(a.name, a.kind, a.dtype, flops, moved, a.unpacked_bytes, shape)
+        relaid = a.relaid_bytes + (b.relaid_bytes - a.relaid_bytes) / distance * rows
+        return OpCost(a.name, a.kind, a.dtype, flops, moved, a.unpacked_bytes, shape, relaid)
 
     # Many operators are the same objects; so are those between them.
     between_pairs: dict[tuple[int, int], OpCost] = {}

@@ -1,10 +1,11 @@
 """Estimate the time of a sequence of operators on a card, by how much of its peaks it reaches.
 
-    kernel   = ramp + hypot(FLOPs / (share x peak), bytes / (share x bandwidth)) + unpacking
+    kernel   = ramp + hypot(FLOPs / (share x peak), bytes / (share x bandwidth)) + preparing
     sequence = max(sum of kernels, operators x host time of one)
 
 Kernels of one stream run one after the other, so their times add up. Within a kernel, arithmetic
-overlaps with memory traffic, but not fully where both take about as long. The host issues operators
+overlaps with memory traffic, but not fully where both take about as long. Preparing is unpacking
+4-bit weights, or changing the layout of what a convolution reads. The host issues operators
 ahead of the device, so it costs time only if it is slower. How efficient a kernel is say
 `products`, `attention` and `memory_bound`. Left out are other streams, power and heat beyond what
 the efficiencies were measured with, and what a trainer does between its steps (reading data,
@@ -15,30 +16,46 @@ logging).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import hypot
+from typing import NamedTuple
 
 from oomdoctor.analysis.speed.attention import attention_of
 from oomdoctor.analysis.speed.links import SLOWEST_COPIES_PER_S, host_link
-from oomdoctor.analysis.speed.memory_bound import UNPACKING, bytes_per_s, passes_of
+from oomdoctor.analysis.speed.memory_bound import RELAYING, UNPACKING, moving_seconds
 from oomdoctor.analysis.speed.products import grouped_share, share_of_rate
 from oomdoctor.package_data import data_of
-from oomdoctor.records.job.costs import Bound, Calibration, EstimatedTime, OpCost
+from oomdoctor.records.job.costs import TF32, Bound, Calibration, EstimatedTime, OpCost
 from oomdoctor.records.job.machine import GpuFacts
 
 _DATA = data_of("speed.toml")
 _KERNELS = _DATA["kernels"]
-_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}  # of an element; others have one
+_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, TF32: 4}  # of an element; others have one
 RAMP_S: float = _KERNELS["ramp_s"]
-HOST_S: float = _KERNELS["host_s"]
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """Seconds of the host for each kernel, and for each sequence of them that is called as one."""
+
+    kernel_s: float
+    call_s: float = 0.0
+
+
+EAGER = Host(_KERNELS["host_s"])
+# Each pass is a graph of its own: forward and backward.
+COMPILED = Host(_KERNELS["compiled_s"], 2 * _KERNELS["graph_s"])
 
 
 def estimate(
-    costs: Iterable[tuple[OpCost, int]], gpu: GpuFacts, calibration: Calibration | None = None
+    costs: Iterable[tuple[OpCost, int]],
+    gpu: GpuFacts,
+    calibration: Calibration | None = None,
+    host: Host = EAGER,
 ) -> EstimatedTime | None:
-    """Seconds of the operators in eager mode, for one micro-step or one optimizer step.
+    """Seconds of the operators of one micro-step or one optimizer step, launched by `host`.
 
     `costs` are operators, each with its number of runs. None if the card's bandwidth or its peak
     for a type of the products is unknown, and for cards without efficiencies (AMD).
@@ -51,31 +68,88 @@ def estimate(
     copied = SLOWEST_COPIES_PER_S if link is None else link.bytes_per_s
     spent: dict[Bound, float] = {"compute": 0.0, "bandwidth": 0.0, "launch": 0.0}
     # Many operators of a model are the same objects.
-    times: dict[int, tuple[OpCost, Bound, float, float]] = {}
+    times: dict[int, tuple[OpCost, _Parts]] = {}
     operators = 0
     for cost, count in costs:
         operators += count
         if id(cost) not in times:
-            rate = copied if cost.kind == "copy" else bytes_per_s(cost, gpu, bandwidth)
-            moving = cost.bytes_moved * passes_of(cost) / rate * factors.bandwidth
-            computing = 0.0
-            if cost.flops:
-                reached = _rate(cost, gpu, efficiency)
-                if reached is None:
-                    return None
-                computing = cost.flops / reached * factors.compute
-            bound: Bound = "compute" if computing > moving else "bandwidth"
-            unpacking = cost.unpacked_bytes / (bandwidth * UNPACKING) * factors.bandwidth
-            times[id(cost)] = (cost, bound, hypot(computing, moving), unpacking)
-        _, bound, working, unpacking = times[id(cost)]
-        spent[bound] += working * count
-        spent["bandwidth"] += unpacking * count
+            if cost.kind == "copy":
+                moving = cost.bytes_moved / copied
+            else:
+                moving = moving_seconds(cost, gpu, bandwidth)
+            ways = [
+                _Parts(
+                    cost.flops / way.flops_per_s * factors.compute,
+                    moving * factors.bandwidth,
+                    way.prepared_bytes / bandwidth * factors.bandwidth,
+                )
+                for way in _ways(cost, gpu, efficiency)
+            ]
+            if not ways:
+                return None
+            times[id(cost)] = (cost, min(ways, key=_Parts.seconds))
+        parts = times[id(cost)][1]
+        spent["compute" if parts.computing > parts.moving else "bandwidth"] += parts.working * count
+        spent["bandwidth"] += parts.preparing * count
     spent["launch"] = operators * RAMP_S * factors.launch
-    device, host = sum(spent.values()), operators * HOST_S * factors.launch
+    device = sum(spent.values())
+    host_s = (operators * host.kernel_s + host.call_s) * factors.launch
     shares: dict[Bound, float] = {"compute": 0.0, "bandwidth": 0.0, "launch": 1.0}
-    if device > host:
+    if device > host_s:
         shares = {bound: seconds / device for bound, seconds in spent.items()}
-    return EstimatedTime(max(device, host), device, host, shares)
+    return EstimatedTime(max(device, host_s), device, host_s, shares)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """Seconds of a kernel: arithmetic and traffic, which overlap, and what comes before."""
+
+    computing: float
+    moving: float
+    preparing: float
+
+    @property
+    def working(self) -> float:
+        return hypot(self.computing, self.moving)
+
+    def seconds(self) -> float:
+        return self.working + self.preparing
+
+
+class _Way(NamedTuple):
+    """A kernel that can do an operator: its FLOP/s, and what others move before.
+
+    `prepared_bytes` count as if they moved at the bandwidth of large streams.
+    """
+
+    flops_per_s: float
+    prepared_bytes: float
+
+
+def _ways(cost: OpCost, gpu: GpuFacts, efficiency: Efficiency) -> Sequence[_Way]:
+    """The kernels among which a library takes the fastest; none if the card's peak is unknown."""
+    unpacked = cost.unpacked_bytes / UNPACKING
+    if not cost.flops:
+        return [_Way(1.0, unpacked)]
+    reached = _rate(cost, gpu, efficiency)
+    if reached is None:
+        return []
+    if cost.kind != "conv":
+        return [_Way(reached, unpacked)]
+    relaid = cost.relaid_bytes / RELAYING
+    if cost.dtype != "float32":
+        emulated = cost.dtype == "bfloat16" and gpu.bf16_flops is None
+        return [_Way(reached, 0.0 if emulated or _is_pascal(gpu) else relaid)]
+    ways = [_Way(reached, 0.0)]
+    if gpu.tf32_flops:  # on by default: torch.backends.cudnn.allow_tf32, unlike that of products
+        share = efficiency.tensor * share_of_rate(cost.shape, 4, gpu.multiprocessors)
+        ways.append(_Way(gpu.tf32_flops * share, relaid))
+    return ways
+
+
+def _is_pascal(gpu: GpuFacts) -> bool:
+    """Pascal has no tensor cores: float16 products are as fast as float32."""
+    return (gpu.compute_capability or "").startswith("6.")
 
 
 def _rate(cost: OpCost, gpu: GpuFacts, efficiency: Efficiency) -> float | None:
@@ -83,12 +157,15 @@ def _rate(cost: OpCost, gpu: GpuFacts, efficiency: Efficiency) -> float | None:
     if cost.dtype == "bfloat16" and efficiency.emulated_bfloat16:
         plain = gpu.fp32_flops
         return None if plain is None else plain * efficiency.emulated_bfloat16
-    # Pascal has no tensor cores: float16 products are as fast as float32.
-    pascal = (gpu.compute_capability or "").startswith("6.")
     peak, share = {
         "bfloat16": (gpu.bf16_flops, efficiency.tensor),
-        "float16": (gpu.fp32_flops if pascal else gpu.fp16_flops, efficiency.tensor),
+        "float16": (gpu.fp32_flops if _is_pascal(gpu) else gpu.fp16_flops, efficiency.tensor),
         "float32": (gpu.fp32_flops, efficiency.float32),
+        TF32: (
+            (gpu.tf32_flops, efficiency.tensor)
+            if gpu.tf32_flops
+            else (gpu.fp32_flops, efficiency.float32)
+        ),
         # On paper twice the rate, but bitsandbytes loses the gain to scaling; int8 peaks are not
         # among the facts.
         "int8": (gpu.fp16_flops, efficiency.tensor),

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+TF32 = "tensorfloat32"
+"""Float32 products with `torch.set_float32_matmul_precision("high")`, if the card can do that."""
 OpKind = Literal["matmul", "attention", "conv", "quantised", "elementwise", "irregular", "copy"]
 Bound = Literal["compute", "bandwidth", "launch"]
 
@@ -22,10 +24,13 @@ class OpCost:
     "quantised" covers bitsandbytes' packing, unpacking and 4-bit products. "elementwise" operators
     are limited by bandwidth (activations, optimizers); "irregular" ones too, but their tensors
     differ in size, layout or type (broadcasts, casts, reductions, gathers). "copy" moves data
-    between host and device. `dtype` is torch's name of the type that the arithmetic is done in.
+    between host and device. `dtype` is torch's name of the type that the arithmetic is done in, or
+    `TF32`.
     `unpacked_bytes` are moved by a separate kernel that unpacks the weight of a 4-bit product.
-    `shape` is (batch, m, n, k) of a product, and (rows x heads, length, keys, width of a head, 1 if
-    causal) of attention; empty for others, or if it is not known.
+    `relaid_bytes` are moved by kernels that bring what a convolution reads from NCHW into the
+    layout of tensor cores, if it runs on them.
+    `shape` is (batch, m, n, k) of a product or of the one that a convolution is, and (rows x heads,
+    length, keys, width of a head, 1 if causal) of attention; empty for others, or if it is unknown.
     """
 
     name: str
@@ -35,6 +40,7 @@ class OpCost:
     bytes_moved: float
     unpacked_bytes: float = 0.0
     shape: tuple[int, ...] = ()
+    relaid_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from torch._C import Argument
 from torch._ops import OpOverload
 
 from oomdoctor.package_data import data_of
-from oomdoctor.records.job.costs import OpCost, OpKind
+from oomdoctor.records.job.costs import TF32, OpCost, OpKind
 from oomdoctor.worker.tracing.calls import OperatorCall
 from oomdoctor.worker.tracing.tensors import tensor_bytes, tensors_in
 
@@ -101,7 +101,47 @@ def cost_of(call: OperatorCall) -> OpCost | None:
         kind = "irregular"
     unpacked = _unpacked_bytes(call) if rule.unpacked else 0.0
     shape = _shape(kind, flops, call) if flops else ()
-    return OpCost(rule.name, kind, _dtype_name(dtype), flops, float(moved), unpacked, shape)
+    relaid = _relaid_bytes(call) if kind == "conv" else 0.0
+    name = _dtype_name(dtype)
+    if kind == "matmul" and name == "float32":
+        name = name if torch.get_float32_matmul_precision() == "highest" else TF32
+    return OpCost(rule.name, kind, name, flops, float(moved), unpacked, shape, relaid)
+
+
+def accessed(call: OperatorCall) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """The tensors that a call of an operator with a cost reads, and those that it writes.
+
+    A table from which it takes rows is left out.
+    """
+    rule = _rule(call.func)
+    assert rule is not None
+    reads: list[torch.Tensor] = []
+    writes = list(tensors_in(call.result)) if rule.writes_result else []
+    for name, passes in rule.arguments.items():
+        tensors = list(tensors_in(call.argument(name)))
+        reads += tensors if passes else []
+        writes += tensors if passes > 1 else []
+    return reads, writes
+
+
+def is_fusible(call: OperatorCall, cost: OpCost) -> bool:
+    """Whether torch.compile makes a kernel of an operator, and does not call one."""
+    space, _, name = call.func._schema.name.partition("::")
+    moves = cost.kind in ("elementwise", "irregular") and not cost.flops
+    return space == "aten" and moves and name not in _NOT_FUSED
+
+
+def sums_over_rows(call: OperatorCall) -> bool:
+    """Whether an operator sums over other dimensions than the last one."""
+    _, _, name = call.func._schema.name.partition("::")
+    if name in _SUMS_OVER_ROWS:
+        return True
+    source = call.argument("self")
+    if name != "sum" or not isinstance(source, torch.Tensor):
+        return False
+    last = source.dim() - 1
+    dimensions = {number % source.dim() for number in call.sizes("dim")}
+    return bool(dimensions) and last not in dimensions
 
 
 def _shape(kind: OpKind, flops: float, call: OperatorCall) -> tuple[int, ...]:
@@ -109,12 +149,27 @@ def _shape(kind: OpKind, flops: float, call: OperatorCall) -> tuple[int, ...]:
     result = call.result
     if kind == "attention":
         return _attention_shape(call)
-    if kind == "conv" or not isinstance(result, torch.Tensor) or result.dim() < 2:
+    if kind == "conv":
+        return _convolution_shape(call)
+    if not isinstance(result, torch.Tensor) or result.dim() < 2:
         return ()
     batch = result.shape[0] if result.dim() == 3 and kind == "matmul" else 1
     columns = result.shape[-1]
     rows = result.numel() // (batch * columns)
     return batch, rows, columns, round(flops / (2 * batch * rows * columns))
+
+
+def _convolution_shape(call: OperatorCall) -> tuple[int, ...]:
+    """The shape of the product that a convolution is: a row for each place of its result."""
+    weight, made = call.argument("weight"), call.argument("grad_output")
+    made = call.result if made is None else made
+    if not isinstance(weight, torch.Tensor) or not isinstance(made, torch.Tensor):
+        return ()
+    groups = call.argument("groups")
+    if groups != 1 or call.argument("transposed"):
+        return ()
+    columns = weight.shape[0]
+    return 1, made.numel() // columns, columns, weight.numel() // columns
 
 
 def _attention_shape(call: OperatorCall) -> tuple[int, ...]:
@@ -139,6 +194,9 @@ class _Exceptions(TypedDict):
 
 
 _EXCEPTIONS: _Exceptions = data_of("operators.toml")["costs"]
+_COMPILED: dict[str, list[str]] = data_of("operators.toml")["compiled"]
+_NOT_FUSED = frozenset(_COMPILED["called"])
+_SUMS_OVER_ROWS = frozenset(_COMPILED["sum_over_rows"])
 
 
 @cache
@@ -305,6 +363,27 @@ def _unpacked_bytes(call: OperatorCall) -> float:
     (backends/cuda/ops.py `_gemm_4bit_use_custom_cuda`); earlier versions always do.
     """
     return float(prod(call.sizes("shapeB")) * (_PACKED + call.tensor("A").element_size()))
+
+
+def _relaid_bytes(call: OperatorCall) -> float:
+    """Bytes of reading what a convolution reads, and of writing it in NHWC; 0 if it is in NHWC.
+
+    The backward pass is two calls of cuDNN, one for each gradient. Both read the gradient of the
+    result. Kernels write their results in NCHW (nvprof of github tensorflow#15897:
+    `..._nhwc2nchw_tn_v1`). Those of grouped convolutions have no other layout.
+    """
+    source = call.argument("input")
+    if not isinstance(source, torch.Tensor) or call.argument("groups") != 1:
+        return 0.0
+    if source.dim() == 4 and source.is_contiguous(memory_format=torch.channels_last):
+        return 0.0
+    gradient = call.argument("grad_output")
+    read = tensor_bytes(source)
+    if isinstance(gradient, torch.Tensor):
+        wanted = call.argument("output_mask")
+        calls = sum(wanted[:2]) if isinstance(wanted, list | tuple) else 2
+        read = calls * tensor_bytes(gradient) + (read if calls else 0)
+    return 2.0 * read
 
 
 def _bytes_of(value: object) -> int:

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Sequence
 
+import torch
+
 from oomdoctor.analysis.simulator.recorded import Cost
 from oomdoctor.analysis.simulator.tape import Region
 from oomdoctor.records.job.costs import OpCost
-from oomdoctor.worker.simulating.costs import cost_of
+from oomdoctor.worker.simulating.compiled_kernels import Access, compiled
+from oomdoctor.worker.simulating.costs import accessed, cost_of, is_fusible, sums_over_rows
 from oomdoctor.worker.simulating.cuda.choices import Choices
 from oomdoctor.worker.simulating.cuda.kernel_reductions import norm_entries
 from oomdoctor.worker.simulating.cuda.kernel_rules import differs_by_card
 from oomdoctor.worker.tracing.calls import OperatorCall
 from oomdoctor.worker.tracing.steps import Lasting, Step, with_workspaces
-from oomdoctor.worker.tracing.tensors import tensors_in
+from oomdoctor.worker.tracing.tensors import tensor_bytes, tensors_in
 from oomdoctor.worker.tracing.trace import AllocationTrace
 
 # Clipping calls these with all gradients of a type, and with the norms of all of them.
@@ -22,14 +25,18 @@ _FOR_EACH = frozenset(("aten::_foreach_norm", "aten::stack"))
 
 
 class OperatorLog:
-    """Collects the costs of one recording in `costs`, and tells the trace what kernels take.
+    """Collects the costs of one recording, and tells the trace what kernels take.
+
+    `compiles`: the passes run through torch.compile, so their costs are those of its kernels.
 
     `choices` says what a kernel takes on CUDA; None for a device that is not simulated as CUDA.
     `entries` are the blocks that have an entry for each parameter, by the parameters' units.
     """
 
     def __init__(self, trace: AllocationTrace, choices: Choices | None) -> None:
-        self.costs: list[Cost] = []
+        self.compiles = False
+        self._costed: list[Cost] = []
+        self._accesses: list[Access] = []  # of the passes of a compiled model, in order
         self.entries: dict[int, Counter[Region | None]] = {}
         self._workspaces: set[str] = set()
         self._of_load: frozenset[str] | None = None  # the workspaces that the load has taken
@@ -43,7 +50,13 @@ class OperatorLog:
         """Begin a recording; the costs of the one before stay with its owner."""
         if self._of_load is None:
             self._of_load = frozenset(self._workspaces)
-        self.costs, self.entries, self._workspaces = [], {}, set(self._of_load)
+        self._costed, self._accesses = [], []
+        self.entries, self._workspaces = {}, set(self._of_load)
+
+    def costs(self) -> list[Cost]:
+        """The costs of the recording, in the order of its windows."""
+        costs = [*compiled(self._accesses), *self._costed]
+        return sorted(costs, key=lambda cost: cost.window)
 
     def note(self, call: OperatorCall) -> None:
         """Note one call of an operator, after its memory was recorded."""
@@ -55,9 +68,34 @@ class OperatorLog:
             self._note_entries(call, self._trace.taken)
         elif self.entries and self._trace.phase == "optimizer":
             self._pass_on_entries(call)
-        if cost is not None:
-            region = self._trace.region_of_operator
-            self.costs.append(Cost(region, len(self._trace.tape.windows) - 1, cost))
+        if cost is None:
+            return
+        place = self._trace.region_of_operator, len(self._trace.tape.windows) - 1
+        if self.compiles and self._trace.phase in ("forward", "backward"):
+            self._accesses.append(self._access(call, place, cost))
+        else:
+            self._costed.append(Cost(*place, cost))
+
+    def _access(self, call: OperatorCall, place: tuple[Region | None, int], cost: OpCost) -> Access:
+        reads, writes = accessed(call)
+        return Access(
+            place,
+            cost,
+            fusible=is_fusible(call, cost),
+            over_rows=sums_over_rows(call),
+            reads=self._by_block(reads),
+            writes=self._by_block(writes),
+        )
+
+    def _by_block(self, tensors: Sequence[torch.Tensor]) -> dict[int, int]:
+        """Bytes of each block; of one that is repeated by a view, those that it holds."""
+        sizes: dict[int, int] = {}
+        for tensor in tensors:
+            block = self._trace.block_of(tensor)
+            if block is not None:
+                size = min(tensor_bytes(tensor), self._trace.tape.blocks[block].size)
+                sizes[block] = max(size, sizes.get(block, 0))
+        return sizes
 
     def steps(self, call: OperatorCall) -> tuple[Step, ...]:
         """What the kernel of one call does with memory on the card."""

@@ -60,6 +60,7 @@ class Recorder:
         self._taken: dict[int, int] = {}
         self.with_values = False  # know the tokens of a batch of texts
         self._before: dict[str, int] = {}  # what a step finds in the books
+        instruments.operators.compiles = job.config.compile
         self._begin = self._lengths()
         self._loaded = self._types()
         if job.config.sharding == "none":
@@ -117,7 +118,7 @@ class Recorder:
                 set(self.choices.alike),
                 set(trace.attention_ops),
                 self.whole.sum_of(self._instruments.managed),
-                operators.costs,
+                operators.costs(),
                 [self._adding(trace.tape.blocks[block]) for block in self._taken],
                 accumulated,
             )

@@ -9,9 +9,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+
+from old_code.kernels import IN_TRITON, KERNELS
 
 from cases.case import NO_LIMIT, Case, LeftOut, simulated
 from cases.each_case import Fault, run_each
@@ -98,23 +101,29 @@ def _judge_group(group: Group, folder: Path) -> list[Judged | LeftOut]:
     file = folder / _recording_key(group[0])
     answers: list[Judged | LeftOut] = []
     for rate in group:
-        with contextlib.suppress(OSError, NewStructureError, ValueError):
+        with _timed(rate):
+            with contextlib.suppress(OSError, NewStructureError, ValueError):
+                answers.append(_judge(rate, file))
+                continue
+            _record(group, rate, file)
             answers.append(_judge(rate, file))
-            continue
-        _record(group, rate, file)
-        answers.append(_judge(rate, file))
     return answers
+
+
+def _timed(rate: Rate) -> AbstractContextManager[None]:
+    """What changes the times of kernels, where others change which kernels run."""
+    if IN_TRITON not in rate.kernels:
+        return contextlib.nullcontext()
+    return KERNELS[IN_TRITON].apply(rate.case.config)
 
 
 def _record(group: Group, rate: Rate, file: Path) -> None:
     """Record what predicts a run, and all runs of its group if nothing is recorded yet."""
-    from old_code.kernels import KERNELS
-
     rates = (rate,) if file.exists() else group
     sizes = sorted({_size(each.case) for each in rates})
     targets = tuple({each.gpu.name: _target(each) for each in rates}.values())
     with contextlib.ExitStack() as stack:
-        for name in rate.kernels:
+        for name in set(rate.kernels) - {IN_TRITON}:
             stack.enter_context(KERNELS[name].apply(rate.case.config))
         # Every size has several micro-steps; how many of them is not recorded.
         config = rate.case.config
@@ -146,7 +155,7 @@ def _judge(rate: Rate, file: Path) -> Judged | LeftOut:
         *_seconds(timing, rate),
         bound=rate.bound,
         tokens=config.effective_batch_size * row.get("seq_len", 1),
-        settings=repr((config, rate.tf32, rate.kernels)),
+        settings=repr((config, rate.kernels)),
         gpus=config.world_size,
     )
 
@@ -165,8 +174,4 @@ def _size(case: Case) -> int:
 
 
 def _target(rate: Rate) -> Target:
-    """The card; with TF32 its float32 products run on tensor cores."""
-    gpu = rate.gpu
-    if rate.tf32 and gpu.tf32_flops:
-        gpu = replace(gpu, fp32_flops=gpu.tf32_flops)
-    return Target(gpu.name, NO_LIMIT, NO_LIMIT, 0, gpu)
+    return Target(rate.gpu.name, NO_LIMIT, NO_LIMIT, 0, rate.gpu)

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from old_code.kernels import IN_TRITON
+
 from cases.case import Case, LeftOut
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.configuration.config import TrainConfig
@@ -28,7 +30,8 @@ _GPUS = {
     "NVIDIA A100 40GB": "NVIDIA A100-SXM4-40GB",
     "NVIDIA A100 SXM": "NVIDIA A100-SXM4-80GB",
     "NVIDIA A100 PCIe": "NVIDIA A100 80GB PCIe",
-    "NVIDIA A100 (80GB or 40GB not stated)": "NVIDIA A100-SXM4-80GB",
+    # A cloud whose machines with four A100, as the source used too, have these.
+    "NVIDIA A100 (80GB or 40GB not stated)": "NVIDIA A100-PCIE-40GB",
     "NVIDIA H100 80GB": "NVIDIA H100 80GB HBM3",
     "NVIDIA H100 80GB SXM": "NVIDIA H100 80GB HBM3",
     "NVIDIA H100 80GB SXM (HBM3)": "NVIDIA H100 80GB HBM3",
@@ -65,7 +68,6 @@ class Rate:
     measured_s: float
     updates: bool = True
     bound: bool = False
-    tf32: bool = False
     kernels: tuple[str, ...] = ()
 
     @property
@@ -128,9 +130,8 @@ def _rate(row: Row) -> Rate:
         "activation_checkpointing": "full" if row.get("ckpt") is True else "none",
         **({"sharding": "ddp"} if row["n_gpus"] > 1 else {}),
     }
-    precision = row["precision"]
-    said = json.dumps(precision)
-    ampere = (gpu.compute_capability or "0.0") >= "8" or len(gpu.compute_capability or "") > 3
+    said = json.dumps(row["precision"])
+    tf32 = ("TF32",) if "TF32" in said and "no TF32" not in said else ()
     return Rate(
         row,
         Case(
@@ -147,8 +148,7 @@ def _rate(row: Row) -> Rate:
         row["step_s"],
         updates="no optimizer" not in row["method"].lower(),
         bound="loader" in row["data"] and "no loader" not in row["data"],
-        tf32="TF32" in said and "no TF32" not in said and ampere,
-        kernels=tuple(name for name in adapted if name != "shifted logits"),
+        kernels=tuple(name for name in (*adapted, *tf32) if name != "shifted logits"),
     )
 
 
@@ -220,7 +220,8 @@ def _llm_foundry(row: Row) -> Expressed:
         "optimizer": "adamw_torch",
         "sharding": "fsdp_grad_op" if "SHARD_GRAD_OP" in row["parallelism"] else "fsdp",
     }
-    return model, settings, ()
+    model.config["activation_function"] = "gelu"  # one kernel, as in MPT
+    return model, settings, (IN_TRITON, "norms in low precision")
 
 
 def _stas(row: Row) -> Expressed:
@@ -247,7 +248,12 @@ def _raschka(row: Row) -> Expressed:
         "optimizer": "adamw_torch_fused" if "fused" in row["optimizer"] else "adamw_torch",
         "attention": "eager" if "eager" in row["attention"] else "sdpa",
     }
-    return model, settings, ()
+    adapted = ["loss in its type"]
+    if row["kernels"].startswith("torch"):
+        model.config["activation_function"] = "gelu_pytorch_tanh"
+    else:
+        adapted.append("layer norm by operators")
+    return model, settings, tuple(adapted)
 
 
 def _lambda(row: Row) -> Expressed:
@@ -258,10 +264,11 @@ def _lambda(row: Row) -> Expressed:
     if "resnet" in row["model"]:
         return _resnet("resnet50"), {**precision, "optimizer": "sgd", "image_size": 224}, ()
     name = row["model"].split()[0]
+    update = "BertAdam" if row["optimizer"].startswith("BertAdam") else "masters of apex"
     return (
         _catalogued(f"google-bert/{name}", "sequence-classification"),
-        {**precision, "optimizer": "adamw_torch_fused", "attention": "eager"},
-        (),
+        {**precision, "optimizer": "adamw_torch", "attention": "eager"},
+        (update,),
     )
 
 
@@ -312,7 +319,12 @@ def _images(row: Row) -> Expressed:
     }
     if name in _RESNETS:
         settings["image_size"] = row.get("image_size", 224)
-    return model, settings, ()
+    adapted = []
+    if settings["weights_dtype"] == "float16":
+        adapted.append("images in float16")
+    if row.get("kernels") == "channels_last":
+        adapted.append("channels last")
+    return model, settings, tuple(adapted)
 
 
 _GROUPS: dict[str, Callable[[Row], Expressed]] = {

@@ -9,7 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from oomdoctor.records.job.costs import OpCost
+from oomdoctor.records.job.costs import TF32, OpCost
 from oomdoctor.worker.simulating.costs import cost_of
 from oomdoctor.worker.tracing.calls import OperatorCall
 
@@ -60,6 +60,42 @@ def test_a_product_with_a_bias_reads_it_too() -> None:
 def test_a_batched_product() -> None:
     batched = only(torch.bmm, (4, 8, 16), (4, 16, 32))
     assert (batched.flops, batched.shape) == (2 * 4 * 8 * 16 * 32, (4, 8, 32, 16))
+
+
+def test_a_convolution_is_a_product_whose_rows_are_places() -> None:
+    image, weight = (2, 16, 32, 32), (8, 16, 4, 4)
+    cost = only(torch.nn.functional.conv2d, image, weight, stride=4)
+    assert cost.shape == (1, 2 * 8 * 8, 8, 16 * 4 * 4)
+    assert cost.relaid_bytes == 2 * 2 * (2 * 16 * 32 * 32)  # read and written
+
+
+def test_a_convolution_in_channels_last_layout_or_in_groups_is_not_relaid() -> None:
+    with FakeTensorMode():
+        image = empty(2, 16, 32, 32).contiguous(memory_format=torch.channels_last)
+    assert only(torch.nn.functional.conv2d, image, (8, 16, 4, 4)).relaid_bytes == 0
+    grouped = only(torch.nn.functional.conv2d, (2, 16, 32, 32), (16, 1, 4, 4), groups=16)
+    assert (grouped.relaid_bytes, grouped.shape) == (0, ())
+
+
+def test_the_backward_pass_of_a_convolution_reads_its_gradient_twice() -> None:
+    image, weight, gradient = (2, 16, 32, 32), (8, 16, 3, 3), (2, 8, 30, 30)
+    rest = (None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [True, True, False])
+    cost = only(torch.ops.aten.convolution_backward, gradient, image, weight, *rest)
+    assert cost.shape == (1, 2 * 30 * 30, 8, 16 * 9)
+    assert cost.relaid_bytes == 2 * 2 * (2 * (2 * 8 * 30 * 30) + 2 * 16 * 32 * 32)
+
+
+def test_float32_products_are_in_tf32_if_torch_is_told_so() -> None:
+    left, right = (empty(8, 8, dtype=torch.float32) for _ in range(2))
+    before = torch.get_float32_matmul_precision()
+    assert only(torch.mm, left, right).dtype == "float32"
+    torch.set_float32_matmul_precision("high")
+    try:
+        assert only(torch.mm, left, right).dtype == TF32
+        assert only(torch.mm, (8, 8), (8, 8)).dtype == "bfloat16"
+        assert only(torch.add, left, right).dtype == "float32"
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def test_a_convolution_and_its_stride() -> None:

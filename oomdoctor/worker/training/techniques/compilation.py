@@ -11,7 +11,8 @@ from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.training.setup import Setup
 
 _SIMULATED = (
-    "predicted as eager: torch.compile fuses operators, so the measured peak and time may be lower"
+    "memory is predicted as eager: torch.compile fuses operators, so the measured peak may be "
+    "lower; times are predicted with fused kernels"
 )
 _STEP_ON_CPU = (
     "memory is measured on the eager step of the optimizer, which takes more than the compiled "
