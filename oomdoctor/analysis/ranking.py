@@ -14,7 +14,7 @@ from oomdoctor.units import format_bytes, format_rate
 
 # The part of an estimate's error that is its own. The rest is in the rates of the card, and so the
 # same for all rungs of a model that wait for the same. Published runs of a model on an A100, full,
-# LoRA and QLoRA, have errors at most 6.3 points apart, where single ones are off by up to 19.2%
+# LoRA and QLoRA, have errors at most 6.2 points apart, where single ones are off by up to 14.4%
 # (scripts/evaluation/speed.py). A quarter of the stated error on either side is about twice that.
 _OWN_ERROR = 0.25
 
@@ -108,12 +108,17 @@ def too_close(leader: ProbeResult, other: ProbeResult) -> bool:
 
 
 def _rates_of(result: ProbeResult) -> tuple[object, ...] | None:
-    """What the rates behind an estimate depend on, of one model on one card; None if unknown."""
+    """What the rates behind an estimate depend on, of one model on one card; None if unknown.
+
+    Those of a compiled model are others: torch.compile gave published runs of one model four times
+    the speed, and those of another none.
+    """
     config, timing = result.config, result.measurement.timing if result.measurement else None
     if timing is None or timing.limited_by is None:
         return None
     engine = config.sharding, config.world_size
-    return timing.limited_by, compute_dtype(config), result.sequence_length, engine
+    dtype, length = compute_dtype(config), result.sequence_length
+    return timing.limited_by, dtype, length, engine, config.compile
 
 
 def ordered(fitting: Sequence[ProbeResult], by: RankBy) -> list[ProbeResult]:

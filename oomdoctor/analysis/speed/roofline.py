@@ -45,7 +45,7 @@ class Host:
 
 
 EAGER = Host(_KERNELS["host_s"])
-# Each pass is a graph of its own: forward and backward.
+# Forward and backward are separate graphs.
 COMPILED = Host(_KERNELS["compiled_s"], 2 * _KERNELS["graph_s"])
 
 
@@ -176,6 +176,8 @@ def _rate(cost: OpCost, gpu: GpuFacts, efficiency: Efficiency) -> float | None:
         return None
     attention = attention_of(cost.name, gpu) if cost.kind == "attention" else None
     if attention is not None and cost.dtype != "float32":
+        if cost.dtype.startswith("float8") and gpu.bf16_flops is not None:
+            peak = gpu.bf16_flops * attention.fp8
         return peak * attention.share(cost.shape, backward="backward" in cost.name)
     item = _BYTES.get(cost.dtype, 1)
     share *= grouped_share(cost.name, gpu.compute_capability)

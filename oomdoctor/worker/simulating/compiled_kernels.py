@@ -3,7 +3,7 @@
 Inductor fuses operators without products into kernels that read what comes from outside and write
 what others read (Ansel et al. 2024, "PyTorch 2", section 4). What only the backward pass reads
 again is recomputed there if that moves fewer bytes (its min-cut partitioner). Sums over rows, such
-as the gradients of a norm's weights, have kernels of their own, which read their inputs again.
+as the gradients of a norm's weights, have separate kernels, which read their inputs again.
 
 A chain ends at a product, at another kernel that is called, and where another layer begins. That
 costs little: what both sides of a border read is counted twice.

@@ -16,6 +16,7 @@ from cases.rated import Judged
 from cases.rates import NotExpressedError, Row, gpu_of, source_of
 from oomdoctor.analysis.simulator.timing import time_uncertainty
 from oomdoctor.analysis.speed.links import host_link, links_of
+from oomdoctor.analysis.speed.memory_bound import COMPILED, SUM_OVER_ROWS
 from oomdoctor.analysis.speed.roofline import efficiency_of, estimate
 from oomdoctor.records.facts.dtypes import dtype_bytes
 from oomdoctor.records.job.costs import EstimatedTime, OpCost, OpKind
@@ -154,9 +155,12 @@ def _operation(operation: str, phase: str, fused: bool, row: Row) -> Costs:
         return _rotation(shape, item, fused)
     size = _elements(operation, shape) * item
     name, passes = _PASSES[operation, phase]
-    if fused and not (backward and operation.endswith("_norm")):
-        # Gradients of a norm's weights need a kernel that reads the rows again in any case.
-        name, passes = "fused", 3 if backward else 2
+    if fused and backward and operation.endswith("_norm"):
+        # The gradients of a norm's weights need another kernel, which reads rows and gradients.
+        sums = _moving(SUM_OVER_ROWS, size, 2, "irregular", "float32")
+        return [(_moving(COMPILED, size, 3), 1), (sums, 1)]
+    if fused:
+        name, passes = COMPILED, 3 if backward else 2
     if operation == "cross_entropy":
         return _loss(size, backward, fused)
     if operation == "fused_add_rms_norm" and not fused:

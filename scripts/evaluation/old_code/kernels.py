@@ -336,7 +336,7 @@ KERNELS = {
         _norms_in_low_precision,
     ),
     "BertAdam": Adaptation(
-        "updates each parameter by operators of its own, after the norm of all gradients",
+        "updates each parameter by separate operators, after the norm of all gradients",
         "github NVIDIA/DeepLearningExamples PyTorch/LanguageModeling/BERT optimization.py, "
         "which run_squad.py takes without --fp16",
         _bert_adam,

@@ -197,6 +197,7 @@ def waiting(row: ProbeResult, limit: str, **changes: object) -> ProbeResult:
         ("host", "host", {}, ("full", "lora")),
         ("device", "device", {"weights_dtype": "float32"}, ("lora", "full")),
         ("device", "device", {"sharding": "fsdp", "world_size": 2}, ("lora", "full")),
+        ("device", "device", {"compile": True}, ("lora", "full")),
     ],
 )
 def test_what_errors_share_makes_no_tie(first, second, changes, order):

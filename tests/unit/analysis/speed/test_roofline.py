@@ -239,11 +239,17 @@ def test_an_odd_vocabulary_makes_a_product_slower() -> None:
 
 
 def attention(
-    name: str, length: int, *, causal: bool = True, width: int = 128, gpu: GpuFacts = A100
+    name: str,
+    length: int,
+    *,
+    causal: bool = True,
+    width: int = 128,
+    gpu: GpuFacts = A100,
+    dtype: str = "bfloat16",
 ) -> float:
     """FLOP/s of attention on rows of a length."""
     shape = (4096, length, length, width, int(causal))
-    cost = OpCost(name, "attention", "bfloat16", 1e15, 0.0, shape=shape)
+    cost = OpCost(name, "attention", dtype, 1e15, 0.0, shape=shape)
     return 1e15 / (times(cost, gpu=gpu).seconds - RAMP_S)
 
 
@@ -258,6 +264,17 @@ def test_attention_reaches_more_for_long_rows_wide_heads_and_forward() -> None:
 def test_cudnn_s_attention_is_faster_where_torch_prefers_it() -> None:
     b200 = card("B200")
     assert attention("cudnn", 8192, gpu=b200) > 3 * attention("flash", 8192, gpu=b200)
+
+
+def test_cudnn_s_attention_differs_by_card_head_and_type() -> None:
+    b200, b300 = card("B200"), card("B300")
+    assert attention("cudnn", 8192, gpu=b300) > 1.2 * attention("cudnn", 8192, gpu=b200)
+    back = attention("cudnn_backward", 8192, gpu=b200)
+    assert attention("cudnn_backward", 8192, width=192, gpu=b200) == pytest.approx(0.83 * back)
+    usual = attention("cudnn", 8192, gpu=b200)
+    assert attention("cudnn", 8192, width=192, gpu=b200) == usual
+    fp8 = attention("cudnn", 8192, gpu=b200, dtype="float8_e4m3fn")
+    assert fp8 == pytest.approx(1.25 * usual)
 
 
 def test_unpacking_a_weight_comes_before_its_product() -> None:
