@@ -19,6 +19,7 @@ from oomdoctor.commands.plan.picks import price_list
 from oomdoctor.commands.plan.tasks import PLANNED
 from oomdoctor.errors import OomDoctorError, usage_error
 from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.job.machine import real_name
 from oomdoctor.records.report.plan import CardOrder, Interconnect, PlanRequest, Sweep, SweptKey
 from oomdoctor.records.report.report import SurveyRequest
 from oomdoctor.records.report.searched import OF_GRPO, SolvedKey
@@ -130,7 +131,7 @@ def _gpu_here() -> str | None:
         return None  # several GPUs that cannot be distinguished: the user has to name one
     if gpu is None:
         return None
-    listed = find_gpu(gpu.name, gpu.total_bytes)
+    listed = find_gpu(real_name(gpu.name), gpu.total_bytes)
     return listed.name if listed is not None else f"{gpu.total_bytes}B"
 
 

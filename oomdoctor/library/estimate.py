@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from oomdoctor.errors import ExitCode, OomDoctorError, usage_error
-from oomdoctor.library.later import LaterPhase, later_phases
+from oomdoctor.library.later import READ, LaterPhase, later_phases
 from oomdoctor.library.live import (
     config_of,
+    evaluated_by,
     frozen_otherwise,
-    longest_row,
+    row_length,
+    target_length,
     training_of,
     write_script,
 )
@@ -32,6 +34,10 @@ from oomdoctor.units import format_bytes
 
 _FROZEN = (
     "some parameters are frozen, and not the first layers with the embeddings; all count as trained"
+)
+_TARGET = (
+    "source and target are taken to have {length:,} tokens each, but the longest target of the "
+    "data set has {target:,}: the steps need less"
 )
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -114,33 +120,36 @@ def estimate(
         args: TrainingArguments, a configuration of TRL such as SFTConfig, or a dict of settings.
         gpu: A card or a size, as `plan --gpu` takes it. Default: the GPU of this machine.
         gpus: How many. Default: as the settings say, else 1.
-        sequence_length: Tokens per row. Default: `max_length` of the settings, or the longest row
-            of a Trainer's data set if it has tokens, else that of `plan`.
+        sequence_length: Tokens per row. Default: the longest row of a Trainer's data set if it has
+            tokens, but at most `max_length` of the settings; else that, or as `plan`.
         peft_config: LoraConfig. Default: that of the model.
         quantization_config: BitsAndBytesConfig. Default: that of the model.
 
     Raises:
         OomDoctorError: with the text of the command, if the model, a setting or the card is wrong.
     """
-    rows, evaluated = getattr(model, "train_dataset", None), getattr(model, "eval_dataset", None)
-    metrics = getattr(model, "compute_metrics", None) is not None
+    trainer = model
     training = training_of(model, args, peft_config, quantization_config)
     length = sequence_length
-    if length is None and getattr(training.args, "max_length", None) is None:
-        length = longest_row(rows)
+    if length is None:
+        length = row_length(getattr(trainer, "train_dataset", None), training)
     with tempfile.TemporaryDirectory(prefix="oomdoctor-estimate-") as folder:
         words = ["--from", str(write_script(training, Path(folder))), "--recipe", "none"]
         words += ["--gpu", gpu] if gpu is not None else []
         words += ["--gpus", str(gpus)] if gpus is not None else []
         words += ["--seq-len", str(length)] if length is not None else []
         answer = _answer(_planned(words), gpu)
-    count = None if evaluated is None or not hasattr(evaluated, "__len__") else len(evaluated)
     if frozen_otherwise(training):
         answer = replace(answer, warnings=(*answer.warnings, _FROZEN))
-    config = config_of(training)
-    if config is None:
+    config, facts = config_of(training), answer.report.model
+    length, target = answer.result.config.sequence_length, target_length(trainer, training)
+    if target is not None and target < length:
+        told = _TARGET.format(length=length, target=target)
+        answer = replace(answer, warnings=(*answer.warnings, told))
+    if config is None or facts is None:
         return answer
-    later = later_phases(training.args, answer.result, config, count, metrics=metrics)
+    evaluated = evaluated_by(trainer)
+    later = later_phases(training.args, answer.result, config, facts.task, evaluated)
     return replace(answer, later=later)
 
 
@@ -194,7 +203,7 @@ def _answer(report: Report, asked: str | None) -> Estimate:
     not_read = [
         f"{setting.name} was not read: {setting.reason}"
         for setting in (() if read is None else read.not_taken)
-        if setting.matters
+        if setting.matters and setting.name not in READ
     ]
     return Estimate(
         gpu=gpu or asked or "this machine",

@@ -16,12 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from oomdoctor.errors import OomDoctorError, usage_error
+from oomdoctor.library.later import Evaluated
 from oomdoctor.records.job.model import ModelRef, SourceChoice
 from oomdoctor.stacks.programs.trl import CONFIGS
 from oomdoctor.system.models.hub import resolve
 
 _PLAIN = "TrainingArguments"
 _OF_THIS_MACHINE = ("use_cpu", "no_cuda")  # without a GPU, arguments can be made only with these
+_TOKENS, _LABELS = "input_ids", "labels"  # columns of a data set
+_OF_PEFT = ("peft_type", "peft_version")  # what peft says of its own class
 _BNB = ("load_in_", "bnb_4bit_", "llm_int8_")
 
 
@@ -83,7 +86,8 @@ def write_script(training: Training, folder: Path) -> Path:
     ]
     if training.peft_config is not None:
         adapters = training.peft_config
-        kind, values = type(adapters).__name__, dict(_changed(adapters))
+        values = {name: value for name, value in _changed(adapters) if name not in _OF_PEFT}
+        kind = type(adapters).__name__
         lines.append(f"model = get_peft_model(model, {kind}({_keywords(values)}))")
     if layers := _frozen_layers(training):
         lines.append(f"freeze(model, layers={layers})")
@@ -138,28 +142,83 @@ def _frozen_layers(training: Training) -> int | None:
     return count if there == expected and count else None
 
 
-def longest_row(rows: Any) -> int | None:
+def row_length(rows: Any, training: Training) -> int | None:
+    """The tokens of the longest row as the step has it; None if the data set does not say it.
+
+    An encoder-decoder's step has a target as long as its source, so the longer of both counts.
+    """
+    longest = longest_row(rows)
+    if longest is None:
+        return None
+    if _has_target(training):
+        longest = max(longest, longest_row(rows, _LABELS) or 0)
+    multiple = setting(training.args, "pad_to_multiple_of")
+    if isinstance(multiple, int) and multiple > 0:
+        longest = -(-longest // multiple) * multiple
+    most = setting(training.args, "max_length")
+    return min(longest, most) if isinstance(most, int) else longest
+
+
+def target_length(trainer: Any, training: Training) -> int | None:
+    """The tokens of the longest labels that an encoder-decoder is trained on; None of others."""
+    if not _has_target(training):
+        return None
+    return longest_row(getattr(trainer, "train_dataset", None), _LABELS)
+
+
+def _has_target(training: Training) -> bool:
+    """Whether the model is an encoder-decoder."""
+    return bool(getattr(getattr(training.model, "config", None), "is_encoder_decoder", False))
+
+
+def setting(args: Any, name: str) -> Any:
+    """A setting of an object or of a dict; None if it has none of this name."""
+    return args.get(name) if isinstance(args, Mapping) else getattr(args, name, None)
+
+
+def evaluated_by(trainer: Any) -> tuple[Evaluated, ...]:
+    """The data sets that a Trainer evaluates; a dict has several. None of what is no Trainer."""
+    sets = getattr(trainer, "eval_dataset", None)
+    if sets is None:
+        return ()
+    metrics = getattr(trainer, "compute_metrics", None) is not None
+    shortened = getattr(trainer, "preprocess_logits_for_metrics", None) is not None
+    return tuple(
+        Evaluated(
+            rows=len(rows) if hasattr(rows, "__len__") else None,
+            longest=longest_row(rows),
+            target=longest_row(rows, _LABELS),
+            keeps_logits=metrics and not shortened,
+        )
+        for rows in (sets.values() if isinstance(sets, Mapping) else (sets,))
+    )
+
+
+def longest_row(rows: Any, column: str = _TOKENS) -> int | None:
     """The tokens of the longest row of a data set; None if it has no tokens, or no end."""
     if rows is None or not hasattr(rows, "__len__") or not len(rows):
         return None
-    if "input_ids" in (getattr(rows, "column_names", None) or ()):
-        return _longest_in_table(rows)
+    if column in (getattr(rows, "column_names", None) or ()):
+        return _longest_in_table(rows, column)
     longest = 0
     for number in range(len(rows)):
         row = rows[number]
-        ids = row.get("input_ids") if isinstance(row, Mapping) else None
-        if ids is None:
+        ids = row.get(column) if isinstance(row, Mapping) else None
+        if ids is None or not hasattr(ids, "__len__"):
             return None
         longest = max(longest, len(ids))
     return longest or None
 
 
-def _longest_in_table(rows: Any) -> int | None:
+def _longest_in_table(rows: Any, column: str) -> int | None:
     """The same of a data set of datasets, without a Python object for each token."""
-    import pyarrow.compute as pc  # which datasets has
+    import pyarrow as pa  # which datasets has
+    import pyarrow.compute as pc
 
-    tokens = rows.select_columns(["input_ids"]).with_format("arrow")
-    parts = (part.column("input_ids") for part in tokens.iter(batch_size=1000))
+    tokens = rows.select_columns([column]).with_format("arrow")
+    parts = [part.column(column) for part in tokens.iter(batch_size=1000)]
+    if not all(pa.types.is_list(part.type) or pa.types.is_large_list(part.type) for part in parts):
+        return None  # such as labels of a classification
     return max(pc.max(pc.list_value_length(part)).as_py() or 0 for part in parts) or None
 
 

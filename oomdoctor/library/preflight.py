@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import sys
 import warnings
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 from oomdoctor.errors import ExitCode, OomDoctorError
 from oomdoctor.library.estimate import Estimate, estimate
-from oomdoctor.library.live import longest_row
 from oomdoctor.monitor.callbacks import mixed_with
 from oomdoctor.units import format_bytes
+
+_OF_EVALUATION = ("eval_dataset", "compute_metrics", "preprocess_logits_for_metrics")
 
 
 class Preflight:
@@ -21,7 +23,8 @@ class Preflight:
 
     Trainer(..., callbacks=[Preflight()])
 
-    The rows are as long as the longest one of the data set, where it has tokens. On a GPU, what
+    The rows are as long as the longest one of the data set, where it has tokens, and evaluations
+    are those of the Trainer. On a GPU, what
     other processes and the program itself hold there at the start is taken into account. Where no
     estimate is possible, a warning says why, and the training goes on. `gpu` is a card or a size to
     judge by instead, such as on a login node. `estimate` is the last answer.
@@ -50,12 +53,18 @@ class Preflight:
         """
         if args.local_process_index:
             return
-        length = self._sequence_length
-        if length is None and getattr(args, "max_length", None) is None:
-            length = longest_row(getattr(train_dataloader, "dataset", None))
         gpus = args.world_size if args.world_size > 1 else None
+        training = SimpleNamespace(
+            model=model,
+            args=args,
+            train=None,
+            train_dataset=getattr(train_dataloader, "dataset", None),
+            **_evaluation_of(args),
+        )
         try:
-            answer = estimate(model, args, gpu=self._gpu, gpus=gpus, sequence_length=length)
+            answer = estimate(
+                training, gpu=self._gpu, gpus=gpus, sequence_length=self._sequence_length
+            )
         except OomDoctorError as error:
             warnings.warn(f"Preflight: no estimate: {error.message}", stacklevel=2)
             return
@@ -66,6 +75,20 @@ class Preflight:
             raise _refusal(told)
         if not answer.fits:
             warnings.warn(f"Preflight: {answer}", stacklevel=2)
+
+
+def _evaluation_of(args: Any) -> dict[str, Any]:
+    """What the Trainer of these settings has for its evaluation; nothing if it is not there.
+
+    transformers gives a callback neither. The Trainer is what calls it, a few frames up.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        trainer = frame.f_locals.get("self")
+        if getattr(trainer, "args", None) is args and hasattr(trainer, "compute_metrics"):
+            return {name: getattr(trainer, name, None) for name in _OF_EVALUATION}
+        frame = frame.f_back
+    return {}
 
 
 def _too_little_free(answer: Estimate) -> str | None:

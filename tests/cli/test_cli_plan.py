@@ -101,11 +101,13 @@ def test_why_takes_the_label_of_the_recipe_and_that_of_the_card(cli, planned, la
     assert request.plan == PlanRequest(("T4",), why=rung.label)
 
 
-@pytest.mark.parametrize("name", ["NVIDIA GeForce RTX 4090", "NVIDIA Unheard Of"])
+@pytest.mark.parametrize(
+    "name", ["NVIDIA GeForce RTX 4090", "NVIDIA GeForce RTX 4090 (emulated)", "NVIDIA Unheard Of"]
+)
 def test_without_a_card_the_gpu_of_this_machine_is_meant(cli, planned, monkeypatch, name):
     here = Gpu(0, "GPU-1", name, 25_249_513_472, None, "8.9", ())
     monkeypatch.setattr("oomdoctor.cli.plan_request.list_gpus", lambda: (here,))
-    known = name if "4090" in name else "25249513472B"
+    known = "NVIDIA GeForce RTX 4090" if "4090" in name else "25249513472B"
     assert asked(cli, planned).plan == PlanRequest((known,))
 
 

@@ -18,8 +18,16 @@ from example_plans import PLANS
 import oomdoctor
 from oomdoctor.commands.user_training import read_user_training
 from oomdoctor.library import estimate as estimates
-from oomdoctor.library.later import LaterPhase, later_phases
-from oomdoctor.library.live import frozen_otherwise, longest_row, training_of, write_script
+from oomdoctor.library.later import Evaluated, LaterPhase, later_phases
+from oomdoctor.library.live import (
+    evaluated_by,
+    frozen_otherwise,
+    longest_row,
+    row_length,
+    target_length,
+    training_of,
+    write_script,
+)
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.job.result import ProbeResult
 from oomdoctor.records.report.report import Report
@@ -89,6 +97,7 @@ def test_adapters_are_those_of_the_model(arguments: Any, tmp_path: Path) -> None
     config = _read(tmp_path, peft.get_peft_model(_model(), adapters), arguments)
     assert (config.method, config.lora_rank, config.lora_alpha) == ("lora", 4, 32)
     assert set(config.lora_targets) == {"q_proj", "v_proj"}
+    assert "peft_type" not in (tmp_path / "training.py").read_text()
 
 
 def test_adapters_and_4_bits_may_be_passed(tmp_path: Path) -> None:
@@ -215,6 +224,29 @@ def test_preflight_lets_pass_what_fits(arguments: Any, answered: dict[str, Any])
     assert preflight.estimate.fits and "fits on" in str(preflight.estimate)
 
 
+def test_preflight_reads_the_evaluation_of_the_trainer_that_calls_it(
+    arguments: Any, answered: dict[str, Any]
+) -> None:
+    """Of the same rows, those whose logits are kept for metrics need more."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        settings = transformers.TrainingArguments("out", eval_strategy="steps", **ARGUMENTS)
+
+    class Calling:
+        args, eval_dataset, preprocess_logits_for_metrics = settings, ROWS * 20, None
+
+        def __init__(self, metrics: Any) -> None:
+            self.compute_metrics = metrics
+
+        def train(self) -> int:
+            preflight = oomdoctor.Preflight(gpu="T4")
+            _begin(preflight, settings, ROWS)
+            (phase,) = preflight.estimate.later
+            return int(phase.at_least_bytes)
+
+    assert Calling(len).train() > Calling(None).train()
+
+
 def test_preflight_stops_what_does_not_fit(arguments: Any, answered: dict[str, Any]) -> None:
     answered["peak"] = 500 * GIB
     with pytest.raises(oomdoctor.OomDoctorError, match=r"does not fit.*short by") as raised:
@@ -228,40 +260,68 @@ def test_a_borderline_answer_is_no_yes(arguments: Any, answered: dict[str, Any])
     assert not near.fits and near.short_bytes == 0 and str(near).startswith("borderline on ")
 
 
-@pytest.mark.parametrize(
-    ("settings", "metrics", "logits"),
-    [
-        ({}, True, 0),
-        ({"eval_strategy": "steps"}, False, 1),
-        ({"eval_strategy": "steps"}, True, 2 * 4 - 1),
-        ({"eval_strategy": "steps", "eval_accumulation_steps": 2}, True, 2 * 2 - 1),
-        ({"eval_strategy": "steps", "prediction_loss_only": True}, True, 1),
-    ],
-)
-def test_an_evaluation_keeps_logits(settings: dict[str, Any], metrics: bool, logits: int) -> None:
-    result = _result()
-    later = later_phases(settings, result, _model().config.to_dict(), 32, metrics=metrics)
-    if not logits:
-        assert not later
-        return
-    (phase,) = later
-    held = result.breakdown
-    assert phase.name == "evaluation" and held is not None
-    states = 2 * GIB + held.weights_bytes + held.optimizer_bytes
-    each = 2 if result.config.autocast_dtype == "none" else 4
-    assert phase.at_least_bytes == states + logits * 8 * result.config.sequence_length * 512 * each
-
-
-def test_generation_keeps_keys_and_values_and_a_sharded_model_gathers_tensors() -> None:
+def test_generation_keeps_keys_and_values() -> None:
     result, model = _result(), _model().config.to_dict()
     settings = {"eval_strategy": "epoch", "predict_with_generate": True}
-    (short,) = later_phases(settings, result, model, None, metrics=False)
-    settings |= {"generation_max_length": 1024}
-    (long,) = later_phases(settings, result, model, None, metrics=False)
+    (short,) = later_phases(settings, result, model, "causal-lm")
+    settings |= {"generation_max_length": 1 << 20}
+    (long,) = later_phases(settings, result, model, "causal-lm")
     assert short.name == "generation" and long.at_least_bytes > short.at_least_bytes
-    sharded = replace(result, config=replace(result.config, world_size=2, sharding="fsdp"))
-    (saving,) = later_phases({}, sharded, model, None, metrics=False)
-    assert saving.name == "saving"
+
+
+@pytest.mark.parametrize(
+    ("sharding", "settings", "saves"),
+    [
+        ("fsdp", {}, True),
+        ("zero3", {}, True),
+        ("fsdp", {"fsdp_config": {"state_dict_type": "SHARDED_STATE_DICT"}}, False),
+        ("ddp", {}, False),
+        ("zero1", {}, False),
+    ],
+)
+def test_only_whole_tensors_that_are_sharded_are_gathered(
+    sharding: Any, settings: dict[str, Any], saves: bool
+) -> None:
+    result, model = _result(), _model().config.to_dict()
+    sharded = replace(result, config=replace(result.config, world_size=2, sharding=sharding))
+    names = [phase.name for phase in later_phases(settings, sharded, model, "causal-lm")]
+    assert names == (["saving"] if saves else [])
+
+
+def test_each_data_set_of_a_trainer_is_evaluated() -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = datasets.Dataset.from_list([{"input_ids": [1] * 9, "labels": [1] * 4}] * 3)
+    trainer = SimpleNamespace(eval_dataset={"a": rows, "b": ROWS}, compute_metrics=len)
+    first, second = evaluated_by(trainer)
+    assert first == Evaluated(rows=3, longest=9, target=4, keeps_logits=True)
+    assert (second.rows, second.longest, second.target) == (3, 700, None)
+    trainer.preprocess_logits_for_metrics = len
+    assert not evaluated_by(trainer)[0].keeps_logits
+    assert evaluated_by("gpt2") == ()
+    numbers = datasets.Dataset.from_list([{"input_ids": [1], "labels": 1}])
+    assert longest_row(numbers, "labels") is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "tokens"),
+    [({}, 700), ({"max_length": 1024}, 700), ({"max_length": 512}, 512),
+     ({"pad_to_multiple_of": 64}, 704)],
+)  # fmt: skip
+def test_rows_are_as_long_as_the_longest_one_but_not_longer_than_they_may_be(
+    settings: dict[str, int], tokens: int
+) -> None:
+    assert row_length(ROWS, training_of(_model(), settings)) == tokens
+    assert row_length([{"text": "a"}], training_of(_model(), settings)) is None
+
+
+def test_an_encoder_decoder_is_planned_for_the_longer_of_source_and_target() -> None:
+    sizes = {"d_model": 64, "d_kv": 16, "d_ff": 64, "num_layers": 1, "num_heads": 4}
+    config = transformers.T5Config(**sizes, vocab_size=512, decoder_start_token_id=0)
+    training = training_of(transformers.T5ForConditionalGeneration(config), {})
+    rows = [{"input_ids": [1] * 8, "labels": [1] * 30}]
+    assert row_length(rows, training) == 30
+    assert target_length(SimpleNamespace(train_dataset=rows), training) == 30
+    assert target_length(SimpleNamespace(train_dataset=rows), training_of(_model(), {})) is None
 
 
 def test_a_training_whose_evaluation_does_not_fit_is_refused(

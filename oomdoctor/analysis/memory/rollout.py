@@ -157,10 +157,10 @@ def _at_rest(config: TrainConfig, parameters: int, trained: int) -> tuple[int, i
 
 def _scored(model: Mapping[str, Any], counts: ParameterCounts) -> int:
     """The parameters of the model without its output head, if that is not its embedding."""
-    return counts.total - (0 if _is_tied(model) else counts.embedding // 2)
+    return counts.total - (0 if is_tied(model) else counts.embedding // 2)
 
 
-def _is_tied(model: Mapping[str, Any]) -> bool:
+def is_tied(model: Mapping[str, Any]) -> bool:
     """Whether the output head is the embedding."""
     text = text_part(model)
     tied = text.get("tie_word_embeddings", model.get("tie_word_embeddings"))
@@ -246,12 +246,12 @@ def _handed_over(config: TrainConfig, model: Mapping[str, Any], counts: Paramete
     facts, each = ROLLOUTS[config.rl_program], dtype_bytes(config.weights_dtype)
     alone = config.world_size == 1
     if facts.copies == "whole" and alone and config.method == "full":
-        copies = (counts.total + counts.embedding * _is_tied(model)) * each
+        copies = (counts.total + counts.embedding * is_tied(model)) * each
         weights = counts.total * each if config.rollout_offload == "all" else 0
         return copies + max(facts.sync_bytes - weights, 0)
     if facts.copies == "none" or config.sharding == "zero3":
         return _gathered(config, counts) + facts.sync_bytes
-    largest = counts.embedding // (1 if _is_tied(model) else 2)
+    largest = counts.embedding // (1 if is_tied(model) else 2)
     return largest * each + facts.sync_bytes
 
 
