@@ -36,8 +36,8 @@ _FROZEN = (
     "some parameters are frozen, and not the first layers with the embeddings; all count as trained"
 )
 _TARGET = (
-    "source and target are taken to have {length:,} tokens each, but the longest target of the "
-    "data set has {target:,}: the steps need less"
+    "targets are simulated with {length:,} tokens, as sources, but the longest of the data set has "
+    "{target:,}: the steps need less"
 )
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
