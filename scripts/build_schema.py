@@ -16,7 +16,7 @@ import json
 import re
 import textwrap
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -145,17 +145,17 @@ def text() -> str:
 
 def _record(kind: Any, records: dict[str, Any]) -> dict[str, Any]:
     hints = get_type_hints(kind)
-    sentences = _sentences(kind)
+    _, said = _said(kind)
     below = field_docs(kind)
     properties = {}
     for field in dataclasses.fields(kind):
         shape = _shape(hints[field.name], records)
-        description = below.get(field.name) or _describe(kind.__name__, field.name, sentences)
+        description = below.get(field.name) or _describe(kind.__name__, field.name, said)
         if description:
             shape = {"description": description, **shape}
         properties[field.name] = {**shape, **_default(field)}
     return {
-        **({"description": " ".join(sentences)} if sentences else {}),
+        **({"description": doc} if (doc := _doc(kind)) else {}),
         "type": "object",
         "properties": properties,
         "required": list(properties),
@@ -215,19 +215,83 @@ def _union(shapes: list[dict[str, Any]]) -> dict[str, Any]:
     return {"anyOf": shapes}
 
 
-def _sentences(kind: Any) -> list[str]:
+def intros(kind: Any = Report) -> dict[str, str]:
+    """What the docstring of each record in the document says about it, without its single keys."""
+    found: dict[str, str] = {}
+    waiting = [kind]
+    while waiting:
+        record = waiting.pop()
+        found[record.__name__] = _said(record)[0]
+        for hint in get_type_hints(record).values():
+            waiting += [part for part in _records_in(hint) if part.__name__ not in found]
+    return found
+
+
+def _records_in(hint: Any) -> Iterator[Any]:
+    if dataclasses.is_dataclass(hint):
+        yield hint
+    for part in get_args(hint):
+        yield from _records_in(part)
+
+
+def _doc(kind: Any) -> str:
+    """The docstring of a record, in the words of JSON."""
     doc = inspect.cleandoc(kind.__doc__ or "")
     if doc.startswith(f"{kind.__name__}("):  # what dataclass writes where there is no docstring
-        return []
-    return re.split(r"(?<=[.;]) (?=[A-Z`])", " ".join(doc.split()))
+        return ""
+    words = {"None": "null", "True": "true", "False": "false"}
+    return re.sub(r"\b(?:None|True|False)\b", lambda word: words[word[0]], " ".join(doc.split()))
 
 
-def _describe(record: str, name: str, sentences: list[str]) -> str | None:
+def _said(kind: Any) -> tuple[str, dict[str, str]]:
+    """What a docstring says about a record, and about each of its keys.
+
+    A clause belongs to the keys that it names. Clauses behind it that name none continue it, and
+    so do sentences that begin with a word such as "It". The first sentence is about the record.
+    """
+    keys = {field.name for field in dataclasses.fields(kind)}
+    first, *sentences = re.split(r"(?<=[.]) (?=[A-Z`\"]|null\b)", _doc(kind))
+    intro, said = [first], []
+    for sentence in sentences:
+        continues = bool(said) and bool(_CONTINUES.match(sentence))
+        begun: list[tuple[list[str], str]] = []
+        for clause in sentence.removesuffix(".").split("; "):
+            names = [name for name in re.findall(r"`(\w+)`", clause) if name in keys]
+            if names or not begun:
+                begun.append((names, clause))
+            else:
+                begun[-1] = (begun[-1][0], f"{begun[-1][1]}; {clause}")
+        if continues and not begun[0][0]:
+            begun[0] = (said[-1][0], begun[0][1])
+        if any(names for names, _ in begun):
+            said += begun
+        else:
+            intro.append(sentence)
+    by_key: dict[str, list[str]] = {}
+    for names, clause in said:
+        for name in dict.fromkeys(names):
+            by_key.setdefault(name, []).append(_sentence(clause, names))
+    for name in re.findall(r"`(\w+)`", first):
+        if name in keys:
+            by_key.setdefault(name, [first])
+    return " ".join(intro), {name: " ".join(texts) for name, texts in by_key.items()}
+
+
+_CONTINUES = re.compile(r"(?:It|They|So|Then|That|This|null|Both|Each|Without any)\b")
+
+
+def _sentence(clause: str, names: list[str]) -> str:
+    """A clause as a sentence, without "`key` is" before what the key is."""
+    if len(set(names)) == 1:
+        clause = re.sub(rf"^`{names[0]}` (?:is|are) (?!false|true|null|of\b)", "", clause)
+    return f"{clause[:1].upper()}{clause[1:]}."
+
+
+def _describe(record: str, name: str, said: Mapping[str, str]) -> str | None:
     if f"{record}.{name}" in FIELDS:
         return FIELDS[f"{record}.{name}"]
-    said = [sentence for sentence in sentences if f"`{name}`" in sentence]
-    if said:
-        return " ".join(sentence.removesuffix(";") for sentence in said)
+    if name in said:
+        return said[name]
     return next((meaning for suffix, meaning in SUFFIXES if name.endswith(suffix)), None)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
-from build_schema import SUFFIXES, build, field_docs
+from build_schema import SUFFIXES, build, field_docs, intros
 from docs_recorded import live_log
 
 from oomdoctor.analysis.speed.links import interconnects as known_interconnects
@@ -195,18 +195,16 @@ def json_keys(record: str) -> str:
 
 def json_records() -> str:
     """The keys of every record inside the document, under a heading each."""
-    parts = []
+    parts, said = [], intros()
     for name, shape in build()["$defs"].items():
-        said = shape.get("description", "")
-        for field in shape["properties"].values():  # what a row says is not said above it as well
-            said = said.replace(f" {field['description']}", "") if "description" in field else said
-        parts += [f"### {name}", *([said] if said else []), _keys(shape)]
+        parts += [f"### {name}", *([said[name]] if said[name] else []), _keys(shape, said[name])]
     return "\n\n".join(parts)
 
 
-def _keys(shape: dict[str, Any]) -> str:
+def _keys(shape: dict[str, Any], above: str = "") -> str:
+    """The keys; what is said `above` the table, or by the name of a key, is not repeated."""
     rows = [
-        (f"`{name}`", _type(field), "" if said in _UNITS else said)
+        (f"`{name}`", _type(field), "" if said in _UNITS or said in above else said)
         for name, field in shape["properties"].items()
         for said in [field.get("description", "")]
     ]

@@ -51,9 +51,9 @@ class PriceList:
 
     `currency` is its symbol or label (`$`, `EUR`), empty if it has none.
 
-    `unknown` are the names in the file that are no cards, `repeated` the cards that it lists more
-    than once: the lowest price counts. `examples` is the date and the source of built-in prices;
-    None for the prices of a file.
+    `unknown` are the names in the file that are not cards, `repeated` the cards that it lists
+    more than once: the lowest price counts. `examples` is the date and the source of built-in
+    prices; None for the prices of a file.
     """
 
     source: str
@@ -109,7 +109,7 @@ class PlanRequest:
 class CardPick:
     """A method's best configuration on a card: the first that surely fits, else the closest to it.
 
-    A `borderline` one is closer to the limit than the prediction error; `fits` is false then.
+    With `borderline`, it is closer to the limit than the prediction error, and `fits` is false.
     `missed_by_bytes` is None if it fits. With `by_formula` it comes from the formula's lower bound,
     because no configuration of the method could be simulated: the configuration is short by more
     than that. `world_size` is the GPUs that it trains on. Costs are of all of them, in the currency
