@@ -39,8 +39,9 @@ def watch_request(options: RunOptions) -> WatchRequest:
         reader.read("--max-peak", options.max_peak, partial(parse_limit, total_bytes=1), 0)
     _check_case(reader, options.case)
     reader.check()
-    if options.report is not None:
-        check_writable(options.report, "--report")
+    for file, option in ((options.report, "--report"), (options.trace, "--trace")):
+        if file is not None:
+            check_writable(file, option)
     command = tuple(options.command or ())
     if not command:
         raise usage_error("no_command", "there is no command to run", f"for example: {_EXAMPLE}")
@@ -66,6 +67,8 @@ def watch_request(options: RunOptions) -> WatchRequest:
         cure=options.cure,
         max_peak=options.max_peak,
         breakdown=options.breakdown,
+        why=options.why,
+        trace=options.trace,
     )
 
 

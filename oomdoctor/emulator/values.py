@@ -15,7 +15,10 @@ from oomdoctor.emulator.compilers import Compilers, first_error
 
 LIBRARY = "libemuvalues.so"
 _REASON = "values-reason"
-_SOURCES = ("values", "values_tensors", "values_compute", "values_rules", "values_memory")
+_SOURCES = (
+    *("values", "values_tensors", "values_compute", "values_rules", "values_memory"),
+    "values_calls",
+)
 # torch 2.12 needs C++20; older compilers have only C++17, which is enough for older torch.
 _STANDARDS = ("c++20", "c++17")
 # torch's classes have more fields without NDEBUG.

@@ -11,6 +11,8 @@ ALONE = "OOMDOCTOR_ALONE"
 """Set if one rank runs and is answered for the others."""
 VALUES = "OOMDOCTOR_EMULATED_VALUES"
 """What stands for values that the device does not know: a number, half or max; else zeros."""
+LAUNCHES = "OOMDOCTOR_EMULATED_LAUNCHES"
+"""The folder for notes of what is launched; without it, nothing is noted."""
 
 _STORAGE_BYTES = 64 << 10  # jemalloc takes 2.6 KiB; each thread pays for it with addresses only
 _OWN_PAGES_BYTES = 1 << 20  # host memory of this size is given back to the system when it is freed

@@ -13,6 +13,7 @@ from oomdoctor.records.job.machine import real_name
 from oomdoctor.records.job.result import OUTCOME_WORDS
 from oomdoctor.records.report.report import Report
 from oomdoctor.records.report.run import (
+    LaunchedStep,
     Place,
     RankMemory,
     RankOom,
@@ -25,6 +26,8 @@ from oomdoctor.records.report.run import (
 from oomdoctor.records.report.user_training import AppliedRemedy
 from oomdoctor.render import blocks
 from oomdoctor.render.blocks import Block, Column, Facts, Grid, Look, Note, Section, Verbatim
+from oomdoctor.render.charts.time_chart import time_says
+from oomdoctor.render.charts.time_parts import step_bar, step_legend, step_table
 from oomdoctor.render.explain_page import answer_sections
 from oomdoctor.render.formats.csv_rows import named, record_rows, scalars
 from oomdoctor.render.proof import proof_lines
@@ -50,6 +53,7 @@ _SAME = (
 _INEXACT = ("inexact", "no_values", "cut_off")
 _TAKEN = {"0": "zero", "max": "the most that the shapes allow", "half": "half of it"}
 _WIDTH = 48
+_SHOWN_KERNELS = 3
 _CELLS: blocks.Cells[RankMemory] = (
     (Column("outcome", tone=True), lambda r: OUTCOME_WORDS[r.outcome]),
     (blocks.figures("allocated"), lambda r: format_bytes(r.peak_allocated_bytes)),
@@ -91,6 +95,8 @@ def run_sections(report: Report, look: Look) -> list[Section]:
         if verbose and worst.steps_memory:
             sections.append(Section("Steps", (step_grid(worst),)))
     sections += [*_sizes(report.unknown_sizes), *_unknown(report.ranks)]
+    if report.step is not None:
+        sections.append(_step(report.step, look))
     if report.diagnoses:
         sections += answer_sections(report, look, asks=False)
     if report.applied is not None and report.applied.proof is not None:
@@ -105,6 +111,31 @@ def run_sections(report: Report, look: Look) -> list[Section]:
             held = at_end if device.oom is None else device.oom.held
             sections += held_sections(held, title, verbose=verbose)
     return sections
+
+
+def _step(step: LaunchedStep, look: Look) -> Section:
+    """Where the time of the last step would go, and what is not part of it."""
+    title = "Where the time would go"
+    if step.number is not None:
+        title += f": step {step.number} of rank {step.rank}"
+    parts: list[Block] = []
+    if step.time is None:
+        parts.append(Note(f"Not estimated: {step.reason}.", "normal"))
+    else:
+        within = "" if step.uncertainty is None else f" ±{format_percent(step.uncertainty)}."
+        parts += [Note(time_says(step.time) + within, "normal"), step_table(step.time)]
+        if not look.drawn:
+            parts += [Verbatim((step_bar(step.time),)), Note(step_legend(step.time))]
+    if step.unknown_kernels:
+        count = sum(kernel.count for kernel in step.unknown_kernels)
+        names = list(dict.fromkeys(kernel.name for kernel in step.unknown_kernels))
+        shown = ", ".join(names[:_SHOWN_KERNELS]) + ", ..." * (len(names) > _SHOWN_KERNELS)
+        parts.append(
+            Note(f"Unknown kernels, not counted: {counted(count, 'launch', 'es')} ({shown}).")
+        )
+    if step.trace is not None:
+        parts.append(Facts((("Trace", f"{step.trace}; open it at https://ui.perfetto.dev"),)))
+    return Section(title, tuple(parts))
 
 
 def _proof_of(applied: AppliedRemedy) -> tuple[str, ...]:

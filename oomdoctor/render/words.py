@@ -72,9 +72,9 @@ def short_count(count: int) -> str:
     return (number.rstrip("0").rstrip(".") if "." in number else number) + suffix
 
 
-def counted(count: int, word: str) -> str:
+def counted(count: int, word: str, plural: str = "s") -> str:
     """`1 card`, `3 cards`."""
-    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
+    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}{plural}"
 
 
 def card_name(name: str) -> str:

@@ -2,7 +2,8 @@
 
 `--host` imports torch once and forks a child per job, with the same kind of files. `--simulator`
 runs the jobs one after the other in one process. `--node` runs the ranks of one machine. `--parse`
-checks the settings of a training with the libraries that they are for.
+checks the settings of a training with the libraries that they are for. `--costs` says what operator
+calls cost that the emulated device noted.
 """
 
 from __future__ import annotations
@@ -35,13 +36,17 @@ def main(arguments: list[str]) -> int:
         from oomdoctor.worker.parsing import parse
 
         return parse()
+    if arguments == ["--costs"]:
+        from oomdoctor.worker.simulating.noted_calls import answer_costs
+
+        return answer_costs()
     if arguments[:1] == ["--node"] and len(arguments) == 3:
         from oomdoctor.worker.answer import answer_here
         from oomdoctor.worker.ranks.agent import run_this_node
 
         return run_this_node(Path(arguments[1]), arguments[2], answer_here)
     if len(arguments) != 2:
-        usage = "JOB REPLY | --host | --simulator | --node FOLDER HOST:PORT | --parse"
+        usage = "JOB REPLY | --host | --simulator | --node FOLDER HOST:PORT | --parse | --costs"
         sys.stderr.write(f"usage: python -m oomdoctor.worker {usage}\n")
         return 2
     run_job(Path(arguments[0]), Path(arguments[1]))

@@ -49,8 +49,8 @@ OPTIONS = {
     "triage": "since user all-users by json format output verbose quiet help",
     "explain": "model seq-len micro-batch config snapshot exact apply verify gpu remedy write "
     "python format json output verbose quiet help",
-    "run": "emulate ranks steps weights values stop-at-oom cure max-peak breakdown case report "
-    "python verbose quiet help",
+    "run": "emulate ranks steps weights values stop-at-oom cure max-peak breakdown why trace case "
+    "report python verbose quiet help",
     "check": "only update against jobs junit format json output verbose quiet help",
     "snapshot": "gpu html png format json output verbose quiet help",
     "watch": "gpu json once verbose help",
@@ -74,7 +74,7 @@ COMMON = {
     "export": "to run from output quiet",
     "diff": "json",
     "watch": "gpu json",
-    "run": "emulate steps ranks weights stop-at-oom cure max-peak breakdown",
+    "run": "emulate steps ranks weights stop-at-oom cure max-peak breakdown why",
     "check": "only update against jobs json",
 }
 LONG = ("probe", "plan")

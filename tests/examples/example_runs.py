@@ -13,10 +13,13 @@ from oomdoctor.commands.run.seen_outside import lines_from_outside
 from oomdoctor.explain.diagnose import diagnose
 from oomdoctor.explain.reading.scan import scan
 from oomdoctor.explain.training.known import Given
+from oomdoctor.records.job.step_time import PartTime, StepTime
 from oomdoctor.records.report.report import Report, Tool, bare_report
 from oomdoctor.records.report.run import (
     HostMemory,
     LargerBatch,
+    LaunchedProduct,
+    LaunchedStep,
     MemoryPoint,
     Place,
     RankMemory,
@@ -24,6 +27,7 @@ from oomdoctor.records.report.run import (
     RunDevice,
     SmallestGpu,
     UnknownBranch,
+    UnknownKernel,
     UnknownSize,
     UnknownSizes,
 )
@@ -66,6 +70,32 @@ RANK = RankMemory(
 H100 = RunDevice("emulated", "NVIDIA H100 80GB HBM3", 4, 79 * GIB, "9.0", 520 * MIB, 78 * GIB)
 
 
+STEP = LaunchedStep(
+    rank=0,
+    number=3,
+    launches={"collective": 24, "copy": 6, "kernel": 4_212, "product": 2_016},
+    products=(LaunchedProduct(1, 8192, 4096, 4096, "bfloat16", 512),),
+    unknown_kernels=(
+        UnknownKernel("triton_poi_fused_add_0", (512, 1, 1), (128, 1, 1), 12),
+        UnknownKernel("flash::kernel", (64, 8, 1), (128, 1, 1), 2),
+    ),
+    time=StepTime(
+        seconds=1.0,
+        micro_steps=2,
+        parts=(
+            PartTime("products", 0.5, {"forward": 0.2, "backward": 0.3}),
+            PartTime("memory", 0.3, {"forward": 0.1, "optimizer": 0.2}),
+            PartTime("communication", 0.2, {"micro_step": 0.2}),
+        ),
+        bound="compute",
+        launches=6_200,
+    ),
+    uncertainty=0.31,
+    reason=None,
+    trace="step.json",
+)
+
+
 def fits() -> Report:
     """Ranks 0 to 2 are equal, rank 3 needs more."""
     worst = replace(
@@ -90,6 +120,7 @@ def fits() -> Report:
         exit_code_of_command=0,
         ranks=(*(replace(RANK, rank=number) for number in range(3)), worst),
         smallest_gpu=SmallestGpu("NVIDIA H100 80GB HBM3", 79 * GIB),
+        step=STEP,
     )
 
 
@@ -100,6 +131,7 @@ def depends_on_values() -> Report:
     return replace(
         fits(),
         device=replace(H100, gpus=1),
+        step=replace(STEP, time=None, reason="no step ended", unknown_kernels=(), trace=None),
         command_line=("python", "train.py"),
         ranks=(rank,),
         unknown_sizes=UnknownSizes("max", sizes, 40 * GIB, rank.peak_reserved_bytes),
@@ -172,6 +204,7 @@ def fits_for_real() -> Report:
         fits(),
         ranks=ranks,
         device=REAL,
+        step=None,
         next_commands=(),
         warnings=(),
         smallest_gpu=None,

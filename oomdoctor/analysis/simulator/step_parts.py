@@ -9,7 +9,7 @@ by their launches, because it launches at an even rate.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
@@ -94,6 +94,29 @@ def step_time(
         parts=tuple(parts),
         bound=max(bounds, key=bounds.__getitem__),
         launches=launches,
+    )
+
+
+def joined(steps: Sequence[StepTime], micro_steps: int) -> StepTime:
+    """The parts of a step whose micro-steps and update were taken apart one by one."""
+    seconds: defaultdict[StepPart, defaultdict[str, float]]
+    seconds = defaultdict(lambda: defaultdict(float))
+    bounds: defaultdict[StepBound, float] = defaultdict(float)
+    for step in steps:
+        bounds[step.bound] += step.seconds
+        for of in step.parts:
+            for phase, spent in of.by_phase.items():
+                seconds[of.part][phase] += spent
+    return StepTime(
+        seconds=sum(step.seconds for step in steps),
+        micro_steps=micro_steps,
+        parts=tuple(
+            PartTime(part, sum(seconds[part].values()), dict(seconds[part]))
+            for part in get_args(StepPart)
+            if part in seconds
+        ),
+        bound=max(bounds, key=bounds.__getitem__),
+        launches=sum(step.launches for step in steps),
     )
 
 

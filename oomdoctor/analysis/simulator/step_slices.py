@@ -26,7 +26,7 @@ class Slice:
     """Something that takes `seconds` in a phase; `flops` and `bytes_moved` are its own.
 
     `layer` is (number, of how many) in a run of layers that repeat, None outside of them. `phase`
-    is "micro_step" for a whole one.
+    is "micro_step" for a whole one. `shape` is that of an `OpCost`.
     """
 
     name: str
@@ -37,6 +37,7 @@ class Slice:
     bytes_moved: float = 0.0
     dtype: str = ""
     layer: tuple[int, int] | None = None
+    shape: tuple[int, ...] = ()
 
 
 def step_slices(
@@ -118,4 +119,5 @@ def _kernels(
                 yield Slice(
                     cost.name, part_of(cost), phase, share * times.of(cost), cost.flops,
                     cost.bytes_moved, cost.dtype, (layer, count) if count > 1 else None,
+                    cost.shape,
                 )  # fmt: skip

@@ -163,6 +163,8 @@ class RunOptions:
     cure: bool = False
     max_peak: str | None = None
     breakdown: bool = False
+    why: bool = False
+    trace: Path | None = None
     case: Path | None = None
     report: Path | None = None
     python: str | None = None

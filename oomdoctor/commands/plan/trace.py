@@ -28,6 +28,8 @@ def trace_document(slices: Sequence[Slice], label: str, card: str) -> dict[str, 
         args: dict[str, Any] = {"phase": _words(each.phase)}
         if each.flops or each.bytes_moved:
             args |= {"FLOPs": each.flops, "bytes": each.bytes_moved, "dtype": each.dtype}
+        if each.shape:
+            args["shape"] = list(each.shape)
         if each.layer is not None:
             args["layer"] = f"{each.layer[0]} of {each.layer[1]} that repeat"
         kind = STEP_PARTS[each.part].words if each.part is not None else "micro-step"

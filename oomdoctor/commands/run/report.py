@@ -19,6 +19,7 @@ from oomdoctor.commands.run.diagnosis import (
     snapshot_answer,
     with_snapshot,
 )
+from oomdoctor.commands.run.launched_step import step_of
 from oomdoctor.commands.run.process.command import Ended
 from oomdoctor.commands.run.rank_records import (
     device_of,
@@ -164,6 +165,7 @@ def _with_summary(bare: Report, request: WatchRequest, seen: Seen) -> Report:
         source=source,
         versions=next((p.record["versions"] for p in seen.processes), {}),
         devices=tuple(filter(None, (answer or pictured,))),
+        step=step_of(request, seen.folder, seen.processes),
         larger_batch=None if failed else larger_batch(ranks, _micro_batch(seen, request)),
     )
     notes = notes_from_outside(ended, seen.samples.host)

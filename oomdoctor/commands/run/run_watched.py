@@ -30,6 +30,7 @@ from oomdoctor.commands.run.cure import (
     is_past,
     unproven,
 )
+from oomdoctor.commands.run.launched_step import write_costs
 from oomdoctor.commands.run.max_peak import judged
 from oomdoctor.commands.run.process.after_stop import ended_if_it_waits
 from oomdoctor.commands.run.process.command import Ended, run_command
@@ -170,7 +171,8 @@ class _Runs:
         self, request: WatchRequest, first: Report, joined: Callable[[Report], Report] | None = None
     ) -> Report:
         """Run it once more, unseen; it may wait for a mask to have nothing left, for ever."""
-        return self.once(request, joined, _AT_LEAST_S + _LONGER * first.elapsed_s)
+        unnoted = replace(request, why=False, trace=None)
+        return self.once(unnoted, joined, _AT_LEAST_S + _LONGER * first.elapsed_s)
 
     def with_change(
         self, request: WatchRequest, first: Report, remedy: Remedy, change: Change
@@ -206,9 +208,13 @@ class _Runs:
                 watching = watching_environment(folder, request)
                 if request.path is not None and "PATH" not in variables:
                     watching["PATH"] = request.path
-                variables = all_variables() | variables | watching
-                ended = run_command(request.command, variables, tail, shown=shown, limit_s=limit_s)
+                environment = all_variables() | variables | watching
+                ended = run_command(
+                    request.command, environment, tail, shown=shown, limit_s=limit_s
+                )
                 end_left_over(folder)
+                if request.notes_launches:
+                    write_costs(folder, str(request.python), variables)
             elapsed_s = time.monotonic() - clock
             if waiting.waited_s is not None:
                 ended = Ended(0, ended.signal)

@@ -22,7 +22,7 @@ from typing import Any
 
 from oomdoctor.commands.devices.emulated import EmulatedGpus
 from oomdoctor.commands.jobs.host import python_path
-from oomdoctor.emulator.variables import ALONE
+from oomdoctor.emulator.variables import ALONE, LAUNCHES
 from oomdoctor.errors import machine_error
 from oomdoctor.private_folders import made_private, remove
 from oomdoctor.records.facts.run_values import Weights
@@ -77,13 +77,20 @@ def watching_environment(folder: Path, request: WatchRequest) -> dict[str, str]:
         "counted": request.gpus is None,
         "pictures": request.gpus is not None
         and (request.breakdown or request.max_peak is not None),
+        "launches": request.notes_launches,
         "goes_past": request.gpus is not None and not request.stop_at_oom,
         "changes": dict(request.changes),
         "branches": dict(request.branches),
     }
     (folder / "watch.json").write_text(json.dumps(asked))
     alone = request.gpus is not None and request.gpus.alone
-    return {WATCH_FOLDER: str(folder), "PYTHONPATH": path} | ({ALONE: "1"} if alone else {})
+    noting = {LAUNCHES: str(folder)} if request.notes_launches else {}
+    return {
+        WATCH_FOLDER: str(folder),
+        "PYTHONPATH": path,
+        **noting,
+        **({ALONE: "1"} if alone else {}),
+    }
 
 
 def _remove_left_over(base: Path) -> None:
@@ -113,7 +120,8 @@ class WatchRequest:
     the error (`stop_at_oom`). `max_peak` is the peak that is allowed, as typed. `cure` runs it
     again with remedies, of which `changes` are those of transformers' TrainingArguments that no
     file says. Unless it `keeps_case`, nothing is kept if memory runs out. With
-    `breakdown` or `max_peak`, the report of an emulated run that fits says what its peak held.
+    `breakdown` or `max_peak`, the report of an emulated run that fits says what its peak held. With
+    `why` it says where the time of a step goes; `trace` is the file for that step.
     """
 
     command: tuple[str, ...]
@@ -132,6 +140,13 @@ class WatchRequest:
     changes: Mapping[str, Any] = field(default_factory=dict)
     branches: Mapping[str, Any] = field(default_factory=dict)
     keeps_case: bool = True
+    why: bool = False
+    trace: Path | None = None
+
+    @property
+    def notes_launches(self) -> bool:
+        """Whether the emulated device notes what is launched."""
+        return self.gpus is not None and (self.why or self.trace is not None)
 
     @property
     def assumed(self) -> str | None:
@@ -149,6 +164,7 @@ def line_of(request: WatchRequest, card: str, *, alone: bool) -> str:
     words += ["--stop-at-oom"] if request.stop_at_oom else []
     words += ["--max-peak", request.max_peak] if request.max_peak is not None else []
     words += ["--breakdown"] if request.breakdown else []
+    words += ["--why"] if request.why else []
     words += ["--values", request.values] if request.values is not None else []
     words += ["--weights", request.weights] if request.weights != "real" else []
     words += ["--python", str(request.python)] if request.path is not None else []

@@ -164,6 +164,7 @@ def with_both_ends(
         worse = replace(worse, smallest_gpu=None, larger_batch=None)
         worse = replace(worse, next_commands=()) if worse.status == "ok" else worse
     worse = replace(worse, started_at=first.started_at, elapsed_s=elapsed_s, unknown_sizes=both)
+    worse = replace(worse, step=first.step)  # only the first run notes its launches
     return _without_branches(worse, before, both_known)
 
 

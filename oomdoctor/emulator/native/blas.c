@@ -1,10 +1,13 @@
-/* cuBLAS: handles and modes, and what it writes on the host; the products are default stubs. */
+/* cuBLAS: handles and modes, and what it writes on the host; products do nothing, and are noted. */
 #include "emu.h"
+#include "launches.h"
 #include "versions.h"
 #include <stdlib.h>
 #include <string.h>
 int cublasCreate_v2(void **h) { *h = calloc(1, 64); return 0; }
 int cublasDestroy_v2(void *h) { free(h); return 0; }
+int cublasSetStream_v2(void *h, void *s) { *(void **)h = s; return 0; }
+int cublasGetStream_v2(void *h, void **s) { *s = *(void **)h; return 0; }
 int cublasGetVersion_v2(void *h, int *v) { (void)h; *v = CUBLAS_VERSION; return 0; }
 int cublasGetMathMode(void *h, int *mode) { (void)h; *mode = 0; return 0; }
 int cublasGetPointerMode_v2(void *h, int *mode) { (void)h; *mode = 0; return 0; }
@@ -30,3 +33,43 @@ NORM(Isamax, 4) NORM(Idamax, 4) NORM(Icamax, 4) NORM(Izamax, 4) NORM(Isamin, 4) 
     int cublas##t##geqrfBatched(void *h, int m, int n, const void *a, int lda, const void *tau, int *info, int batch) { (void)h, (void)m, (void)n, (void)a, (void)lda, (void)tau, (void)batch; *info = 0; return 0; } \
     int cublas##t##gelsBatched(void *h, int op, int m, int n, int rhs, const void *a, int lda, const void *c, int ldc, int *info, int *device, int batch) { (void)h, (void)op, (void)m, (void)n, (void)rhs, (void)a, (void)lda, (void)c, (void)ldc, (void)device, (void)batch; *info = 0; return 0; }
 BATCHES(S) BATCHES(D) BATCHES(C) BATCHES(Z)
+
+/* Products: matrices are stored by columns, as in Fortran. */
+enum { R_32F, R_64F, R_16F, C_32F = 4, C_64F = 5 }; /* cudaDataType */
+static int product(const char *name, int *seen, void *h, int ta, int tb, int64_t m, int64_t n, int64_t k, int64_t batch, int type) {
+    int code = (int)emu_stub(name, seen, 0);
+    if (!emu_noting || code) return code;
+    emu_note(&(emu_record){.kind = EMU_PRODUCT, .type = (uint8_t)type, .what = (uint16_t)((ta != 0) | (tb != 0) << 1),
+                           .stream = (uint64_t)(h ? *(void **)h : NULL), .of = {m, n, k, batch}}, name);
+    return 0;
+}
+#define PRODUCT(name, batch, type) static int seen; return product(#name, &seen, h, ta, tb, m, n, k, batch, type)
+#define P const void *
+#define GEMMS(t, type) \
+    int cublas##t##gemm_v2(void *h, int ta, int tb, int m, int n, int k, P alpha, P a, int lda, P b, int ldb, P beta, P c, int ldc) { (void)alpha, (void)a, (void)lda, (void)b, (void)ldb, (void)beta, (void)c, (void)ldc; PRODUCT(cublas##t##gemm_v2, 1, type); } \
+    int cublas##t##gemmStridedBatched(void *h, int ta, int tb, int m, int n, int k, P alpha, P a, int lda, long long sa, P b, int ldb, long long sb, P beta, P c, int ldc, long long sc, int batch) { (void)alpha, (void)a, (void)lda, (void)sa, (void)b, (void)ldb, (void)sb, (void)beta, (void)c, (void)ldc, (void)sc; PRODUCT(cublas##t##gemmStridedBatched, batch, type); } \
+    int cublas##t##gemmBatched(void *h, int ta, int tb, int m, int n, int k, P alpha, P a, int lda, P b, int ldb, P beta, P c, int ldc, int batch) { (void)alpha, (void)a, (void)lda, (void)b, (void)ldb, (void)beta, (void)c, (void)ldc; PRODUCT(cublas##t##gemmBatched, batch, type); }
+GEMMS(S, R_32F) GEMMS(D, R_64F) GEMMS(C, C_32F) GEMMS(Z, C_64F) GEMMS(H, R_16F)
+#define GEMV(t, type) \
+    int cublas##t##gemv_v2(void *h, int ta, int rows, int columns, P alpha, P a, int lda, P x, int ix, P beta, P y, int iy) { \
+        (void)alpha, (void)a, (void)lda, (void)x, (void)ix, (void)beta, (void)y, (void)iy; \
+        int tb = 0, m = ta ? columns : rows, n = 1, k = ta ? rows : columns; \
+        PRODUCT(cublas##t##gemv_v2, 1, type); \
+    }
+GEMV(S, R_32F) GEMV(D, R_64F) GEMV(C, C_32F) GEMV(Z, C_64F)
+int cublasGemmEx(void *h, int ta, int tb, int m, int n, int k, P alpha, P a, int type, int lda, P b, int tyb, int ldb, P beta, P c, int tyc, int ldc, int compute, int algo) {
+    (void)alpha, (void)a, (void)lda, (void)b, (void)tyb, (void)ldb, (void)beta, (void)c, (void)tyc, (void)ldc, (void)compute, (void)algo;
+    PRODUCT(cublasGemmEx, 1, type);
+}
+int cublasSgemmEx(void *h, int ta, int tb, int m, int n, int k, P alpha, P a, int type, int lda, P b, int tyb, int ldb, P beta, P c, int tyc, int ldc) {
+    (void)alpha, (void)a, (void)lda, (void)b, (void)tyb, (void)ldb, (void)beta, (void)c, (void)tyc, (void)ldc;
+    PRODUCT(cublasSgemmEx, 1, type);
+}
+int cublasGemmStridedBatchedEx(void *h, int ta, int tb, int m, int n, int k, P alpha, P a, int type, int lda, long long sa, P b, int tyb, int ldb, long long sb, P beta, P c, int tyc, int ldc, long long sc, int batch, int compute, int algo) {
+    (void)alpha, (void)a, (void)lda, (void)sa, (void)b, (void)tyb, (void)ldb, (void)sb, (void)beta, (void)c, (void)tyc, (void)ldc, (void)sc, (void)compute, (void)algo;
+    PRODUCT(cublasGemmStridedBatchedEx, batch, type);
+}
+int cublasGemmBatchedEx(void *h, int ta, int tb, int m, int n, int k, P alpha, P a, int type, int lda, P b, int tyb, int ldb, P beta, P c, int tyc, int ldc, int batch, int compute, int algo) {
+    (void)alpha, (void)a, (void)lda, (void)b, (void)tyb, (void)ldb, (void)beta, (void)c, (void)tyc, (void)ldc, (void)compute, (void)algo;
+    PRODUCT(cublasGemmBatchedEx, batch, type);
+}

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "abi.h"
 #include "emu.h"
+#include "launches.h"
 #include "values.h"
 #include <dlfcn.h>
 #include <stdio.h>
@@ -100,9 +101,12 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *n, CUdeviceptr p) {
     if (n) *n = b.size;
     return cudaSuccess;
 }
-CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t n) { emu_values_write(to, from, n); return cudaSuccess; }
-CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t n) { emu_values_read(to, from, n); return cudaSuccess; }
-CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t n) { emu_values_move(to, from, n); return cudaSuccess; }
+static void copied(size_t n, int what) {
+    if (emu_noting && n) emu_note(&(emu_record){.kind = EMU_COPY, .what = (uint16_t)what, .of = {(int64_t)n}}, NULL);
+}
+CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t n) { copied(n, EMU_TO_DEVICE); emu_values_write(to, from, n); return cudaSuccess; }
+CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t n) { copied(n, EMU_TO_HOST); emu_values_read(to, from, n); return cudaSuccess; }
+CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t n) { copied(n, EMU_WITHIN); emu_values_move(to, from, n); return cudaSuccess; }
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t n, void *s) { (void)s; return cuMemcpyHtoD_v2(to, from, n); }
 CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t n, void *s) { (void)s; return cuMemcpyDtoH_v2(to, from, n); }
 CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t n, void *s) { (void)s; return cuMemcpyDtoD_v2(to, from, n); }
@@ -142,13 +146,13 @@ CUresult cuModuleLoadDataEx(void **module, const void *image, unsigned n, void *
     return cuModuleLoadData(module, image);
 }
 CUresult cuModuleLoad(void **module, const char *file) { return cuModuleLoadData(module, file); }
-CUresult cuModuleGetFunction(void **f, void *module, const char *name) { (void)name; *f = module; return cudaSuccess; }
+CUresult cuModuleGetFunction(void **f, void *module, const char *name) { *f = emu_noting ? emu_named_kernel(name) : module; return cudaSuccess; }
 CUresult cuLibraryLoadData(void **library, const void *code, void *jo, void **jv, unsigned nj, void *lo, void **lv, unsigned nl) {
     (void)code, (void)jo, (void)jv, (void)nj, (void)lo, (void)lv, (void)nl;
     *library = calloc(1, 64);
     return cudaSuccess;
 }
-CUresult cuLibraryGetKernel(void **kernel, void *library, const char *name) { (void)name; *kernel = library; return cudaSuccess; }
+CUresult cuLibraryGetKernel(void **kernel, void *library, const char *name) { *kernel = emu_noting ? emu_named_kernel(name) : library; return cudaSuccess; }
 CUresult cuLibraryGetModule(void **module, void *library) { *module = library; return cudaSuccess; }
 CUresult cuKernelGetFunction(void **f, void *kernel) { *f = kernel; return cudaSuccess; }
 CUresult cuFuncGetAttribute(int *value, int attribute, void *f) {
@@ -167,19 +171,21 @@ CUresult cuOccupancyMaxActiveClusters(int *n, void *f, void *config) {
     *n = emu_the_card()->multiprocessors;
     return cudaSuccess;
 }
-static CUresult launched(void) {
+static CUresult launched(const void *f, const unsigned grid[3], const unsigned block[3], const void *s) {
     int failure = emu_failure("cuLaunchKernel");
     emu_values_holds(0);
+    if (emu_noting && !failure) emu_note_kernel(f, grid, block, s);
     return failure;
 }
 CUresult cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                         unsigned shared, void *s, void **args, void **extra) {
-    (void)f, (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared, (void)s, (void)args, (void)extra;
-    return launched();
+    (void)shared, (void)args, (void)extra;
+    return launched(f, (unsigned[]){gx, gy, gz}, (unsigned[]){bx, by, bz}, s);
 }
-CUresult cuLaunchKernelEx(void *config, void *f, void **args, void **extra) {
-    (void)config, (void)f, (void)args, (void)extra;
-    return launched();
+CUresult cuLaunchKernelEx(void *given, void *f, void **args, void **extra) {
+    (void)args, (void)extra;
+    const struct { unsigned grid[3], block[3], shared; void *stream; } *config = given; /* begins so */
+    return launched(f, config->grid, config->block, config->stream);
 }
 CUresult cuStreamCreate(void **s, unsigned flags) { (void)flags; *s = calloc(1, 64); return cudaSuccess; }
 CUresult cuEventCreate(void **e, unsigned flags) { (void)flags; *e = calloc(1, 64); return cudaSuccess; }

@@ -93,6 +93,7 @@ int emu_sticky(void);
 /* A default stub was called: the code to return. OOMDOCTOR_EMULATED_TRACE=1 names each stub once,
  * 2 each call, 3 each kernel too. */
 long emu_default(const char *name, int *seen, long code);
+long emu_stub(const char *name, int *seen, long code); /* the same, and the caller notes the launch */
 int emu_trace(void);
 
 /* Something was answered that only the real library knows: a bound, or nothing. `what` is a key of

@@ -1,5 +1,6 @@
 /* Failures that a test asks for, and the errors after which a context is of no use. */
 #include "emu.h"
+#include "launches.h"
 #include <pthread.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -60,11 +61,17 @@ int emu_failure(const char *function) {
     return code;
 }
 
-long emu_default(const char *name, int *seen, long code) {
+long emu_stub(const char *name, int *seen, long code) {
     int level = emu_trace(), failure = emu_failure(name);
     if (level && (level > 1 || !*seen)) fprintf(stderr, "emulated: default %s\n", name);
     *seen = 1;
     return failure ? failure : code;
+}
+
+long emu_default(const char *name, int *seen, long code) {
+    long given = emu_stub(name, seen, code);
+    if (emu_noting && !given) emu_note_library(name);
+    return given;
 }
 
 void emu_inexact(const char *what) {

@@ -10,6 +10,7 @@
  * taken to give what this rank gives. What only another rank could know is unknown.
  */
 #include "emu.h"
+#include "launches.h"
 #include "nccl.h"
 #include "nccl_reduce.h"
 #include "values.h"
@@ -27,6 +28,7 @@ typedef struct job {
     comm *c;
     uint64_t from, to, count; /* elements from one rank to another */
     uint64_t bytes;
+    const void *stream;
     int travels;
     unsigned char *mine; /* this rank's data, and its worth */
     int worth;
@@ -147,10 +149,16 @@ static int run(job *jobs, size_t n) {
     for (size_t i = 0; i < n; i++) free(jobs[i].mine);
     return code;
 }
+static void note(const job *j) {
+    static const char *const names[] = {"broadcast", "all_gather", "all_reduce", "reduce_scatter", "reduce", "send", "receive", "all_to_all"};
+    emu_note(&(emu_record){.kind = EMU_COLLECTIVE, .type = (uint8_t)j->type, .stream = (uint64_t)j->stream,
+                           .of = {(int64_t)j->bytes, j->c->size}}, names[j->what]);
+}
 static int start(job j) {
     if (!j.c) return ncclInvalidArgument;
     j.bytes = j.count * nccl_item(j.type);
     j.travels = j.what == SPLIT || (j.bytes <= (nccl_whole(j.type) ? TRAVELS : FLOATS_TRAVEL) && j.c->size <= WIRE_READERS);
+    if (emu_noting && j.what != SPLIT) note(&j);
     if (!depth || j.what == SPLIT) return run(&j, 1);
     if (queued == room) {
         room = room ? 2 * room : 64;
@@ -169,37 +177,29 @@ int ncclGroupEnd(void) {
 
 #define AT(p) ((uint64_t)(p))
 int ncclBroadcast(const void *from, void *to, size_t count, int type, int root, void *c, void *s) {
-    (void)s;
-    return start((job){.what = BROADCAST, .c = c, .from = AT(from), .to = AT(to), .count = count, .type = type, .root = root});
+    return start((job){.what = BROADCAST, .stream = s, .c = c, .from = AT(from), .to = AT(to), .count = count, .type = type, .root = root});
 }
 int ncclBcast(void *at, size_t count, int type, int root, void *c, void *s) { return ncclBroadcast(at, at, count, type, root, c, s); }
 int ncclAllGather(const void *from, void *to, size_t count, int type, void *c, void *s) {
-    (void)s;
-    return start((job){.what = GATHER, .c = c, .from = AT(from), .to = AT(to), .count = count, .type = type});
+    return start((job){.what = GATHER, .stream = s, .c = c, .from = AT(from), .to = AT(to), .count = count, .type = type});
 }
 int ncclAllReduce(const void *from, void *to, size_t count, int type, int op, void *c, void *s) {
-    (void)s;
-    return start((job){.what = ALL_REDUCE, .c = c, .from = AT(from), .to = AT(to), .count = count, .type = type, .op = op});
+    return start((job){.what = ALL_REDUCE, .stream = s, .c = c, .from = AT(from), .to = AT(to), .count = count, .type = type, .op = op});
 }
 int ncclReduceScatter(const void *from, void *to, size_t count, int type, int op, void *c, void *s) {
-    (void)s;
-    return start((job){.what = SCATTER, .c = c, .from = AT(from), .to = AT(to), .count = count, .type = type, .op = op});
+    return start((job){.what = SCATTER, .stream = s, .c = c, .from = AT(from), .to = AT(to), .count = count, .type = type, .op = op});
 }
 int ncclReduce(const void *from, void *to, size_t count, int type, int op, int root, void *c, void *s) {
-    (void)s;
-    return start((job){.what = REDUCE, .c = c, .from = AT(from), .to = AT(to), .count = count, .type = type, .op = op, .root = root});
+    return start((job){.what = REDUCE, .stream = s, .c = c, .from = AT(from), .to = AT(to), .count = count, .type = type, .op = op, .root = root});
 }
 int ncclSend(const void *from, size_t count, int type, int peer, void *c, void *s) {
-    (void)s;
-    return start((job){.what = SEND, .c = c, .from = AT(from), .count = count, .type = type, .root = peer});
+    return start((job){.what = SEND, .stream = s, .c = c, .from = AT(from), .count = count, .type = type, .root = peer});
 }
 int ncclRecv(void *to, size_t count, int type, int peer, void *c, void *s) {
-    (void)s;
-    return start((job){.what = RECEIVE, .c = c, .to = AT(to), .count = count, .type = type, .root = peer});
+    return start((job){.what = RECEIVE, .stream = s, .c = c, .to = AT(to), .count = count, .type = type, .root = peer});
 }
 int ncclAlltoAll(const void *from, void *to, size_t count, int type, void *c, void *s) {
-    (void)s;
-    return start((job){.what = ALL_TO_ALL, .c = c, .from = AT(from), .to = AT(to), .count = count, .type = type});
+    return start((job){.what = ALL_TO_ALL, .stream = s, .c = c, .from = AT(from), .to = AT(to), .count = count, .type = type});
 }
 
 /* --- parts of a communicator --- */

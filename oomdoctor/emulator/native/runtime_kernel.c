@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "abi.h"
 #include "emu.h"
+#include "launches.h"
 #include "runtime.h"
 #include "values.h"
 #include <dlfcn.h>
@@ -35,10 +36,6 @@ static truth *truth_of(const void *host) {
     return &truths[at];
 }
 
-typedef struct { const void *host; const char *name; } kernel_name; /* for traces only */
-static kernel_name *names;
-static size_t n_names, cap_names;
-
 void **__cudaRegisterFatBinary(void *binary) {
     void **handle = calloc(8, sizeof *handle);
     handle[0] = binary;
@@ -58,42 +55,40 @@ void __cudaRegisterFunction(void **h, const char *host, char *function, const ch
     (void)h, (void)function, (void)limit, (void)t, (void)b, (void)bd, (void)gd, (void)w;
     if (strstr(name, "and_kernel_cuda")) *truth_of(host) = (truth){host, ALL};
     else if (strstr(name, "CompareEqFunctor")) *truth_of(host) = (truth){host, EQUALITY};
-    const char *trace = getenv("OOMDOCTOR_EMULATED_TRACE"); /* runs before the session can start */
-    if (!trace || atoi(trace) < 3) return;
-    if (n_names == cap_names)
-        names = realloc(names, (cap_names = cap_names ? 2 * cap_names : 65536) * sizeof *names);
-    names[n_names++] = (kernel_name){host, name};
+    if (emu_names_kernels()) emu_name_kernel(host, name);
 }
 cudaError_t __cudaGetKernel(void **kernel, const void *host) { *kernel = (void *)host; return cudaSuccess; }
 cudaError_t cudaGetKernel(void **kernel, const void *host) { return __cudaGetKernel(kernel, host); }
 
-static cudaError_t launched(const void *host, void **args) {
+static cudaError_t launched(const void *host, dim3 grid, dim3 block, void **args, cudaStream_t s) {
     MAY_FAIL("cudaLaunchKernel");
     NEED_DEVICE();
     if (!emu_kernel_architecture()) return emu_fail(cudaErrorNoKernelImageForDevice);
     truth *t = truth_of(host);
     /* CompareEqFunctor starts with its operator, 0 for == and 1 for !=; it follows the count. */
     emu_values_holds(t->host && (t->kind == ALL || (args && *(int *)args[1] == 0)));
-    if (emu_trace() >= 3)
-        for (size_t i = 0; i < n_names; i++)
-            if (names[i].host == host) fprintf(stderr, "emulated: kernel %s\n", names[i].name);
+    if (emu_noting) emu_note_kernel(host, &grid.x, &block.x, s);
+    if (emu_trace() >= 3) {
+        const char *name = emu_kernel_name(host);
+        fprintf(stderr, "emulated: kernel %s\n", name ? name : "?");
+    }
     return cudaSuccess;
 }
 cudaError_t __cudaLaunchKernel(void *kernel, dim3 g, dim3 b, void **args, size_t shared, cudaStream_t s) {
-    (void)g, (void)b, (void)shared, (void)s;
-    return launched(kernel, args);
+    (void)shared;
+    return launched(kernel, g, b, args, s);
 }
 cudaError_t cudaLaunchKernel(const void *f, dim3 g, dim3 b, void **args, size_t shared, cudaStream_t s) {
-    (void)g, (void)b, (void)shared, (void)s;
-    return launched(f, args);
+    (void)shared;
+    return launched(f, g, b, args, s);
 }
 cudaError_t cudaLaunchCooperativeKernel(const void *f, dim3 g, dim3 b, void **args, size_t shared, cudaStream_t s) {
-    (void)g, (void)b, (void)shared, (void)s;
-    return launched(f, args);
+    (void)shared;
+    return launched(f, g, b, args, s);
 }
-cudaError_t cudaLaunchKernelExC(const void *c, const void *f, void **args) {
-    (void)c;
-    return launched(f, args);
+cudaError_t cudaLaunchKernelExC(const void *given, const void *f, void **args) {
+    const config *c = given; /* begins as cudaLaunchConfig_t does */
+    return launched(f, c->grid, c->block, args, c->s);
 }
 
 /* CUB and Thrust choose by the architecture of the kernel that torch was built with. */
@@ -131,8 +126,7 @@ cudaError_t cudaLibraryLoadData(void **library, const void *code, void *jo, void
     return cudaSuccess;
 }
 cudaError_t cudaLibraryGetKernel(void **kernel, void *library, const char *name) {
-    (void)name;
-    *kernel = library;
+    *kernel = emu_noting ? emu_named_kernel(name) : library;
     return cudaSuccess;
 }
 cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **f, unsigned version, unsigned long long flags, int *status) {

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "abi.h"
 #include "emu.h"
+#include "launches.h"
 #include "runtime.h"
 #include "values.h"
 #include <string.h>
@@ -109,9 +110,13 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *a, const void *p) {
 
 /* --- copies: values.c knows what is worth keeping --- */
 
-static void copy(void *to, const void *from, size_t n) {
+static void copy(void *to, const void *from, size_t n, cudaStream_t s) {
     int to_device = emu_is_device((uint64_t)to), from_device = emu_is_device((uint64_t)from);
     if (!n) return;
+    if (emu_noting) {
+        int what = to_device ? (from_device ? EMU_WITHIN : EMU_TO_DEVICE) : from_device ? EMU_TO_HOST : EMU_ON_HOST;
+        emu_note(&(emu_record){.kind = EMU_COPY, .what = (uint16_t)what, .stream = (uint64_t)s, .of = {(int64_t)n}}, NULL);
+    }
     if (to_device && from_device) emu_values_move((uint64_t)to, (uint64_t)from, n);
     else if (to_device) emu_values_write((uint64_t)to, from, n);
     else if (from_device) emu_values_read(to, (uint64_t)from, n);
@@ -120,13 +125,13 @@ static void copy(void *to, const void *from, size_t n) {
 cudaError_t cudaMemcpy(void *to, const void *from, size_t n, int kind) {
     (void)kind;
     MAY_FAIL("cudaMemcpy");
-    copy(to, from, n);
+    copy(to, from, n, NULL);
     return cudaSuccess;
 }
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, int kind, cudaStream_t s) {
-    (void)kind, (void)s;
+    (void)kind;
     MAY_FAIL("cudaMemcpyAsync");
-    copy(to, from, n);
+    copy(to, from, n, s);
     return cudaSuccess;
 }
 cudaError_t cudaMemcpyPeer(void *to, int to_device, const void *from, int from_device, size_t n) {
@@ -139,14 +144,15 @@ cudaError_t cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int f
 }
 cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
                               size_t height, int kind, cudaStream_t s) {
-    (void)kind, (void)s;
+    (void)kind;
     MAY_FAIL("cudaMemcpy2DAsync");
     for (size_t i = 0; i < height; i++)
-        copy((char *)to + i * to_pitch, (const char *)from + i * from_pitch, width);
+        copy((char *)to + i * to_pitch, (const char *)from + i * from_pitch, width, s);
     return cudaSuccess;
 }
 cudaError_t cudaMemset(void *p, int byte, size_t n) {
     MAY_FAIL("cudaMemset");
+    if (emu_noting && n) emu_note(&(emu_record){.kind = EMU_FILL, .of = {(int64_t)n}}, NULL);
     if (emu_is_device((uint64_t)p)) emu_values_fill((uint64_t)p, byte, n);
     else memset(p, byte, n);
     return cudaSuccess;

@@ -6,6 +6,7 @@
 // known, the same operator runs on CPU tensors that are views of the emulated memory; its result is
 // written to the output's memory at the end. Any other operator makes what it writes unknown.
 // Nothing in torch is patched.
+#include "launches.h"
 #include "values_torch.h"
 
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -81,6 +82,11 @@ void describe(Op& op) {
   op.rule = ours ? rule_of(op.name, handle.operator_name().overload_name) : nullptr;
   op.ignored = !leaf || kElsewhere.count(space) || kHarmless.count(op.name) || op.name.rfind("set_", 0) == 0 ||
       handle.hasTag(at::Tag::inplace_view) || !(makes || op.mutates || op.rule);
+  // As a dispatch mode sees it: what is made of other operators is not seen itself, nor are views.
+  const bool made_of_others = handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
+      !handle.hasKernelForDispatchKey(c10::DispatchKey::CUDA);
+  op.noted = !made_of_others && !kElsewhere.count(space) &&
+      (makes || op.mutates) && !handle.hasTag(at::Tag::inplace_view);
   op.random = handle.hasTag(at::Tag::nondeterministic_seeded);
   op.computable = ours && !op.random && (makes || op.mutates) && op.name.rfind("empty", 0) != 0 &&
       handle.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
@@ -314,12 +320,15 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   if (running.depth < kMostRunning) running.ops[running.depth] = op;
   running.depth++;
   say_reader(nullptr);
-  if (op->ignored || modes()) return nullptr; // the first operator makes the arena
+  const bool noted = emu_noting && op->noted && !call_is_open();
+  if ((op->ignored && !noted) || modes()) return nullptr; // the first operator makes the arena
   auto args = fn.inputs();
   const size_t wanted = op->writes.size();
   if (args.size() < wanted) return nullptr;
   try {
     // A boxed call shows the whole stack. (Before torch 2.6, `inputs` is of const values.)
+    if (noted) call_begins(*op, c10::ArrayRef<c10::IValue>(args.data() + (args.size() - wanted), wanted), running.depth);
+    if (op->ignored) return nullptr;
     return start(*op, c10::ArrayRef<c10::IValue>(args.data() + (args.size() - wanted), wanted));
   } catch (...) {
     return nullptr; // the operator itself will say what is wrong
@@ -341,6 +350,11 @@ bool watched() {
 void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
   const Op* op = known(fn);
   if (!op) return;
+  if (emu_noting && call_is_open()) {
+    const auto& outs = fn.outputs();
+    const size_t wanted = std::min(outs.size(), op->fresh.size());
+    call_ends(running.depth, c10::ArrayRef<c10::IValue>(outs).slice(outs.size() - wanted));
+  }
   running.depth--;
   say_reader(nullptr);
   if (op->ignored) return;

@@ -43,6 +43,7 @@ struct Op {
   bool seeds = false;            // reads a seed
   bool selects = false;          // floats that are known stay known beside unknown ones
   bool factory = false;          // takes no tensor
+  bool noted = false;            // its calls are noted, with what they launch
   Uniform uniform = Uniform::no; // can be computed on one element if all are equal
   Rule rule = nullptr;
   std::vector<bool> writes;      // per argument
@@ -108,6 +109,11 @@ void expect_coalesced(const at::Tensor& sparse);
 // Whether it asks for NaN or infinity: an unknown number is finite.
 bool is_about_finite(const Call& call);
 Rule rule_of(const std::string& name, const std::string& overload);
+
+// Notes the calls of operators that launch something (values_calls.cpp). `depth`: of running operators.
+void call_begins(const Op& op, c10::ArrayRef<c10::IValue> args, size_t depth);
+void call_ends(size_t depth, c10::ArrayRef<c10::IValue> outs);
+bool call_is_open();
 
 // No autograd, no autocast, no modes, no callbacks, no warnings while computing.
 struct Quiet {

@@ -16,6 +16,7 @@ from functools import cache, wraps
 from pathlib import Path
 from typing import Any
 
+from oomdoctor.monitor.inside import launches
 from oomdoctor.monitor.inside.process_facts import own_files
 
 _MOST_ACCUMULATED = 64  # passes after which it is a step if nobody saw the gradients change
@@ -94,10 +95,12 @@ class Passes:
                 self._passes = 0
                 self._end_step()
             leaf, self._running = _leaf_of(outputs), True
+            launches.note_phase("backward")
             try:
                 return run(outputs, *args, **kwargs)
             finally:
                 self._running = False
+                launches.note_phase(launches.AFTER_BACKWARD)
                 self._passes += 1
                 self._all += 1
                 self._note(leaf)

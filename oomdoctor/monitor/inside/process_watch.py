@@ -26,6 +26,7 @@ from oomdoctor.monitor.inside import (
     card_shares,
     ending,
     graphs,
+    launches,
     memory,
     passes,
     past_memory,
@@ -92,6 +93,7 @@ class Watch:
             "versions": process_facts.versions(),
             "architectures": torch.cuda.get_arch_list(),
         }
+        launches.begin(asked=bool(self._asked.get("launches")))
         self._memory.begin()
         optimizer.register_optimizer_step_post_hook(self._after_step)
         self._passes.begin()
@@ -154,6 +156,7 @@ class Watch:
         stop: str | None = None
         with self._quietly():
             self._step += 1
+            launches.note_step(self._step)
             reads.new_step()
             self._read(ended=True)
             self._memory.end_step(self._step)

@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from oomdoctor.monitor.inside import allocator_history, past_memory
+from oomdoctor.monitor.inside import allocator_history, launches, past_memory
 from oomdoctor.monitor.inside.allocator_history import History, Request, read_all
 from oomdoctor.monitor.inside.ending import frames_here
 from oomdoctor.monitor.inside.memory import DeviceMemory
@@ -183,6 +183,7 @@ class Position:
     def enter(self, phase: str, module: str = "") -> None:
         """Note where the training is from now on."""
         self.phase, self.module = phase, module
+        launches.note_phase(phase)
         self.without_gradients |= phase == "eval"
         if len(self._times) < _MOST:
             self._times.append(time.time_ns() // 1000)

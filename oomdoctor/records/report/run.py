@@ -5,11 +5,12 @@ The field names are the JSON keys. Sizes are integers in bytes, unknown is None.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from oomdoctor.records.job.result import Evidence
+from oomdoctor.records.job.step_time import StepTime
 from oomdoctor.records.report.diagnosis import ReadPhase
 from oomdoctor.records.report.watch import StepPeaks
 
@@ -271,3 +272,48 @@ def fullest(ranks: Sequence[RankMemory]) -> RankMemory | None:
     return max(
         ranks, key=lambda rank: (rank.outcome == "oom", rank.peak_reserved_bytes), default=None
     )
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedProduct:
+    """Matrix products of one shape, m x k by k x n, and how many a step launches."""
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    dtype: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownKernel:
+    """A kernel that counts for no time, because only its name, grid and block are known.
+
+    The grid and the block are empty for a library's function and for the replay of a CUDA graph.
+    """
+
+    name: str
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedStep:
+    """The last whole step of a rank on the emulated card: what it launched, and its estimated time.
+
+    `number` is that of the step; None if there was none, and all launches count. `launches` are by
+    kind. `time` is None with a `reason`. `uncertainty` is the share of itself by which it may be
+    off either way. `unknown_kernels` are not part of it.
+    """
+
+    rank: int
+    number: int | None
+    launches: Mapping[str, int]
+    products: tuple[LaunchedProduct, ...]
+    unknown_kernels: tuple[UnknownKernel, ...]
+    time: StepTime | None
+    uncertainty: float | None
+    reason: str | None
+    trace: str | None = None

@@ -7,7 +7,6 @@ from typing import Any
 
 from oomdoctor.records.facts.step_parts import STEP_PARTS
 from oomdoctor.records.job.step_time import StepTime
-from oomdoctor.records.report.plan import Why
 from oomdoctor.records.report.report import Report
 from oomdoctor.render.charts import Chart, Size
 from oomdoctor.render.charts import axes as look
@@ -28,15 +27,15 @@ def time_chart(report: Report) -> Chart | None:
     if why is None or why.step is None:
         return None
     step, label = why.step, one_line(why.label)
-    return Chart("time", "Time of a step", f"{label}: {time_says(why, step)}", step_table(step),
+    return Chart("time", "Time of a step", f"{label}: {time_says(step, why.mfu)}", step_table(step),
                  partial(_draw, step), partial(_height, step))  # fmt: skip
 
 
-def time_says(why: Why, step: StepTime) -> str:
+def time_says(step: StepTime, mfu: float | None = None) -> str:
     """The time of a step, what bounds it, its largest part and MFU, as a sentence."""
     most = max(step.parts, key=lambda of: of.seconds)
     share = format_percent(most.seconds / step.seconds)
-    utilization = "" if why.mfu is None else f" MFU is {format_percent(why.mfu)}."
+    utilization = "" if mfu is None else f" MFU is {format_percent(mfu)}."
     return (
         f"A step takes about {format_seconds(step.seconds)}, bound by {BOUND_WORDS[step.bound]}; "
         f"{share} of it is {STEP_PARTS[most.part].words}.{utilization}"

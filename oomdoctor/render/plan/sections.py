@@ -127,7 +127,7 @@ def _time(why: Why, look: Look) -> list[Section]:
     """Where the time of a step goes, and what would make it faster."""
     if why.step is None:
         return []
-    blocks: list[Block] = [Note(time_says(why, why.step), "normal"), step_table(why.step)]
+    blocks: list[Block] = [Note(time_says(why.step, why.mfu), "normal"), step_table(why.step)]
     if not look.drawn:
         blocks += [Verbatim((step_bar(why.step),)), Note(step_legend(why.step))]
     sections = [Section("Where the time goes", tuple(blocks))]

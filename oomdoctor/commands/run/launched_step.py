@@ -1,0 +1,187 @@
+"""Where the time of a step goes that ran on the emulated card, from the notes of its launches.
+
+The kernels did not run: their times are those that `plan` estimates, for the same operators.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import re
+import subprocess
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from oomdoctor.analysis.simulator.launched import LaunchedStep as Step
+from oomdoctor.analysis.simulator.launched import last_step
+from oomdoctor.analysis.simulator.step_parts import Engine, joined, step_time
+from oomdoctor.analysis.simulator.step_slices import Slice, step_slices
+from oomdoctor.analysis.simulator.timing import Work, estimated_timing
+from oomdoctor.analysis.speed.communication import exposed_seconds
+from oomdoctor.analysis.speed.links import links_of
+from oomdoctor.commands.jobs.host import python_path
+from oomdoctor.commands.plan.trace import trace_document
+from oomdoctor.commands.run.rank_records import Process
+from oomdoctor.commands.run.session import WatchRequest
+from oomdoctor.errors import machine_error
+from oomdoctor.records.codec import from_json
+from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.job.costs import OpCost
+from oomdoctor.records.job.launches import read_launches
+from oomdoctor.records.job.machine import GpuFacts
+from oomdoctor.records.job.step_time import StepTime
+from oomdoctor.records.report.run import LaunchedProduct, LaunchedStep, UnknownKernel
+from oomdoctor.system.catalogue import speed_errors
+from oomdoctor.system.environment import all_variables
+
+_LIMIT_S = 300.0  # importing torch from a cold network file system can take minutes
+_ENGINE = Engine()
+
+
+def write_costs(folder: Path, python: str, device: Mapping[str, str]) -> None:
+    """Let the command's interpreter say what the noted calls of each process cost.
+
+    It runs on the emulated card, because a torch without CUDA's libraries needs it to be imported.
+    `device` are the variables that say where that is.
+    """
+    for calls in folder.glob("calls-*"):
+        with suppress(OSError, subprocess.SubprocessError), calls.open() as lines:
+            done = subprocess.run(
+                [python, "-m", "oomdoctor.worker", "--costs"],
+                stdin=lines,
+                env=all_variables() | dict(device) | {"PYTHONPATH": python_path(folder)},
+                capture_output=True,
+                text=True,
+                timeout=_LIMIT_S,
+                check=False,
+            )
+            if done.returncode == 0:
+                _costs_file(folder, calls.name.rpartition("-")[2]).write_text(done.stdout)
+
+
+def _costs_file(folder: Path, pid: int | str) -> Path:
+    return folder / f"costs-{pid}.json"
+
+
+def step_of(
+    request: WatchRequest, folder: Path, processes: Sequence[Process]
+) -> LaunchedStep | None:
+    """The last step of the first rank, if it was asked for; its trace is written where wished.
+
+    Raises:
+        OomDoctorError: the trace cannot be written (exit 5).
+    """
+    if request.gpus is None or not request.notes_launches or not processes:
+        return None
+    first = processes[0]
+    step = _read(folder, first.record["pid"])
+    facts = request.gpus.card.facts
+    timed, reason = _timed(step, facts)
+    made = LaunchedStep(
+        rank=first.rank,
+        number=step.number,
+        launches=dict(sorted(step.kinds.items())),
+        products=tuple(
+            LaunchedProduct(batch, m, n, k, dtype, count)
+            for ((batch, m, n, k), dtype), count in step.products.most_common()
+        ),
+        unknown_kernels=tuple(_unknown(step)),
+        time=None if timed is None else timed.step,
+        uncertainty=None if timed is None else timed.uncertainty,
+        reason=reason,
+    )
+    if request.trace is None or timed is None:
+        return made
+    document = trace_document(timed.slices, " ".join(request.command), request.gpus.card.name)
+    try:
+        request.trace.write_text(json.dumps(document), encoding="utf-8")
+    except OSError as error:
+        text = f"cannot write {request.trace}: {error.strerror}"
+        raise machine_error("trace_unwritable", text) from None
+    return replace(made, trace=str(request.trace))
+
+
+def _read(folder: Path, pid: int) -> Step:
+    launches = folder / f"launches-{pid}"
+    names, costs = folder / f"names-{pid}", _costs_file(folder, pid)
+    data = launches.read_bytes() if launches.is_file() else b""
+    named = names.read_text(errors="replace").splitlines() if names.is_file() else []
+    priced = json.loads(costs.read_text()) if costs.is_file() else []
+    of_calls = [None if cost is None else from_json(OpCost, cost) for cost in priced]
+    return last_step(list(read_launches(data, named)), of_calls)
+
+
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    step: StepTime
+    uncertainty: float | None
+    slices: list[Slice]
+
+
+def _timed(step: Step, facts: GpuFacts | None) -> tuple[_Timed | None, str | None]:
+    """The time of a step, or why it is not known."""
+    if facts is None:
+        return None, "a size is not a card, so speed cannot be estimated"
+    if step.number is None:
+        return None, "no step ended"
+    links = None
+    if step.ranks > 1:
+        links = links_of(facts, step.ranks, min(step.ranks, TrainConfig().gpus_per_node))
+        if links is None:
+            return None, f"the links of {facts.name} are not known"
+    works = [Work(_once(m.forward), _once(m.backward), ()) for m in step.micro_steps]
+    works.append(Work((), (), _once(step.update)))
+    sent = [*(micro.transfers for micro in step.micro_steps), step.update_transfers]
+    parts, slices, spreads = [], [], []
+    for work, transfers in zip(works, sent, strict=True):
+        timing = estimated_timing(work, facts, None, speed_errors())
+        if timing is None:
+            return None, f"the speed of {facts.name} cannot be estimated"
+        waits = exposed_seconds(transfers, links, timing.micro_step_s) if links is not None else 0.0
+        if work is works[-1]:
+            timing = replace(timing, optimizer_step_s=timing.optimizer_step_s + waits)
+        else:
+            timing = replace(timing, micro_step_s=timing.micro_step_s + waits)
+            spreads.append(timing.micro_step_spread or 0.0)
+        parts.append(step_time(work, timing, 1, facts, None, _ENGINE))
+        slices += step_slices(work, parts[-1], facts, None, _ENGINE)
+    return _Timed(joined(parts, len(step.micro_steps)), max(spreads), slices), None
+
+
+def _unknown(step: Step) -> Iterator[UnknownKernel]:
+    by_name: Counter[tuple[str, tuple[int, ...]]] = Counter()
+    for (kernel, numbers), count in step.unknown.items():
+        by_name[_named(kernel), numbers] += count
+    for (name, numbers), count in by_name.most_common():
+        yield UnknownKernel(name, numbers[:3], numbers[3:], count)
+
+
+def _once(costs: Iterable[OpCost]) -> list[tuple[OpCost, int]]:
+    return [(cost, 1) for cost in costs]
+
+
+def _named(kernel: str) -> str:
+    """The name of a kernel without its parameters, as it is written in C++ if that can be told."""
+    whole = demangled(kernel)
+    return re.split(r"[<(]", whole.removeprefix("void "))[0] if whole != kernel else kernel
+
+
+@cache
+def demangled(name: str) -> str:
+    """A name of C++ as it is written; the same name where libstdc++ is not there to tell it."""
+    with suppress(OSError, AttributeError):
+        read = ctypes.CDLL("libstdc++.so.6").__cxa_demangle
+        read.restype = ctypes.c_void_p
+        status = ctypes.c_int()
+        made = read(name.encode(), None, None, ctypes.byref(status))
+        if made:
+            text = ctypes.string_at(made).decode()
+            free = ctypes.CDLL(None).free
+            free.argtypes = (ctypes.c_void_p,)
+            free(made)
+            return text
+    return name

@@ -1,0 +1,121 @@
+"""The work of a step, from notes of what was launched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from oomdoctor.analysis.simulator.launched import LaunchedStep, last_step
+from oomdoctor.records.job.costs import OpCost
+from oomdoctor.records.job.launches import Launch, LaunchKind
+
+MM = OpCost("mm", "matmul", "bfloat16", 2.0 * 8 * 4 * 2, 112.0, shape=(1, 8, 4, 2))
+ADD = OpCost("add", "elementwise", "bfloat16", 0.0, 96.0)
+CUSTOM = OpCost("custom", "elementwise", "bfloat16", 0.0, 64.0)
+COSTS = [MM, ADD, None, CUSTOM]
+
+
+def note(kind: LaunchKind, *numbers: int, name: str | None = None, call: int = 0) -> Launch:
+    dtype = "bfloat16" if kind == "product" else None
+    direction = "to_device" if kind == "copy" else None
+    return Launch(kind, 0.0, 1, call, 0, name, numbers, dtype, direction=direction)
+
+
+def mark(phase: str | None, step: int = 0) -> Launch:
+    return note("mark", step, name=phase)
+
+
+def product(call: int = 0) -> Launch:
+    return note("product", 1, 8, 4, 2, name="cublasGemmEx", call=call)
+
+
+def kernel(call: int = 0) -> Launch:
+    return note("kernel", 1, 1, 1, 32, 1, 1, name="kernel", call=call)
+
+
+def returned(call: int, line: int) -> Launch:
+    return note("call", line, 1, call=call)
+
+
+def step_of(*launches: Launch, costs: Sequence[OpCost | None] = COSTS) -> LaunchedStep:
+    """The step after one in which nothing but a kernel was launched."""
+    before = mark("load"), kernel(), mark("forward"), kernel(), mark(None, 1)
+    return last_step([*before, *launches, mark(None, 2)], costs)
+
+
+def test_operators_count_by_their_calls_in_the_phase_in_which_they_ran() -> None:
+    step = step_of(
+        *(mark("forward"), product(1), returned(1, 0), mark("loss"), kernel(2), returned(2, 1)),
+        *(mark("backward"), product(3), returned(3, 0), mark("update"), kernel(4), returned(4, 1)),
+        *(mark("optimizer"), kernel(5), kernel(5), returned(5, 1)),
+    )
+    (micro,) = step.micro_steps
+    assert (step.number, micro.forward, micro.backward) == (2, [MM, ADD], [MM])
+    assert step.update == [ADD, ADD]  # two kernels of one operator are one operator
+    assert dict(step.kinds) == {"product": 2, "kernel": 4}
+    assert dict(step.products) == {((1, 8, 4, 2), "bfloat16"): 2}
+    assert not step.unknown
+
+
+def test_each_forward_pass_after_a_backward_pass_is_of_another_micro_step() -> None:
+    one = mark("forward"), product(), mark("backward"), product(), mark("update")
+    step = step_of(*one, *one, kernel(4), returned(4, 1), mark("optimizer"))
+    assert len(step.micro_steps) == 2
+    assert all(len(m.forward) == len(m.backward) == 1 for m in step.micro_steps)
+    assert step.update == [ADD]
+
+
+def test_what_runs_between_the_last_backward_pass_and_the_update_is_no_micro_step() -> None:
+    step = step_of(
+        *(mark("forward"), product(), mark("backward"), product(), mark("update")),
+        *(mark("eval"), kernel(4), returned(4, 1), mark("optimizer"), kernel(5), returned(5, 1)),
+    )
+    assert len(step.micro_steps) == 1
+    assert step.update == [ADD, ADD]
+
+
+def test_launches_outside_of_operators_count_by_their_own_numbers() -> None:
+    step = step_of(mark("forward"), product(), note("copy", 64), note("fill", 32))
+    multiplied, copied, filled = step.micro_steps[0].forward
+    assert (multiplied.shape, multiplied.flops, multiplied.bytes_moved) == (MM.shape, MM.flops, 112)
+    assert (copied.kind, copied.bytes_moved) == ("copy", 64)
+    assert (filled.kind, filled.bytes_moved) == ("elementwise", 32)
+
+
+@pytest.mark.parametrize("call", [0, 9])
+def test_a_kernel_whose_cost_is_not_known_takes_no_time(call: int) -> None:
+    step = step_of(mark("forward"), kernel(call), *([returned(9, 2)] if call else []))
+    assert step.micro_steps[0].forward == []
+    assert dict(step.unknown) == {("kernel", (1, 1, 1, 32, 1, 1)): 1}
+
+
+def test_products_in_an_operator_that_is_not_known_to_multiply_count_by_their_shapes() -> None:
+    step = step_of(mark("forward"), product(1), kernel(1), returned(1, 3))
+    multiplied, rest = step.micro_steps[0].forward
+    assert (multiplied.shape, rest) == (MM.shape, CUSTOM)
+
+
+@pytest.mark.parametrize(
+    ("kind", "sent"),
+    [("all_reduce", 2 * 3 / 4 * 64), ("all_gather", 3 * 64), ("reduce_scatter", 3 * 64),
+     ("broadcast", 64), ("send", 64), ("receive", 0)],
+)  # fmt: skip
+def test_collectives_send_what_a_ring_sends(kind: str, sent: float) -> None:
+    step = step_of(mark("backward"), note("collective", 64, 4, name=kind))
+    (transfer,) = step.micro_steps[0].transfers
+    assert (transfer.size_bytes, transfer.hidden_by, step.ranks) == (sent, "backward", 4)
+    step = step_of(mark("optimizer"), note("collective", 64, 4, name=kind))
+    (transfer,) = step.update_transfers
+    assert (transfer.size_bytes, transfer.hidden_by) == (sent, "nothing")
+
+
+def test_the_first_step_begins_once_the_model_is_loaded() -> None:
+    launches = mark("load"), kernel(), mark("forward"), product(), mark(None, 1), product()
+    step = last_step(launches, COSTS)
+    assert (step.number, dict(step.kinds)) == (1, {"product": 1})
+
+
+def test_without_a_step_all_launches_count() -> None:
+    step = last_step([mark("load"), kernel(), mark("eval"), product()], COSTS)
+    assert (step.number, dict(step.kinds)) == (None, {"product": 1})
