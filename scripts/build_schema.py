@@ -100,10 +100,6 @@ FIELDS = {
     "Report.versions": "run: the libraries of the command.",
     "Report.check": "check: each check, and how it ended.",
     "Report.step": "run --emulate --why: what the last step launched, and where its time would go.",
-    "LaunchedStep.launches": "How many launches of each kind: kernel, product, copy, fill, "
-    "collective, library (another function of a CUDA library) and graph.",
-    "LaunchedStep.products": "The most frequent first.",
-    "LaunchedStep.trace": "The file of --trace.",
     "Diagnosis.source": "The file, or - for stdin.",
     "Diagnosis.is_oom": "Whether memory ran out.",
     "Diagnosis.dialect": "Which program printed the message. not_oom for other failures.",

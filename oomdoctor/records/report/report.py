@@ -201,24 +201,8 @@ class RungFile:
 class Report:
     """The public document of `probe`, `plan`, `explain`, `triage`, `run` and `snapshot`.
 
-<<<<<<< HEAD
     Null is for what is unknown. Each command fills its own keys: `results` and what belongs to them
     are from `probe`, and from `plan` for one device.
-=======
-    Null is for what is unknown. `probe`, and `plan` for one device, fill `results` and what belongs
-    to them; `files` are those of --snapshot and --trace. Only `plan` fills `cards`, `sweep`, `why`,
-    `solve`, `fewest` and `simulations`. Only `explain`, `run` and `snapshot` fill `diagnoses`. Only
-    `run` fills `device`, `command_line`, `exit_code_of_command`, `ranks`, `smallest_gpu`, `host`,
-    `larger_batch`, `unknown_sizes`, `max_peak`, `step` and `versions` (of the libraries of the
-    command). `snapshot` fills `source` (its file), `torch_version`, `settings` (of the allocator)
-    and `devices`, and `run` does if memory ran out: `source` is then a file of the case, which is
-    in `run_dir`. Only `check` fills `check`. With two files `snapshot` also fills `differences`,
-    and if an allocation failed, `causes` and `remedies`. Only `watch` fills `watch`, and only
-    `triage` fills `triage`. With --from, `yours` is about the configuration of the user's own
-    files. Only `diff` fills `diff`. `show` fills `gathered` for a folder of probes on several GPU
-    types. Only `explain --apply` and `run --cure` fill `applied`. `next_commands` work on this
-    machine, `next_on_gpu` on a machine with the GPU.
->>>>>>> bc62cc27 (Note every launch on the emulated GPU with its shape, and estimate the time of a step from them)
     """
 
     schema: str

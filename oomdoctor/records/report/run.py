@@ -301,19 +301,27 @@ class UnknownKernel:
 
 @dataclass(frozen=True, slots=True)
 class LaunchedStep:
-    """The last whole step of a rank on the emulated card: what it launched, and its estimated time.
+    """The last whole step of a rank on the emulated card: what it launched, and how long it takes.
 
-    `number` is that of the step; None if there was none, and all launches count. `launches` are by
-    kind. `time` is None with a `reason`. `uncertainty` is the share of itself by which it may be
-    off either way. `unknown_kernels` are not part of it.
+    Kernels whose time is not known are left out of the time.
     """
 
     rank: int
+    """The first rank of the command."""
     number: int | None
+    """Which step it was. None without an optimizer step: then all launches count."""
     launches: Mapping[str, int]
+    """How many of each kind: kernel, product, copy, fill, collective, graph, and library for other
+    functions of CUDA's libraries."""
     products: tuple[LaunchedProduct, ...]
+    """The most frequent first."""
     unknown_kernels: tuple[UnknownKernel, ...]
+    """The most frequent first."""
     time: StepTime | None
+    """The estimated time, by what it is spent on."""
     uncertainty: float | None
+    """The share of the time of a micro-step by which it may be off either way."""
     reason: str | None
+    """Why there is no time."""
     trace: str | None = None
+    """The file of --trace."""
