@@ -436,13 +436,13 @@ def programs_read() -> str:
         if one.names is not None
     ]
     scripts = ", ".join(f"`{one.name}`" for one in PROGRAMS if one.script is not None)
-    rows.append((scripts, "a training script in Python", "its text alone", ""))
+    rows.append((scripts, "a training script in Python", "only its text", ""))
     return table(("program", "file", "checked by", "names of"), rows)
 
 
 def _checks(program: Program) -> str:
     """What checks the settings of a program's file."""
-    return (program.brand or program.name) if program.name in PARSERS else "their names alone"
+    return (program.brand or program.name) if program.name in PARSERS else "only their names"
 
 
 def programs_written() -> str:

@@ -95,7 +95,7 @@ def _message(growth: Growth, kept_by: Keeper | None) -> str:
         kept = f"`{kept_by.name}` keeps pinned tensors: {kept_by.file}:{kept_by.line}."
     return (
         f"pinned host memory has grown by {format_bytes(round(growth.bytes_per_step))} per step "
-        f"since step {growth.since:,}. {kept} Let go of them once they are on the GPU."
+        f"since step {growth.since:,}. {kept} Release them once they are on the GPU."
     )
 
 

@@ -365,12 +365,12 @@ def _tried(unknown: UnknownSizes) -> str:
         return f"This is with {most}. With zeros it failed: {unknown.failed}."
     if unknown.failed is not None and unknown.assumed == "0":
         return (
-            f"These values are taken for zero. A run with {most} gave no answer: {unknown.failed}. "
-            "--values half, or a number, may work."
+            f"These values are assumed to be zero. A run with {most} gave no answer: "
+            f"{unknown.failed}. --values half, or a number, may work."
         )
     if unknown.upper_bytes is None:
         taken = _TAKEN.get(unknown.assumed, unknown.assumed)
-        return f"These values are taken for {taken}. With others it may need more."
+        return f"These values are assumed to be {taken}. With others it may need more."
     if unknown.untried is not None:
         return f"{unknown.untried[0].upper()}{unknown.untried[1:]}. It may need more."
     open_ends = [_at(size) for size in unknown.sizes if size.bounded is False]

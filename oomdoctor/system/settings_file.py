@@ -109,7 +109,7 @@ def bounded(value: Any) -> Any:
         if counted:
             return counted
         if id(part) in inside:
-            raise ValueError("an alias stands inside what it stands for")
+            raise ValueError("an alias is inside the value that it refers to")
         inside.add(id(part))
         parts = part.values() if isinstance(part, Mapping) else part
         sizes[id(part)] = total = 1 + sum(size(child, depth + 1) for child in parts)

@@ -36,8 +36,8 @@ LISTS = "".join(
     [
         (MAPPINGS, "aliases stand for more values"),
         (LISTS, "aliases stand for more values"),
-        ("lora: &a {b: *a}\n", "an alias stands inside"),
-        ("lora: &a [*a]\n", "an alias stands inside"),
+        ("lora: &a {b: *a}\n", "an alias is inside"),
+        ("lora: &a [*a]\n", "an alias is inside"),
         ('{"a":' * 5000 + "1" + "}" * 5000, "nested too deeply"),
         ("a: " + "[" * 5000 + "]" * 5000, "nested too deeply"),
         ('{"a": ' + "9" * 5000 + "}", "limit"),
