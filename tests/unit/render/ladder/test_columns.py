@@ -34,6 +34,8 @@ SHOWN = {
     "vs fastest": "0.50x",
     "your data": "",
     "{tokens} tokens": "3 min 08 s",
+    "your data costs": "",  # no price was given
+    "{tokens} tokens cost": "",
     "notes": "a; b",
 }
 MISSED = {
@@ -157,3 +159,12 @@ def test_a_rung_that_was_not_reached_says_so_once() -> None:
 def test_an_amount_of_memory_is_said_once_in_a_reason() -> None:
     missed = f"short by {format_bytes(_FULL_FP32.missed_by_bytes)}"
     assert why_not_run(replace(_FULL_FP32, reason=missed)) == missed
+
+
+def test_a_price_gives_the_cost_of_the_tokens() -> None:
+    row = replace(_row(), per_hour=2.0, currency="$")
+    costs = {
+        column.name: show(row) for column, show in FITS if column.name.endswith((" cost", " costs"))
+    }
+    assert costs["your data costs"] == ""  # no rows were given
+    assert costs["{tokens} tokens cost"].startswith("~$0.1")  # 188 s of 2 dollars an hour
