@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from oomdoctor.monitor.alerts import Alert, Alerts
 from oomdoctor.monitor.readings import Reading
-from oomdoctor.records.codec import shared
-from oomdoctor.system.store.live_logs import read_log
 from oomdoctor.units import GIB, MIB
 
 CAPACITY = 40 * GIB
-EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
 
 
 def reading(allocated: float, peak: float | None = None, reserved: float | None = None) -> Reading:
@@ -109,22 +104,3 @@ def test_fragmentation_is_not_called_a_leak() -> None:
     found = alerts_of(lambda s: reading(GIB, 10 * GIB, 11 * GIB + 100 * MIB * s), 100)
     assert {a.kind for a in found} == {"fragmentation"}
     assert "expandable_segments" in found[0].message
-
-
-def test_the_recorded_loop_of_the_docs_is_warned_of_in_the_words_of_today() -> None:
-    log = read_log(EXAMPLES / "memory.jsonl")
-    assert log is not None
-    free = next(step.free_bytes for step in log.steps if step.free_bytes is not None)
-    capacity = log.steps[0].reserved_bytes + free
-    step = log.steps[0]
-    alerts = Alerts(0.92, log.header.total_steps, lambda _: step.allocated_bytes)
-    said: list[str] = []
-    for step in log.steps:
-        row = Reading(**shared(step, Reading), capacity_bytes=capacity)
-        said += [f"oomdoctor: {a.message}" for a in alerts.look(step.step, step.time_s, row)]
-    recorded = (EXAMPLES / "leak.txt").read_text(encoding="utf-8").splitlines()
-    # The time is asked again for the warning, so its last digit may differ.
-    assert [re.sub(r"in \S+ s\b", "", line) for line in said] == [
-        re.sub(r"in \S+ s\b", "", line) for line in recorded
-    ], "run `python scripts/build_docs.py --run leak`"
-    assert len(recorded) == 1 and "at about step 657" in recorded[0]
