@@ -14,6 +14,7 @@ import fcntl
 import os
 import sys
 import tempfile
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,16 +25,17 @@ from oomdoctor.system.environment import variable
 
 if TYPE_CHECKING:
     from oomdoctor.commands.check.running import Ran
-    from oomdoctor.records.report.check import CheckResult
+    from oomdoctor.records.report.check import Baseline, CheckResult
     from oomdoctor.system.check_file import Check
 
 _MARK = "gpu_memory"
 _INSIDE = "OOMDOCTOR_GPU_MEMORY_TEST"  # where the process that runs the test itself says more
 _BASELINE, _PYTHON, _REQUIRE = "gpu_memory_baseline", "gpu_memory_python", "gpu_memory_require"
 _OPTIONS = ("max", "max_growth", "require", "time_limit")
-_QUIET = ("-q", "--no-header", "--disable-warnings", "--runxfail")  # the item here has the marks
+_QUIET = ("-q", "--no-header", "--disable-warnings")
 _HOW = f"`oomdoctor env` says what emulation needs; name an interpreter in {_PYTHON}."
 _results: list[CheckResult] = []
+_EARLIER: pytest.StashKey[Baseline] = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -64,11 +66,19 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put an item that starts another process in the place of each marked test."""
     if variable(_INSIDE) is not None:
+        for item in items:
+            _without_expectation(item)
         return
     for number, item in enumerate(items):
         parent = item.parent
         if parent is not None and item.get_closest_marker(_MARK) is not None:
             items[number] = GpuMemoryTest.from_parent(parent, name=item.name, test=item)
+
+
+def _without_expectation(item: pytest.Item) -> None:
+    """Take the marks `xfail` away, which the item of the other process has; a call still counts."""
+    for node in item.listchain():
+        node.own_markers[:] = [mark for mark in node.own_markers if mark.name != "xfail"]
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -85,12 +95,15 @@ def _tell(report: pytest.TestReport | pytest.CollectReport) -> None:
     file = variable(_INSIDE)
     if file is None or report.passed or Path(file).exists():
         return
+    outcome: str = report.outcome
     crash = getattr(report.longrepr, "reprcrash", None)
-    if isinstance(report.longrepr, tuple):
+    if hasattr(report, "wasxfail"):  # it called pytest.xfail
+        outcome, why = "xfailed", report.wasxfail.removeprefix("reason: ")
+    elif isinstance(report.longrepr, tuple):
         why = report.longrepr[2].removeprefix("Skipped: ")
     else:
         why = report.longreprtext if crash is None else crash.message
-    Path(file).write_text(f"{report.outcome}\n{why}", encoding="utf-8")
+    Path(file).write_text(f"{outcome}\n{why}", encoding="utf-8")
 
 
 class GpuMemoryTest(pytest.Item):
@@ -110,6 +123,32 @@ class GpuMemoryTest(pytest.Item):
     def reportinfo(self) -> tuple[os.PathLike[str] | str, int | None, str]:
         """Where the test is."""
         return self._test.reportinfo()
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Read the baseline, to say at the end what an update changed."""
+    config = session.config
+    if config.getoption("--gpu-memory-update") and variable(_INSIDE) is None:
+        from oomdoctor.commands.check.run_check import read_baseline
+        from oomdoctor.errors import OomDoctorError
+
+        with suppress(OomDoctorError):  # each test says what is wrong with it
+            config.stash[_EARLIER] = read_baseline(_baseline_file(config))
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Say which peaks of the baseline are new or changed; those of xdist's processes too."""
+    earlier = config.stash.get(_EARLIER, None)
+    path = _baseline_file(config)
+    if earlier is None or not path.exists():
+        return
+    from oomdoctor.commands.check.run_check import read_baseline
+    from oomdoctor.render.check_page import updated_lines
+
+    lines = updated_lines(str(config.getini(_BASELINE)), earlier, read_baseline(path))
+    terminalreporter.section("oomdoctor")
+    for line in lines:
+        terminalreporter.line(line)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -151,6 +190,8 @@ def _judge(item: pytest.Item, mark: pytest.Mark) -> None:
     outcome, _, why = said.partition("\n")
     if outcome == "skipped":
         pytest.skip(why)
+    if outcome == "xfailed":
+        pytest.xfail(why)
     if ran.report is None and ran.exit_code == ExitCode.MACHINE_UNFIT:
         required = mark.kwargs.get("require") or item.config.getini(_REQUIRE)
         (pytest.fail if required else pytest.skip)(f"{_MARK}: {ran.reason} {_HOW}")

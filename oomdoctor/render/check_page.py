@@ -9,6 +9,7 @@ from typing import Any
 from oomdoctor.records.job.measurement import CATEGORY_WORDS
 from oomdoctor.records.report.check import (
     CHECK_WORDS,
+    Baseline,
     CheckAnswer,
     CheckResult,
     GrownPart,
@@ -109,6 +110,32 @@ def grown_lines(result: CheckResult) -> Iterator[str]:
         size = f"{CATEGORY_WORDS[line.category]} {format_bytes(line.bytes)}"
         yield size + _places(line.where, line.library)
     yield from map(changed, result.moved)
+
+
+def updated_lines(file: str, earlier: Baseline, now: Baseline) -> Iterator[str]:
+    """What an update changed in a baseline file: how many peaks, and those that are not as before.
+
+    A check has a peak for each set of versions, so with other versions its peak is new.
+    """
+    before, after = _by_versions(earlier), _by_versions(now)
+    new = [key for key in after if key not in before]
+    changed = [key for key in after if before.get(key, after[key]) != after[key]]
+    same = len(after) - len(new) - len(changed)
+    yield f"{file}: {counted(len(new), 'new peak')}, {len(changed)} changed, {same} as before"
+    for name, gpu, versions in new:
+        peak = format_bytes(after[name, gpu, versions])
+        yield f"new      {peak}  {name} on {gpu}"
+    for name, gpu, versions in changed:
+        key = name, gpu, versions
+        sizes = f"{format_bytes(before[key])} -> {format_bytes(after[key])}"
+        yield f"changed  {sizes}  {name} on {gpu}"
+
+
+def _by_versions(baseline: Baseline) -> dict[tuple[str, str, tuple[tuple[str, str], ...]], int]:
+    return {
+        (row.name, row.gpu, tuple(sorted(row.peak.versions.items()))): row.peak.peak_device_bytes
+        for row in baseline.checks
+    }
 
 
 def _largest_held(result: CheckResult) -> tuple[HeldLine, ...]:

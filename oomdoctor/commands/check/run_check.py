@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -12,6 +13,7 @@ from pathlib import Path
 from oomdoctor.commands.check.judging import accepted_peak, compared, judged, with_peaks
 from oomdoctor.commands.check.running import Ran, peak_of, run_all
 from oomdoctor.commands.devices.emulated import emulated_gpus
+from oomdoctor.commands.run.interpreter import chosen_python, found_command, path_of
 from oomdoctor.errors import ExitCode, OomDoctorError, machine_error, usage_error
 from oomdoctor.records.report.check import (
     BASELINE_SCHEMA,
@@ -54,6 +56,7 @@ def run_check(request: CheckRequest, say: Callable[[str], None]) -> CheckAnswer:
     file = read_checks(request.file, emulated_gpus)
     checks = _chosen(file, request.names)
     folder = file.path.absolute().parent
+    _raise_if_missing(file.path, folder, checks)
     baseline = read_baseline(file.baseline)
     with _checkout(folder, request.against) if request.against else nullcontext(None) as other:
         earlier, checks_there = None, _titles(other, file)
@@ -92,6 +95,28 @@ def _chosen(file: CheckFile, names: Sequence[str]) -> tuple[Check, ...]:
                 "no_such_check", f"{file.path} has no check {name}", f"it has {listed}"
             )
     return tuple(check for check in file.checks if not names or check.name in names)
+
+
+def _raise_if_missing(file: Path, folder: Path, checks: Sequence[Check]) -> None:
+    """Refuse checks whose programs are not there, before others run for minutes."""
+    faults: dict[str, None] = {}
+    for check in checks:
+        options = dict(zip(check.options[::2], check.options[1::2], strict=True))
+        try:
+            path = check.environment.get("PATH")
+            if (given := options.get("--python")) is not None:
+                path = path_of(chosen_python(given, check.command), path)
+            word = check.command[0]
+            found_command(str(folder / word) if os.sep in word else word, path)
+        except OomDoctorError as error:
+            faults[f"{check.name}: {error.message}"] = None
+    if faults:
+        count = "an error" if len(faults) == 1 else f"{len(faults)} errors"
+        raise usage_error(
+            "bad_checks",
+            "\n".join([f"{file} has {count}:", *faults]),
+            "a command runs in the folder of the file, without a shell; check names and PATH",
+        )
 
 
 def read_baseline(path: Path) -> Baseline:

@@ -102,6 +102,6 @@ def chosen_python(given: str | None, command: tuple[str, ...]) -> Path:
     return python
 
 
-def path_of(python: Path) -> str:
-    """A PATH on which this interpreter and the launchers beside it come first."""
-    return os.pathsep.join(filter(None, (str(python.parent), variable("PATH"))))
+def path_of(python: Path, path: str | None = None) -> str:
+    """A PATH, by default ours, on which this interpreter and the launchers beside it come first."""
+    return os.pathsep.join(filter(None, (str(python.parent), path or variable("PATH"))))
