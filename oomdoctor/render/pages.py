@@ -46,6 +46,12 @@ SURVEY = Page(
     whole=True,
 )
 PAGES = (
+    Page(
+        ("probe",),
+        "calibration_page:calibration_sections",
+        "calibration_page:term_rows",
+        needs="calibration",
+    ),
     SURVEY,
     Page(("explain",), "explain_page:answer_sections", "explain_page:diagnosis_rows"),
     Page(("triage",), "triage_page:triage_sections", "triage_page:triage_rows"),

@@ -44,6 +44,10 @@ def answer_here(job: ProbeJob, progress: PhaseFile) -> Reply:
             from oomdoctor.worker.dataset.counting import count_lengths
 
             return Reply(status="counted", lengths=count_lengths(job, progress))
+        if job.mode == "calibrate":
+            from oomdoctor.worker.calibrating.calibrate import calibrate
+
+            return Reply(status="calibrated", times=calibrate(job, progress))
         if job.mode == "record":
             from oomdoctor.worker.measuring.record import record
 

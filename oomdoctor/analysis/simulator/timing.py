@@ -33,6 +33,10 @@ _SPREAD: dict[Bound, float] = {"compute": 0.25, "bandwidth": 0.33, "launch": 0.5
 # A factor if a card's efficiencies were taken from a related card, and for compiled steps, of which
 # few times were published.
 _UNMEASURED = 1.5
+# Of calibrated estimates: the interval is this many times the largest error of the few steps that
+# were checked, and no narrower than what scripts/evaluation/calibration.py asks of others.
+_OF_FEW = 2.0
+_LEAST_CALIBRATED = 0.15
 
 
 Counted = Sequence[tuple[OpCost, int]]
@@ -89,9 +93,9 @@ def estimated_timing(
         return None
     return Timing(
         micro_step_s=micro.seconds,
-        micro_step_spread=time_uncertainty(micro, gpu, errors) * unmeasured,
+        micro_step_spread=time_uncertainty(micro, gpu, errors, calibration) * unmeasured,
         optimizer_step_s=step.seconds,
-        optimizer_step_spread=time_uncertainty(step, gpu, errors),
+        optimizer_step_spread=time_uncertainty(step, gpu, errors, calibration),
         first_untraced_step_s=micro.seconds + step.seconds,
         warmup_steps=0,
         timed_steps=0,
@@ -171,12 +175,25 @@ def _steady(costs: list[Cost], counts: Mapping[Region | None, int]) -> list[Cost
 
 
 def time_uncertainty(
-    estimated: EstimatedTime, gpu: GpuFacts, records: Sequence[SpeedErrorRecord]
+    estimated: EstimatedTime,
+    gpu: GpuFacts,
+    records: Sequence[SpeedErrorRecord],
+    calibration: Calibration | None = None,
 ) -> float:
     """The share of itself by which an estimated time may be off either way.
 
-    `gpu` must have a row in the table of efficiencies.
+    `gpu` must have a row in the table of efficiencies. If `probe --calibrate` ran on this very
+    card, the steps that it checked narrow it, at most to `_LEAST_CALIBRATED`.
     """
+    usual = _uncalibrated(estimated, gpu, records)
+    if calibration is None or calibration.error is None:
+        return usual
+    return min(usual, max(_LEAST_CALIBRATED, _OF_FEW * calibration.error))
+
+
+def _uncalibrated(
+    estimated: EstimatedTime, gpu: GpuFacts, records: Sequence[SpeedErrorRecord]
+) -> float:
     slower: Slower = "host" if estimated.host_s >= estimated.device_s else "device"
     alike = [r for r in records if r.slower == slower]
     own = [r for r in alike if r.compute_capability == gpu.compute_capability]

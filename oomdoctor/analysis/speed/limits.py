@@ -18,7 +18,7 @@ from oomdoctor.analysis.memory.closed_form import (
     state_width,
     trained_bytes_of,
 )
-from oomdoctor.analysis.speed.roofline import efficiency_of
+from oomdoctor.analysis.speed.roofline import CPU, efficiency_of
 from oomdoctor.analysis.speed.throughput import (
     CountedModel,
     mfu,
@@ -31,6 +31,7 @@ from oomdoctor.records.configuration.adapters import compute_dtype, saved_dtype
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.dtypes import dtype_bytes
 from oomdoctor.records.job.costs import Calibration
+from oomdoctor.records.job.device_times import MeasuredKernel
 from oomdoctor.records.job.machine import GpuFacts
 from oomdoctor.records.job.measurement import Timing
 
@@ -87,6 +88,19 @@ def calibration_share(factors: Calibration, gpu: GpuFacts) -> float:
     return max(tensor / factors.compute, bandwidth / factors.bandwidth)
 
 
+def highest_share(kernel: MeasuredKernel, gpu: GpuFacts) -> float:
+    """The share of the card's arithmetic that an operator reached; 0 if its peak is not known.
+
+    What it moves says nothing: it may be in a cache. A CPU has no peak but what was measured.
+    """
+    peak = peaks_of_dtypes(gpu).get(kernel.cost.dtype)
+    if not kernel.cost.flops or not peak or not kernel.seconds or gpu.vendor == CPU:
+        return 0.0
+    efficiency = efficiency_of(gpu)
+    excess = max(1.0, efficiency.tensor) if efficiency is not None else 1.0
+    return kernel.cost.flops / kernel.seconds / (peak * excess)
+
+
 def _shares(gpu: GpuFacts) -> tuple[float, float]:
     """What large operators reach of the peaks of arithmetic and bandwidth; 0 if it is not known."""
     efficiency = efficiency_of(gpu)
@@ -99,13 +113,18 @@ def _highest_peak(config: TrainConfig, gpu: GpuFacts) -> float | None:
     GeForce cards exceed their published peaks by what `efficiency.tensor` is above one. TF32 may be
     on, and int8 products may run at twice the rate.
     """
-    rates = peaks_by_dtype(gpu) | {"float32": gpu.tf32_flops or gpu.fp32_flops}
+    rates = peaks_of_dtypes(gpu)
     positive = [rate for rate in (rates[compute_dtype(config)], gpu.fp32_flops) if rate]
     if not positive or rates[compute_dtype(config)] is None:
         return None
     efficiency = efficiency_of(gpu)
     excess = max(1.0, efficiency.tensor) if efficiency is not None else 1.0
     return max(positive) * excess * (2 if config.quantization == "int8" else 1)
+
+
+def peaks_of_dtypes(gpu: GpuFacts) -> dict[str, float | None]:
+    """The peak of each type; float32 may be TF32."""
+    return {**peaks_by_dtype(gpu), "float32": gpu.tf32_flops or gpu.fp32_flops}
 
 
 def _least_bytes(config: TrainConfig, model: CountedModel) -> float | None:

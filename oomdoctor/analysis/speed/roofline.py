@@ -23,6 +23,7 @@ from math import hypot
 from typing import NamedTuple
 
 from oomdoctor.analysis.speed.attention import attention_of
+from oomdoctor.analysis.speed.kernel_factors import KernelFactors
 from oomdoctor.analysis.speed.links import SLOWEST_COPIES_PER_S, host_link
 from oomdoctor.analysis.speed.memory_bound import RELAYING, UNPACKING, moving_seconds
 from oomdoctor.analysis.speed.products import grouped_share, share_of_rate
@@ -33,6 +34,7 @@ from oomdoctor.records.job.machine import GpuFacts
 _DATA = data_of("speed.toml")
 _KERNELS = _DATA["kernels"]
 _BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, TF32: 4}  # of an element; others have one
+CPU = "CPU"  # the vendor of a CPU that was measured
 RAMP_S: float = _KERNELS["ramp_s"]
 
 
@@ -66,9 +68,10 @@ def estimate(
         return None
     bandwidth, link = efficiency.bandwidth * gpu.bandwidth_bytes_per_s, host_link(gpu)
     copied = SLOWEST_COPIES_PER_S if link is None else link.bytes_per_s
+    alone = KernelFactors(factors.kernels)
     spent: dict[Bound, float] = {"compute": 0.0, "bandwidth": 0.0, "launch": 0.0}
     # Many operators of a model are the same objects.
-    times: dict[int, tuple[OpCost, _Parts]] = {}
+    times: dict[int, tuple[OpCost, _Parts, float]] = {}
     operators = 0
     for cost, count in costs:
         operators += count
@@ -87,13 +90,14 @@ def estimate(
             ]
             if not ways:
                 return None
-            times[id(cost)] = (cost, min(ways, key=_Parts.seconds))
-        parts = times[id(cost)][1]
-        spent["compute" if parts.computing > parts.moving else "bandwidth"] += parts.working * count
+            parts = min(ways, key=_Parts.seconds)
+            times[id(cost)] = (cost, parts, parts.working * alone.of(cost))
+        _, parts, working = times[id(cost)]
+        spent["compute" if parts.computing > parts.moving else "bandwidth"] += working * count
         spent["bandwidth"] += parts.preparing * count
-    spent["launch"] = operators * RAMP_S * factors.launch
+    spent["launch"] = operators * RAMP_S * factors.launch * factors.ramp
     device = sum(spent.values())
-    host_s = (operators * host.kernel_s + host.call_s) * factors.launch
+    host_s = (operators * host.kernel_s + host.call_s) * factors.launch * factors.host
     shares: dict[Bound, float] = {"compute": 0.0, "bandwidth": 0.0, "launch": 1.0}
     if device > host_s:
         shares = {bound: seconds / device for bound, seconds in spent.items()}
@@ -206,7 +210,12 @@ def _table() -> tuple[tuple[list[str], str, Efficiency], ...]:
 
 
 def efficiency_of(gpu: GpuFacts) -> Efficiency | None:
-    """The first row for the card's compute capability whose word is in its name."""
+    """The first row for the card's compute capability whose word is in its name.
+
+    The peaks of a CPU are what was measured on it.
+    """
+    if gpu.vendor == CPU:
+        return Efficiency(1.0, 1.0, 1.0)
     words = ("", *gpu.name.split())
     rows = (row for row in _table() if gpu.compute_capability in row[0] and row[1] in words)
     return next((efficiency for _, _, efficiency in rows), None)

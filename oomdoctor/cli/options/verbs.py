@@ -96,6 +96,7 @@ class ProbeOptions:
 
     vram: str | None = None
     emulate: str | None = None
+    calibrate: bool = False
     ladder: LadderOptions = field(
         default_factory=LadderOptions,
         metadata={

@@ -16,6 +16,7 @@ from oomdoctor.analysis.memory.overhead import (
 )
 from oomdoctor.analysis.speed.limits import can_be_true
 from oomdoctor.analysis.speed.links import AUTO_LINK
+from oomdoctor.commands.devices.calibrations import calibrated_speed
 from oomdoctor.commands.ladder.assemble import SIZE_SOURCE
 from oomdoctor.emulator.card import split_count
 from oomdoctor.records.capability import ANY, MODERN, capability_numbers
@@ -146,6 +147,7 @@ def variant_warnings(card: Card) -> list[Warn]:
 def _card(facts: GpuFacts, headroom: float) -> Card:
     total, source = device_total_bytes(facts)
     learned, ignored = _learned(facts)
+    speed, by = calibrated_speed(learned, facts)
     return Card(
         name=facts.name,
         facts=facts,
@@ -154,15 +156,15 @@ def _card(facts: GpuFacts, headroom: float) -> Card:
         total_source=source,
         headroom_bytes=fit.headroom_bytes(total, headroom),
         context=context_on(facts),
-        speed=learned.speed if learned is not None else None,
-        calibrated_by=learned.calibrated_by() if learned is not None else None,
+        speed=speed,
+        calibrated_by=by,
         ignored=ignored,
     )
 
 
 def _learned(facts: GpuFacts) -> tuple[Learned | None, Learned | None]:
     """What `probe` measured on such a card; second if it cannot be true."""
-    learned = newest(lambda name: catalogue.find_gpu(name) == facts)
+    learned = newest(lambda learned: catalogue.find_gpu(learned.gpu_name) == facts)
     if learned is not None and not can_be_true(learned.speed, facts):
         return None, learned
     return learned, None
@@ -170,7 +172,11 @@ def _learned(facts: GpuFacts) -> tuple[Learned | None, Learned | None]:
 
 def context_on(facts: GpuFacts) -> ByteRange:
     """The context on a card: what `probe` measured on one, otherwise published figures."""
-    learned, _ = _learned(facts)
+    learned = newest(
+        lambda learned: (
+            learned.overhead_bytes is not None and catalogue.find_gpu(learned.gpu_name) == facts
+        )
+    )
     if learned is None or learned.overhead_bytes is None:
         return context_bytes(facts)
     by = f"driver {learned.driver_version}" if learned.driver_version else "driver unknown"

@@ -26,6 +26,7 @@ from oomdoctor.analysis.simulator.predicted_attempts import (
 )
 from oomdoctor.analysis.speed.limits import bounded, can_be_true
 from oomdoctor.analysis.speed.throughput import tokens_per_s
+from oomdoctor.commands.devices.calibrations import speed_here
 from oomdoctor.commands.devices.device import known_card
 from oomdoctor.commands.events import Listener, SurveyEvent, starting
 from oomdoctor.commands.jobs.launch import Stopped
@@ -41,7 +42,7 @@ from oomdoctor.records.report.report import Warn
 from oomdoctor.records.report.warnings import calibration_ignored, warning
 from oomdoctor.system.machine.devices import Device
 from oomdoctor.system.machine.nvml import driver_version
-from oomdoctor.system.store.calibration import Learned, device_name, recall, remember
+from oomdoctor.system.store.calibration import Learned, device_name, name_of, recall, remember
 
 _FACTORS = (0.2, 5.0)  # beyond these the prediction is wrong, not the machine slow or fast
 _HERE = "this device"
@@ -49,7 +50,9 @@ _HERE = "this device"
 
 @dataclass(slots=True)
 class Knowledge:
-    """Measured constants of one machine. `learned` is None until measured, and on the CPU.
+    """Measured constants of one machine. `learned` is None until measured.
+
+    A CPU has none but those of `probe --calibrate`.
 
     `run` is the run that learns, `date` its start in UTC, `cap_bytes` its --vram if that limits the
     memory. `warnings` are about stored constants that were not used.
@@ -69,9 +72,13 @@ class Knowledge:
         """With what earlier surveys on this machine measured."""
         gpu = self.device.gpu
         self.knows_context, self.knows_speed = gpu is None, gpu is None or gpu.emulated
-        if gpu is None or gpu.emulated:
+        if gpu is not None and gpu.emulated:
             return self
-        learned = recall(device_name(gpu), driver_version(), self.versions, self.cap_bytes)
+        driver = driver_version() if gpu is not None else None
+        learned = recall(name_of(self.device), driver, self.versions, self.cap_bytes)
+        if gpu is None:
+            self.learned = learned if learned is not None and learned.times is not None else None
+            return self
         facts = self.facts()
         if learned is not None and facts is not None and not can_be_true(learned.speed, facts):
             self.warnings = (calibration_ignored(gpu.name, learned.run),)
@@ -80,7 +87,7 @@ class Knowledge:
         return self
 
     def facts(self) -> GpuFacts | None:
-        """The published facts of the card; None if it is unknown."""
+        """The published facts of the card; None if it is unknown, and on the CPU."""
         gpu = self.device.gpu
         return known_card(gpu.name, gpu.total_bytes) if gpu is not None else None
 
@@ -232,13 +239,14 @@ def _target(state: SurveyState, learned: Learned | None) -> Target:
         measured = learned.overhead_bytes if learned is not None else None
         overhead = measured if measured is not None else context_bytes(context.gpu).likely
         overhead += nccl_bytes(state.request.most_gpus())
+    facts, speed = speed_here(learned, context.gpu)
     return Target(
         name=_HERE,
         total_bytes=budget.total_bytes,
         usable_bytes=budget.usable_bytes,
         overhead_bytes=overhead,
-        gpu=context.gpu,
-        calibration=learned.speed if learned is not None else None,
+        gpu=facts,
+        calibration=speed,
     )
 
 

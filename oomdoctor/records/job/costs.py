@@ -44,12 +44,30 @@ class OpCost:
 
 
 @dataclass(frozen=True, slots=True)
+class KernelFactor:
+    """Measured / estimated time of an operator that ran alone on a device."""
+
+    cost: OpCost
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
 class Calibration:
-    """Measured / estimated time on one machine, by what limits the speed; 1.0 is uncalibrated."""
+    """Measured / estimated time on one machine, by what limits the speed; 1.0 is uncalibrated.
+
+    `kernels`, `ramp` and `host` are from `probe --calibrate`: single operators, what a kernel takes
+    on top of its work, and the host's time for an operator. `error` is the largest relative error
+    of the training steps that were then estimated and measured; None if there were none. The others
+    are from measured configurations, and correct what the first ones leave.
+    """
 
     compute: float = 1.0
     bandwidth: float = 1.0
     launch: float = 1.0
+    kernels: tuple[KernelFactor, ...] = ()
+    ramp: float = 1.0
+    host: float = 1.0
+    error: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +75,9 @@ class CalibratedBy:
     """The probe whose measured times correct an estimate.
 
     `run` is the name of the run and `date` its time in UTC, ISO 8601; None if an older version did
-    not store them. `cap_bytes` is the --vram of that run.
+    not store them. `cap_bytes` is the --vram of that run. `timed_at` is when `probe --calibrate`
+    measured single operators; None if it did not. The factors have none of those. With `relative`
+    that was on another card of the same architecture.
     """
 
     run: str | None
@@ -65,6 +85,8 @@ class CalibratedBy:
     gpu_name: str
     cap_bytes: int | None
     factors: Calibration
+    timed_at: str | None = None
+    relative: bool = False
 
 
 @dataclass(frozen=True, slots=True)

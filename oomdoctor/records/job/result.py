@@ -14,6 +14,7 @@ from oomdoctor.records.codec import shared
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.job.costs import CalibratedBy
 from oomdoctor.records.job.dataset import CountedRows, LengthsRequest, TrainingTime
+from oomdoctor.records.job.device_times import DeviceTimes
 from oomdoctor.records.job.machine import DeviceType
 from oomdoctor.records.job.measurement import (
     Breakdown,
@@ -26,7 +27,7 @@ from oomdoctor.records.job.measurement import (
 from oomdoctor.records.job.model import LayerStack, ModelSpec, ParameterCounts
 from oomdoctor.records.job.simulation import Prediction, SimulationRequest
 
-Mode = Literal["inspect", "measure", "simulate", "lengths", "record"]
+Mode = Literal["inspect", "measure", "simulate", "lengths", "record", "calibrate"]
 FileKind = Literal["snapshot", "trace"]
 FILE_ENDINGS: Mapping[FileKind, str] = {"snapshot": "pickle", "trace": "json"}
 WeightsChoice = Literal["synthetic", "pretrained"]
@@ -133,12 +134,13 @@ class Reply:
 
     status: Literal[
         "inspected", "measured", "predicted", "counted", "recorded", "oom", "host_oom",
-        "unsupported", "failed",
+        "calibrated", "unsupported", "failed",
     ]  # fmt: skip
     measurement: Measurement | None = None
     predictions: tuple[Prediction, ...] = ()
     inspection: Inspection | None = None
     lengths: CountedRows | None = None
+    times: DeviceTimes | None = None
     oom: OomEvent | None = None
     failure: Failure | None = None
     reason: str | None = None

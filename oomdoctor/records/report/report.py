@@ -14,6 +14,7 @@ from oomdoctor.records.job.dataset import LengthsAnswer, LengthsRequest, Trainin
 from oomdoctor.records.job.machine import Machine
 from oomdoctor.records.job.model import ModelRef, ModelSource, Task
 from oomdoctor.records.job.result import FileKind, ProbeResult, WeightsChoice
+from oomdoctor.records.report.calibration import CalibrationAnswer
 from oomdoctor.records.report.check import CheckAnswer
 from oomdoctor.records.report.diagnosis import Cause, Diagnosis, Remedy, SettingValue
 from oomdoctor.records.report.earlier_runs import DiffAnswer
@@ -259,6 +260,7 @@ class Report:
     versions: Mapping[str, str] = field(default_factory=dict)
     check: CheckAnswer | None = None
     step: LaunchedStep | None = None
+    calibration: CalibrationAnswer | None = None
 
     @property
     def usable_bytes(self) -> int | None:

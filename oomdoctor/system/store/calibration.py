@@ -9,16 +9,20 @@ and written again.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from oomdoctor.errors import OomDoctorError
 from oomdoctor.records.job.costs import CalibratedBy, Calibration
+from oomdoctor.records.job.device_times import DeviceTimes
 from oomdoctor.records.job.machine import Gpu
-from oomdoctor.system.environment import state_dir
+from oomdoctor.system.environment import state_dir, variable
+from oomdoctor.system.machine.devices import Device, cpu_name
 from oomdoctor.system.regular_files import latest_first
 from oomdoctor.system.store.record_files import read_record, write_record
 from oomdoctor.units import format_bytes
@@ -32,7 +36,9 @@ class Learned:
 
     `gpu_name` is the name by `device_name`. `overhead_bytes` is what a process uses outside the
     caching allocator. `speed` holds the factors of the roofline, learned by `run` on `date`.
-    `rungs` counts the measured rungs behind them. `cap_bytes` is the --vram of the run.
+    `rungs` counts the measured rungs behind them. `cap_bytes` is the --vram of the run. `times` are
+    those of `probe --calibrate`, measured at `timed_at` (UTC, ISO 8601) with this version of torch;
+    the factors correct estimates that use them.
     """
 
     gpu_name: str
@@ -43,12 +49,17 @@ class Learned:
     run: str | None = None
     date: str | None = None
     cap_bytes: int | None = None
+    times: DeviceTimes | None = None
+    timed_at: str | None = None
+    torch: str | None = None
 
     def calibrated_by(self) -> CalibratedBy | None:
-        """The run behind the factors; None if there are no factors."""
-        if self.speed == Calibration():
+        """The run behind the factors, and when `times` were measured; None if there are neither."""
+        if self.speed == Calibration() and self.times is None:
             return None
-        return CalibratedBy(self.run, self.date, self.gpu_name, self.cap_bytes, self.speed)
+        return CalibratedBy(
+            self.run, self.date, self.gpu_name, self.cap_bytes, self.speed, self.timed_at
+        )
 
 
 def device_name(gpu: Gpu) -> str:
@@ -57,6 +68,16 @@ def device_name(gpu: Gpu) -> str:
     if gpu.uuid.startswith("MIG-") and "MIG" not in name:
         name += f" MIG {format_bytes(gpu.total_bytes)}"
     return name
+
+
+def name_of(device: Device) -> str:
+    """The name that a device's facts are stored under; a CPU's has what decides its threads."""
+    if device.gpu is not None:
+        return device_name(device.gpu)
+    cores = len(os.sched_getaffinity(0))
+    threads = variable("OMP_NUM_THREADS")
+    limit = f", OMP_NUM_THREADS={threads}" if threads is not None else ""
+    return f"{cpu_name() or 'CPU'}, {cores} cores{limit}"
 
 
 def recall(
@@ -77,23 +98,29 @@ def recall(
     return None
 
 
-def newest(is_meant: Callable[[str], bool]) -> Learned | None:
+def newest(is_meant: Callable[[Learned], bool]) -> Learned | None:
     """The latest facts about a GPU, with any driver and libraries; None if there are none.
 
-    `is_meant` decides by the name of the device. For plans on a machine without the GPU: a home
-    folder shared with the compute nodes holds what `probe` learned there. What was learned under a
-    cap counts only if there is nothing else.
+    For plans on a machine without the GPU: a home folder shared with the compute nodes holds what
+    `probe` learned there. What was learned under a cap counts only if there is nothing else.
     """
-    capped = None
+    meant = [learned for learned in everything() if is_meant(learned)]
+    return next(
+        (learned for learned in meant if learned.cap_bytes is None), next(iter(meant), None)
+    )
+
+
+def everything() -> Iterator[Learned]:
+    """All facts that can be read, the latest first."""
     for path in latest_first(_folder().glob("*.json")):
-        with suppress(OomDoctorError):
-            learned = read_record(Learned, path)
-            if not is_meant(learned.gpu_name):
-                continue
-            if learned.cap_bytes is None:
-                return learned
-            capped = capped or learned
-    return capped
+        with suppress(OomDoctorError, OSError):
+            yield _read(path, path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=64)
+def _read(path: Path, _changed_ns: int) -> Learned:
+    """A plan for every card asks for them once for each."""
+    return read_record(Learned, path)
 
 
 def remember(learned: Learned, versions: Mapping[str, str | None]) -> None:

@@ -1,0 +1,131 @@
+"""Measure a device: its operators in rounds, then steps of small models.
+
+Every round times every operator once, so what changes slowly (clocks, heat, other processes)
+touches all alike. The first round warms up. Each operator has its median over the rounds.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+
+from oomdoctor.analysis.speed.calibration_models import calibration_models
+from oomdoctor.records.job.device_times import (
+    CountedOperator,
+    DeviceTimes,
+    MeasuredKernel,
+    MeasuredStep,
+)
+from oomdoctor.records.job.result import ProbeJob
+from oomdoctor.worker.calibrating.operators import TABLE, Counting, Memory, one_element, operators
+from oomdoctor.worker.calibrating.stopwatch import Stopwatch
+from oomdoctor.worker.measuring import meters
+from oomdoctor.worker.measuring.measure import built
+from oomdoctor.worker.measuring.timing import begin, relative_spread, since
+from oomdoctor.worker.protocol import PhaseFile, own_device
+from oomdoctor.worker.tracing.calls import Recording
+from oomdoctor.worker.training.build import import_libraries
+from oomdoctor.worker.training.step import whole_step
+
+_LEAST_STEPS = 5
+_MOST_STEPS = 50
+
+
+def calibrate(job: ProbeJob, progress: PhaseFile) -> DeviceTimes:
+    """Measure operators and steps on the job's device, in about `job.timing_limit_s` seconds.
+
+    There are at least three rounds over the operators and five steps of each model, however long
+    they take.
+    """
+    start, device = time.perf_counter(), own_device(job.device_type)
+    progress.enter("init")
+    import_libraries(job.config)
+    watch, clocks = Stopwatch(device), begin()
+    progress.enter("operators")
+    limit = start + TABLE["operators_share"] * job.timing_limit_s
+    with torch.no_grad(), _without_denormals():  # what is repeated in place may get very small
+        kernels, launch_s, rounds = _operators(device, watch, limit)
+    progress.enter("steps")
+    models = calibration_models(job.device_type)
+    steps = []
+    for number, (spec, config) in enumerate(models):
+        left = start + job.timing_limit_s - time.perf_counter()
+        limit = time.perf_counter() + left / (len(models) - number)
+        steps.append(timed_step(replace(job, model=spec, config=config), progress, watch, limit))
+    return DeviceTimes(
+        kernels=kernels,
+        launch_s=launch_s,
+        host_step=steps[0],
+        steps=tuple(steps[1:]),
+        clock=watch.clock,
+        rounds=rounds,
+        elapsed_s=time.perf_counter() - start,
+        load=since(clocks, device),
+    )
+
+
+def _operators(
+    device: torch.device, watch: Stopwatch, limit: float
+) -> tuple[tuple[MeasuredKernel, ...], float, int]:
+    """The operators, the seconds of one on one element, and the number of rounds."""
+    memory = Memory(device, TABLE["sizes"][device.type]["elements"])
+    timed = [one_element(memory), *operators(memory)]
+    calls = [watch.calls_for(each, TABLE["sample_s"][device.type]) for each in timed]
+    samples: list[list[float]] = [[] for _ in timed]
+    rounds = 0
+    while rounds < TABLE["least_rounds"] or time.perf_counter() < limit:
+        for operator, count, taken in zip(timed, calls, samples, strict=True):
+            taken.append(watch.seconds(operator, count, first=rounds))
+        rounds += 1
+    measured = tuple(
+        MeasuredKernel(operator.cost, statistics.median(taken), relative_spread(taken))
+        for operator, taken in zip(timed, samples, strict=True)
+    )
+    return measured[1:], measured[0].seconds, rounds
+
+
+@contextmanager
+def _without_denormals() -> Iterator[None]:
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
+
+
+def timed_step(job: ProbeJob, progress: PhaseFile, watch: Stopwatch, limit: float) -> MeasuredStep:
+    """The training step of a job's model: its operators, and the median of its times.
+
+    It is timed at least five times, and until `limit` on the clock of `time.perf_counter`.
+    """
+    meter = meters.for_job(job)
+    setup, held, marks = built(job, meter, progress)
+    batches = [held[number % len(held)] for number in range(job.config.accumulation_steps())]
+    marks.listen(lambda phase: None)
+    for _ in range(2):  # the first step makes the optimizer's states
+        whole_step(setup, batches, marks)
+    counting = Counting()
+    with Recording(counting):
+        whole_step(setup, batches, marks)
+    taken: list[float] = []
+    while len(taken) < _LEAST_STEPS or (len(taken) < _MOST_STEPS and time.perf_counter() < limit):
+        _wait_for(setup.device)
+        before = watch.now()
+        whole_step(setup, batches, marks)
+        _wait_for(setup.device)
+        taken.append(watch.now() - before)
+    del setup, held, batches
+    gc.collect()
+    counted = tuple(CountedOperator(cost, count) for cost, count in counting.costs.items())
+    return MeasuredStep(job.model.id, counted, statistics.median(taken), relative_spread(taken))
+
+
+def _wait_for(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
