@@ -48,8 +48,8 @@ SURVEY = Page(
 PAGES = (
     Page(
         ("probe",),
-        "calibration_page:calibration_sections",
-        "calibration_page:term_rows",
+        "probe_calibration_page:calibration_sections",
+        "probe_calibration_page:term_rows",
         needs="calibration",
     ),
     SURVEY,

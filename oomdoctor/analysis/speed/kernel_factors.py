@@ -50,7 +50,7 @@ class KernelFactors:
 
 
 def _same(cost: OpCost) -> list[Hashable]:
-    """What makes operators the same but for their sizes, the strictest first."""
+    """What operators of the same kind share, the strictest first; only their sizes differ."""
     if cost.kind == "matmul":
         return [("matmul", cost.dtype)]
     if cost.kind == "attention":

@@ -46,8 +46,8 @@ def speed_here(
         return facts, None
     if learned.times is None:
         return facts, learned.speed
-    known = facts or cpu_facts(learned.gpu_name, learned.times)
-    return known, with_learned(calibration_of(learned.times, known), learned)
+    here = facts or cpu_facts(learned.gpu_name, learned.times)
+    return here, with_learned(calibration_of(learned.times, here), learned)
 
 
 def with_learned(factors: Calibration, learned: Learned) -> Calibration:
@@ -66,8 +66,8 @@ def _timed(is_meant: Callable[[GpuFacts], bool]) -> Learned | None:
     return newest(is_chosen)
 
 
-def _are_related(one: GpuFacts, other: GpuFacts) -> bool:
-    return (one.vendor, one.architecture, one.compute_capability) == (
+def _are_related(card: GpuFacts, other: GpuFacts) -> bool:
+    return (card.vendor, card.architecture, card.compute_capability) == (
         other.vendor,
         other.architecture,
         other.compute_capability,

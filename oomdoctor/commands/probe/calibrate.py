@@ -55,7 +55,7 @@ class CalibrationRequest:
 def calibrate(
     request: CalibrationRequest, *, say: Callable[[str], None], stop: Callable[[], ExitCode | None]
 ) -> CalibrationAnswer:
-    """Measure a device in a process of its own, and keep the times.
+    """Measure a device in a separate process, and keep the times.
 
     Raises:
         OomDoctorError: the device cannot be used or is not known, others used it, or it is faster

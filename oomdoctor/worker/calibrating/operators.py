@@ -8,12 +8,12 @@ several weights, because those of a training step are in no cache when they are 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from math import prod
-from typing import Any
+from typing import NotRequired, TypedDict
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (its usual name)
@@ -24,7 +24,31 @@ from oomdoctor.records.job.costs import OpCost
 from oomdoctor.worker.simulating.costs import cost_of
 from oomdoctor.worker.tracing.calls import OperatorCall, Recording
 
-TABLE: dict[str, Any] = data_of("calibration.toml")
+
+class Sizes(TypedDict):
+    """The sizes of operators on a kind of device; see the table."""
+
+    elements: int
+    dtypes: list[str]
+    products: list[list[int]]
+    attention: list[list[int]]
+    rows: list[list[int]]
+    logits: list[list[int]]
+    parameters: list[int]
+    copied: NotRequired[int]
+
+
+class Table(TypedDict):
+    """What is measured, and for how long."""
+
+    operators_share: float
+    sample_s: dict[str, float]
+    least_rounds: int
+    turns: int
+    sizes: dict[str, Sizes]
+
+
+TABLE: Table = data_of("calibration.toml")
 _ALIGNED = 64  # elements; vector loads need 16 bytes, caches have lines of up to 128
 _TYPES = ("float32", "bfloat16", "float16", "uint8")  # the last one is copied
 _NEVER_ALONE = frozenset(("set_", "resize_", "_local_scalar_dense"))
@@ -36,7 +60,7 @@ class Operator:
 
     func: OpOverload
     cost: OpCost
-    turns: list[tuple[tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
+    turns: list[tuple[tuple[object, ...], dict[str, object]]] = field(default_factory=list)
 
 
 class Memory:
@@ -137,9 +161,7 @@ def _has(device: torch.device, dtype: torch.dtype) -> bool:
     return capability >= (8, 0)
 
 
-def _parts(
-    memory: Memory, dtype: torch.dtype, sizes: Mapping[str, Any]
-) -> list[Callable[[], None]]:
+def _parts(memory: Memory, dtype: torch.dtype, sizes: Sizes) -> list[Callable[[], None]]:
     """The parts of a training, each at every size; as many for every type."""
     over_rows = (_layer_norm, _rms_norm, _activations, _residual, _rotation)
     return [

@@ -55,13 +55,13 @@ def test_what_was_learned_under_a_cap_goes_first_for_the_same_cap_only() -> None
     remember(capped, VERSIONS)
     assert recall("NVIDIA L4", "550.54", VERSIONS) is None
     assert recall("NVIDIA L4", "550.54", VERSIONS, 16) is None
-    assert newest(lambda name: name == "NVIDIA L4") == capped
+    assert newest(lambda learned: learned.gpu_name == "NVIDIA L4") == capped
     remember(LEARNED, VERSIONS)
     assert recall("NVIDIA L4", "550.54", VERSIONS, 24) == capped
     assert recall("NVIDIA L4", "550.54", VERSIONS, 16) == LEARNED
     assert recall("NVIDIA L4", "550.54", VERSIONS) == LEARNED
     remember(capped, VERSIONS)  # later, but not for a plan of the whole card
-    assert newest(lambda name: name == "NVIDIA L4") == LEARNED
+    assert newest(lambda learned: learned.gpu_name == "NVIDIA L4") == LEARNED
 
 
 def test_slices_stand_apart() -> None:
