@@ -100,6 +100,7 @@ FIELDS = {
     "Report.versions": "run: the libraries of the command.",
     "Report.check": "check: each check, and how it ended.",
     "Report.step": "run --emulate --why: what the last step launched, and where its time would go.",
+    "Report.calibration": "probe --calibrate: what was measured on the device.",
     "Diagnosis.source": "The file, or - for stdin.",
     "Diagnosis.is_oom": "Whether memory ran out.",
     "Diagnosis.dialect": "Which program printed the message. not_oom for other failures.",

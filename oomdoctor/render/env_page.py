@@ -33,6 +33,16 @@ class Emulation:
 
 
 @dataclass(frozen=True, slots=True)
+class CalibratedDevice:
+    """A device whose operators `probe --calibrate` measured; `measured_at` is in UTC, ISO 8601."""
+
+    name: str
+    measured_at: str | None
+    driver_version: str | None
+    torch: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Environment:
     """What `oomdoctor env` says about this machine and this interpreter."""
 
@@ -45,6 +55,7 @@ class Environment:
     memory_available_bytes: int
     environments: tuple[KeptEnvironment, ...]
     emulation: Emulation
+    calibrated: tuple[CalibratedDevice, ...] = ()
 
 
 def environment_page(environment: Environment) -> Listing:
@@ -71,6 +82,7 @@ def environment_page(environment: Environment) -> Listing:
         Section("Capabilities", (able,)),
         _emulation(environment.emulation),
         *_environments(environment.environments),
+        *_calibrated(environment.calibrated),
         Section("Slurm", (_slurm(environment.slurm),)),
         Section("Settings", (settings,)),
     )
@@ -102,6 +114,21 @@ def _environments(kept: tuple[KeptEnvironment, ...]) -> tuple[Section, ...]:
         ),
     )
     return (Section("Environments of plan --with", (table,)),)
+
+
+def _calibrated(devices: tuple[CalibratedDevice, ...]) -> tuple[Section, ...]:
+    if not devices:
+        return ()
+    table = table_of(
+        devices,
+        (
+            (Column("device", wraps=True), lambda row: row.name),
+            (Column("measured"), lambda row: (row.measured_at or DASH)[:10]),
+            (Column("driver", 1), lambda row: row.driver_version or DASH),
+            (Column("torch", 1), lambda row: row.torch or DASH),
+        ),
+    )
+    return (Section("Measured by probe --calibrate", (table,)),)
 
 
 def _gpu_blocks(environment: Environment) -> list[Block]:

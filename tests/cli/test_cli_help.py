@@ -39,7 +39,7 @@ OPTIONS = {
     "probe": "from recipe gpus ranks nodes rung device emulate vram headroom seq-len "
     "effective-batch micro-batch lengths routing rows epochs tokenizer text-field task weights "
     "eval eval-batch snapshot trace rank-by tokens time-limit rung-timeout revision source "
-    "trust-remote-code python fresh seed wait no-wait predict no-predict resume "
+    "trust-remote-code python fresh seed wait no-wait calibrate predict no-predict resume "
     "format json output verbose quiet help help-all",
     "plan": "gpu gpus min interconnect host-memory all-gpus min-vram sort price sweep why snapshot "
     "trace "

@@ -12,12 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from calibration_make import times
 
 from oomdoctor.analysis.command_line import command_line
 from oomdoctor.errors import model_error
 from oomdoctor.records.job.dataset import TrainingRequest
 from oomdoctor.records.job.machine import Gpu
 from oomdoctor.records.job.model import ModelRef
+from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.system.store import run_folders, run_list
 from oomdoctor.system.store.run_list import stored_runs
 
@@ -474,3 +476,28 @@ class TestResume:
         (run_folders.runs_dir() / run / "report.json").unlink()
         assert cli("probe", "--resume", run).code == 4
         assert len(list(stored_runs())) == 1
+
+
+def test_calibrate_measures_no_model(cli):
+    ended = cli("probe", "gpt2", "--calibrate", "--seq-len", "64")
+    assert (ended.code, ended.out) == (2, "")
+    assert "MODEL: does not apply to --calibrate, which measures only the device" in ended.err
+    assert "--seq-len" in ended.err
+
+
+def test_calibrate_says_what_it_measured(cli, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    taken = times(find_gpu("NVIDIA L4"), {"matmul": 1.5}, clock="cpu")
+    monkeypatch.setattr("oomdoctor.commands.probe.calibrate._measured", lambda *_: taken)
+    ended = cli("probe", "--calibrate", "--device", "cpu", "--json")
+    assert ended.code == 0, ended.err
+    document = json.loads(ended.out)
+    assert (document["status"], document["exit_code"], document["errors"]) == ("ok", 0, [])
+    measured = document["calibration"]
+    assert measured["kept"] and measured["clock"] == "cpu"
+    assert [term["term"] for term in measured["terms"]] == ["products", "attention", "pointwise"]
+    listed = cli("env")
+    assert listed.code == 0
+    assert "Measured by probe --calibrate" in listed.out
+    kept = json.loads(cli("env", "--json").out)["environment"]["calibrated"]
+    assert [device["name"] for device in kept] == [measured["device_name"]]

@@ -16,6 +16,7 @@ from weekly_rows import weekly
 
 from oomdoctor.cli.main import run
 from oomdoctor.commands.devices.emulated import UUID, devices_of, emulated_gpus
+from oomdoctor.commands.probe import calibrate
 from oomdoctor.emulator.enter import entered
 from oomdoctor.system.environment import state_dir
 
@@ -189,3 +190,27 @@ def test_a_step_on_recordings_needs_what_was_predicted(
         assert more == off_by, result["label"]
         if not off_by:
             assert result["peak_reserved_bytes"] == result["predicted"]["peak_reserved_bytes"]
+
+
+def test_nothing_is_kept_of_an_emulated_gpu_that_is_calibrated(
+    cuda_python: Path,
+    emulator_cache: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its operators and steps run, but their times mean nothing."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(emulator_cache))
+    monkeypatch.setattr(calibrate, "_BUDGET_S", 1.0)
+    words = ["--calibrate", "--emulate", "L4", "--python", str(cuda_python)]
+    code = run(["probe", *words, "--json", "--quiet"])
+    out, error = capsys.readouterr()
+    assert code == 3, error
+    document = json.loads(out)
+    measured = document["calibration"]
+    assert (document["status"], measured["kept"], measured["clock"]) == ("no", False, "device")
+    assert measured["reason"].startswith("nothing is kept of an emulated GPU")
+    assert {"products", "attention", "pointwise", "strided", "copies"} == {
+        term["term"] for term in measured["terms"]
+    }
+    assert {term["factor"] for term in measured["terms"]} == {None}
+    assert not (state_dir() / "calibration").exists()

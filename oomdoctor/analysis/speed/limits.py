@@ -18,7 +18,7 @@ from oomdoctor.analysis.memory.closed_form import (
     state_width,
     trained_bytes_of,
 )
-from oomdoctor.analysis.speed.roofline import CPU, efficiency_of
+from oomdoctor.analysis.speed.roofline import CPU, MOST_OF_PEAK, efficiency_of
 from oomdoctor.analysis.speed.throughput import (
     CountedModel,
     mfu,
@@ -34,8 +34,6 @@ from oomdoctor.records.job.costs import Calibration
 from oomdoctor.records.job.device_times import MeasuredKernel
 from oomdoctor.records.job.machine import GpuFacts
 from oomdoctor.records.job.measurement import Timing
-
-MOST_OF_PEAK = 0.95  # no training step comes closer to a published peak
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from oomdoctor.records.job.machine import GpuFacts
 _DATA = data_of("speed.toml")
 _KERNELS = _DATA["kernels"]
 _BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, TF32: 4}  # of an element; others have one
+MOST_OF_PEAK = 0.95  # no training step comes closer to a published peak
 CPU = "CPU"  # the vendor of a CPU that was measured
 RAMP_S: float = _KERNELS["ramp_s"]
 
@@ -91,7 +92,10 @@ def estimate(
             if not ways:
                 return None
             parts = min(ways, key=_Parts.seconds)
-            times[id(cost)] = (cost, parts, parts.working * alone.of(cost))
+            working = parts.working
+            if factors.kernels:
+                working = max(working * alone.of(cost), _least_s(cost, gpu, efficiency))
+            times[id(cost)] = (cost, parts, working)
         _, parts, working = times[id(cost)]
         spent["compute" if parts.computing > parts.moving else "bandwidth"] += working * count
         spent["bandwidth"] += parts.preparing * count
@@ -186,6 +190,22 @@ def _rate(cost: OpCost, gpu: GpuFacts, efficiency: Efficiency) -> float | None:
     item = _BYTES.get(cost.dtype, 1)
     share *= grouped_share(cost.name, gpu.compute_capability)
     return peak * share * share_of_rate(cost.shape, item, gpu.multiprocessors)
+
+
+def _least_s(cost: OpCost, gpu: GpuFacts, efficiency: Efficiency) -> float:
+    """Seconds that the arithmetic of an operator takes at least, whatever was measured elsewhere.
+
+    0 if its peak is unknown, and on a CPU, whose peaks are what was measured.
+    """
+    peaks = {
+        "bfloat16": gpu.bf16_flops,
+        "float16": gpu.fp16_flops,
+        "float32": gpu.tf32_flops or gpu.fp32_flops,
+    }
+    peak = peaks.get(cost.dtype)
+    if not peak or gpu.vendor == CPU:
+        return 0.0
+    return cost.flops / (MOST_OF_PEAK * peak * max(1.0, efficiency.tensor))
 
 
 @dataclass(frozen=True, slots=True)

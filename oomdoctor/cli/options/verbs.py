@@ -96,7 +96,6 @@ class ProbeOptions:
 
     vram: str | None = None
     emulate: str | None = None
-    calibrate: bool = False
     ladder: LadderOptions = field(
         default_factory=LadderOptions,
         metadata={
@@ -108,6 +107,7 @@ class ProbeOptions:
     ranks: str = "1"
     nodes: str = "1"
     wait: bool = False
+    calibrate: bool = False
 
     resume: str | None = None
     predict: bool = True

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from oomdoctor.analysis.speed.calibrated import calibration_of, cpu_facts
-from oomdoctor.records.job.costs import CalibratedBy, Calibration
+from oomdoctor.records.job.costs import CalibratedBy, Calibration, LearnedFactors
 from oomdoctor.records.job.machine import GpuFacts
 from oomdoctor.system import catalogue
 from oomdoctor.system.store.calibration import Learned, newest
@@ -33,7 +33,7 @@ def calibrated_speed(
     if own is not None:
         return with_learned(factors, own), own.calibrated_by()
     by = CalibratedBy(
-        None, None, timed.gpu_name, None, Calibration(), timed.timed_at, relative=True
+        None, None, timed.gpu_name, None, LearnedFactors(), timed.timed_at, relative=True
     )
     return replace(factors, error=None), by
 

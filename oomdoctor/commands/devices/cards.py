@@ -174,7 +174,9 @@ def context_on(facts: GpuFacts) -> ByteRange:
     """The context on a card: what `probe` measured on one, otherwise published figures."""
     learned = newest(
         lambda learned: (
-            learned.overhead_bytes is not None and catalogue.find_gpu(learned.gpu_name) == facts
+            learned.overhead_bytes is not None
+            and catalogue.find_gpu(learned.gpu_name) == facts
+            and can_be_true(learned.speed, facts)
         )
     )
     if learned is None or learned.overhead_bytes is None:

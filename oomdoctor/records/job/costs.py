@@ -71,20 +71,29 @@ class Calibration:
 
 
 @dataclass(frozen=True, slots=True)
+class LearnedFactors:
+    """Measured / estimated time of configurations, by what limits it; 1.0 changes nothing."""
+
+    compute: float = 1.0
+    bandwidth: float = 1.0
+    launch: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class CalibratedBy:
     """The probe whose measured times correct an estimate.
 
     `run` is the name of the run and `date` its time in UTC, ISO 8601; None if an older version did
     not store them. `cap_bytes` is the --vram of that run. `timed_at` is when `probe --calibrate`
-    measured single operators; None if it did not. The factors have none of those. With `relative`
-    that was on another card of the same architecture.
+    measured single operators; None if it did not. With `relative`, that was on another card of the
+    same architecture. The factors correct what it leaves.
     """
 
     run: str | None
     date: str | None
     gpu_name: str
     cap_bytes: int | None
-    factors: Calibration
+    factors: LearnedFactors
     timed_at: str | None = None
     relative: bool = False
 

@@ -50,10 +50,10 @@ class CheckedStep:
 class CalibrationAnswer:
     """What was measured on a device.
 
-    `kept` says whether later estimates use it; if not, `reason` says why. `clock` is that of the
-    GPU ("device"), "wall", or the CPU time of the only thread ("cpu"). `launch_s` are the seconds
-    of an operator on one element, and `host_operator_s` those that an operator of a small model
-    takes in all. `rounds` is how often each operator was measured.
+    `kept` says whether later estimates use it; if not, `reason` says why. `clock` is "device" for
+    the time on the GPU, "wall" for elapsed time, and "cpu" for the CPU time of the only thread.
+    `launch_s` are the seconds that an operator on one element takes. `host_operator_s` is the step
+    time of a tiny model per operator. `rounds` is how often each operator was measured.
     """
 
     device_name: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from oomdoctor.analysis.ranking import ranked_by
 from oomdoctor.records.configuration.config import runs_itself
-from oomdoctor.records.job.costs import Calibration
+from oomdoctor.records.job.costs import LearnedFactors
 from oomdoctor.records.job.machine import Machine
 from oomdoctor.records.job.model import sequences_in_sample
 from oomdoctor.records.job.result import Outcome, ProbeResult
@@ -215,7 +215,7 @@ def _calibrated(report: Report) -> str:
         if by.timed_at is not None:
             on = f"{by.gpu_name}, of the same architecture" if by.relative else where
             parts.append(f"probe --calibrate of {by.timed_at[:10]} on {on}")
-        if by.timed_at is None or by.factors != Calibration():
+        if by.timed_at is None or by.factors != LearnedFactors():
             run = f"run {by.run}" if by.run else "an earlier probe"
             when = f" of {by.date[:10]}" if by.date else ""
             cap = f", capped to {format_bytes(by.cap_bytes)}" if by.cap_bytes else ""

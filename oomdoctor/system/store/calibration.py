@@ -18,7 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from oomdoctor.errors import OomDoctorError
-from oomdoctor.records.job.costs import CalibratedBy, Calibration
+from oomdoctor.records.job.costs import CalibratedBy, Calibration, LearnedFactors
 from oomdoctor.records.job.device_times import DeviceTimes
 from oomdoctor.records.job.machine import Gpu
 from oomdoctor.system.environment import state_dir, variable
@@ -57,8 +57,10 @@ class Learned:
         """The run behind the factors, and when `times` were measured; None if there are neither."""
         if self.speed == Calibration() and self.times is None:
             return None
+        speed = self.speed
+        factors = LearnedFactors(speed.compute, speed.bandwidth, speed.launch)
         return CalibratedBy(
-            self.run, self.date, self.gpu_name, self.cap_bytes, self.speed, self.timed_at
+            self.run, self.date, self.gpu_name, self.cap_bytes, factors, self.timed_at
         )
 
 

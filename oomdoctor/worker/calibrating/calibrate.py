@@ -10,7 +10,7 @@ import gc
 import statistics
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 import torch
@@ -23,7 +23,14 @@ from oomdoctor.records.job.device_times import (
     MeasuredStep,
 )
 from oomdoctor.records.job.result import ProbeJob
-from oomdoctor.worker.calibrating.operators import TABLE, Counting, Memory, one_element, operators
+from oomdoctor.worker.calibrating.operators import (
+    TABLE,
+    Counting,
+    Memory,
+    Operator,
+    one_element,
+    operators,
+)
 from oomdoctor.worker.calibrating.stopwatch import Stopwatch
 from oomdoctor.worker.measuring import meters
 from oomdoctor.worker.measuring.measure import built
@@ -75,19 +82,36 @@ def _operators(
 ) -> tuple[tuple[MeasuredKernel, ...], float, int]:
     """The operators, the seconds of one on one element, and the number of rounds."""
     memory = Memory(device, TABLE["sizes"][device.type]["elements"])
-    timed = [one_element(memory), *operators(memory)]
-    calls = [watch.calls_for(each, TABLE["sample_s"][device.type]) for each in timed]
-    samples: list[list[float]] = [[] for _ in timed]
+    floor, *others = (one_element(memory), *operators(memory))
+    timed = {id(each): _Samples(each, watch) for each in (floor, *others)}
     rounds = 0
     while rounds < TABLE["least_rounds"] or time.perf_counter() < limit:
-        for operator, count, taken in zip(timed, calls, samples, strict=True):
-            taken.append(watch.seconds(operator, count, first=rounds))
+        for samples in timed.values():
+            samples.add(first=rounds)
         rounds += 1
-    measured = tuple(
-        MeasuredKernel(operator.cost, statistics.median(taken), relative_spread(taken))
-        for operator, taken in zip(timed, samples, strict=True)
-    )
-    return measured[1:], measured[0].seconds, rounds
+    kernels = tuple(timed[id(each)].measured() for each in others if timed[id(each)].taken)
+    return kernels, timed[id(floor)].measured().seconds, rounds
+
+
+class _Samples:
+    """The times of an operator; none if there is too little memory for its results."""
+
+    def __init__(self, operator: Operator, watch: Stopwatch) -> None:
+        self._operator, self._watch, self.taken = operator, watch, list[float]()
+        self._calls = 0
+        with suppress(torch.OutOfMemoryError):
+            self._calls = watch.calls_for(operator)
+
+    def add(self, first: int) -> None:
+        """Take another sample, whose calls begin with turn `first`."""
+        if self._calls:
+            with suppress(torch.OutOfMemoryError):
+                self.taken.append(self._watch.seconds(self._operator, self._calls, first))
+
+    def measured(self) -> MeasuredKernel:
+        """The median of the samples and their spread."""
+        spread = relative_spread(self.taken)
+        return MeasuredKernel(self._operator.cost, statistics.median(self.taken), spread)
 
 
 @contextmanager

@@ -13,9 +13,9 @@ from collections.abc import Callable
 import torch
 
 from oomdoctor.records.job.device_times import Clock
-from oomdoctor.worker.calibrating.operators import Operator
+from oomdoctor.worker.calibrating.operators import TABLE, Operator
 
-_MOST_CALLS = 500
+_MOST_CALLS = 200
 _WAIT_CYCLES_PER_S = 2e9  # of a GPU's clock, so a wait lasts at least as long as it should
 _LEAST_S = 1e-7  # of a call; an emulated GPU has no time at all
 _HOST_S = 20e-6  # in which the host surely queues an operator that it calls again
@@ -48,8 +48,9 @@ class Stopwatch:
         ended.synchronize()
         return float(begun.elapsed_time(ended)) / 1000 / calls
 
-    def calls_for(self, operator: Operator, sample_s: float) -> int:
-        """How many calls a sample of `sample_s` seconds has; it warms the operator up."""
+    def calls_for(self, operator: Operator) -> int:
+        """How many calls a sample has; it warms the operator up."""
+        sample_s = TABLE["sample_s"][self._device.type]
         if (alone := self.seconds(operator, 1)) < sample_s:
             alone = self.seconds(operator, len(operator.turns))
         return max(1, min(_MOST_CALLS, int(sample_s / max(alone, _LEAST_S))))

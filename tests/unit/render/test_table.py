@@ -17,7 +17,7 @@ from example_plans import PLANS
 from example_reports import REPORTS, cpu_report, interrupted_report
 from example_runs import RUNS
 
-from oomdoctor.records.job.costs import CalibratedBy, Calibration
+from oomdoctor.records.job.costs import CalibratedBy, LearnedFactors
 from oomdoctor.records.job.dataset import LengthsRequest, TrainingTime
 from oomdoctor.records.job.result import Failure
 from oomdoctor.records.report.report import Picks, Warn
@@ -340,7 +340,7 @@ def test_why_says_nothing_twice(failure: Failure, why: str) -> None:
 
 def test_the_head_says_which_run_calibrated_the_speeds() -> None:
     report = PLANS["plan"]()
-    by = CalibratedBy("run-7", "2026-01-02T03:04:05+00:00", "NVIDIA L4", None, Calibration())
+    by = CalibratedBy("run-7", "2026-01-02T03:04:05+00:00", "NVIDIA L4", None, LearnedFactors())
     cards = tuple(replace(card, calibrated_by=by) for card in report.cards)
     assert "calibrated" not in whole(report)
     text = whole(replace(report, cards=cards))
@@ -353,6 +353,22 @@ def test_the_head_says_which_run_calibrated_the_speeds() -> None:
     first, *others = several.cards
     text = whole(replace(several, cards=(replace(first, calibrated_by=by), *others)))
     assert f"and calibrated by run run-7 of 2026-01-02 on {first.name}" in text
+
+
+def test_the_head_says_when_single_operators_were_measured() -> None:
+    report = PLANS["plan"]()
+    at = "2026-02-03T04:05:06+00:00"
+
+    def head(by: CalibratedBy) -> str:
+        cards = tuple(replace(card, calibrated_by=by) for card in report.cards)
+        return whole(replace(report, cards=cards))
+
+    by = CalibratedBy(None, None, "NVIDIA L4", None, LearnedFactors(), at)
+    assert "and calibrated by probe --calibrate of 2026-02-03 on this card" in head(by)
+    relative = replace(by, relative=True)
+    assert "of 2026-02-03 on NVIDIA L4, of the same architecture" in head(relative)
+    both = replace(by, run="run-7", factors=LearnedFactors(compute=1.2))
+    assert "of 2026-02-03 on this card; run run-7 on this card" in head(both)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from oomdoctor.analysis.simulator.timing import time_uncertainty
-from oomdoctor.records.job.costs import EstimatedTime
+from oomdoctor.records.job.costs import Calibration, EstimatedTime
 from oomdoctor.records.job.machine import GpuFacts
 from oomdoctor.records.job.simulation import SpeedErrorRecord
 from oomdoctor.system.catalogue import find_gpu
@@ -90,3 +90,17 @@ def test_few_recorded_runs_of_an_architecture_are_thin_evidence() -> None:
 def test_without_records_kernel_speeds_alone_tell() -> None:
     assert time_uncertainty(estimated(), A100, []) == 0.25
     assert time_uncertainty(estimated(host_s=2.0), A100, []) == 0.5
+
+
+def test_checked_steps_of_a_calibrated_card_narrow_the_interval() -> None:
+    usual = time_uncertainty(estimated(), A100, [speed_record(p95=0.35)])
+    assert usual == 0.35
+
+    def calibrated(error: float | None) -> float:
+        factors = Calibration(error=error)
+        return time_uncertainty(estimated(), A100, [speed_record(p95=0.35)], factors)
+
+    assert calibrated(None) == usual  # a relative of the card
+    assert calibrated(0.1) == 0.2
+    assert calibrated(0.01) == 0.15
+    assert calibrated(0.5) == usual

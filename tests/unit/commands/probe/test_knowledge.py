@@ -8,20 +8,23 @@ from typing import Any
 
 import pytest
 from analysis_make import timing
+from calibration_make import times
 from plan_make import measured
 
 from oomdoctor.analysis.memory.overhead import context_bytes
 from oomdoctor.analysis.search.from_prediction import RungPrediction
 from oomdoctor.analysis.speed.limits import can_be_true
+from oomdoctor.commands.devices.calibrations import speed_here
 from oomdoctor.commands.probe.knowledge import Knowledge
 from oomdoctor.records.configuration.config import Rung, TrainConfig
-from oomdoctor.records.job.costs import Calibration
+from oomdoctor.records.job.costs import Calibration, LearnedFactors
 from oomdoctor.records.job.machine import EMULATED, Gpu
 from oomdoctor.records.job.result import Attempt
 from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.system.machine import nvml
 from oomdoctor.system.machine.devices import Device
-from oomdoctor.system.store.calibration import Learned, remember
+from oomdoctor.system.machine.nvml import driver_version
+from oomdoctor.system.store.calibration import Learned, name_of, remember
 from oomdoctor.units import GIB, MIB
 
 CARD = Gpu(0, "GPU-1", "NVIDIA L4", 22 * GIB, 22 * GIB, "8.9", ())
@@ -85,6 +88,33 @@ def test_the_cpu_teaches_nothing() -> None:
     assert knowledge.learned is None
 
 
+def test_a_measured_cpu_has_speeds() -> None:
+    assert knows(None).learned is None
+    assert speed_here(None, None) == (None, None)
+    assert FACTS is not None
+    name = name_of(Device("cpu", None))
+    remember(Learned(name, None, None, Calibration(), 0, times=times(FACTS, {})), VERSIONS)
+    learned = knows(None).learned
+    facts, speed = speed_here(learned, None)
+    assert facts is not None and facts.vendor == "CPU" and facts.bf16_flops
+    assert speed is not None and speed.kernels and speed.host == 0.0
+
+
+def test_a_survey_corrects_what_was_measured_alone() -> None:
+    """Its factor comes on top, and the measured operators stay."""
+    assert FACTS is not None
+    taken = times(FACTS, {"matmul": 1.5})
+    remember(Learned(CARD.name, driver_version(), None, Calibration(), 0, times=taken), VERSIONS)
+    knowledge = knows()
+    knowledge.learn(RUNG, attempt(), estimates(1.25), trusted=True)
+    later = knows().learned
+    assert later is not None and later.times == taken
+    assert later.speed == Calibration(1.25, 1.25, 1.0)
+    _, speed = speed_here(later, FACTS)
+    assert speed is not None and speed.compute == 1.25
+    assert speed.kernels[0].factor == pytest.approx(1.5)
+
+
 def test_a_slower_device_slows_what_the_device_limits() -> None:
     knowledge = knows()
     corrected = knowledge.learn(RUNG, attempt(), estimates(1.25), trusted=True)
@@ -94,7 +124,7 @@ def test_a_slower_device_slows_what_the_device_limits() -> None:
     by = knowledge.learned.calibrated_by()
     assert by is not None
     assert (by.run, by.date) == (RUN, DATE)
-    assert by.factors == Calibration(1.25, 1.25, 1.0)
+    assert by.factors == LearnedFactors(1.25, 1.25, 1.0)
 
 
 def test_a_fast_host_says_nothing_about_the_device() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from oomdoctor.records.job.costs import CalibratedBy, Calibration
+from oomdoctor.records.job.costs import CalibratedBy, Calibration, LearnedFactors
 from oomdoctor.records.job.machine import Gpu
 from oomdoctor.system.catalogue import find_gpu
 from oomdoctor.system.store.calibration import Learned, device_name, newest, recall, remember
@@ -79,7 +79,7 @@ def test_slices_stand_apart() -> None:
 def test_the_run_is_told_only_if_it_changed_a_speed() -> None:
     taught = replace(LEARNED, run="r1", date="2026-01-02T03:04:05+00:00")
     assert taught.calibrated_by() == CalibratedBy(
-        "r1", "2026-01-02T03:04:05+00:00", "NVIDIA L4", None, Calibration(compute=1.2)
+        "r1", "2026-01-02T03:04:05+00:00", "NVIDIA L4", None, LearnedFactors(compute=1.2)
     )
     assert replace(taught, speed=Calibration()).calibrated_by() is None
 
