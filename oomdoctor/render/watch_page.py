@@ -66,7 +66,7 @@ def _gpu(gpu: WatchedGpu, answer: WatchAnswer) -> Section:
         )
         blocks.append(table)
     elif gpu.used_bytes:
-        blocks.append(Note("The driver names no process, as in a container."))
+        blocks.append(Note("The driver lists no processes (normal in a container)."))
     if gpu.trend.kind != "too_short":
         blocks.append(Facts((("Trend", _device_trend(gpu.trend)),)))
     return Section(head, tuple(blocks))
@@ -74,7 +74,7 @@ def _gpu(gpu: WatchedGpu, answer: WatchAnswer) -> Section:
 
 def _device_trend(trend: MemoryTrend) -> str:
     if trend.kind == "steady":
-        return "no steady growth while it was watched"
+        return "no steady growth while watched"
     return f"grows by {format_bytes(trend.per_s_bytes)} per second; " + _until(trend)
 
 
@@ -85,7 +85,7 @@ def _training(training: WatchedTraining, *, signs: bool) -> Section:
         else ""
     )
     device = f", its GPU {training.device}" if training.device else ""
-    head = f"Training {training.pid}{rank}{device}: {_state(training)}"
+    head = f"Job {training.pid}{rank}{device}: {_state(training)}"
     pairs = [("Command", " ".join(training.command))]
     if training.step is not None:
         of = f" of {training.total_steps:,}" if training.total_steps else ""
@@ -106,13 +106,13 @@ def _training(training: WatchedTraining, *, signs: bool) -> Section:
 
 def _state(training: WatchedTraining) -> str:
     if training.ended:
-        return "has ended"
+        return "ended"
     if training.step is None:
-        return "runs, no step yet"
+        return "running, no step finished yet"
     limit = max(_SILENT_S, _SILENT_STEPS * (training.step_s or 0.0))
     if training.silent_s > limit:
-        return f"runs, but ended no step for {format_seconds(training.silent_s)}"
-    return "runs"
+        return f"running, but no step finished for {format_seconds(training.silent_s)}"
+    return "running"
 
 
 def _sizes(allocated: int | None, reserved: int | None) -> str:
@@ -142,4 +142,4 @@ def _until(trend: MemoryTrend) -> str:
         parts.append(f"at about step {trend.full_at_step:,}")
     if trend.full_in_s is not None:
         parts.append(f"in about {format_seconds(trend.full_in_s)}")
-    return f"full {', '.join(parts)}" if parts else "when it is full is not known"
+    return f"full {', '.join(parts)}" if parts else "unknown when it will be full"

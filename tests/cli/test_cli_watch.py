@@ -29,7 +29,7 @@ def test_the_page_says_when_memory_is_full(cli, one_gpu) -> None:
     lines = [" ".join(line.split()) for line in ended.out.splitlines()]
     assert lines[0].startswith("GPU 0: NVIDIA A100-SXM4-40GB, 33.0 GiB of 40.0 GiB in use (82%)")
     assert f"{os.getpid()} python 30.0 GiB 75% asked for" in lines
-    assert f"Training {os.getpid()}: runs" in lines or any("ended no step" in x for x in lines)
+    assert f"Job {os.getpid()}: running" in lines or any("no step finished" in x for x in lines)
     assert "Step 40 of 500, 2.00 s each" in lines
     assert "Trend grows by 100 MiB per step; full at about step 92, in about 1 min 44 s" in lines
     assert "Warning step 18: memory grows" in lines
@@ -97,4 +97,4 @@ def test_a_terminal_is_renewed_until_the_end() -> None:
         except OSError:
             break
     assert process.wait(timeout=60) == 0
-    assert b"A\x1b[J" in text and b"has ended" in text
+    assert b"A\x1b[J" in text and b": ended" in text
