@@ -272,6 +272,8 @@ def _flop_formula(func: OpOverload, name: str) -> _Flops | None:
         return partial(_document_flops, backward="backward" in name)
     if "scaled_dot_product" in name or name.startswith("flex_attention"):
         return partial(_attention_flops, backward="backward" in name)
+    if name == "convolution_backward":
+        return _convolution_backward_flops
     formula = flop_registry.get(func.overloadpacket)
     if formula is None:
         return None
@@ -293,6 +295,14 @@ def _grouped_flops(call: OperatorCall) -> float:
     if len(left) > len(right):
         return float(2.0 * prod(right) * left[-2])
     return float(2.0 * prod(left) * right[-1])
+
+
+def _convolution_backward_flops(call: OperatorCall) -> float:
+    """As many as forward for each gradient; torch's formula counts all groups for each of them."""
+    transposed, wanted = call.argument("transposed"), call.argument("output_mask")
+    grid = call.tensor("input" if transposed else "grad_output").shape
+    forward = 2.0 * grid[0] * prod(grid[2:]) * call.tensor("weight").numel()
+    return forward * sum(map(bool, wanted[:2]))
 
 
 def _product_flops(formula: Callable[..., float], call: OperatorCall) -> float:

@@ -98,6 +98,20 @@ def test_float32_products_are_in_tf32_if_torch_is_told_so() -> None:
         torch.set_float32_matmul_precision(before)
 
 
+@pytest.mark.parametrize(("groups", "transposed"), [(1, False), (4, False), (16, False), (4, True)])
+@pytest.mark.parametrize("wanted", [(True, True), (False, True)])
+def test_a_convolution_in_groups_costs_no_more_backward(
+    groups: int, transposed: bool, wanted: tuple[bool, bool]
+) -> None:
+    call = torch.nn.functional.conv_transpose2d if transposed else torch.nn.functional.conv2d
+    weight = (16, 16 // groups, 3, 3)
+    forward = only(call, (2, 16, 8, 8), weight, groups=groups, padding=1)
+    image, gradient = empty(2, 16, 8, 8), empty(2, 16, 8, 8)
+    rest = (None, [1, 1], [1, 1], [1, 1], transposed, [0, 0], groups, [*wanted, False])
+    cost = only(torch.ops.aten.convolution_backward, gradient, image, weight, *rest)
+    assert cost.flops == sum(wanted) * forward.flops
+
+
 def test_a_convolution_and_its_stride() -> None:
     cost = only(torch.nn.functional.conv2d, (2, 3, 32, 32), (8, 3, 4, 4), stride=4)
     assert cost.kind == "conv"
