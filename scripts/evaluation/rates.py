@@ -2,15 +2,17 @@
 
     python scripts/evaluation/rates.py --recordings FOLDER
     python scripts/evaluation/rates.py --only kernels
-    python scripts/evaluation/rates.py --recordings FOLDER --write tests/data/judged_rates.json
+    python scripts/evaluation/rates.py --recordings FOLDER --launched NOTES \
+        --write tests/data/judged_rates.json
 
 Predicts every row of tests/data/published_rates.jsonl, single kernels and training runs, or says
-why it has no prediction. Prints, by kind of kernel, source, card and trust: the median error of the
-speed, the share within 30 %, and the share whose published time lies in the predicted interval;
-then Kendall's tau-b within each source, card, model and number of GPUs, over pairs more than 5 %
-apart, the worst rows, and what was left out. Rows of low trust judge nothing. Rows that include
-loading of data are bounds: their time is at least the predicted one. Recordings are kept in FOLDER,
-so a second call takes seconds; the first takes about ten minutes on two cores.
+why it has no prediction. Runs whose code launched.py ran on the emulated GPU are timed by what they
+launched; the others are simulated. Prints, by kind of kernel, source, card and trust: the median
+error of the speed, the share within 30 %, and the share whose published time lies in the predicted
+interval; then Kendall's tau-b within each source, card, model and number of GPUs, over pairs more
+than 5 % apart, the worst rows, and what was left out. Rows of low trust judge nothing. Rows that
+include loading of data are bounds: their time is at least the predicted one. Recordings are kept in
+FOLDER, so a second call takes seconds; the first takes about ten minutes on two cores.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from typing import Any
 
 from cases.case import LeftOut
 from cases.kernel_rates import judged_kernels
+from cases.launched_rates import judged_launches
 from cases.rated import Judged, judged_rates
 from cases.rates import FILE, Rate, rows_of, training_rates
 from figures.errors import percent
@@ -65,6 +68,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--only", action="append", help="kernels, training, or part of a row's id")
     parser.add_argument("--published", type=Path, default=FILE, help="file of published rows")
     parser.add_argument("--recordings", type=Path, help="folder that keeps recordings")
+    parser.add_argument("--launched", type=Path, help="what launched.py kept: those rows ran")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--write", type=Path, help="write the summary here, for the docs")
@@ -81,6 +85,10 @@ def _answers(options: argparse.Namespace, folder: Path) -> Iterable[Judged | Lef
         or ("training" if row["kind"] == "train" else "kernels") in only
     ]
     yield from judged_kernels(rows)
+    if options.launched is not None:
+        ran = list(judged_launches(rows, options.launched))
+        yield from ran
+        rows = [row for row in rows if row["id"] not in {each.id for each in ran}]
     expressed = list(training_rates(rows))
     yield from (each for each in expressed if isinstance(each, LeftOut))
     rates = [each for each in expressed if isinstance(each, Rate)]

@@ -80,7 +80,7 @@ def step_of(
     first = processes[0]
     step = _read(folder, first.record["pid"])
     facts = request.gpus.card.facts
-    timed, reason = _timed(step, facts)
+    timed, reason = timed_step(step, facts)
     made = LaunchedStep(
         rank=first.rank,
         number=step.number,
@@ -116,13 +116,15 @@ def _read(folder: Path, pid: int) -> Step:
 
 
 @dataclass(frozen=True, slots=True)
-class _Timed:
+class TimedStep:
+    """A step with its estimated time, the launches in order, and the error of the estimate."""
+
     step: StepTime
     uncertainty: float | None
     slices: list[Slice]
 
 
-def _timed(step: Step, facts: GpuFacts | None) -> tuple[_Timed | None, str | None]:
+def timed_step(step: Step, facts: GpuFacts | None) -> tuple[TimedStep | None, str | None]:
     """The time of a step, or why it is not known."""
     if facts is None:
         return None, "a size is not a card, so speed cannot be estimated"
@@ -149,7 +151,7 @@ def _timed(step: Step, facts: GpuFacts | None) -> tuple[_Timed | None, str | Non
             spreads.append(timing.micro_step_spread or 0.0)
         parts.append(step_time(work, timing, 1, facts, None, _ENGINE))
         slices += step_slices(work, parts[-1], facts, None, _ENGINE)
-    return _Timed(joined(parts, len(step.micro_steps)), max(spreads), slices), None
+    return TimedStep(joined(parts, len(step.micro_steps)), max(spreads), slices), None
 
 
 def _unknown(step: Step) -> Iterator[UnknownKernel]:

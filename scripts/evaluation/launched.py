@@ -1,0 +1,50 @@
+"""Run the public code of published training runs on the emulated GPU, and keep what it launched.
+
+    python scripts/evaluation/launched.py --python .venv-cuda/bin/python --site SITE --notes FOLDER
+
+SITE is a folder with timm, torchvision and pillow for that interpreter, as `pip install --target
+SITE --no-deps` makes it. Then `rates.py --launched FOLDER` judges the times. Takes five minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from cases.rates import FILE, rows_of
+
+_PROGRAM = Path(__file__).parent / "programs" / "timm_steps.py"
+_CARD = "B200"  # whose memory holds every batch
+
+
+def main() -> int:
+    """Run, and print how many rows ran."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--python", type=Path, required=True, help="has a CUDA build of torch")
+    parser.add_argument("--site", type=Path, required=True)
+    parser.add_argument("--notes", type=Path, required=True)
+    parser.add_argument("--published", type=Path, default=FILE)
+    options = parser.parse_args()
+    rows = [row for row in rows_of(options.published) if row.get("group") == "timm"]
+    options.notes.mkdir(parents=True, exist_ok=True)
+    python, site = str(options.python.absolute()), str(options.site.absolute())
+    with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+        file.flush()
+        program = [str(_PROGRAM), file.name, str(options.notes.absolute())]
+        run = [sys.executable, "-m", "oomdoctor", "run", "--emulate", _CARD, "--why"]
+        path = os.pathsep.join(filter(None, [site, os.environ.get("PYTHONPATH")]))
+        environment = {**os.environ, "PYTHONPATH": path, "OOMDOCTOR_CUDA_PYTHON": python}
+        done = subprocess.run([*run, "--", python, *program], env=environment, check=False)
+    ran = (options.notes / "cases.jsonl").read_text().count("\n")
+    print(f"{ran} of {len(rows)} rows ran", file=sys.stderr)
+    return done.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
