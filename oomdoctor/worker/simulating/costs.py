@@ -299,10 +299,9 @@ def _grouped_flops(call: OperatorCall) -> float:
 
 def _convolution_backward_flops(call: OperatorCall) -> float:
     """As many as forward for each gradient; torch's formula counts all groups for each of them."""
-    transposed, wanted = call.argument("transposed"), call.argument("output_mask")
-    grid = call.tensor("input" if transposed else "grad_output").shape
+    grid = call.tensor("input" if call.argument("transposed") else "grad_output").shape
     forward = 2.0 * grid[0] * prod(grid[2:]) * call.tensor("weight").numel()
-    return forward * sum(map(bool, wanted[:2]))
+    return float(forward * sum(map(bool, call.sizes("output_mask")[:2])))
 
 
 def _product_flops(formula: Callable[..., float], call: OperatorCall) -> float:
