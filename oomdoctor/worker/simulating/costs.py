@@ -103,8 +103,8 @@ def cost_of(call: OperatorCall) -> OpCost | None:
     shape = _shape(kind, flops, call) if flops else ()
     relaid = _relaid_bytes(call) if kind == "conv" else 0.0
     name = _dtype_name(dtype)
-    if kind == "matmul" and name == "float32":
-        name = name if torch.get_float32_matmul_precision() == "highest" else TF32
+    if kind == "matmul" and name == "float32" and _allows_tf32():
+        name = TF32
     return OpCost(rule.name, kind, name, flops, float(moved), unpacked, shape, relaid)
 
 
@@ -142,6 +142,17 @@ def sums_over_rows(call: OperatorCall) -> bool:
     last = source.dim() - 1
     dimensions = {number % source.dim() for number in call.sizes("dim")}
     return bool(dimensions) and last not in dimensions
+
+
+def _allows_tf32() -> bool:
+    """Whether float32 products on CUDA may use TF32; torch 2.9 has another setting for it.
+
+    Asking for the old one fails once the new one was set.
+    """
+    products = torch.backends.cuda.matmul
+    if hasattr(products, "fp32_precision"):
+        return bool(products.fp32_precision == "tf32")
+    return bool(products.allow_tf32)
 
 
 def _shape(kind: OpKind, flops: float, call: OperatorCall) -> tuple[int, ...]:

@@ -85,17 +85,22 @@ def test_the_backward_pass_of_a_convolution_reads_its_gradient_twice() -> None:
     assert cost.relaid_bytes == 2 * 2 * (2 * (2 * 8 * 30 * 30) + 2 * 16 * 32 * 32)
 
 
-def test_float32_products_are_in_tf32_if_torch_is_told_so() -> None:
+@pytest.mark.parametrize(("setting", "on"), [("allow_tf32", True), ("fp32_precision", "tf32")])
+def test_float32_products_are_in_tf32_if_torch_is_told_so(setting: str, on: object) -> None:
+    products = torch.backends.cuda.matmul
+    if not hasattr(products, setting):
+        pytest.skip("this torch has no such setting")
     left, right = (empty(8, 8, dtype=torch.float32) for _ in range(2))
-    before = torch.get_float32_matmul_precision()
     assert only(torch.mm, left, right).dtype == "float32"
-    torch.set_float32_matmul_precision("high")
+    before = getattr(products, setting)
+    setattr(products, setting, on)
     try:
         assert only(torch.mm, left, right).dtype == TF32
         assert only(torch.mm, (8, 8), (8, 8)).dtype == "bfloat16"
         assert only(torch.add, left, right).dtype == "float32"
     finally:
-        torch.set_float32_matmul_precision(before)
+        setattr(products, setting, before)
+    assert only(torch.mm, left, right).dtype == "float32"
 
 
 @pytest.mark.parametrize(("groups", "transposed"), [(1, False), (4, False), (16, False), (4, True)])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from step_work import ADD, BUSY, IDLE, taken_apart
 
 from oomdoctor.analysis.simulator.step_parts import Engine
 from oomdoctor.analysis.simulator.timing import Work
+from oomdoctor.analysis.speed.roofline import COMPILED
 
 
 @pytest.mark.parametrize(
@@ -14,6 +17,7 @@ from oomdoctor.analysis.simulator.timing import Work
     [
         (BUSY, Engine(), {}),
         (IDLE, Engine(), {}),
+        (replace(IDLE, host=COMPILED), Engine(), {}),
         (BUSY, Engine(), {"micro": 0.2, "update": 0.1}),
         (BUSY, Engine(0.25), {"update": 0.1}),
         (BUSY, Engine(0.0, 0.7), {"micro": 0.01, "update": 0.1}),
@@ -49,6 +53,15 @@ def test_a_step_of_tiny_kernels_waits_for_the_host() -> None:
     assert step.bound == "launch" and host.seconds > step.seconds / 2
     # It launches at an even rate, and twice as much in the backward pass.
     assert host.by_phase["backward"] == pytest.approx(host.by_phase["forward"] * 1000 / 501)
+
+
+def test_a_compiled_step_waits_less_for_the_host_and_is_less_certain() -> None:
+    step, timing = taken_apart(replace(IDLE, host=COMPILED))
+    eager, known = taken_apart(IDLE)
+    waits = [next(of for of in each.parts if of.part == "host").seconds for each in (step, eager)]
+    assert waits[0] < waits[1] / 2
+    assert timing.optimizer_step_s == known.optimizer_step_s  # it runs in eager mode
+    assert timing.micro_step_spread == pytest.approx(1.5 * (known.micro_step_spread or 0.0))
 
 
 @pytest.mark.parametrize(
