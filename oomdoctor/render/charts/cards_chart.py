@@ -115,7 +115,9 @@ def _draw(rows: Sequence[Row], figure: Any, size: Size) -> None:
         nothing = not row.picks
         look.name_row(axes, number, name + ": nothing fits" * (nothing and size == "narrow"), size)
         if nothing and size == "wide":
-            look.note(axes, "nothing fits", (0, number), (8, 0), va="center", color=ink("faint"))
+            clear = {"facecolor": ink("page"), "edgecolor": "none", "pad": 3}  # of the row's line
+            look.note(axes, "nothing fits", (0, number), (8, 0), va="center", color=ink("faint"),
+                      bbox=clear)  # fmt: skip
     there = {method for row in rows for method, _ in row.picks}
     shown = [each for method, each in METHODS.items() if method in there]
     entries = [(look.handle(role, marker), word) for role, marker, word in shown]
