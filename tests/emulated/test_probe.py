@@ -213,4 +213,6 @@ def test_nothing_is_kept_of_an_emulated_gpu_that_is_calibrated(
         term["term"] for term in measured["terms"]
     }
     assert {term["factor"] for term in measured["terms"]} == {None}
+    types = {term["dtype"] for term in measured["terms"] if term["term"] == "products"}
+    assert types == {"bfloat16", "float16", "float32", "tensorfloat32"}
     assert not (state_dir() / "calibration").exists()

@@ -49,6 +49,16 @@ class KernelFactors:
         return 1.0
 
 
+_last: list[tuple[tuple[KernelFactor, ...], KernelFactors]] = []  # at most one
+
+
+def factors_of(kernels: tuple[KernelFactor, ...]) -> KernelFactors:
+    """The factors by what makes operators alike; the last ones stay, because a plan asks often."""
+    if not _last or _last[0][0] is not kernels:
+        _last[:] = [(kernels, KernelFactors(kernels))]
+    return _last[0][1]
+
+
 def _same(cost: OpCost) -> list[Hashable]:
     """What operators of the same kind share, the strictest first; only their sizes differ."""
     if cost.kind == "matmul":

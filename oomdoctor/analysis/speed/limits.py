@@ -30,7 +30,7 @@ from oomdoctor.analysis.speed.throughput import (
 from oomdoctor.records.configuration.adapters import compute_dtype, saved_dtype
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.facts.dtypes import dtype_bytes
-from oomdoctor.records.job.costs import Calibration
+from oomdoctor.records.job.costs import TF32, Calibration
 from oomdoctor.records.job.device_times import MeasuredKernel
 from oomdoctor.records.job.machine import GpuFacts
 from oomdoctor.records.job.measurement import Timing
@@ -122,7 +122,11 @@ def _highest_peak(config: TrainConfig, gpu: GpuFacts) -> float | None:
 
 def peaks_of_dtypes(gpu: GpuFacts) -> dict[str, float | None]:
     """The peak of each type; float32 may be TF32."""
-    return {**peaks_by_dtype(gpu), "float32": gpu.tf32_flops or gpu.fp32_flops}
+    return {
+        **peaks_by_dtype(gpu),
+        "float32": gpu.tf32_flops or gpu.fp32_flops,
+        TF32: gpu.tf32_flops,
+    }
 
 
 def _least_bytes(config: TrainConfig, model: CountedModel) -> float | None:

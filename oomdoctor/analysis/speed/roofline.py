@@ -23,7 +23,7 @@ from math import hypot
 from typing import NamedTuple
 
 from oomdoctor.analysis.speed.attention import attention_of
-from oomdoctor.analysis.speed.kernel_factors import KernelFactors
+from oomdoctor.analysis.speed.kernel_factors import factors_of
 from oomdoctor.analysis.speed.links import SLOWEST_COPIES_PER_S, host_link
 from oomdoctor.analysis.speed.memory_bound import RELAYING, UNPACKING, moving_seconds
 from oomdoctor.analysis.speed.products import grouped_share, share_of_rate
@@ -69,7 +69,7 @@ def estimate(
         return None
     bandwidth, link = efficiency.bandwidth * gpu.bandwidth_bytes_per_s, host_link(gpu)
     copied = SLOWEST_COPIES_PER_S if link is None else link.bytes_per_s
-    alone = KernelFactors(factors.kernels)
+    alone = factors_of(factors.kernels)
     spent: dict[Bound, float] = {"compute": 0.0, "bandwidth": 0.0, "launch": 0.0}
     # Many operators of a model are the same objects.
     times: dict[int, tuple[OpCost, _Parts, float]] = {}
@@ -201,6 +201,7 @@ def _least_s(cost: OpCost, gpu: GpuFacts, efficiency: Efficiency) -> float:
         "bfloat16": gpu.bf16_flops,
         "float16": gpu.fp16_flops,
         "float32": gpu.tf32_flops or gpu.fp32_flops,
+        TF32: gpu.tf32_flops,
     }
     peak = peaks.get(cost.dtype)
     if not peak or gpu.vendor == CPU:

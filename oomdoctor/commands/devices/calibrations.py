@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from oomdoctor.analysis.speed.calibrated import calibration_of, cpu_facts
+from oomdoctor.analysis.speed.limits import can_be_true
 from oomdoctor.records.job.costs import CalibratedBy, Calibration, LearnedFactors
 from oomdoctor.records.job.machine import GpuFacts
 from oomdoctor.system import catalogue
@@ -61,7 +62,7 @@ def _timed(is_meant: Callable[[GpuFacts], bool]) -> Learned | None:
         if learned.times is None:
             return False
         facts = catalogue.find_gpu(learned.gpu_name)
-        return facts is not None and is_meant(facts)
+        return facts is not None and is_meant(facts) and can_be_true(learned.speed, facts)
 
     return newest(is_chosen)
 

@@ -8,8 +8,8 @@ several weights, because those of a training step are in no cache when they are 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from math import prod
@@ -20,9 +20,11 @@ import torch.nn.functional as F  # noqa: N812  (its usual name)
 from torch._ops import OpOverload
 
 from oomdoctor.package_data import data_of
-from oomdoctor.records.job.costs import OpCost
+from oomdoctor.records.job.costs import TF32, OpCost
 from oomdoctor.worker.simulating.costs import cost_of
 from oomdoctor.worker.tracing.calls import OperatorCall, Recording
+
+Arguments = tuple[tuple[object, ...], dict[str, object]]  # of a call, by place and by name
 
 
 class Sizes(TypedDict):
@@ -50,7 +52,7 @@ class Table(TypedDict):
 
 TABLE: Table = data_of("calibration.toml")
 _ALIGNED = 64  # elements; vector loads need 16 bytes, caches have lines of up to 128
-_TYPES = ("float32", "bfloat16", "float16", "uint8")  # the last one is copied
+_TYPES = ("float32", "bfloat16", "float16", TF32, "uint8")  # the last one is copied
 _NEVER_ALONE = frozenset(("set_", "resize_", "_local_scalar_dense"))
 
 
@@ -60,7 +62,7 @@ class Operator:
 
     func: OpOverload
     cost: OpCost
-    turns: list[tuple[tuple[object, ...], dict[str, object]]] = field(default_factory=list)
+    turns: list[Arguments] = field(default_factory=list)
 
 
 class Memory:
@@ -141,7 +143,22 @@ def operators(memory: Memory) -> list[Operator]:
         for part in (part for same in zip(*parts, strict=True) for part in same):
             with suppress(torch.OutOfMemoryError):
                 part()
+        if memory.device.type == "cuda" and _has(memory.device, torch.bfloat16):
+            for shape in sizes["products"]:
+                with precision(TF32), suppress(torch.OutOfMemoryError):
+                    _product(memory, torch.float32, *shape)
     return list(noting.operators.values())
+
+
+@contextmanager
+def precision(dtype: str) -> Iterator[None]:
+    """In this context, products of float32 run in TF32 if that is the type, and in full if not."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if dtype == TF32 else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def one_element(memory: Memory) -> Operator:

@@ -8,12 +8,13 @@ is the CPU time of that thread, which other processes do not change.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
+from torch._ops import OpOverload
 
 from oomdoctor.records.job.device_times import Clock
-from oomdoctor.worker.calibrating.operators import TABLE, Operator
+from oomdoctor.worker.calibrating.operators import TABLE, Arguments, Operator, precision
 
 _MOST_CALLS = 200
 _WAIT_CYCLES_PER_S = 2e9  # of a GPU's clock, so a wait lasts at least as long as it should
@@ -34,6 +35,11 @@ class Stopwatch:
         """The seconds of one call, as the mean of `calls`, of which `first` decides the turn."""
         func, turns = operator.func, operator.turns
         chosen = [turns[(first + number) % len(turns)] for number in range(calls)]
+        with precision(operator.cost.dtype):
+            return self._mean(func, chosen)
+
+    def _mean(self, func: OpOverload, chosen: Sequence[Arguments]) -> float:
+        calls = len(chosen)
         if self._device.type == "cpu":
             begin = self.now()
             for args, kwargs in chosen:

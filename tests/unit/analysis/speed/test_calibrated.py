@@ -9,7 +9,7 @@ from calibration_make import ADD, ATTENTION, LAUNCH_S, PRODUCT, times, work_s
 
 from oomdoctor.analysis.speed.calibrated import calibration_of, cpu_facts, host_operator_s, step_s
 from oomdoctor.analysis.speed.calibration_summary import checked_steps, measured_terms
-from oomdoctor.analysis.speed.kernel_factors import KernelFactors
+from oomdoctor.analysis.speed.kernel_factors import KernelFactors, factors_of
 from oomdoctor.analysis.speed.limits import highest_share
 from oomdoctor.analysis.speed.roofline import EAGER, RAMP_S, estimate
 from oomdoctor.records.job.costs import Calibration, KernelFactor
@@ -85,6 +85,13 @@ def test_sizes_between_measured_ones_have_factors_between_theirs() -> None:
     assert alone.of(small) == pytest.approx(1.0)
     assert alone.of(replace(ADD, bytes_moved=1e7)) == pytest.approx(2.0)
     assert alone.of(replace(ADD, bytes_moved=1e12)) == pytest.approx(4.0, rel=0.5)
+
+
+def test_factors_are_made_once_for_a_plan() -> None:
+    kernels = (KernelFactor(ADD, 2.0),)
+    assert factors_of(kernels) is factors_of(kernels)
+    assert factors_of((KernelFactor(ADD, 3.0),)).of(ADD) == pytest.approx(3.0)
+    assert factors_of(kernels).of(ADD) == pytest.approx(2.0)
 
 
 def test_other_names_get_the_median_of_their_kind() -> None:
