@@ -39,6 +39,11 @@ torch.mv(x.float(), w[0].float())
 image = torch.zeros(2, 3, 8, 8, device="cuda")
 torch.nn.functional.conv2d(image, torch.zeros(4, 3, 3, 3, device="cuda"))
 added[(4,)](x, torch.empty_like(x), x.numel(), BLOCK=256, num_warps=2)
+captured = torch.cuda.CUDAGraph()
+with torch.cuda.graph(captured):
+    torch.mm(x, w.t())
+captured.replay()
+captured.replay()
 x.cpu()
 pid = os.fork()  # a child has files of its own
 if pid == 0:
@@ -65,7 +70,12 @@ def test_each_kind_of_launch_is_noted_with_its_shape(bench: Bench, tmp_path: Pat
         ((1, 1000, 32, 64), "bfloat16"),
         ((10, 100, 100, 64), "bfloat16"),
         ((1, 1, 1000, 64), "float32"),
+        ((1, 1000, 32, 64), "bfloat16"),
     ]
+    begins, ends, made, *runs = [launch.numbers for launch in launches if launch.kind == "graph"]
+    assert (begins[0], ends[0], made[0]) == (1, 2, 3)
+    assert made[2] == ends[1]
+    assert [numbers[:2] for numbers in runs] == [(4, made[1])] * 2
     plain, biased = [launch for launch in launches if launch.kind == "product"][:2]
     assert plain.transposed == biased.transposed == (True, False)
     assert (plain.epilogue, biased.epilogue) == (1, 4)  # CUBLASLT_EPILOGUE_BIAS
@@ -79,7 +89,8 @@ def test_each_kind_of_launch_is_noted_with_its_shape(bench: Bench, tmp_path: Pat
         for launch in launches
         if launch.kind == "call"
     )
-    once = ("mm", "addmm", "bmm", "mv", "convolution")
+    assert of_call["aten::mm"] == 2
+    once = ("addmm", "bmm", "mv", "convolution")
     assert all(of_call[f"aten::{name}"] == 1 for name in once), of_call
     assert [launch.at_s for launch in launches] == sorted(launch.at_s for launch in launches)
 

@@ -11,10 +11,11 @@ counts as the forward pass; what comes after the last backward pass as the updat
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import prod
 
+from oomdoctor.analysis.speed.roofline import EAGER, Host
 from oomdoctor.analysis.speed.traffic import HiddenBy, Transfer
 from oomdoctor.records.job.costs import OpCost
 from oomdoctor.records.job.launches import Launch
@@ -23,7 +24,8 @@ _BACKWARD, _AFTER, _UPDATE = "backward", "update", "optimizer"
 _BEFORE = "load"
 _BYTES = {"float64": 8, "complex64": 8, "complex128": 16, "float32": 4, "bfloat16": 2,
           "float16": 2}  # fmt: skip
-_GRAPH = "replay of a CUDA graph"
+_UNSEEN = "a CUDA graph that was not captured here"
+_BEGINS, _ENDS, _MADE, _RUN = 1, 2, 3, 4  # what happens to a graph
 Unknown = tuple[str, tuple[int, ...]]
 # Bytes that a rank sends, of the bytes that the call is for, with N ranks: see speed/traffic.py.
 # The bytes of a gather, a scatter and an exchange are those of one rank's part.
@@ -47,6 +49,15 @@ class MicroStep:
     forward: list[OpCost] = field(default_factory=list)
     backward: list[OpCost] = field(default_factory=list)
     transfers: list[Transfer] = field(default_factory=list)
+    replayed: int = 0
+    """How many of its operators are launched by CUDA graphs, not by the host."""
+
+    def host(self) -> Host:
+        """What the host needs for each operator if it launches none of those in graphs."""
+        operators = len(self.forward) + len(self.backward)
+        if not self.replayed or not operators:
+            return EAGER
+        return Host(EAGER.kernel_s * (operators - self.replayed) / operators)
 
 
 @dataclass(slots=True)
@@ -66,9 +77,14 @@ class LaunchedStep:
     unknown: Counter[Unknown]
     ranks: int = 1
 
+    def has_costs(self) -> bool:
+        """Whether anything that was launched takes a known time."""
+        return bool(self.update or any(m.forward or m.backward for m in self.micro_steps))
+
 
 def last_step(launches: Sequence[Launch], costs: Sequence[OpCost | None]) -> LaunchedStep:
     """The last whole step of a process; `costs` are those of its kinds of calls."""
+    launches = list(_run(launches))
     ends = [at for at, launch in enumerate(launches) if _ends_step(launch)]
     number = None if not ends else launches[ends[-1]].numbers[0]
     begin, end = _span(launches, ends)
@@ -91,6 +107,8 @@ def last_step(launches: Sequence[Launch], costs: Sequence[OpCost | None]) -> Lau
         if launch.kind == "call":
             continue
         step.kinds[launch.kind] += 1
+        if launch.kind == "graph" and launch.numbers[0] == _RUN:
+            continue  # what it launches follows
         if launch.kind == "product":
             step.products[launch.numbers, launch.dtype or "unknown"] += 1
         if launch.kind == "collective":
@@ -98,14 +116,44 @@ def last_step(launches: Sequence[Launch], costs: Sequence[OpCost | None]) -> Lau
             continue
         place = launch.thread, launch.call
         if not launch.call or place not in calls:
-            _add(step, phase, *_alone([launch]))
+            _add(step, phase, launch, *_alone([launch]))
         elif place not in begun:
             begun.add(place)
-            _add(step, phase, *_of_call(costs[calls[place]], of_call[place]))
+            _add(step, phase, launch, *_of_call(costs[calls[place]], of_call[place]))
     if len(step.micro_steps) > 1 and not step.micro_steps[-1].backward:
         last = step.micro_steps.pop()  # what follows the last backward pass is the update
         step.update[:0] = last.forward
     return step
+
+
+def _run(launches: Iterable[Launch]) -> Iterator[Launch]:
+    """The launches that were run: those of a CUDA graph each time that it is, and not before."""
+    captured: list[Launch] | None = None
+    graphs: dict[int, list[Launch]] = {}
+    runnable: dict[int, list[Launch]] = {}
+    replays = 0
+    for launch in launches:
+        if launch.kind != "graph":
+            if captured is None or _ends_step(launch):
+                yield launch
+            else:
+                captured.append(launch)
+            continue
+        what, first, second = launch.numbers
+        if what == _BEGINS:
+            captured = []
+        elif what == _ENDS:
+            graphs[first], captured = captured or [], None
+        elif what == _MADE:
+            runnable[first] = graphs.get(second, [])
+        elif first in runnable:
+            replays += 1
+            yield launch
+            for each in runnable[first]:  # calls are told apart by their numbers
+                call = each.call and each.call + (replays << 32)
+                yield replace(each, call=call, replay=replays)
+        else:
+            yield replace(launch, numbers=(0, first, second))
 
 
 def _ends_step(launch: Launch) -> bool:
@@ -125,20 +173,30 @@ def _span(launches: Sequence[Launch], ends: Sequence[int]) -> tuple[int, int]:
 
 
 def _next_phase(step: LaunchedStep, phase: str, name: str) -> str:
-    """The phase after a mark; a forward pass after a backward pass is of the next micro-step."""
+    """The phase after a mark; a forward pass after another phase is of the next micro-step.
+
+    So are the passes for another optimizer, as of a GAN, which follow an update in the same step.
+    """
     new = "backward" if name == _BACKWARD else name if name in (_AFTER, _UPDATE) else "forward"
-    if new == "forward" and phase == _AFTER:
+    if new == "forward" and phase in (_AFTER, _UPDATE):
         step.micro_steps.append(MicroStep())
-    # What follows the update within a step, as with several optimizers, is part of it.
-    return phase if phase == _UPDATE else new
+    return new
 
 
 def _add(
-    step: LaunchedStep, phase: str, costs: Iterable[OpCost], unknown: Iterable[Unknown]
+    step: LaunchedStep,
+    phase: str,
+    launch: Launch,
+    costs: Iterable[OpCost],
+    unknown: Iterable[Unknown],
 ) -> None:
     micro = step.micro_steps[-1]
     lists = {"forward": micro.forward, "backward": micro.backward}
-    lists.get(phase, step.update).extend(costs)
+    to = lists.get(phase, step.update)
+    before = len(to)
+    to.extend(costs)
+    if launch.replay and to is not step.update:
+        micro.replayed += len(to) - before
     step.unknown.update(unknown)
 
 
@@ -163,7 +221,7 @@ def _alone(launches: Iterable[Launch]) -> tuple[list[OpCost], list[Unknown]]:
         elif launch.kind in ("copy", "fill"):
             costs += _moved(launch)
         else:
-            name = _GRAPH if launch.kind == "graph" else launch.name
+            name = _UNSEEN if launch.kind == "graph" else launch.name
             numbers = launch.numbers if launch.kind == "kernel" else ()
             unknown.append((name or "a kernel without a name", numbers))
     return costs, unknown

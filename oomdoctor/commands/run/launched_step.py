@@ -130,12 +130,14 @@ def timed_step(step: Step, facts: GpuFacts | None) -> tuple[TimedStep | None, st
         return None, "a size is not a card, so speed cannot be estimated"
     if step.number is None:
         return None, "no step ended"
+    if not step.has_costs():
+        return None, "the time of nothing that it launched is known"
     links = None
     if step.ranks > 1:
         links = links_of(facts, step.ranks, min(step.ranks, TrainConfig().gpus_per_node))
         if links is None:
             return None, f"the links of {facts.name} are not known"
-    works = [Work(_once(m.forward), _once(m.backward), ()) for m in step.micro_steps]
+    works = [Work(_once(m.forward), _once(m.backward), (), m.host()) for m in step.micro_steps]
     works.append(Work((), (), _once(step.update)))
     sent = [*(micro.transfers for micro in step.micro_steps), step.update_transfers]
     parts, slices, spreads = [], [], []

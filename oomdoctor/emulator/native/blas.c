@@ -6,8 +6,8 @@
 #include <string.h>
 int cublasCreate_v2(void **h) { *h = calloc(1, 64); return 0; }
 int cublasDestroy_v2(void *h) { free(h); return 0; }
-int cublasSetStream_v2(void *h, void *s) { *(void **)h = s; return 0; }
-int cublasGetStream_v2(void *h, void **s) { *s = *(void **)h; return 0; }
+int cublasSetStream_v2(void *h, void *s) { if (h) *(void **)h = s; return 0; }
+int cublasGetStream_v2(void *h, void **s) { *s = h ? *(void **)h : NULL; return 0; }
 int cublasGetVersion_v2(void *h, int *v) { (void)h; *v = CUBLAS_VERSION; return 0; }
 int cublasGetMathMode(void *h, int *mode) { (void)h; *mode = 0; return 0; }
 int cublasGetPointerMode_v2(void *h, int *mode) { (void)h; *mode = 0; return 0; }

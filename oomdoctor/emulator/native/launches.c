@@ -144,6 +144,12 @@ void emu_note_kernel(const void *kernel, const unsigned grid[3], const unsigned 
     emu_note(&r, emu_kernel_name(kernel));
 }
 
+void emu_note_graph(int what, const void *first, const void *second, const void *stream) {
+    if (!emu_noting) return;
+    emu_note(&(emu_record){.kind = EMU_GRAPH, .what = (uint16_t)what, .stream = (uint64_t)(uintptr_t)stream,
+                           .of = {(int64_t)(uintptr_t)first, (int64_t)(uintptr_t)second}}, NULL);
+}
+
 void emu_note_library(const char *name) {
     static const char *const parts[] = {"cudnnBackendExecute", "cudnnRNNForward", "cudnnRNNBackward",
         "cudnnBatchNormalization", "cufftExec", "cufftXtExec", "SpMM", "SpMV", "SDDMM", "SpGEMM_compute", "gemm",

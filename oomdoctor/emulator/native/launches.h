@@ -20,7 +20,7 @@ enum emu_launch {
     EMU_FILL,       /* bytes */
     EMU_COLLECTIVE, /* bytes of a rank, ranks, what */
     EMU_LIBRARY,    /* another function of a library that launches kernels */
-    EMU_GRAPH,      /* a CUDA graph: its number */
+    EMU_GRAPH,      /* a CUDA graph is captured, made to be run, run: see below */
     EMU_CALL,       /* an operator has returned: its line in `calls`, its launches */
     EMU_MARK        /* a phase of the training (its line in `names`), or a step has ended */
 };
@@ -35,11 +35,15 @@ typedef struct {
     int64_t of[4];
 } emu_record; /* 64 bytes */
 
+/* A graph's `what`. Numbers: the graph, when its capture has ended; what can be run and its graph; what
+ * is run. */
+enum { EMU_CAPTURE_BEGINS = 1, EMU_CAPTURE_ENDS, EMU_GRAPH_MADE, EMU_GRAPH_RUN };
 enum { EMU_TO_DEVICE = 1, EMU_TO_HOST, EMU_WITHIN, EMU_ON_HOST }; /* a copy's `what` */
 
 extern int emu_noting; /* whether launches are noted */
 void emu_note(const emu_record *launch, const char *name); /* the name must stay where it is */
 void emu_note_kernel(const void *kernel, const unsigned grid[3], const unsigned block[3], const void *stream);
+void emu_note_graph(int what, const void *first, const void *second, const void *stream);
 void emu_note_library(const char *name); /* if it is one that launches kernels */
 void emu_note_mark(const char *phase, int64_t step); /* a phase begins; NULL: a step has ended */
 

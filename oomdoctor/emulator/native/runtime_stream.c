@@ -1,6 +1,7 @@
 /* The CUDA runtime: streams, events and graphs. Work is done at once, so all is always ready. */
 #include "abi.h"
 #include "emu.h"
+#include "launches.h"
 #include "runtime.h"
 #include "values.h"
 #include <stdlib.h>
@@ -87,12 +88,14 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t s, int mode) {
     emu_capturing(1);
     emu_values_replay(1);
     ((stream *)s)->capture_id = ++captures;
+    emu_note_graph(EMU_CAPTURE_BEGINS, NULL, NULL, s);
     return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t s, void **graph) {
     if (OWN(s)) ((stream *)s)->capturing = 0, emu_capturing(-1);
     emu_values_replay(0);
     *graph = calloc(1, 64);
+    emu_note_graph(EMU_CAPTURE_ENDS, *graph, NULL, s);
     return cudaSuccess;
 }
 cudaError_t cudaGraphCreate(void **graph, unsigned flags) {
@@ -106,16 +109,17 @@ cudaError_t cudaGraphGetNodes(void *graph, void **nodes, size_t *n) {
     return cudaSuccess;
 }
 cudaError_t cudaGraphInstantiateWithFlags(void **exec, void *graph, unsigned long long flags) {
-    (void)graph, (void)flags;
+    (void)flags;
     *exec = calloc(1, 64);
+    emu_note_graph(EMU_GRAPH_MADE, *exec, graph, NULL);
     return cudaSuccess;
 }
 cudaError_t cudaGraphInstantiate(void **exec, void *graph, unsigned long long flags) {
     return cudaGraphInstantiateWithFlags(exec, graph, flags);
 }
 cudaError_t cudaGraphLaunch(void *exec, cudaStream_t s) {
-    (void)exec, (void)s;
     MAY_FAIL("cudaGraphLaunch");
+    emu_note_graph(EMU_GRAPH_RUN, exec, NULL, s);
     return cudaSuccess;
 }
 cudaError_t cudaGraphDestroy(void *graph) { free(graph); return cudaSuccess; }

@@ -42,7 +42,9 @@ class Launch:
 
     `numbers` are: of a kernel its grid and block, three each; of a "product" (batch, m, n, k) of
     matrices that are stored by rows; of a "copy" and a "fill" its bytes; of a "collective" the
-    bytes of one rank and the number of ranks; of a "call" its line in `calls`, from 0, and what
+    bytes of one rank and the number of ranks; of a "graph" what happens to it (1: its capture
+    begins, 2: it has ended, 3: it can be run, 4: it is run) and the graph, or what can be run and
+    its graph; of a "call" its line in `calls`, from 0, and what
     it launched; of a mark of a step its number. `name` is that of the kernel as the compiler
     mangled it, of the library's function, of the collective, or of the phase that begins; None
     for the end of a step. `dtype` is torch's name of the type that a product multiplies, and
@@ -60,6 +62,8 @@ class Launch:
     transposed: tuple[bool, bool] = (False, False)
     epilogue: int = 1
     direction: CopyDirection | None = None
+    replay: int = 0
+    """Which run of a CUDA graph launched it; 0: none. The device does not note those again."""
 
 
 def read_launches(data: bytes, names: Sequence[str]) -> Iterator[Launch]:
@@ -78,7 +82,7 @@ def read_launches(data: bytes, names: Sequence[str]) -> Iterator[Launch]:
             call=call,
             stream=stream,
             name=names[name - 1] if 0 < name <= len(names) else None,
-            numbers=_numbers(_KINDS[kind - 1], of),
+            numbers=_numbers(_KINDS[kind - 1], of, what),
             dtype=_TYPES.get(dtype) if is_product else None,
             transposed=(bool(what & 1), bool(what & 2)) if is_product else (False, False),
             epilogue=(what >> 2 or 1) if is_product else 1,
@@ -86,7 +90,7 @@ def read_launches(data: bytes, names: Sequence[str]) -> Iterator[Launch]:
         )
 
 
-def _numbers(kind: LaunchKind, of: Sequence[int]) -> tuple[int, ...]:
+def _numbers(kind: LaunchKind, of: Sequence[int], what: int) -> tuple[int, ...]:
     if kind == "kernel":
         return tuple(half for word in of[:3] for half in (word & _WORD, word >> 32 & _WORD))
     if kind == "product":
@@ -94,4 +98,6 @@ def _numbers(kind: LaunchKind, of: Sequence[int]) -> tuple[int, ...]:
         return batch, rows, columns, depth
     if kind == "call":
         return of[0] - 1, of[1]
+    if kind == "graph":
+        return what, *of[:2]
     return tuple(of[:2]) if kind == "collective" else (of[0],)

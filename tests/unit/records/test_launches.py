@@ -20,8 +20,10 @@ def test_each_kind_has_its_numbers() -> None:
     data = record(_KERNEL, 8 | 2 << 32, 1 | 128 << 32, 4 | 1 << 32, name=1)
     data += record(_PRODUCT, 2304, 4096, 768, 2, dtype=14, what=1 | 4 << 2, name=2)
     data += record(_COPY, 512, what=1) + record(_COLLECTIVE, 1 << 33, 8, name=3)
-    data += record(_CALL, 5, 3) + record(_MARK, name=4) + record(_MARK, 9)
-    kernel, product, copy, collective, call, phase, step = read_launches(data, NAMES)
+    data += (
+        record(7, 80, 70, what=3) + record(_CALL, 5, 3) + record(_MARK, name=4) + record(_MARK, 9)
+    )
+    kernel, product, copy, collective, graph, call, phase, step = read_launches(data, NAMES)
     assert (kernel.kind, kernel.name, kernel.numbers) == (
         "kernel",
         "vectorized",
@@ -32,6 +34,7 @@ def test_each_kind_has_its_numbers() -> None:
     assert (product.dtype, product.transposed, product.epilogue) == ("bfloat16", (True, False), 4)
     assert (copy.direction, copy.numbers) == ("to_device", (512,))
     assert (collective.name, collective.numbers) == ("all_reduce", (1 << 33, 8))
+    assert graph.numbers == (3, 80, 70)
     assert call.numbers == (4, 3)
     assert (phase.name, step.name, step.numbers) == ("forward", None, (9,))
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from oomdoctor.analysis.simulator.launched import LaunchedStep, last_step
+from oomdoctor.analysis.speed.roofline import EAGER
 from oomdoctor.records.job.costs import OpCost
 from oomdoctor.records.job.launches import Launch, LaunchKind
 
@@ -66,6 +67,14 @@ def test_each_forward_pass_after_a_backward_pass_is_of_another_micro_step() -> N
     assert step.update == [ADD]
 
 
+def test_the_passes_for_another_optimizer_are_micro_steps_too() -> None:
+    passes = mark("forward"), product(), mark("backward"), product(), mark("update")
+    update = mark("optimizer"), kernel(4), returned(4, 1)
+    step = step_of(*passes, *update, *passes, mark("optimizer"), kernel(5), returned(5, 1))
+    assert [len(m.forward) + len(m.backward) for m in step.micro_steps] == [2, 2]
+    assert step.update == [ADD, ADD]
+
+
 def test_what_runs_between_the_last_backward_pass_and_the_update_is_no_micro_step() -> None:
     step = step_of(
         *(mark("forward"), product(), mark("backward"), product(), mark("update")),
@@ -108,6 +117,41 @@ def test_collectives_send_what_a_ring_sends(kind: str, sent: float) -> None:
     step = step_of(mark("optimizer"), note("collective", 64, 4, name=kind))
     (transfer,) = step.update_transfers
     assert (transfer.size_bytes, transfer.hidden_by) == (sent, "nothing")
+
+
+def graph(what: int, first: int = 0, second: int = 0) -> Launch:
+    return note("graph", what, first, second)
+
+
+def test_a_cuda_graph_launches_what_was_captured_each_time_that_it_runs() -> None:
+    captured = (
+        *(mark("forward"), product(1), returned(1, 0), mark("backward"), product(), mark("update")),
+        *(mark("optimizer"), kernel(2), returned(2, 1)),
+    )
+    made = graph(1), *captured, graph(2, 70), graph(3, 80, 70)
+    before = step_of(*made, kernel(3), returned(3, 1))
+    assert dict(before.kinds) == {"kernel": 1}  # nothing of it has run yet
+    step = step_of(*made, mark(None, 2), graph(4, 80), graph(4, 80))
+    first, second = step.micro_steps
+    assert first.forward == second.forward == [MM]
+    assert step.update == [ADD, ADD]
+    assert dict(step.kinds) == {"graph": 2, "product": 4, "kernel": 2}
+    assert (first.replayed, first.host().kernel_s) == (2, 0.0)
+    assert not step.unknown
+
+
+def test_the_host_launches_what_is_not_in_a_graph() -> None:
+    made = graph(1), product(), graph(2, 70), graph(3, 80, 70)
+    step = step_of(*made, mark(None, 2), mark("forward"), product(), product(), graph(4, 80))
+    (micro,) = step.micro_steps
+    assert len(micro.forward) == 3
+    assert micro.host().kernel_s == pytest.approx(EAGER.kernel_s * 2 / 3)
+    assert step_of(mark("forward"), product()).micro_steps[0].host() is EAGER
+
+
+def test_a_graph_whose_capture_was_not_noted_takes_no_time() -> None:
+    step = step_of(mark("forward"), graph(4, 80))
+    assert (sum(step.unknown.values()), step.has_costs()) == (1, False)
 
 
 def test_the_first_step_begins_once_the_model_is_loaded() -> None:
