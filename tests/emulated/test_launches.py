@@ -17,6 +17,7 @@ from tiny_text import trainable_folder, words_file
 
 from oomdoctor.emulator.variables import LAUNCHES
 from oomdoctor.records.configuration.config import TrainConfig
+from oomdoctor.records.job.costs import TF32
 from oomdoctor.records.job.launches import Launch, read_launches
 from oomdoctor.stacks.export import export
 from oomdoctor.stacks.rung import StackRung
@@ -36,6 +37,8 @@ torch.mm(x, w.t())
 torch.nn.functional.linear(x, w, b)
 torch.bmm(x.view(10, 100, 64), x.view(10, 100, 64).transpose(1, 2))
 torch.mv(x.float(), w[0].float())
+torch.set_float32_matmul_precision("high")
+torch.mm(x.float(), w.float().t())
 image = torch.zeros(2, 3, 8, 8, device="cuda")
 torch.nn.functional.conv2d(image, torch.zeros(4, 3, 3, 3, device="cuda"))
 added[(4,)](x, torch.empty_like(x), x.numel(), BLOCK=256, num_warps=2)
@@ -70,6 +73,7 @@ def test_each_kind_of_launch_is_noted_with_its_shape(bench: Bench, tmp_path: Pat
         ((1, 1000, 32, 64), "bfloat16"),
         ((10, 100, 100, 64), "bfloat16"),
         ((1, 1, 1000, 64), "float32"),
+        ((1, 1000, 32, 64), TF32),
         ((1, 1000, 32, 64), "bfloat16"),
     ]
     begins, ends, made, *runs = [launch.numbers for launch in launches if launch.kind == "graph"]
@@ -89,7 +93,7 @@ def test_each_kind_of_launch_is_noted_with_its_shape(bench: Bench, tmp_path: Pat
         for launch in launches
         if launch.kind == "call"
     )
-    assert of_call["aten::mm"] == 2
+    assert of_call["aten::mm"] == 3
     once = ("addmm", "bmm", "mv", "convolution")
     assert all(of_call[f"aten::{name}"] == 1 for name in once), of_call
     assert [launch.at_s for launch in launches] == sorted(launch.at_s for launch in launches)

@@ -17,12 +17,12 @@ from math import prod
 
 from oomdoctor.analysis.speed.roofline import EAGER, Host
 from oomdoctor.analysis.speed.traffic import HiddenBy, Transfer
-from oomdoctor.records.job.costs import OpCost
+from oomdoctor.records.job.costs import TF32, OpCost
 from oomdoctor.records.job.launches import Launch
 
 _BACKWARD, _AFTER, _UPDATE = "backward", "update", "optimizer"
 _BEFORE = "load"
-_BYTES = {"float64": 8, "complex64": 8, "complex128": 16, "float32": 4, "bfloat16": 2,
+_BYTES = {TF32: 4, "float64": 8, "complex64": 8, "complex128": 16, "float32": 4, "bfloat16": 2,
           "float16": 2}  # fmt: skip
 _UNSEEN = "a CUDA graph that was not captured here"
 _BEGINS, _ENDS, _MADE, _RUN = 1, 2, 3, 4  # what happens to a graph
@@ -205,6 +205,8 @@ def _of_call(cost: OpCost | None, launches: Sequence[Launch]) -> tuple[list[OpCo
     if cost is None:
         return _alone(launches)
     products = [launch for launch in launches if launch.kind == "product"]
+    if cost.kind == "matmul" and any(launch.dtype == TF32 for launch in products):
+        cost = replace(cost, dtype=TF32)
     if cost.flops or not products:
         return [cost], []
     costs, _ = _alone(products)  # the operator is not known to multiply

@@ -6,10 +6,12 @@
 #include <string.h>
 int cublasCreate_v2(void **h) { *h = calloc(1, 64); return 0; }
 int cublasDestroy_v2(void *h) { free(h); return 0; }
-int cublasSetStream_v2(void *h, void *s) { if (h) *(void **)h = s; return 0; }
-int cublasGetStream_v2(void *h, void **s) { *s = h ? *(void **)h : NULL; return 0; }
+typedef struct { void *stream; int math_mode; } handle;
+int cublasSetStream_v2(handle *h, void *s) { if (h) h->stream = s; return 0; }
+int cublasGetStream_v2(handle *h, void **s) { *s = h ? h->stream : NULL; return 0; }
+int cublasSetMathMode(handle *h, int mode) { if (h) h->math_mode = mode; return 0; }
 int cublasGetVersion_v2(void *h, int *v) { (void)h; *v = CUBLAS_VERSION; return 0; }
-int cublasGetMathMode(void *h, int *mode) { (void)h; *mode = 0; return 0; }
+int cublasGetMathMode(handle *h, int *mode) { *mode = h ? h->math_mode : 0; return 0; }
 int cublasGetPointerMode_v2(void *h, int *mode) { (void)h; *mode = 0; return 0; }
 const char *cublasGetStatusString(int code) { return code ? "CUBLAS_STATUS_EMULATED" : "CUBLAS_STATUS_SUCCESS"; }
 
@@ -35,15 +37,18 @@ NORM(Isamax, 4) NORM(Idamax, 4) NORM(Icamax, 4) NORM(Izamax, 4) NORM(Isamin, 4) 
 BATCHES(S) BATCHES(D) BATCHES(C) BATCHES(Z)
 
 /* Products: matrices are stored by columns, as in Fortran. */
+enum { TF32_MATH = 3, COMPUTE_32F_TF32 = 77 }; /* cublasMath_t, cublasComputeType_t */
 enum { R_32F, R_64F, R_16F, C_32F = 4, C_64F = 5 }; /* cudaDataType */
-static int product(const char *name, int *seen, void *h, int ta, int tb, int64_t m, int64_t n, int64_t k, int64_t batch, int type) {
+static int product(const char *name, int *seen, const handle *h, int compute, int ta, int tb, int64_t m, int64_t n, int64_t k, int64_t batch, int type) {
     int code = (int)emu_stub(name, seen, 0);
     if (!emu_noting || code) return code;
-    emu_note(&(emu_record){.kind = EMU_PRODUCT, .type = (uint8_t)type, .what = (uint16_t)((ta != 0) | (tb != 0) << 1),
-                           .stream = (uint64_t)(h ? *(void **)h : NULL), .of = {m, n, k, batch}}, name);
+    int tf32 = type == R_32F && (compute == COMPUTE_32F_TF32 || (h && (h->math_mode & 15) == TF32_MATH));
+    emu_note(&(emu_record){.kind = EMU_PRODUCT, .type = (uint8_t)type, .what = (uint16_t)((ta != 0) | (tb != 0) << 1 | tf32 * EMU_TF32),
+                           .stream = (uint64_t)(h ? h->stream : NULL), .of = {m, n, k, batch}}, name);
     return 0;
 }
-#define PRODUCT(name, batch, type) static int seen; return product(#name, &seen, h, ta, tb, m, n, k, batch, type)
+#define PRODUCT_BY(compute, name, batch, type) static int seen; return product(#name, &seen, h, compute, ta, tb, m, n, k, batch, type)
+#define PRODUCT(name, batch, type) PRODUCT_BY(0, name, batch, type)
 #define P const void *
 #define GEMMS(t, type) \
     int cublas##t##gemm_v2(void *h, int ta, int tb, int m, int n, int k, P alpha, P a, int lda, P b, int ldb, P beta, P c, int ldc) { (void)alpha, (void)a, (void)lda, (void)b, (void)ldb, (void)beta, (void)c, (void)ldc; PRODUCT(cublas##t##gemm_v2, 1, type); } \
@@ -58,18 +63,18 @@ GEMMS(S, R_32F) GEMMS(D, R_64F) GEMMS(C, C_32F) GEMMS(Z, C_64F) GEMMS(H, R_16F)
     }
 GEMV(S, R_32F) GEMV(D, R_64F) GEMV(C, C_32F) GEMV(Z, C_64F)
 int cublasGemmEx(void *h, int ta, int tb, int m, int n, int k, P alpha, P a, int type, int lda, P b, int tyb, int ldb, P beta, P c, int tyc, int ldc, int compute, int algo) {
-    (void)alpha, (void)a, (void)lda, (void)b, (void)tyb, (void)ldb, (void)beta, (void)c, (void)tyc, (void)ldc, (void)compute, (void)algo;
-    PRODUCT(cublasGemmEx, 1, type);
+    (void)alpha, (void)a, (void)lda, (void)b, (void)tyb, (void)ldb, (void)beta, (void)c, (void)tyc, (void)ldc, (void)algo;
+    PRODUCT_BY(compute, cublasGemmEx, 1, type);
 }
 int cublasSgemmEx(void *h, int ta, int tb, int m, int n, int k, P alpha, P a, int type, int lda, P b, int tyb, int ldb, P beta, P c, int tyc, int ldc) {
     (void)alpha, (void)a, (void)lda, (void)b, (void)tyb, (void)ldb, (void)beta, (void)c, (void)tyc, (void)ldc;
     PRODUCT(cublasSgemmEx, 1, type);
 }
 int cublasGemmStridedBatchedEx(void *h, int ta, int tb, int m, int n, int k, P alpha, P a, int type, int lda, long long sa, P b, int tyb, int ldb, long long sb, P beta, P c, int tyc, int ldc, long long sc, int batch, int compute, int algo) {
-    (void)alpha, (void)a, (void)lda, (void)sa, (void)b, (void)tyb, (void)ldb, (void)sb, (void)beta, (void)c, (void)tyc, (void)ldc, (void)sc, (void)compute, (void)algo;
-    PRODUCT(cublasGemmStridedBatchedEx, batch, type);
+    (void)alpha, (void)a, (void)lda, (void)sa, (void)b, (void)tyb, (void)ldb, (void)sb, (void)beta, (void)c, (void)tyc, (void)ldc, (void)sc, (void)algo;
+    PRODUCT_BY(compute, cublasGemmStridedBatchedEx, batch, type);
 }
 int cublasGemmBatchedEx(void *h, int ta, int tb, int m, int n, int k, P alpha, P a, int type, int lda, P b, int tyb, int ldb, P beta, P c, int tyc, int ldc, int batch, int compute, int algo) {
-    (void)alpha, (void)a, (void)lda, (void)b, (void)tyb, (void)ldb, (void)beta, (void)c, (void)tyc, (void)ldc, (void)compute, (void)algo;
-    PRODUCT(cublasGemmBatchedEx, batch, type);
+    (void)alpha, (void)a, (void)lda, (void)b, (void)tyb, (void)ldb, (void)beta, (void)c, (void)tyc, (void)ldc, (void)algo;
+    PRODUCT_BY(compute, cublasGemmBatchedEx, batch, type);
 }

@@ -14,11 +14,18 @@ size_t cublasLtGetCudartVersion(void) { return CUDA_VERSION; }
 int cublasLtCreate(void **h) { *h = calloc(1, 64); return 0; }
 int cublasLtDestroy(void *h) { free(h); return 0; }
 /* What is kept of a product's description, and of a matrix: the attributes by their numbers. */
-enum { TRANSPOSE_A = 3, TRANSPOSE_B = 4, EPILOGUE = 7 };
+enum { COMPUTE, TRANSPOSE_A = 3, TRANSPOSE_B = 4, EPILOGUE = 7 };
 typedef struct { int32_t of[EPILOGUE + 1]; } product;
 enum { MATRIX_TYPE, MATRIX_ROWS = 2, MATRIX_COLUMNS = 3, MATRIX_BATCH = 5 };
 typedef struct { int64_t of[MATRIX_BATCH + 1]; } matrix;
-int cublasLtMatmulDescCreate(void **d, int compute, int scale) { (void)compute, (void)scale; *d = calloc(1, 64); return 0; }
+enum { COMPUTE_32F_TF32 = 77 }; /* cublasComputeType_t */
+int cublasLtMatmulDescCreate(void **d, int compute, int scale) {
+    (void)scale;
+    product *made = calloc(1, 64);
+    made->of[COMPUTE] = compute;
+    *d = made;
+    return 0;
+}
 int cublasLtMatmulDescSetAttribute(product *d, int which, const void *value, size_t n) {
     if (which >= 0 && which <= EPILOGUE && n == sizeof(int32_t)) memcpy(&d->of[which], value, n);
     return 0;
@@ -62,7 +69,7 @@ int cublasLtMatmul(void *h, const product *p, const void *alpha, const void *a, 
     int ta = p->of[TRANSPOSE_A], tb = p->of[TRANSPOSE_B];
     int64_t k = of_a->of[ta ? MATRIX_ROWS : MATRIX_COLUMNS], batch = of_d->of[MATRIX_BATCH];
     emu_note(&(emu_record){.kind = EMU_PRODUCT, .type = (uint8_t)of_a->of[MATRIX_TYPE], .stream = (uint64_t)s,
-                           .what = (uint16_t)((ta != 0) | (tb != 0) << 1 | p->of[EPILOGUE] << 2),
+                           .what = (uint16_t)((ta != 0) | (tb != 0) << 1 | (p->of[COMPUTE] == COMPUTE_32F_TF32) * EMU_TF32 | p->of[EPILOGUE] * EMU_EPILOGUE),
                            .of = {of_d->of[MATRIX_ROWS], of_d->of[MATRIX_COLUMNS], k, batch}}, "cublasLtMatmul");
     return 0;
 }

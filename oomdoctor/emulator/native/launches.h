@@ -29,7 +29,7 @@ typedef struct {
     uint64_t at_ns; /* of the monotonic clock */
     uint32_t thread, call; /* counted from 1; call 0: outside of any operator */
     uint8_t kind, type;    /* cudaDataType of what is multiplied; ncclDataType_t */
-    uint16_t what;         /* a product: transposed (1: a, 2: b) and 4 x epilogue; else by kind */
+    uint16_t what;         /* a product: transposed (1: a, 2: b), 4: TF32, and 8 x epilogue; else by kind */
     uint32_t name;         /* a line of `names`, counted from 1; 0: no name */
     uint64_t stream;
     int64_t of[4];
@@ -38,6 +38,7 @@ typedef struct {
 /* A graph's `what`. Numbers: the graph, when its capture has ended; what can be run and its graph; what
  * is run. */
 enum { EMU_CAPTURE_BEGINS = 1, EMU_CAPTURE_ENDS, EMU_GRAPH_MADE, EMU_GRAPH_RUN };
+enum { EMU_TF32 = 4, EMU_EPILOGUE = 8 }; /* of a product's `what` */
 enum { EMU_TO_DEVICE = 1, EMU_TO_HOST, EMU_WITHIN, EMU_ON_HOST }; /* a copy's `what` */
 
 extern int emu_noting; /* whether launches are noted */

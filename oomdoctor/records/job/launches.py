@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Literal, get_args
 
+from oomdoctor.records.job.costs import TF32
+
 LaunchKind = Literal[
     "kernel", "product", "copy", "fill", "collective", "library", "graph", "call", "mark"
 ]
@@ -47,8 +49,8 @@ class Launch:
     its graph; of a "call" its line in `calls`, from 0, and what
     it launched; of a mark of a step its number. `name` is that of the kernel as the compiler
     mangled it, of the library's function, of the collective, or of the phase that begins; None
-    for the end of a step. `dtype` is torch's name of the type that a product multiplies, and
-    `epilogue` cuBLASLt's number of what it does to the result, 1 for nothing.
+    for the end of a step. `dtype` is torch's name of the type that a product multiplies, or `TF32`,
+    and `epilogue` cuBLASLt's number of what it does to the result, 1 for nothing.
     """
 
     kind: LaunchKind
@@ -83,9 +85,9 @@ def read_launches(data: bytes, names: Sequence[str]) -> Iterator[Launch]:
             stream=stream,
             name=names[name - 1] if 0 < name <= len(names) else None,
             numbers=_numbers(_KINDS[kind - 1], of, what),
-            dtype=_TYPES.get(dtype) if is_product else None,
+            dtype=(TF32 if what & 4 else _TYPES.get(dtype)) if is_product else None,
             transposed=(bool(what & 1), bool(what & 2)) if is_product else (False, False),
-            epilogue=(what >> 2 or 1) if is_product else 1,
+            epilogue=(what >> 3 or 1) if is_product else 1,
             direction=_DIRECTIONS[what - 1] if is_copy else None,
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from struct import pack
 
+from oomdoctor.records.job.costs import TF32
 from oomdoctor.records.job.launches import read_launches
 
 NAMES = ["vectorized", "cublasLtMatmul", "all_reduce", "forward"]
@@ -18,12 +19,13 @@ def record(kind: int, *numbers: int, dtype: int = 0, what: int = 0, name: int = 
 
 def test_each_kind_has_its_numbers() -> None:
     data = record(_KERNEL, 8 | 2 << 32, 1 | 128 << 32, 4 | 1 << 32, name=1)
-    data += record(_PRODUCT, 2304, 4096, 768, 2, dtype=14, what=1 | 4 << 2, name=2)
+    data += record(_PRODUCT, 2304, 4096, 768, 2, dtype=14, what=1 | 4 << 3, name=2)
+    data += record(_PRODUCT, 8, 8, 8, 1, what=4, name=2)
     data += record(_COPY, 512, what=1) + record(_COLLECTIVE, 1 << 33, 8, name=3)
     data += (
         record(7, 80, 70, what=3) + record(_CALL, 5, 3) + record(_MARK, name=4) + record(_MARK, 9)
     )
-    kernel, product, copy, collective, graph, call, phase, step = read_launches(data, NAMES)
+    kernel, product, short, copy, collective, graph, call, phase, step = read_launches(data, NAMES)
     assert (kernel.kind, kernel.name, kernel.numbers) == (
         "kernel",
         "vectorized",
@@ -32,6 +34,7 @@ def test_each_kind_has_its_numbers() -> None:
     assert (kernel.at_s, kernel.thread, kernel.call, kernel.stream) == (1.0, 1, 7, 3)
     assert product.numbers == (2, 4096, 2304, 768)  # by rows, where cuBLAS has columns
     assert (product.dtype, product.transposed, product.epilogue) == ("bfloat16", (True, False), 4)
+    assert (short.dtype, short.transposed, short.epilogue) == (TF32, (False, False), 1)
     assert (copy.direction, copy.numbers) == ("to_device", (512,))
     assert (collective.name, collective.numbers) == ("all_reduce", (1 << 33, 8))
     assert graph.numbers == (3, 80, 70)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from oomdoctor.analysis.simulator.launched import LaunchedStep, last_step
 from oomdoctor.analysis.speed.roofline import EAGER
-from oomdoctor.records.job.costs import OpCost
+from oomdoctor.records.job.costs import TF32, OpCost
 from oomdoctor.records.job.launches import Launch, LaunchKind
 
 MM = OpCost("mm", "matmul", "bfloat16", 2.0 * 8 * 4 * 2, 112.0, shape=(1, 8, 4, 2))
@@ -103,6 +104,15 @@ def test_products_in_an_operator_that_is_not_known_to_multiply_count_by_their_sh
     step = step_of(mark("forward"), product(1), kernel(1), returned(1, 3))
     multiplied, rest = step.micro_steps[0].forward
     assert (multiplied.shape, rest) == (MM.shape, CUSTOM)
+
+
+def test_products_of_float32_take_tf32_where_cublas_was_told_so() -> None:
+    plain = replace(MM, dtype="float32")
+    short = replace(product(1), dtype=TF32)
+    step = step_of(mark("forward"), short, returned(1, 0), costs=[plain])
+    assert step.micro_steps[0].forward == [replace(MM, dtype=TF32)]
+    alone = step_of(mark("forward"), replace(product(), dtype=TF32)).micro_steps[0].forward
+    assert [(cost.dtype, cost.bytes_moved) for cost in alone] == [(TF32, 2 * 112)]
 
 
 @pytest.mark.parametrize(
