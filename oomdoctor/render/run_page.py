@@ -13,6 +13,7 @@ from oomdoctor.records.job.machine import real_name
 from oomdoctor.records.job.result import OUTCOME_WORDS
 from oomdoctor.records.report.report import Report
 from oomdoctor.records.report.run import (
+    FasterStep,
     LaunchedStep,
     Place,
     RankMemory,
@@ -33,7 +34,7 @@ from oomdoctor.render.formats.csv_rows import named, record_rows, scalars
 from oomdoctor.render.proof import proof_lines
 from oomdoctor.render.snapshot.snapshot_page import held_sections
 from oomdoctor.render.words import counted, curve, file_line
-from oomdoctor.units import DASH, format_bytes, format_percent
+from oomdoctor.units import DASH, format_bytes, format_percent, format_seconds
 
 _SHOWN_LINES = 5
 _NO_VALUES = (
@@ -96,7 +97,7 @@ def run_sections(report: Report, look: Look) -> list[Section]:
             sections.append(Section("Steps", (step_grid(worst),)))
     sections += [*_sizes(report.unknown_sizes), *_unknown(report.ranks)]
     if report.step is not None:
-        sections.append(_step(report.step, look))
+        sections += _step(report.step, look)
     if report.diagnoses:
         sections += answer_sections(report, look, asks=False)
     if report.applied is not None and report.applied.proof is not None:
@@ -113,7 +114,7 @@ def run_sections(report: Report, look: Look) -> list[Section]:
     return sections
 
 
-def _step(step: LaunchedStep, look: Look) -> Section:
+def _step(step: LaunchedStep, look: Look) -> list[Section]:
     """Where the time of the last step would go, and what is not part of it."""
     title = "Where the time would go"
     if step.number is not None:
@@ -135,7 +136,18 @@ def _step(step: LaunchedStep, look: Look) -> Section:
         )
     if step.trace is not None:
         parts.append(Facts((("Trace", f"{step.trace}; open it at https://ui.perfetto.dev"),)))
-    return Section(title, tuple(parts))
+    sections = [Section(title, tuple(parts))]
+    if step.faster and step.time is not None:
+        whole = step.time.seconds
+        cells: blocks.Cells[FasterStep] = (
+            (Column("change"), lambda each: each.change),
+            (blocks.figures("at best"), lambda each: format_seconds(each.seconds)),
+            (blocks.figures("speedup", 1), lambda each: f"{whole / each.seconds:.2f}x"),
+        )
+        sections.append(
+            Section("What would make it faster", (blocks.table_of(step.faster, cells),))
+        )
+    return sections
 
 
 def _proof_of(applied: AppliedRemedy) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from oomdoctor.explain.training.known import Given
 from oomdoctor.records.job.step_time import PartTime, StepTime
 from oomdoctor.records.report.report import Report, Tool, bare_report
 from oomdoctor.records.report.run import (
+    FasterStep,
     HostMemory,
     LargerBatch,
     LaunchedProduct,
@@ -92,6 +93,10 @@ STEP = LaunchedStep(
     ),
     uncertainty=0.31,
     reason=None,
+    faster=(
+        FasterStep("send less, or over a faster link", 0.8),
+        FasterStep('torch.set_float32_matmul_precision("high"): float32 products in TF32', 0.9),
+    ),
     trace="step.json",
 )
 

@@ -77,6 +77,18 @@ class LaunchedStep:
     unknown: Counter[Unknown]
     ranks: int = 1
 
+    def changed(self, change: Callable[[OpCost], OpCost]) -> LaunchedStep:
+        """The same step with other costs of its operators."""
+        micro_steps = [
+            replace(
+                micro,
+                forward=list(map(change, micro.forward)),
+                backward=list(map(change, micro.backward)),
+            )
+            for micro in self.micro_steps
+        ]
+        return replace(self, micro_steps=micro_steps, update=list(map(change, self.update)))
+
     def has_costs(self) -> bool:
         """Whether anything that was launched takes a known time."""
         return bool(self.update or any(m.forward or m.backward for m in self.micro_steps))
@@ -124,6 +136,11 @@ def last_step(launches: Sequence[Launch], costs: Sequence[OpCost | None]) -> Lau
         last = step.micro_steps.pop()  # what follows the last backward pass is the update
         step.update[:0] = last.forward
     return step
+
+
+def in_tf32(cost: OpCost) -> OpCost:
+    """The cost of an operator if products of float32 were made in TF32."""
+    return replace(cost, dtype=TF32) if (cost.kind, cost.dtype) == ("matmul", "float32") else cost
 
 
 def _run(launches: Iterable[Launch]) -> Iterator[Launch]:

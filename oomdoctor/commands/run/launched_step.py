@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 
 from oomdoctor.analysis.simulator.launched import LaunchedStep as Step
-from oomdoctor.analysis.simulator.launched import last_step
+from oomdoctor.analysis.simulator.launched import in_tf32, last_step
 from oomdoctor.analysis.simulator.step_parts import Engine, joined, step_time
 from oomdoctor.analysis.simulator.step_slices import Slice, step_slices
 from oomdoctor.analysis.simulator.timing import Work, estimated_timing
@@ -34,12 +34,16 @@ from oomdoctor.records.job.costs import OpCost
 from oomdoctor.records.job.launches import read_launches
 from oomdoctor.records.job.machine import GpuFacts
 from oomdoctor.records.job.step_time import StepTime
-from oomdoctor.records.report.run import LaunchedProduct, LaunchedStep, UnknownKernel
+from oomdoctor.records.report.run import FasterStep, LaunchedProduct, LaunchedStep, UnknownKernel
 from oomdoctor.system.catalogue import speed_errors
 from oomdoctor.system.environment import all_variables
 
 _LIMIT_S = 300.0  # importing torch from a cold network file system can take minutes
 _ENGINE = Engine()
+_LEAST_GAIN = 0.02  # of the time of a step
+_NO_HOST = "launch less often: a larger micro-batch, torch.compile or a CUDA graph"
+_NO_LINKS = "send less, or over a faster link"
+_TF32 = 'torch.set_float32_matmul_precision("high"): float32 products in TF32'
 
 
 def write_costs(folder: Path, python: str, device: Mapping[str, str]) -> None:
@@ -93,6 +97,7 @@ def step_of(
         time=None if timed is None else timed.step,
         uncertainty=None if timed is None else timed.uncertainty,
         reason=reason,
+        faster=() if timed is None or facts is None else _faster(step, timed.step, facts),
     )
     if request.trace is None or timed is None:
         return made
@@ -154,6 +159,20 @@ def timed_step(step: Step, facts: GpuFacts | None) -> tuple[TimedStep | None, st
         parts.append(step_time(work, timing, 1, facts, None, _ENGINE))
         slices += step_slices(work, parts[-1], facts, None, _ENGINE)
     return TimedStep(joined(parts, len(step.micro_steps)), max(spreads), slices), None
+
+
+def _faster(step: Step, time: StepTime, facts: GpuFacts) -> tuple[FasterStep, ...]:
+    """What would make a step faster by more than a little, the fastest first."""
+    waits = {of.part: of.seconds for of in time.parts}
+    made = [
+        FasterStep(_NO_HOST, time.seconds - waits.get("host", 0.0)),
+        FasterStep(_NO_LINKS, time.seconds - waits.get("communication", 0.0)),
+    ]
+    short, _ = _timed(step.changed(in_tf32), facts)
+    if short is not None and facts.tf32_flops:
+        made.append(FasterStep(_TF32, short.step.seconds))
+    enough = [each for each in made if each.seconds < time.seconds * (1 - _LEAST_GAIN)]
+    return tuple(sorted(enough, key=lambda each: each.seconds))
 
 
 def _unknown(step: Step) -> Iterator[UnknownKernel]:

@@ -300,6 +300,14 @@ class UnknownKernel:
 
 
 @dataclass(frozen=True, slots=True)
+class FasterStep:
+    """A change of a script, and how long its step would then take at best."""
+
+    change: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchedStep:
     """The last whole step of a rank on the emulated card: what it launched, and how long it takes.
 
@@ -323,5 +331,7 @@ class LaunchedStep:
     """The share of the time of a micro-step by which it may be off either way."""
     reason: str | None
     """Why there is no time."""
+    faster: tuple[FasterStep, ...] = ()
+    """What would make it faster, the fastest first."""
     trace: str | None = None
     """The file of --trace."""
