@@ -168,7 +168,7 @@ def _faster(step: Step, time: StepTime, facts: GpuFacts) -> tuple[FasterStep, ..
         FasterStep(_NO_HOST, time.seconds - waits.get("host", 0.0)),
         FasterStep(_NO_LINKS, time.seconds - waits.get("communication", 0.0)),
     ]
-    short, _ = _timed(step.changed(in_tf32), facts)
+    short, _ = timed_step(step.changed(in_tf32), facts)
     if short is not None and facts.tf32_flops:
         made.append(FasterStep(_TF32, short.step.seconds))
     enough = [each for each in made if each.seconds < time.seconds * (1 - _LEAST_GAIN)]
