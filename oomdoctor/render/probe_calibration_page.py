@@ -66,7 +66,7 @@ def _outcome(answer: CalibrationAnswer) -> str:
             "Kept: plan and probe now estimate speeds with these times on this card, and on cards "
             "of its architecture."
         )
-    return "Kept: probe --device cpu now estimates speeds with these times."
+    return "Kept: probe --device cpu now predicts speeds with these times before it measures."
 
 
 def _device(answer: CalibrationAnswer) -> str:

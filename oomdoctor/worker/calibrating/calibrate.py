@@ -1,7 +1,8 @@
 """Measure a device: its operators in rounds, then steps of small models.
 
 Every round times every operator once, so what changes slowly (clocks, heat, other processes)
-touches all alike. The first round warms up. Each operator has its median over the rounds.
+touches all alike. Each operator is called before the first round, to warm up, and has the median of
+its rounds.
 """
 
 from __future__ import annotations
