@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 from oomdoctor.records.job.result import ProbeResult
+from oomdoctor.records.job.step_time import StepBound
 from oomdoctor.records.report.plan import CardPick
 from oomdoctor.records.report.run import Place
 from oomdoctor.units import DASH, GIB, format_bytes, format_count, format_percent, format_rate
@@ -24,6 +25,15 @@ SWEPT_WORDS = {
     "num_generations": "number of generations",
     "vllm_gpu_memory_utilization": "share of vLLM in percent",
 }
+
+
+BOUND_WORDS: dict[StepBound, str] = {
+    "compute": "arithmetic",
+    "bandwidth": "memory bandwidth",
+    "launch": "the host, which launches kernels",
+    "communication": "links",
+}
+"""What a step spends most of its time on."""
 
 
 def batch(result: ProbeResult | CardPick) -> str:

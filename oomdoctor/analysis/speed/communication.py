@@ -145,6 +145,7 @@ def with_communication(
         optimizer_step_s=update + late,
         optimizer_step_spread=_spread(update, timing.optimizer_step_spread, late, 0.0),
         first_untraced_step_s=timing.first_untraced_step_s + waits + late,
+        bound="communication" if waits > micro else timing.bound,
     )
 
 

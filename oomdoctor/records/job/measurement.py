@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Literal, get_args
 
 from oomdoctor.records.facts.categories import BREAKDOWN, OTHER, TABLE
+from oomdoctor.records.job.step_time import StepBound
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,8 @@ class Timing:
 
     A spread is half the distance between the quartiles (below eight samples half the range),
     divided by the median; None for fewer than two samples. `stopped_by` says why timing ended.
-    `load` is what else ran then. `limited_by` says what an estimated micro-step waits for.
+    `load` is what else ran then. `limited_by` says what an estimated micro-step waits for, and
+    `bound` what takes most of its time.
     """
 
     micro_step_s: float
@@ -113,6 +115,7 @@ class Timing:
     stopped_by: Literal["spread", "step_limit", "time_limit", "estimated"]
     load: Load | None = None
     limited_by: Literal["host", "device"] | None = None
+    bound: StepBound | None = None
 
 
 @dataclass(frozen=True, slots=True)

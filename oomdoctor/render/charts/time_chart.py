@@ -11,8 +11,9 @@ from oomdoctor.records.report.report import Report
 from oomdoctor.render.charts import Chart, Size
 from oomdoctor.render.charts import axes as look
 from oomdoctor.render.charts.axes import ink
-from oomdoctor.render.charts.time_parts import BOUND_WORDS, step_rows, step_table
+from oomdoctor.render.charts.time_parts import step_rows, step_table
 from oomdoctor.render.text import one_line
+from oomdoctor.render.words import BOUND_WORDS
 from oomdoctor.units import format_percent, format_seconds
 
 _ROW: dict[Size, int] = {"wide": 30, "narrow": 46}

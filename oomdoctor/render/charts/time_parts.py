@@ -8,7 +8,7 @@ from functools import partial
 
 from oomdoctor.records.facts.phases import PHASES
 from oomdoctor.records.facts.step_parts import STEP_PARTS
-from oomdoctor.records.job.step_time import StepBound, StepTime
+from oomdoctor.records.job.step_time import StepTime
 from oomdoctor.render.blocks import Cells, Column, Grid, figures, table_of
 from oomdoctor.render.charts.parts import bar
 from oomdoctor.render.words import counted
@@ -16,13 +16,6 @@ from oomdoctor.units import DASH, format_percent, format_seconds
 
 _CELLS = 60
 _OTHERS = {"micro_step": "waiting for links"}  # what is in no single phase
-BOUND_WORDS: dict[StepBound, str] = {
-    "compute": "arithmetic",
-    "bandwidth": "memory bandwidth",
-    "launch": "the host, which launches kernels",
-    "communication": "links",
-}
-"""What a step spends most of its time on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from oomdoctor.records.report.report import Report
 from oomdoctor.render import blocks
 from oomdoctor.render.blocks import Block, Column, Facts, Grid, Look, Note, Section, Verbatim
 from oomdoctor.render.text import log_lines
-from oomdoctor.render.words import estimate
+from oomdoctor.render.words import BOUND_WORDS, estimate
 from oomdoctor.units import (
     DASH,
     format_bytes,
@@ -75,6 +75,9 @@ def _rung(report: Report, result: ProbeResult, plus_minus: str) -> list[Block]:
     if result.host_peak_bytes is not None:
         size = format_bytes(result.host_peak_bytes)
         pairs.append(("host memory", f"{size} on each machine, for all of its ranks"))
+    bound = measured.timing.bound if measured is not None and measured.timing is not None else None
+    if bound is not None:
+        pairs.append(("bound by", BOUND_WORDS[bound]))
     if result.mfu is not None and result.mfu <= 1:
         pairs.append(("MFU", format_percent(result.mfu, 1)))
     if result.samples_per_s is not None:

@@ -54,6 +54,12 @@ def seconds(moved: float) -> float:
     return moved / (efficiency.bandwidth * A100.bandwidth_bytes_per_s)
 
 
+def test_the_bound_is_what_takes_most_of_a_micro_step() -> None:
+    assert timing().bound == "bandwidth"
+    product = OpCost("mm", "matmul", "bfloat16", 1e18, 1.0, shape=(1, 4096, 4096, 4096))
+    assert timing(Cost(None, 1, product)).bound == "compute"
+
+
 def test_what_a_middle_layer_does_happens_in_each_of_them() -> None:
     update = [entry("mul_", 2, HUGE, unit) for unit in (0, 1, 2)]
     assert timing(*update).optimizer_step_s == pytest.approx(seconds(32 * HUGE), rel=1e-3)

@@ -181,6 +181,13 @@ def test_times_and_their_uncertainty_grow_by_what_is_exposed():
     assert found.optimizer_step_spread > 0.1
 
 
+def test_a_step_that_mostly_waits_is_bound_by_its_links():
+    zero = replace(CONFIG, sharding="zero1")
+    for alone, bound in ((0.5, "compute"), (1e-4, "communication")):
+        own = replace(timing(alone, 0.1), bound="compute")
+        assert with_communication(own, zero, COUNTS, None, H100).bound == bound
+
+
 def test_the_host_takes_over_the_update():
     moved = replace(CONFIG, sharding="zero2", offload="optimizer")
     found = with_communication(timing(0.5, 0.1), moved, COUNTS, None, H100)
