@@ -61,6 +61,37 @@ def runner(tmp_path: Path) -> dict[str, str]:
     }
 
 
+# It makes environments whose interpreter is itself, and notes what pip is asked for.
+PYTHON = """#!/bin/sh
+case "$1 $2" in
+  "-V "*) echo "Python 3.11.9" ;;
+  "-m venv") mkdir -p "$3/bin" "$3/lib"; cp "$0" "$3/bin/python" ;;
+  "-m pip") echo "$0 $*" >>"$ASKED" ;;
+  "-c "*) echo "$(dirname "$(dirname "$0")")/lib" ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("given", ["", "/usr/bin/env"])
+def test_it_installs_pinned_packages_alone_and_oomdoctor_as_it_is(
+    runner: dict[str, str], tmp_path: Path, given: str
+) -> None:
+    shutil.rmtree(tmp_path / "temp")
+    (tmp_path / "bin" / "python3").write_text(PYTHON)
+    (tmp_path / "bin" / "python3").chmod(0o755)
+    assert _step("install", runner | {"CHECK_PYTHON": given}, tmp_path) == (0, "")
+    asked = (tmp_path / "asked").read_text().splitlines()
+    own, cuda = (tmp_path / "temp" / name for name in ("oomdoctor", "oomdoctor-cuda"))
+    assert (own / "lib" / "oomdoctor.pth").read_text() == f"{ROOT}\n"
+    assert cuda.exists() is not bool(given)  # an interpreter of the workflow needs no other
+    assert {line.split()[0] for line in asked} == {
+        f"{folder}/bin/python" for folder in (own, *([] if given else [cuda]))
+    }
+    assert all("--no-deps" in line for line in asked)
+    named = [re.search(r"(?:-r \S*/?(?P<list>[\w-]+\.txt)|\S+==[\d.]+)$", line) for line in asked]
+    assert all(named), asked
+
+
 def _step(name: str, runner: dict[str, str], folder: Path) -> tuple[int, str]:
     done = subprocess.run(
         [shutil.which("bash") or "bash", str(SCRIPT), name],
@@ -79,8 +110,10 @@ def test_what_it_uses_is_pinned_and_what_it_runs_is_the_script() -> None:
             assert re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40}", step["uses"])
         else:
             assert re.fullmatch(r'"\$GITHUB_ACTION_PATH/scripts/check-action.sh" \w+', step["run"])
-    pins = (ROOT / "scripts" / "requirements-check.txt").read_text().splitlines()
-    assert all(re.fullmatch(r"[\w-]+==[\d.]+", line) for line in pins if not line.startswith("#"))
+    for name in ("requirements-check.txt", "requirements-cuda.txt"):
+        lines = (ROOT / "scripts" / name).read_text().splitlines()
+        pins = [line for line in lines if line and not line.startswith(("#", "--"))]
+        assert pins and all(re.fullmatch(r"[\w.-]+==[\w.+]+", line) for line in pins), name
     # An input is a variable of a step, never text of a script.
     assert not any("${{" in step.get("run", "") for step in steps)
 
