@@ -51,8 +51,8 @@ def parse_size(text: str) -> int:
     return size
 
 
-def parse_share(text: str) -> float:
-    """A fraction from 0 to below 1, written `2%` or `0.02`.
+def parse_share(text: str, example: str = "2% or 0.02") -> float:
+    """A fraction from 0 to below 1, written `2%` or `0.02`; an error has the `example`.
 
     Raises:
         ValueError: the text is something else.
@@ -63,7 +63,7 @@ def parse_share(text: str) -> float:
     except ValueError:
         share = -1.0
     if not 0.0 <= share < 1.0:
-        raise ValueError(f"{text!r} is not a percentage below 100%; write 2% or 0.02")
+        raise ValueError(f"{text!r} is not a percentage below 100%; write {example}")
     return share
 
 
@@ -102,7 +102,7 @@ def parse_limit(text: str, total_bytes: int) -> int:
         ValueError: the text is neither a size nor a percentage below 100%.
     """
     if text.strip().endswith("%"):
-        return round(parse_share(text) * total_bytes)
+        return round(parse_share(text, "80%") * total_bytes)
     return parse_size(text)
 
 

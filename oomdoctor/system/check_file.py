@@ -127,6 +127,7 @@ class _Reading:
     ) -> None:
         self.faults: list[str] = []
         self._content, self._is_card, self._folder = content, is_card, folder
+        self._of_all: tuple[str, ...] = ()  # unknown keys of [defaults], which are said once
 
     def checks(self) -> tuple[Check, ...]:
         """Those of the file, one for each card; only right if there are no faults."""
@@ -144,6 +145,7 @@ class _Reading:
         elif not rows:
             self.faults.append("it has no [[check]]")
         self._refuse_unknown("defaults", defaults, tuple(_KEYS))
+        self._of_all = tuple(defaults)
         checks = tuple(
             check
             for number, row in enumerate(rows, 1)
@@ -160,7 +162,7 @@ class _Reading:
         name = named if isinstance(named, str) and named.strip() else f"check {number}"
         if name != named:
             self.faults.append(f"{name}: has no name")
-        self._refuse_unknown(name, row, ("name", *_KEYS))
+        self._refuse_unknown(name, row, ("name", *_KEYS, *self._of_all))
         values = {key: self._value(name, key, row.get(key)) for key in _KEYS}
         if not values["command"] and "command" not in row:
             self.faults.append(f"{name}: has no command")

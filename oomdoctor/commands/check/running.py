@@ -70,7 +70,8 @@ def run_all(
 
     def run(check: Check) -> Ran:
         ran = running.run(check, folder)
-        on_end(check, ran)
+        if not running.stopped:
+            on_end(check, ran)
         return ran
 
     with ThreadPoolExecutor(max(1, min(jobs, len(checks)))) as threads:
@@ -135,8 +136,16 @@ class _Running:
     def stop(self) -> None:
         """End all of them, and start no more."""
         self._stopped.set()
-        for process in tuple(self._processes):
+        processes = tuple(self._processes)
+        for process in processes:
+            _send(process, signal.SIGTERM)  # to all, so that none runs on while another one ends
+        for process in processes:
             _end(process)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether all were ended, so that what one says of its end means nothing."""
+        return self._stopped.is_set()
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -144,10 +153,14 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         if process.poll() is not None:
             return
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
+        _send(process, number)
         with suppress(subprocess.TimeoutExpired):
             process.wait(_GRACE_S)
+
+
+def _send(process: subprocess.Popen[bytes], number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
 
 
 def _words(check: Check, answer: Path, case: Path) -> list[str]:

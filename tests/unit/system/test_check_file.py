@@ -88,6 +88,14 @@ def test_an_error_names_its_check(tmp_path: Path, text: str, words: str) -> None
     assert words in raised.value.message and raised.value.exit_code == 2
 
 
+def test_an_unknown_key_of_all_checks_is_named_once(tmp_path: Path) -> None:
+    with pytest.raises(OomDoctorError) as raised:
+        _read(tmp_path, f'[defaults]\nmax_peek = "2GiB"\n{ROW}max_peak = "200%"')
+    assert raised.value.message.count("unknown key") == 1
+    assert "defaults: unknown key max_peek (did you mean max_peak?)" in raised.value.message
+    assert "a: max_peak: '200%' is not a percentage below 100%; write 80%" in raised.value.message
+
+
 def test_a_path_of_the_interpreter_starts_at_the_file(tmp_path: Path) -> None:
     written = {"cuda/bin/python": str(tmp_path / "cuda/bin/python"), "python3": "python3"}
     for python, meant in written.items():
