@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from calibration_make import times
 from example_diagnoses import EXPLAINED
 from example_plans import PLANS
 from example_reports import REPORTS
@@ -22,6 +23,7 @@ from oomdoctor.commands.check.running import Ran
 from oomdoctor.commands.events import SurveyEvent
 from oomdoctor.records.codec import dumps, loads
 from oomdoctor.records.report.report import Report, SurveyRequest
+from oomdoctor.system.catalogue import find_gpu
 
 ROOT = Path(__file__).parents[2]
 
@@ -94,8 +96,10 @@ class FakeSurvey:
 def survey(monkeypatch: pytest.MonkeyPatch, golden: Callable[[str], Report]) -> FakeSurvey:
     """Replaces the survey; it answers with the stored CPU report unless the test says otherwise.
 
-    The machine has no GPU then, wherever the test runs.
+    The machine has no GPU then, wherever the test runs. `probe --calibrate` measures nothing.
     """
+    taken = times(find_gpu("NVIDIA L4"), {"matmul": 1.5}, clock="cpu")
+    monkeypatch.setattr("oomdoctor.commands.probe.calibrate._measured", lambda *_: taken)
     monkeypatch.setattr("oomdoctor.cli.probe_request.list_gpus", lambda: ())
     fake = FakeSurvey(golden("cpu"))
     monkeypatch.setattr("oomdoctor.commands.probe.run_survey.run_survey", fake)

@@ -210,7 +210,9 @@ def _check_reads(cli, survey, planned, line: str) -> None:
     program, verb, *rest = shlex.split(line)
     assert program == "oomdoctor"
     assert not re.search(r"\b(MODEL|FILE|RUN|SIZE|N|CARD)\b", line.partition("--text-field")[0])
-    if verb in ("probe", "plan") and "--resume" not in rest:
+    if "--calibrate" in rest:
+        assert cli(verb, *rest, "--device", "cpu").code == 0
+    elif verb in ("probe", "plan") and "--resume" not in rest:
         _asked(cli, survey if verb == "probe" else planned, [verb, *rest])
     elif verb == "show":
         assert set(rest) <= {"--verbose", "--format", "json", "--html", "report.html"}
