@@ -70,7 +70,7 @@ def step_time(
                 seconds[part, phase] += share * alone.device_s
             if waits:
                 seconds["host", phase] += share * waits * operators[phase] / sum(operators.values())
-        for bound, part_share in whole.bound_by.items():
+        for bound, part_share in whole.kernels_bound_by.items():
             bounds[bound] += share * whole.seconds * part_share
         return whole.seconds
 

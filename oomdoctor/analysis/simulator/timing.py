@@ -102,7 +102,7 @@ def estimated_timing(
         timed_steps=0,
         stopped_by="estimated",
         limited_by="host" if micro.host_s >= micro.device_s else "device",
-        bound=max(micro.bound_by.items(), key=lambda part: part[1])[0],
+        bound=max(micro.kernels_bound_by.items(), key=lambda part: part[1])[0],
     )
 
 

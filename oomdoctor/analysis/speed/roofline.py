@@ -71,6 +71,8 @@ def estimate(
     copied = SLOWEST_COPIES_PER_S if link is None else link.bytes_per_s
     alone = factors_of(factors.kernels)
     spent: dict[Bound, float] = {"compute": 0.0, "bandwidth": 0.0, "launch": 0.0}
+    ramp_s = RAMP_S * factors.launch * factors.ramp
+    ramps: dict[Bound, float] = {"compute": 0.0, "bandwidth": 0.0}
     # Many operators of a model are the same objects.
     times: dict[int, tuple[OpCost, _Parts, float]] = {}
     operators = 0
@@ -97,15 +99,19 @@ def estimate(
                 working = max(working * alone.of(cost), _least_s(cost, gpu, efficiency))
             times[id(cost)] = (cost, parts, working)
         _, parts, working = times[id(cost)]
-        spent["compute" if parts.computing > parts.moving else "bandwidth"] += working * count
+        bound: Bound = "compute" if parts.computing > parts.moving else "bandwidth"
+        spent[bound] += working * count
+        ramps[bound] += ramp_s * count
         spent["bandwidth"] += parts.preparing * count
-    spent["launch"] = operators * RAMP_S * factors.launch * factors.ramp
+    spent["launch"] = operators * ramp_s
     device = sum(spent.values())
     host_s = (operators * host.kernel_s + host.call_s) * factors.launch * factors.host
-    shares: dict[Bound, float] = {"compute": 0.0, "bandwidth": 0.0, "launch": 1.0}
-    if device > host_s:
-        shares = {bound: seconds / device for bound, seconds in spent.items()}
-    return EstimatedTime(max(device, host_s), device, host_s, shares)
+    if device <= host_s:
+        waits: dict[Bound, float] = {"compute": 0.0, "bandwidth": 0.0, "launch": 1.0}
+        return EstimatedTime(host_s, device, host_s, waits, waits)
+    shares = {bound: seconds / device for bound, seconds in spent.items()}
+    with_ramps = {bound: (spent[bound] + ramp) / device for bound, ramp in ramps.items()}
+    return EstimatedTime(device, device, host_s, shares, with_ramps)
 
 
 @dataclass(frozen=True, slots=True)

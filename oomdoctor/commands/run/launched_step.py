@@ -178,7 +178,7 @@ def _faster(step: Step, time: StepTime, facts: GpuFacts) -> tuple[FasterStep, ..
 def _unknown(step: Step) -> Iterator[UnknownKernel]:
     by_name: Counter[tuple[str, tuple[int, ...]]] = Counter()
     for (kernel, numbers), count in step.unknown.items():
-        by_name[_named(kernel), numbers] += count
+        by_name[name_of_kernel(kernel), numbers] += count
     for (name, numbers), count in by_name.most_common():
         yield UnknownKernel(name, numbers[:3], numbers[3:], count)
 
@@ -187,10 +187,12 @@ def _once(costs: Iterable[OpCost]) -> list[tuple[OpCost, int]]:
     return [(cost, 1) for cost in costs]
 
 
-def _named(kernel: str) -> str:
+def name_of_kernel(kernel: str) -> str:
     """The name of a kernel without its parameters, as it is written in C++ if that can be told."""
     whole = demangled(kernel)
-    return re.split(r"[<(]", whole.removeprefix("void "))[0] if whole != kernel else kernel
+    if whole == kernel:
+        return kernel
+    return re.split(r"[<(]", whole.removeprefix("void ").replace("(anonymous namespace)::", ""))[0]
 
 
 @cache

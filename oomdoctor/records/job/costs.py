@@ -103,10 +103,12 @@ class EstimatedTime:
     """The estimated time of a sequence of operators, and its parts.
 
     `seconds` is the larger of the device's and the host's time, because the host runs ahead of the
-    device. `bound_by` gives the shares of `seconds`, which add up to 1.
+    device. `bound_by` gives the shares of `seconds`, which add up to 1; the ramps of kernels are
+    launches. In `kernels_bound_by` they belong to their kernels.
     """
 
     seconds: float
     device_s: float
     host_s: float
     bound_by: Mapping[Bound, float]
+    kernels_bound_by: Mapping[Bound, float]

@@ -8,6 +8,7 @@ its inputs and writes its results once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -71,7 +72,7 @@ def _judged(row: Row) -> Judged:
 
 def _on_device(estimated: EstimatedTime) -> EstimatedTime:
     """The estimate without its host: kernels are timed on the device."""
-    return EstimatedTime(estimated.device_s, estimated.device_s, 0.0, estimated.bound_by)
+    return replace(estimated, seconds=estimated.device_s, host_s=0.0)
 
 
 def _measured_s(row: Row, costs: Costs) -> float:

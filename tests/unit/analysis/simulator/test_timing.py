@@ -13,7 +13,7 @@ from oomdoctor.analysis.simulator.timing import (
     grow_evenly,
     work_of,
 )
-from oomdoctor.analysis.speed.roofline import RAMP_S, efficiency_of
+from oomdoctor.analysis.speed.roofline import RAMP_S, Host, efficiency_of, estimate
 from oomdoctor.records.job.costs import OpCost, OpKind
 from oomdoctor.records.job.machine import GpuFacts
 from oomdoctor.records.job.measurement import Timing
@@ -58,6 +58,11 @@ def test_the_bound_is_what_takes_most_of_a_micro_step() -> None:
     assert timing().bound == "bandwidth"
     product = OpCost("mm", "matmul", "bfloat16", 1e18, 1.0, shape=(1, 4096, 4096, 4096))
     assert timing(Cost(None, 1, product)).bound == "compute"
+    # The ramps of small kernels belong to them, as long as the host is ahead.
+    small = [entry("add", 1, 1e7) for _ in range(1000)]
+    many = estimate([(each.cost, 1) for each in small], A100, host=Host(1e-6))
+    assert many is not None and many.bound_by["launch"] > 0.2
+    assert many.kernels_bound_by == {"compute": 0.0, "bandwidth": pytest.approx(1.0)}
 
 
 def test_what_a_middle_layer_does_happens_in_each_of_them() -> None:

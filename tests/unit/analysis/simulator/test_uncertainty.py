@@ -32,7 +32,7 @@ def estimated(*, host_s: float = 0.1) -> EstimatedTime:
     shares = {"compute": 1.0, "bandwidth": 0.0, "launch": 0.0}
     if host_s > 1.0:
         shares = {"compute": 0.0, "bandwidth": 0.0, "launch": 1.0}
-    return EstimatedTime(max(1.0, host_s), 1.0, host_s, shares)  # type: ignore[arg-type]
+    return EstimatedTime(max(1.0, host_s), 1.0, host_s, shares, shares)  # type: ignore[arg-type]
 
 
 def card(name: str) -> GpuFacts:
