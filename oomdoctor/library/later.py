@@ -101,13 +101,13 @@ def later_phases(
 
 @dataclass(frozen=True, slots=True)
 class _Settings:
+    """A training: its settings, and what is known of its model."""
+
     args: Any
     result: ProbeResult
     model: Mapping[str, Any]
     shape: Shape
     task: Task | None
-
-    """A training: its settings, and what is known of its model."""
 
     @property
     def config(self) -> TrainConfig:
