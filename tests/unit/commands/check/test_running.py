@@ -17,7 +17,7 @@ ENDS_SLOWLY = 'trap "sleep 1; exit 1" TERM; touch "$0"; while :; do sleep 0.1; d
 
 
 def test_an_interrupt_ends_all_at_once_and_says_nothing_of_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running, "_words", lambda check, *_: ["sh", "-c", ENDS_SLOWLY, check.name])
     files = [tmp_path / str(number) for number in range(3)]
@@ -31,6 +31,8 @@ def test_an_interrupt_ends_all_at_once_and_says_nothing_of_them(
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     said: list[Check] = []
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # others may have set one
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt):
         running.run_all(checks, tmp_path, 3, lambda check, ran: said.append(check))
