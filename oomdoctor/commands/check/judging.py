@@ -154,7 +154,8 @@ def grown(before: CheckPeak, after: CheckPeak) -> Iterator[GrownPart]:
     """The categories that hold more than before, then the lines of code; the largest first.
 
     A line is the same as before if its text is, in the same function, and if it called the same
-    function of a library: edits elsewhere move it.
+    function of a library: edits elsewhere move it. A baseline that names no library is compared
+    without it.
     """
     if before.categories is not None and after.categories is not None:
         names: tuple[BlockCategory, ...] = get_args(BlockCategory)
@@ -163,7 +164,8 @@ def grown(before: CheckPeak, after: CheckPeak) -> Iterator[GrownPart]:
             for name in names
         ]
         yield from _largest(parts)
-    earlier, later = _by_text(before.lines), _by_text(after.lines)
+    by_library = not before.lines or any(line.library is not None for line in before.lines)
+    earlier, later = (_by_text(peak.lines, by_library) for peak in (before, after))
     lines = [
         GrownPart(key[0], line.where, earlier[key][0] if key in earlier else 0, held, line.library)
         for key, (held, line) in later.items()
@@ -176,7 +178,7 @@ def _largest(parts: Sequence[GrownPart]) -> list[GrownPart]:
     return sorted(more, key=lambda part: -part.difference_bytes)
 
 
-def _by_text(lines: Sequence[HeldLine]) -> dict[_Line, tuple[int, HeldLine]]:
+def _by_text(lines: Sequence[HeldLine], by_library: bool) -> dict[_Line, tuple[int, HeldLine]]:
     """What each line holds of each category in all, and one of its parts."""
     totals: dict[_Line, int] = defaultdict(int)
     parts: dict[_Line, HeldLine] = {}
@@ -184,7 +186,9 @@ def _by_text(lines: Sequence[HeldLine]) -> dict[_Line, tuple[int, HeldLine]]:
         where = line.where
         # Without its text a line is taken to be where it was.
         text = line.code or str(where.line)
-        library = ("", "") if line.library is None else (line.library.file, line.library.function)
+        library = ("", "")
+        if by_library and line.library is not None:
+            library = line.library.file, line.library.function
         key = line.category, where.file, where.function, text, *library
         totals[key] += line.bytes
         parts.setdefault(key, line)

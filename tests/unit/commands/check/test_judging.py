@@ -170,6 +170,10 @@ def test_one_line_of_a_trainer_grows_where_the_library_is_that_it_called() -> No
     after = _peak(3 * GIB, line(2 * GIB, "linear", 31), line(GIB, "silu", 81))
     (part,) = (part for part in grown(before, after) if part.where is not None)
     assert (part.library, part.difference_bytes) == (after.lines[0].library, GIB)
+    # A baseline without libraries, as the first ones were, has the line as a whole.
+    old = _peak(PEAK, _line(43, "trainer.train()", 2 * GIB))
+    (part,) = (part for part in grown(old, after) if part.where is not None)
+    assert (part.before_bytes, part.difference_bytes) == (2 * GIB, GIB)
 
 
 def test_a_peak_above_its_budget_names_its_lines_without_a_baseline() -> None:
