@@ -190,6 +190,7 @@ def test_few_layers_keep_the_numbers_of_those_that_differ() -> None:
     sizes = {"hidden_size": 16, "intermediate_size": 32}
     vision = {**sizes, "attention_heads": 2, "num_hidden_layers": 16, "num_global_layers": 2}
     text = {**sizes, "num_attention_heads": 2, "num_key_value_heads": 1, "num_hidden_layers": 40}
+    text["rope_scaling"] = {"rope_type": "default"}  # transformers 4 has no default
     config = MllamaConfig(
         vision_config=vision
         | {"intermediate_layers_indices": [1, 13], "vision_output_dim": 48, "image_size": 56},

@@ -16,13 +16,19 @@ from oomdoctor.system.models.tasks import task_of
 
 
 def _config(model: CatalogueModel) -> Any:
+    import transformers
     from transformers import CONFIG_MAPPING, AutoConfig
 
     keys = copy.deepcopy(dict(model.config))
     model_type = keys.pop("model_type")
     if model_type not in CONFIG_MAPPING:
         pytest.skip(f"this transformers has no {model_type}")
-    return AutoConfig.for_model(model_type, **keys)
+    try:
+        return AutoConfig.for_model(model_type, **keys)
+    except KeyError as error:  # the type of a part
+        if transformers.__version__ >= "5":
+            raise
+        pytest.skip(f"this transformers has no {error}")
 
 
 def _build(auto_class: str, config: Any) -> Any:
