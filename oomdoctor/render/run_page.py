@@ -123,8 +123,10 @@ def _step(step: LaunchedStep, look: Look) -> list[Section]:
     if step.time is None:
         parts.append(Note(f"Not estimated: {step.reason}.", "normal"))
     else:
-        within = "" if step.uncertainty is None else f" ±{format_percent(step.uncertainty)}."
-        parts += [Note(time_says(step.time) + within, "normal"), step_table(step.time)]
+        says = time_says(step.time)
+        if step.uncertainty is not None:
+            says += f" {look.plus_minus}{format_percent(step.uncertainty)}."
+        parts += [Note(says, "normal"), step_table(step.time)]
         if not look.drawn:
             parts += [Verbatim((step_bar(step.time),)), Note(step_legend(step.time))]
     if step.unknown_kernels:

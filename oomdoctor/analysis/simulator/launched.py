@@ -17,13 +17,11 @@ from math import prod
 
 from oomdoctor.analysis.speed.roofline import EAGER, Host
 from oomdoctor.analysis.speed.traffic import HiddenBy, Transfer
-from oomdoctor.records.job.costs import TF32, OpCost
+from oomdoctor.records.job.costs import TF32, OpCost, element_bytes
 from oomdoctor.records.job.launches import Launch
 
 _BACKWARD, _AFTER, _UPDATE = "backward", "update", "optimizer"
 _BEFORE = "load"
-_BYTES = {TF32: 4, "float64": 8, "complex64": 8, "complex128": 16, "float32": 4, "bfloat16": 2,
-          "float16": 2}  # fmt: skip
 _UNSEEN = "a CUDA graph that was not captured here"
 _BEGINS, _ENDS, _MADE, _RUN = 1, 2, 3, 4  # what happens to a graph
 Unknown = tuple[str, tuple[int, ...]]
@@ -256,7 +254,7 @@ def product_cost(launch: Launch) -> OpCost:
         "matmul",
         launch.dtype,
         2.0 * prod(launch.numbers),
-        float(elements * _BYTES.get(launch.dtype, 1)),
+        float(elements * element_bytes(launch.dtype)),
         shape=launch.numbers,
     )
 

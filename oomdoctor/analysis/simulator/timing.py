@@ -92,6 +92,7 @@ def estimated_timing(
     step = estimate(work.optimizer_step, gpu, calibration)
     if micro is None or step is None:
         return None
+    bound, share = max(micro.kernels_bound_by.items(), key=lambda part: part[1])
     return Timing(
         micro_step_s=micro.seconds,
         micro_step_spread=time_uncertainty(micro, gpu, errors, calibration) * unmeasured,
@@ -102,7 +103,8 @@ def estimated_timing(
         timed_steps=0,
         stopped_by="estimated",
         limited_by="host" if micro.host_s >= micro.device_s else "device",
-        bound=max(micro.kernels_bound_by.items(), key=lambda part: part[1])[0],
+        bound=bound,
+        bound_s=micro.seconds * share,
     )
 
 

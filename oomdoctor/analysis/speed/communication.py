@@ -138,6 +138,7 @@ def with_communication(
     update = timing.optimizer_step_s * update_share(config, updates_all=updates_all)
     micro, waits, late = timing.micro_step_s, spent.micro_step_exposed_s, spent.update_exposed_s
     spread = _spread(micro, timing.micro_step_spread, waits, spent.micro_step_hidden_s)
+    mostly_waits = waits > (micro if timing.bound_s is None else timing.bound_s)
     return replace(
         timing,
         micro_step_s=micro + waits,
@@ -145,7 +146,8 @@ def with_communication(
         optimizer_step_s=update + late,
         optimizer_step_spread=_spread(update, timing.optimizer_step_spread, late, 0.0),
         first_untraced_step_s=timing.first_untraced_step_s + waits + late,
-        bound="communication" if waits > micro else timing.bound,
+        bound="communication" if mostly_waits else timing.bound,
+        bound_s=waits if mostly_waits else timing.bound_s,
     )
 
 

@@ -28,12 +28,18 @@ from oomdoctor.analysis.speed.links import SLOWEST_COPIES_PER_S, host_link
 from oomdoctor.analysis.speed.memory_bound import RELAYING, UNPACKING, moving_seconds
 from oomdoctor.analysis.speed.products import grouped_share, share_of_rate
 from oomdoctor.package_data import data_of
-from oomdoctor.records.job.costs import TF32, Bound, Calibration, EstimatedTime, OpCost
+from oomdoctor.records.job.costs import (
+    TF32,
+    Bound,
+    Calibration,
+    EstimatedTime,
+    OpCost,
+    element_bytes,
+)
 from oomdoctor.records.job.machine import GpuFacts
 
 _DATA = data_of("speed.toml")
 _KERNELS = _DATA["kernels"]
-_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, TF32: 4}  # of an element; others have one
 MOST_OF_PEAK = 0.95  # no training step comes closer to a published peak
 CPU = "CPU"  # the vendor of a CPU that was measured
 RAMP_S: float = _KERNELS["ramp_s"]
@@ -193,7 +199,7 @@ def _rate(cost: OpCost, gpu: GpuFacts, efficiency: Efficiency) -> float | None:
         if cost.dtype.startswith("float8") and gpu.bf16_flops is not None:
             peak = gpu.bf16_flops * attention.fp8
         return peak * attention.share(cost.shape, backward="backward" in cost.name)
-    item = _BYTES.get(cost.dtype, 1)
+    item = element_bytes(cost.dtype)
     share *= grouped_share(cost.name, gpu.compute_capability)
     return peak * share * share_of_rate(cost.shape, item, gpu.multiprocessors)
 

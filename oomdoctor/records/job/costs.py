@@ -11,10 +11,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from oomdoctor.records.facts.dtypes import SIZES
+
 TF32 = "tensorfloat32"
 """Float32 products with `torch.set_float32_matmul_precision("high")`, if the card can do that."""
 OpKind = Literal["matmul", "attention", "conv", "quantised", "elementwise", "irregular", "copy"]
 Bound = Literal["compute", "bandwidth", "launch"]
+
+
+def element_bytes(dtype: str) -> int:
+    """Bytes of one element of a type that a cost names; types without a row have one (float8)."""
+    return SIZES.get("float32" if dtype == TF32 else dtype, 1)
 
 
 @dataclass(frozen=True, slots=True)

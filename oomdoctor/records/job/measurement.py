@@ -101,8 +101,8 @@ class Timing:
 
     A spread is half the distance between the quartiles (below eight samples half the range),
     divided by the median; None for fewer than two samples. `stopped_by` says why timing ended.
-    `load` is what else ran then. `limited_by` says what an estimated micro-step waits for, and
-    `bound` what takes most of its time.
+    `load` is what else ran then. `limited_by` says what an estimated micro-step waits for,
+    `bound` what takes most of its time, and `bound_s` how many seconds that takes.
     """
 
     micro_step_s: float
@@ -116,6 +116,7 @@ class Timing:
     load: Load | None = None
     limited_by: Literal["host", "device"] | None = None
     bound: StepBound | None = None
+    bound_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ def _rung(report: Report, result: ProbeResult, plus_minus: str) -> list[Block]:
         pairs.append(("host memory", f"{size} on each machine, for all of its ranks"))
     bound = measured.timing.bound if measured is not None and measured.timing is not None else None
     if bound is not None:
-        pairs.append(("bound by", BOUND_WORDS[bound]))
+        pairs.append(("micro-step", f"bound by {BOUND_WORDS[bound]}"))
     if result.mfu is not None and result.mfu <= 1:
         pairs.append(("MFU", format_percent(result.mfu, 1)))
     if result.samples_per_s is not None:

@@ -183,9 +183,14 @@ def test_times_and_their_uncertainty_grow_by_what_is_exposed():
 
 def test_a_step_that_mostly_waits_is_bound_by_its_links():
     zero = replace(CONFIG, sharding="zero1")
-    for alone, bound in ((0.5, "compute"), (1e-4, "communication")):
-        own = replace(timing(alone, 0.1), bound="compute")
-        assert with_communication(own, zero, COUNTS, None, H100).bound == bound
+    reduced = 3e9 / (450e9 * 0.78) / 2
+    # What takes most: the links may take less than all of the computation, but more than its bound.
+    for alone, bound in ((0.5, "compute"), (1.2 * reduced, "communication")):
+        own = replace(timing(alone, 0.1), bound="compute", bound_s=0.6 * alone)
+        found = with_communication(own, zero, COUNTS, None, H100)
+        waits = found.micro_step_s - alone
+        assert found.bound == bound and waits == pytest.approx(reduced)
+        assert found.bound_s == (own.bound_s if bound == "compute" else pytest.approx(waits))
 
 
 def test_the_host_takes_over_the_update():
