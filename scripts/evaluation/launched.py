@@ -3,7 +3,7 @@
     python scripts/evaluation/launched.py --python .venv-cuda/bin/python --site SITE --notes FOLDER
 
 SITE is a folder with timm, torchvision and pillow for that interpreter, as `pip install --target
-SITE --no-deps` makes it. Then `rates.py --launched FOLDER` judges the times. Takes five minutes.
+SITE --no-deps` makes it. Then `rates.py --launched FOLDER` judges the times. Takes ten minutes.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from cases.rates import FILE, rows_of
+from cases.rates import FILE, NotExpressedError, Row, gpu_of, is_of_images, rows_of
 
-_PROGRAM = Path(__file__).parent / "programs" / "timm_steps.py"
+_PROGRAM = Path(__file__).parent / "programs" / "image_steps.py"
 _CARD = "B200"  # whose memory holds every batch
+_CONTEXT = 1 << 30  # bytes of a card that a process cannot have: its context, and other programs
 
 
 def main() -> int:
@@ -30,7 +31,7 @@ def main() -> int:
     parser.add_argument("--notes", type=Path, required=True)
     parser.add_argument("--published", type=Path, default=FILE)
     options = parser.parse_args()
-    rows = [row for row in rows_of(options.published) if row.get("group") == "timm"]
+    rows = _with_cards([row for row in rows_of(options.published) if is_of_images(row)])
     options.notes.mkdir(parents=True, exist_ok=True)
     python, site = str(options.python.absolute()), str(options.site.absolute())
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
@@ -44,6 +45,20 @@ def main() -> int:
     ran = (options.notes / "cases.jsonl").read_text().count("\n")
     print(f"{ran} of {len(rows)} rows ran", file=sys.stderr)
     return done.returncode
+
+
+def _with_cards(rows: list[Row]) -> list[Row]:
+    """The rows whose card is known, with what the program asks of it."""
+    known: list[Row] = []
+    for row in rows:
+        try:
+            gpu = gpu_of(row)
+        except NotExpressedError:
+            continue
+        capability = [int(number) for number in (gpu.compute_capability or "0.0").split(".")]
+        memory = (gpu.torch_total_bytes or gpu.total_bytes or gpu.memory_bytes) - _CONTEXT
+        known.append(row | {"memory_bytes": memory, "capability": capability})
+    return known
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from cases.case import LeftOut
 from cases.rated import Judged
 from cases.rates import Row, gpu_of, source_of
 from oomdoctor.analysis.simulator.launched import LaunchedStep, last_step
@@ -14,29 +15,34 @@ from oomdoctor.records.job.launches import Launch, read_launches
 from oomdoctor.worker.simulating.noted_calls import costs_of
 
 
-def judged_launches(rows: Sequence[Row], notes: Path) -> Iterator[Judged]:
-    """The rows whose steps are among the notes, each with the estimated time of its second step."""
+def judged_launches(rows: Sequence[Row], notes: Path) -> Iterator[Judged | LeftOut]:
+    """The rows whose steps are among the notes, each with the estimated time of its second step.
+
+    Left out are those on cards for which no times are estimated.
+    """
     by_id = {row["id"]: row for row in rows}
     names = (notes / "names").read_text(errors="replace").splitlines()
     launches = list(read_launches((notes / "launches").read_bytes(), names))
     with (notes / "calls").open() as lines:
         costs = costs_of(lines)
     ends = [at for at, launch in enumerate(launches) if _ends_step(launch)]
-    cases = (notes / "cases.jsonl").read_text().splitlines()
-    for number, line in enumerate(cases, 1):
-        row = by_id.get(json.loads(line)["id"])
+    for line in (notes / "cases.jsonl").read_text().splitlines():
+        case = json.loads(line)
+        row, second = by_id.get(case["id"]), case["step"] - 1
         if row is not None:
-            yield _judged(row, last_step(launches[: ends[2 * number - 1] + 1], costs))
+            begin, end = ends[second - 1], ends[second] + 1
+            yield _judged(row, case["batch"], last_step(launches[begin:end], costs))
 
 
 def _ends_step(launch: Launch) -> bool:
     return launch.kind == "mark" and launch.name is None
 
 
-def _judged(row: Row, step: LaunchedStep) -> Judged:
+def _judged(row: Row, batch: int, step: LaunchedStep) -> Judged | LeftOut:
     gpu = gpu_of(row)
     timed, reason = timed_step(step, gpu)
-    assert timed is not None and timed.uncertainty is not None, reason
+    if timed is None or timed.uncertainty is None:
+        return LeftOut(row["id"], reason or "a peak of the card is not known")
     return Judged(
         row["id"],
         "training",
@@ -45,8 +51,8 @@ def _judged(row: Row, step: LaunchedStep) -> Judged:
         row["model"],
         row["trust"],
         timed.step.seconds,
-        row["step_s"],
+        row["step_s"] if "step_s" in row else batch / row["value"],
         timed.uncertainty,
-        settings=repr((row["precision"], row["kernels"], row["micro_batch"])),
-        tokens=row["global_batch"],
+        settings=repr((row["precision"], row.get("kernels"), batch)),
+        tokens=batch,
     )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
@@ -187,38 +186,6 @@ def _masters_of_apex(_: TrainConfig) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _images_in_half(_: TrainConfig) -> Iterator[None]:
-    with _changed_images(lambda images: images.half()):
-        yield
-
-
-@contextlib.contextmanager
-def _channels_last(_: TrainConfig) -> Iterator[None]:
-    import torch
-
-    with _changed_images(lambda images: images.contiguous(memory_format=torch.channels_last)):
-        yield
-
-
-@contextlib.contextmanager
-def _changed_images(change: Any) -> Iterator[None]:
-    from transformers.models.resnet.modeling_resnet import ResNetModel
-    from transformers.models.vit.modeling_vit import ViTModel
-
-    with contextlib.ExitStack() as stack:
-        for model in (ResNetModel, ViTModel):
-            own = model.forward
-
-            def forward(
-                self: Any, pixel_values: Any, *args: Any, own: Any = own, **rest: Any
-            ) -> Any:
-                return own(self, change(pixel_values), *args, **rest)
-
-            stack.enter_context(mock.patch.object(model, "forward", functools.wraps(own)(forward)))
-        yield
-
-
-@contextlib.contextmanager
 def _layers_by_operators(_: TrainConfig) -> Iterator[None]:
     import torch
 
@@ -346,16 +313,6 @@ KERNELS = {
         "github NVIDIA/DeepLearningExamples PyTorch/LanguageModeling/BERT run_squad.py, with "
         "--fp16; github NVIDIA/apex apex/amp/_process_optimizer.py",
         _masters_of_apex,
-    ),
-    "images in float16": Adaptation(
-        "casts the images to float16 once, as the model's weights are",
-        "github ryujaehun/pytorch-gpu-benchmark benchmark_models.py",
-        _images_in_half,
-    ),
-    "channels last": Adaptation(
-        "gives the model images in channels-last layout, which all its layers keep",
-        "github huggingface/pytorch-image-models benchmark.py --channels-last",
-        _channels_last,
     ),
     "Qwen 1": Adaptation(
         "has one product for query, key and value, and flash-attn's kernel for the rotation",

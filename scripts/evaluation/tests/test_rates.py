@@ -32,7 +32,7 @@ def test_every_row_is_a_configuration_or_a_kernel_or_has_a_reason() -> None:
     reasons = [each.reason for each in answers if isinstance(each, LeftOut)]
     assert all(reasons)
     assert sum(isinstance(each, Judged) for each in answers) > 450
-    assert sum(isinstance(each, Rate) for each in answers) > 400
+    assert sum(isinstance(each, Rate) for each in answers) > 300
 
 
 def test_rows_of_low_trust_and_bounds_judge_nothing() -> None:

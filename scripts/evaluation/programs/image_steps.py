@@ -1,0 +1,122 @@
+"""Run two training steps of each row of a file of published rates, as its public code does.
+
+    python image_steps.py ROWS NOTES
+
+The rows are those of timm's benchmark.py, of ryujaehun's pytorch-gpu-benchmark and of scripts like
+them: models of timm and of torchvision. Runs on the emulated GPU, with what it launches noted.
+Copies the notes of this process to the folder NOTES, with `cases.jsonl`: the id of each row that
+ran, its batch, and the number of its second step. All rows share an optimizer object, so that the
+steps of all rows are counted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+import torchvision
+
+# benchmark.py begins with the first and takes this many images less until a batch fits.
+_BATCH, _LESS = 256, 32
+_SET_TO_NONE = (2, 0)  # the release from which zero_grad drops gradients
+_NEWER = (8, 9)  # cards that need a release like that
+
+
+class _Steps:
+    """The optimizer of all rows, and how many steps it took."""
+
+    def __init__(self) -> None:
+        self.optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], 0.01, momentum=0.9)
+        self.taken = 0
+
+    def begin(self, parameters: list[torch.nn.Parameter]) -> None:
+        """Forget other models; without parameters, a step updates nothing."""
+        self.optimizer.state.clear()
+        self.optimizer.param_groups.clear()
+        self.optimizer.add_param_group({"params": parameters or [torch.nn.Parameter()]})
+
+    def end(self) -> None:
+        """Update."""
+        self.optimizer.step()
+        self.taken += 1
+
+
+def main(rows: Path, notes: Path) -> None:
+    """Run all rows, then copy the notes."""
+    torch.backends.cudnn.benchmark = True
+    steps = _Steps()
+    with (notes / "cases.jsonl").open("w") as cases:
+        for line in rows.read_text().splitlines():
+            row = json.loads(line)
+            batch = _steps(row, steps)
+            case = {"id": row["id"], "batch": batch, "step": steps.taken}
+            cases.write(json.dumps(case) + "\n")
+            cases.flush()
+    for file in Path(os.environ["OOMDOCTOR_EMULATED_LAUNCHES"]).glob(f"*-{os.getpid()}"):
+        shutil.copy(file, notes / file.name.partition("-")[0])
+
+
+def _steps(row: dict[str, Any], steps: _Steps) -> int:
+    """Two steps at the batch of the row, or at the largest that fits its card. Returns it."""
+    batch = row.get("micro_batch") or _BATCH
+    while True:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        _two_steps(row, batch, steps)
+        if "micro_batch" in row or torch.cuda.max_memory_reserved() <= row["memory_bytes"]:
+            return batch
+        batch -= _LESS
+
+
+def _two_steps(row: dict[str, Any], batch: int, steps: _Steps) -> None:
+    """Steps of a new model."""
+    library, _, name = row["model"].partition("/")
+    is_timm = library == "timm"
+    torch.backends.cuda.matmul.allow_tf32 = is_timm  # as benchmark.py sets it
+    model = timm.create_model(name) if is_timm else getattr(torchvision.models, name)()
+    for module in model.modules():
+        if hasattr(module, "fused_attn") and row["group"] == "timm":
+            module.fused_attn = False  # timm had no fused attention when the rows were measured
+    weights, autocast = row["precision"]["weights"], row["precision"].get("autocast")
+    dtype = torch.float16 if weights.startswith("float16") else torch.float32
+    layout = (
+        torch.channels_last if row.get("kernels") == "channels_last" else torch.contiguous_format
+    )
+    model = model.to("cuda", dtype).to(memory_format=layout)
+    size = row.get("image_size") or model.default_cfg["input_size"][-1]
+    on_host = "H2D" in row["method"] or "host tensor" in row.get("data", "")
+    images = torch.randn(batch, 3, size, size, dtype=dtype, device="cpu" if on_host else "cuda")
+    images = images.contiguous(memory_format=layout)
+    classes = torch.randint(0, 1000, (batch,), device="cuda")
+    updates = "no optimizer" not in row["method"].lower()
+    steps.begin(list(model.parameters()) if updates else [])
+    precision = torch.autocast("cuda", torch.float16) if autocast else nullcontext()
+    for _ in range(2):
+        model.zero_grad(set_to_none=_drops_gradients(row))
+        with precision:
+            loss = torch.nn.functional.cross_entropy(model(images.to("cuda")), classes)
+        loss.backward()
+        steps.end()
+
+
+def _drops_gradients(row: dict[str, Any]) -> bool:
+    """Whether zero_grad sets gradients to None, as the release of the row does by default.
+
+    Rows that do not name one ran on a release that supports their card.
+    """
+    said = (row.get("versions") or {}).get("torch")
+    if said is None:
+        return tuple(row["capability"]) >= _NEWER
+    major, minor = said.split()[0].split(".")[:2]
+    return (int(major), int(minor)) >= _SET_TO_NONE
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
