@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from oomdoctor.analysis.simulator.card import RowSum
 from oomdoctor.analysis.simulator.recorded import Cost, Recorded
 from oomdoctor.analysis.simulator.tape import Region, Tape, TapeBlock
-from oomdoctor.records.job.costs import OpCost
+from oomdoctor.records.job.costs import Filter, OpCost
 
 T = TypeVar("T")
 Mark = tuple[int, str, str]  # a window of a tape
@@ -210,6 +210,7 @@ def _op_cost(
     unpacked_bytes: Any,
     shape: Any,
     relaid_bytes: Any = 0.0,
+    filter_: Any = None,
 ) -> OpCost:
     return OpCost(
         checked(str, name),
@@ -220,4 +221,18 @@ def _op_cost(
         checked(float, unpacked_bytes),
         tuple(_whole(shape)),
         checked(float, relaid_bytes),
+        None if filter_ is None else _filter(*filter_),
+    )
+
+
+def _filter(
+    taps: Any, is_square: Any, stride: Any, width: Any, places: Any, channels_last: Any
+) -> Filter:
+    return Filter(
+        checked(int, taps),
+        checked(bool, is_square),
+        checked(int, stride),
+        checked(int, width),
+        checked(int, places),
+        checked(bool, channels_last),
     )

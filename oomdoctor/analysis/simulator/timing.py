@@ -123,6 +123,7 @@ def grow_evenly(first: list[Cost], second: list[Cost], distance: int) -> bool:
         and not (b.cost.flops - a.cost.flops) % distance
         and not (b.cost.bytes_moved - a.cost.bytes_moved) % distance
         and not (b.cost.relaid_bytes - a.cost.relaid_bytes) % distance
+        and a.cost.filter == b.cost.filter
         and len(a.cost.shape) == len(b.cost.shape)
         and not any((y - x) % distance for x, y in zip(a.cost.shape, b.cost.shape, strict=True))
         for a, b in zip(first, second, strict=True)
@@ -144,7 +145,7 @@ def costs_between(
         moved = a.bytes_moved + (b.bytes_moved - a.bytes_moved) / distance * rows
         shape = tuple(x + (y - x) // distance * rows for x, y in zip(a.shape, b.shape, strict=True))
         relaid = a.relaid_bytes + (b.relaid_bytes - a.relaid_bytes) / distance * rows
-        return OpCost(a.name, a.kind, a.dtype, flops, moved, a.unpacked_bytes, shape, relaid)
+        return replace(a, flops=flops, bytes_moved=moved, shape=shape, relaid_bytes=relaid)
 
     # Many operators are the same objects; so are those between them.
     between_pairs: dict[tuple[int, int], OpCost] = {}

@@ -45,7 +45,13 @@ def _bytes_per_s(cost: OpCost, gpu: GpuFacts, bandwidth: float) -> float:
 
 def _irregular(gpu: GpuFacts, bandwidth: float, width: str) -> float:
     """Bytes/s of kernels without vector loads; `width` is that of their elements."""
+    clocks = clocks_per_s(gpu)
+    return bandwidth if clocks is None else min(bandwidth, clocks * IRREGULAR[width])
+
+
+def clocks_per_s(gpu: GpuFacts) -> float | None:
+    """Clocks of all multiprocessors together in a second, at the usual boost; None if unknown."""
     clock = _CARDS.get(gpu.compute_capability or "", [])[_CLOCK:]
     if not clock or not gpu.multiprocessors:
-        return bandwidth
-    return min(bandwidth, gpu.multiprocessors * clock[0] * 1e6 * IRREGULAR[width])
+        return None
+    return gpu.multiprocessors * clock[0] * 1e6

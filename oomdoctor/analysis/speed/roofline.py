@@ -7,9 +7,9 @@ Kernels of one stream run one after the other, so their times add up. Within a k
 overlaps with memory traffic, but not fully where both take about as long. Preparing is unpacking
 4-bit weights, or changing the layout of what a convolution reads. The host issues operators
 ahead of the device, so it costs time only if it is slower. How efficient a kernel is say
-`products`, `attention` and `memory_bound`. Left out are other streams, power and heat beyond what
-the efficiencies were measured with, and what a trainer does between its steps (reading data,
-logging).
+`products`, `attention`, `convolutions` and `memory_bound`. Left out are other streams, power and
+heat beyond what the efficiencies were measured with, and what a trainer does between its steps
+(reading data, logging).
 
 `scripts/evaluation/speed.py` and `rates.py` print the errors against recorded and published runs.
 """
@@ -23,6 +23,7 @@ from math import hypot
 from typing import NamedTuple
 
 from oomdoctor.analysis.speed.attention import attention_of
+from oomdoctor.analysis.speed.convolutions import Rates, convolution_time
 from oomdoctor.analysis.speed.kernel_factors import factors_of
 from oomdoctor.analysis.speed.links import SLOWEST_COPIES_PER_S, host_link
 from oomdoctor.analysis.speed.memory_bound import RELAYING, UNPACKING, moving_seconds
@@ -147,24 +148,35 @@ class _Way(NamedTuple):
 
 
 def _ways(cost: OpCost, gpu: GpuFacts, efficiency: Efficiency) -> Sequence[_Way]:
-    """The kernels among which a library takes the fastest; none if the card's peak is unknown."""
+    """The kernels among which a library takes the fastest; none if no rate is known."""
     unpacked = cost.unpacked_bytes / UNPACKING
     if not cost.flops:
         return [_Way(1.0, unpacked)]
+    if cost.kind == "conv":
+        return _of_convolution(cost, gpu, efficiency)
     reached = _rate(cost, gpu, efficiency)
-    if reached is None:
+    return [] if reached is None else [_Way(reached, unpacked)]
+
+
+def _of_convolution(cost: OpCost, gpu: GpuFacts, efficiency: Efficiency) -> Sequence[_Way]:
+    large = _large_rate(cost.dtype, gpu, efficiency)
+    if large is None:
         return []
-    if cost.kind != "conv":
-        return [_Way(reached, unpacked)]
-    relaid = cost.relaid_bytes / RELAYING
-    if cost.dtype != "float32":
-        emulated = cost.dtype == "bfloat16" and gpu.bf16_flops is None
-        return [_Way(reached, 0.0 if emulated or _is_pascal(gpu) else relaid)]
-    ways = [_Way(reached, 0.0)]
-    if gpu.tf32_flops:  # on by default: torch.backends.cudnn.allow_tf32, unlike that of products
-        share = efficiency.tensor * share_of_rate(cost.shape, 4, gpu.multiprocessors)
-        ways.append(_Way(gpu.tf32_flops * share, relaid))
-    return ways
+    plain = gpu.fp32_flops and gpu.fp32_flops * efficiency.float32
+    if cost.dtype == "float32":
+        # TF32 is on by default: torch.backends.cudnn.allow_tf32, unlike that of products.
+        rates = Rates(gpu.tf32_flops and gpu.tf32_flops * efficiency.tensor, large)
+    elif _is_pascal(gpu) or (cost.dtype == "bfloat16" and efficiency.emulated_bfloat16):
+        rates = Rates(None, large)
+    else:
+        rates = Rates(large, plain)
+    if not cost.shape or cost.filter is None:
+        relaid = cost.relaid_bytes / RELAYING
+        known = [rates.tensor and _Way(rates.tensor, relaid), rates.plain and _Way(rates.plain, 0)]
+        return [way for way in known if way]
+    assert gpu.bandwidth_bytes_per_s
+    time = convolution_time(cost, gpu, rates, efficiency.bandwidth * gpu.bandwidth_bytes_per_s)
+    return [] if time is None else [_Way(cost.flops / time.seconds, time.prepared_bytes)]
 
 
 def _is_pascal(gpu: GpuFacts) -> bool:
@@ -172,9 +184,9 @@ def _is_pascal(gpu: GpuFacts) -> bool:
     return (gpu.compute_capability or "").startswith("6.")
 
 
-def _rate(cost: OpCost, gpu: GpuFacts, efficiency: Efficiency) -> float | None:
-    """FLOP/s that this kind of arithmetic reaches; None if its peak is unknown."""
-    if cost.dtype == "bfloat16" and efficiency.emulated_bfloat16:
+def _large_rate(dtype: str, gpu: GpuFacts, efficiency: Efficiency) -> float | None:
+    """FLOP/s of large products of a type; None if their peak is unknown."""
+    if dtype == "bfloat16" and efficiency.emulated_bfloat16:
         plain = gpu.fp32_flops
         return None if plain is None else plain * efficiency.emulated_bfloat16
     peak, share = {
@@ -191,17 +203,24 @@ def _rate(cost: OpCost, gpu: GpuFacts, efficiency: Efficiency) -> float | None:
         "int8": (gpu.fp16_flops, efficiency.tensor),
         "float8_e4m3fn": (gpu.fp8_flops, efficiency.tensor),
         "float8_e5m2": (gpu.fp8_flops, efficiency.tensor),
-    }.get(cost.dtype, (None, 0.0))
-    if peak is None:
-        return None
+    }.get(dtype, (None, 0.0))
+    return None if peak is None else peak * share
+
+
+def _rate(cost: OpCost, gpu: GpuFacts, efficiency: Efficiency) -> float | None:
+    """FLOP/s that a product or attention reaches; None if its peak is unknown."""
+    large = _large_rate(cost.dtype, gpu, efficiency)
+    if large is None or (cost.dtype == "bfloat16" and efficiency.emulated_bfloat16):
+        return large
     attention = attention_of(cost.name, gpu) if cost.kind == "attention" else None
     if attention is not None and cost.dtype != "float32":
+        peak = large / efficiency.tensor
         if cost.dtype.startswith("float8") and gpu.bf16_flops is not None:
             peak = gpu.bf16_flops * attention.fp8
         return peak * attention.share(cost.shape, backward="backward" in cost.name)
+    share = grouped_share(cost.name, gpu.compute_capability)
     item = element_bytes(cost.dtype)
-    share *= grouped_share(cost.name, gpu.compute_capability)
-    return peak * share * share_of_rate(cost.shape, item, gpu.multiprocessors)
+    return large * share * share_of_rate(cost.shape, item, gpu.multiprocessors)
 
 
 def _least_s(cost: OpCost, gpu: GpuFacts, efficiency: Efficiency) -> float:

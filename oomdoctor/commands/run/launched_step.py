@@ -22,6 +22,7 @@ from oomdoctor.analysis.simulator.step_parts import Engine, joined, step_time
 from oomdoctor.analysis.simulator.step_slices import Slice, step_slices
 from oomdoctor.analysis.simulator.timing import Work, estimated_timing
 from oomdoctor.analysis.speed.communication import exposed_seconds
+from oomdoctor.analysis.speed.convolutions import untimed_group
 from oomdoctor.analysis.speed.links import links_of
 from oomdoctor.commands.jobs.host import python_path
 from oomdoctor.commands.plan.trace import trace_document
@@ -149,7 +150,7 @@ def timed_step(step: Step, facts: GpuFacts | None) -> tuple[TimedStep | None, st
     for work, transfers in zip(works, sent, strict=True):
         timing = estimated_timing(work, facts, None, speed_errors())
         if timing is None:
-            return None, f"the speed of {facts.name} cannot be estimated"
+            return None, _why_untimed(work, facts)
         waits = exposed_seconds(transfers, links, timing.micro_step_s) if links is not None else 0.0
         if work is works[-1]:
             timing = replace(timing, optimizer_step_s=timing.optimizer_step_s + waits)
@@ -159,6 +160,18 @@ def timed_step(step: Step, facts: GpuFacts | None) -> tuple[TimedStep | None, st
         parts.append(step_time(work, timing, 1, facts, None, _ENGINE))
         slices += step_slices(work, parts[-1], facts, None, _ENGINE)
     return TimedStep(joined(parts, len(step.micro_steps)), max(spreads), slices), None
+
+
+def _why_untimed(work: Work, facts: GpuFacts) -> str:
+    groups = (untimed_group(cost) for cost, _ in work.micro_step)
+    channels = next((each for each in groups if each is not None), None)
+    if channels is None:
+        return f"the speed of {facts.name} cannot be estimated"
+    return (
+        f"cuDNN has no fast kernel for convolutions in groups of {channels} channels in "
+        "channels-last layout, and the speed of its slow ones is not published; contiguous layout "
+        "is faster"
+    )
 
 
 def _faster(step: Step, time: StepTime, facts: GpuFacts) -> tuple[FasterStep, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from oomdoctor.records.facts.dtypes import SIZES
 
@@ -24,6 +24,20 @@ def element_bytes(dtype: str) -> int:
     return SIZES.get("float32" if dtype == TF32 else dtype, 1)
 
 
+class Filter(NamedTuple):
+    """What a convolution slides over its input: how many `taps` it has, and its stride.
+
+    `width` is that of the input, `places` those of one result (height x width).
+    """
+
+    taps: int
+    is_square: bool
+    stride: int
+    width: int
+    places: int
+    channels_last: bool
+
+
 @dataclass(frozen=True, slots=True)
 class OpCost:
     """One launched operator: arithmetic in FLOP, traffic to and from device memory in bytes.
@@ -36,8 +50,9 @@ class OpCost:
     `unpacked_bytes` are moved by a separate kernel that unpacks the weight of a 4-bit product.
     `relaid_bytes` are moved by kernels that bring what a convolution reads from NCHW into the
     layout of tensor cores, if it runs on them.
-    `shape` is (batch, m, n, k) of a product or of the one that a convolution is, and (rows x heads,
-    length, keys, width of a head, 1 if causal) of attention; empty for others, or if it is unknown.
+    `shape` is (batch, m, n, k) of a product or of those that a convolution is, one for each group;
+    and (rows x heads, length, keys, width of a head, 1 if causal) of attention. It is empty for
+    others, or if it is unknown. `filter` is that of a convolution with a shape.
     """
 
     name: str
@@ -48,6 +63,7 @@ class OpCost:
     unpacked_bytes: float = 0.0
     shape: tuple[int, ...] = ()
     relaid_bytes: float = 0.0
+    filter: Filter | None = None
 
 
 @dataclass(frozen=True, slots=True)

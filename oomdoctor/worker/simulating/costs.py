@@ -23,7 +23,7 @@ from torch._C import Argument
 from torch._ops import OpOverload
 
 from oomdoctor.package_data import data_of
-from oomdoctor.records.job.costs import TF32, OpCost, OpKind
+from oomdoctor.records.job.costs import TF32, Filter, OpCost, OpKind
 from oomdoctor.worker.tracing.calls import OperatorCall
 from oomdoctor.worker.tracing.tensors import tensor_bytes, tensors_in
 
@@ -102,10 +102,11 @@ def cost_of(call: OperatorCall) -> OpCost | None:
     unpacked = _unpacked_bytes(call) if rule.unpacked else 0.0
     shape = _shape(kind, flops, call) if flops else ()
     relaid = _relaid_bytes(call) if kind == "conv" else 0.0
+    slid = _filter(call) if kind == "conv" and shape else None
     name = _dtype_name(dtype)
     if kind == "matmul" and name == "float32" and _allows_tf32():
         name = TF32
-    return OpCost(rule.name, kind, name, flops, float(moved), unpacked, shape, relaid)
+    return OpCost(rule.name, kind, name, flops, float(moved), unpacked, shape, relaid, slid)
 
 
 def accessed(call: OperatorCall) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
@@ -171,16 +172,50 @@ def _shape(kind: OpKind, flops: float, call: OperatorCall) -> tuple[int, ...]:
 
 
 def _convolution_shape(call: OperatorCall) -> tuple[int, ...]:
-    """The shape of the product that a convolution is: a row for each place of its result."""
-    weight, made = call.argument("weight"), call.argument("grad_output")
-    made = call.result if made is None else made
-    if not isinstance(weight, torch.Tensor) or not isinstance(made, torch.Tensor):
+    """The shape of the products that a convolution is: a row for each place of its result."""
+    weight, made = call.argument("weight"), _made(call)
+    if not isinstance(weight, torch.Tensor) or made is None or call.argument("transposed"):
         return ()
-    groups = call.argument("groups")
-    if groups != 1 or call.argument("transposed"):
-        return ()
-    columns = weight.shape[0]
-    return 1, made.numel() // columns, columns, weight.numel() // columns
+    groups = call.number("groups") or 1
+    channels = weight.shape[0]
+    rows = made.numel() // channels
+    return groups, rows, channels // groups, weight.numel() // channels
+
+
+def _made(call: OperatorCall) -> torch.Tensor | None:
+    """The result of a convolution, or the gradient of it, which is as large."""
+    gradient = call.argument("grad_output")
+    made = call.result if gradient is None else gradient
+    return made if isinstance(made, torch.Tensor) else None
+
+
+def _filter(call: OperatorCall) -> Filter | None:
+    """The filter of a convolution of images or rows whose shape is known."""
+    weight, made, source = call.tensor("weight"), _made(call), call.argument("input")
+    if made is None or not isinstance(source, torch.Tensor) or source.dim() != made.dim():
+        return None
+    sides = weight.shape[2:]
+    strides = call.sizes("stride")
+    return Filter(
+        taps=prod(sides),
+        is_square=len(sides) == 2 and len(set(sides)) == 1,
+        stride=max(strides, default=1),
+        width=source.shape[-1],
+        places=prod(made.shape[2:]),
+        channels_last=_is_channels_last(source) or _is_channels_last(weight),
+    )
+
+
+def _is_channels_last(tensor: torch.Tensor) -> bool:
+    """Whether PyTorch gives cuDNN a tensor in NHWC layout (cudnn_conv_suggest_memory_format).
+
+    The strides of tensors with one channel, or with one place, do not say.
+    """
+    return (
+        tensor.dim() == 4
+        and tensor.is_contiguous(memory_format=torch.channels_last)
+        and not tensor.is_contiguous()
+    )
 
 
 def _attention_shape(call: OperatorCall) -> tuple[int, ...]:
@@ -356,7 +391,7 @@ def _of_pairs(
 
 
 def _alike(rule: _Rule, call: OperatorCall) -> bool:
-    """Whether all tensors that move are contiguous and have the same shape and type.
+    """Whether all tensors that move have no gaps and the same shape, strides and type.
 
     Only then PyTorch's TensorIterator uses vector loads. Kernels for lists use them for each tensor
     of the list.
@@ -368,11 +403,24 @@ def _alike(rule: _Rule, call: OperatorCall) -> bool:
         if not isinstance(tensor, torch.Tensor) or not tensor.dim():
             continue  # a list, or a number
         if first is None:
-            if not tensor.is_contiguous():
+            if not _has_no_gaps(tensor):
                 return False
             first = tensor.dtype, tensor.shape, tensor.stride()
         elif (tensor.dtype, tensor.shape, tensor.stride()) != first:
             return False
+    return True
+
+
+def _has_no_gaps(tensor: torch.Tensor) -> bool:
+    """Whether the tensor fills its memory, in whatever order of its dimensions."""
+    if tensor.is_contiguous():
+        return True
+    size = 1
+    for stride, length in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if length != 1:
+            if stride != size:
+                return False
+            size *= length
     return True
 
 
@@ -393,7 +441,7 @@ def _relaid_bytes(call: OperatorCall) -> float:
     `..._nhwc2nchw_tn_v1`). Those of grouped convolutions have no other layout.
     """
     source = call.argument("input")
-    if not isinstance(source, torch.Tensor) or call.argument("groups") != 1:
+    if not isinstance(source, torch.Tensor):
         return 0.0
     if source.dim() == 4 and source.is_contiguous(memory_format=torch.channels_last):
         return 0.0

@@ -9,7 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from oomdoctor.records.job.costs import TF32, OpCost
+from oomdoctor.records.job.costs import TF32, Filter, OpCost
 from oomdoctor.worker.simulating.costs import cost_of
 from oomdoctor.worker.tracing.calls import OperatorCall
 
@@ -69,12 +69,23 @@ def test_a_convolution_is_a_product_whose_rows_are_places() -> None:
     assert cost.relaid_bytes == 2 * 2 * (2 * 16 * 32 * 32)  # read and written
 
 
-def test_a_convolution_in_channels_last_layout_or_in_groups_is_not_relaid() -> None:
+def test_a_convolution_in_channels_last_layout_is_not_relaid() -> None:
     with FakeTensorMode():
         image = empty(2, 16, 32, 32).contiguous(memory_format=torch.channels_last)
-    assert only(torch.nn.functional.conv2d, image, (8, 16, 4, 4)).relaid_bytes == 0
-    grouped = only(torch.nn.functional.conv2d, (2, 16, 32, 32), (16, 1, 4, 4), groups=16)
-    assert (grouped.relaid_bytes, grouped.shape) == (0, ())
+    cost = only(torch.nn.functional.conv2d, image, (8, 16, 4, 4))
+    assert cost.relaid_bytes == 0
+    assert cost.filter == Filter(16, True, 1, 32, 29 * 29, channels_last=True)
+
+
+def test_a_convolution_in_groups_is_a_product_of_each() -> None:
+    grouped = only(torch.nn.functional.conv2d, (2, 16, 32, 32), (32, 4, 3, 5), groups=4, stride=2)
+    assert grouped.shape == (4, 2 * 15 * 14, 8, 4 * 15)
+    assert grouped.filter == Filter(15, False, 2, 32, 15 * 14, channels_last=False)
+    rows = only(torch.nn.functional.conv1d, (2, 16, 32), (16, 1, 4), groups=16)
+    assert (rows.shape, rows.filter) == (
+        (16, 2 * 29, 1, 4),
+        Filter(4, False, 1, 32, 29, channels_last=False),
+    )
 
 
 def test_the_backward_pass_of_a_convolution_reads_its_gradient_twice() -> None:
@@ -197,7 +208,8 @@ def test_a_cast_counts_both_sizes_of_elements() -> None:
         (lambda a: torch.softmax(a, -1), "elementwise"),
         (lambda a: a * a[0], "irregular"),
         (lambda a: a * a.t(), "irregular"),
-        (lambda a: a.t().neg(), "irregular"),
+        (lambda a: a.t().neg(), "elementwise"),  # its result has the same strides
+        (lambda a: a[:, ::2].neg(), "irregular"),
         (lambda a: a[:, :4].neg(), "irregular"),
         (lambda a: a.t().clone(memory_format=torch.contiguous_format), "irregular"),
         (lambda a: a.float(), "irregular"),
