@@ -16,9 +16,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from cases.rates import FILE, NotExpressedError, Row, gpu_of, is_of_images, rows_of
+from cases.rates import FILE, NotExpressedError, Row, catalogued, gpu_of, has_public_code, rows_of
 
-_PROGRAM = Path(__file__).parent / "programs" / "image_steps.py"
+_PROGRAM = Path(__file__).parent / "programs" / "public_steps.py"
 _CARD = "B200"  # whose memory holds every batch
 _CONTEXT = 1 << 30  # bytes of a card that a process cannot have: its context, and other programs
 
@@ -31,7 +31,7 @@ def main() -> int:
     parser.add_argument("--notes", type=Path, required=True)
     parser.add_argument("--published", type=Path, default=FILE)
     options = parser.parse_args()
-    rows = _with_cards([row for row in rows_of(options.published) if is_of_images(row)])
+    rows = _with_cards([row for row in rows_of(options.published) if has_public_code(row)])
     options.notes.mkdir(parents=True, exist_ok=True)
     python, site = str(options.python.absolute()), str(options.site.absolute())
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
@@ -57,7 +57,10 @@ def _with_cards(rows: list[Row]) -> list[Row]:
             continue
         capability = [int(number) for number in (gpu.compute_capability or "0.0").split(".")]
         memory = (gpu.torch_total_bytes or gpu.total_bytes or gpu.memory_bytes) - _CONTEXT
-        known.append(row | {"memory_bytes": memory, "capability": capability})
+        asked = {"memory_bytes": memory, "capability": capability}
+        if row["kind"] == "forward":
+            asked["config"] = catalogued(row["model"]).config
+        known.append(row | asked)
     return known
 
 

@@ -84,11 +84,11 @@ def _answers(options: argparse.Namespace, folder: Path) -> Iterable[Judged | Lef
         if any(word in row["id"] for word in words)
         or ("training" if row["kind"] == "train" else "kernels") in only
     ]
-    yield from judged_kernels(rows)
     if options.launched is not None:
         ran = list(judged_launches(rows, options.launched))
         yield from ran
         rows = [row for row in rows if row["id"] not in {each.id for each in ran}]
+    yield from judged_kernels(rows)
     expressed = list(training_rates(rows))
     yield from (each for each in expressed if isinstance(each, LeftOut))
     rates = [each for each in expressed if isinstance(each, Rate)]

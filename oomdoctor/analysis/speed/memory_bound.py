@@ -19,6 +19,7 @@ _KERNELS = data_of("speed.toml")["memory_bound"]
 IRREGULAR: dict[str, float] = _KERNELS["irregular"]
 PASSES: dict[str, float] = _KERNELS["passes"]
 SUMS: dict[str, float] = _KERNELS["sums_over_rows"]
+NARROW: dict[str, float] = _KERNELS["narrow"]
 UNPACKING: float = _KERNELS["unpacking"]
 RELAYING: float = _KERNELS["relaying"]
 _CARDS: dict[str, list[float]] = data_of("multiprocessors.toml")
@@ -37,6 +38,8 @@ def moving_seconds(cost: OpCost, gpu: GpuFacts, bandwidth: float) -> float:
 
 
 def _bytes_per_s(cost: OpCost, gpu: GpuFacts, bandwidth: float) -> float:
+    if cost.name in NARROW:
+        return _at_most(NARROW[cost.name], gpu, bandwidth)
     if cost.kind == "irregular":
         return _irregular(gpu, bandwidth, "two_bytes" if cost.dtype in _TWO_BYTES else "wider")
     unpacks = cost.kind == "quantised" and cost.name.startswith("dequantize")
@@ -45,8 +48,13 @@ def _bytes_per_s(cost: OpCost, gpu: GpuFacts, bandwidth: float) -> float:
 
 def _irregular(gpu: GpuFacts, bandwidth: float, width: str) -> float:
     """Bytes/s of kernels without vector loads; `width` is that of their elements."""
+    return _at_most(IRREGULAR[width], gpu, bandwidth)
+
+
+def _at_most(bytes_a_clock: float, gpu: GpuFacts, bandwidth: float) -> float:
+    """Bytes/s of a kernel that moves so many in a clock of each multiprocessor."""
     clocks = clocks_per_s(gpu)
-    return bandwidth if clocks is None else min(bandwidth, clocks * IRREGULAR[width])
+    return bandwidth if clocks is None else min(bandwidth, clocks * bytes_a_clock)
 
 
 def clocks_per_s(gpu: GpuFacts) -> float | None:

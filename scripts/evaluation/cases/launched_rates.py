@@ -45,7 +45,7 @@ def _judged(row: Row, batch: int, step: LaunchedStep) -> Judged | LeftOut:
         return LeftOut(row["id"], reason or "a peak of the card is not known")
     return Judged(
         row["id"],
-        "training",
+        "training" if row["kind"] == "train" else row["kind"],
         source_of(row),
         gpu.name,
         row["model"],

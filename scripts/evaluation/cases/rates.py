@@ -53,18 +53,22 @@ _NORMS, _LOSS = "fused norms and rotations", "fused loss"
 # output layer, with as many products.
 _FAST_KERNELS = {"": (), "none": (), "foak": (_NORMS, _LOSS), "foak-liger": (_NORMS, _LOSS)}
 _TRUSTED = ("high", "medium")
-# Groups whose times include more than training. Every 15 steps, train_model_simple_with_timing of
-# github rasbt/LLMs-from-scratch ch05/10_llm-training-speed evaluates twice within the time that it
-# measures, and each evaluation starts the processes of a loader.
-_MORE_THAN_TRAINING = ("raschka",)
+# Runs whose times include more than training, by a word of their group and of their container.
+# - Every 15 steps, train_model_simple_with_timing of github rasbt/LLMs-from-scratch
+#   ch05/10_llm-training-speed evaluates twice within the time that it measures, and each evaluation
+#   starts the processes of a loader.
+# - The averages of lambdal's old logs are of 14 to 104 steps with the first ones, which take
+#   seconds: 8 x RTX 2080 Ti reach 4.4 steps/s at the end and 2.3 on average (github
+#   lambdal/deeplearning-benchmark pytorch/results/8x2080Ti_trt/PyTorch_bert_base_squad_FP16).
+_MORE_THAN_TRAINING = (("raschka", ""), ("lambda", "20.01-class"))
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
     """A run with the seconds it took for an optimizer step, or for its micro-steps alone.
 
-    Those of a `bound` include more than training (loading of data, evaluations), so they are at
-    least the time.
+    Those of a `bound` include more than training (loading of data, evaluations, the first steps),
+    so they are at least the time.
     """
 
     row: Row
@@ -152,9 +156,15 @@ def _rate(row: Row) -> Rate:
         gpu,
         row["step_s"],
         updates="no optimizer" not in row["method"].lower(),
-        bound=row["group"] in _MORE_THAN_TRAINING
-        or ("loader" in row["data"] and "no loader" not in row["data"]),
+        bound=_has_more_than_training(row),
         kernels=tuple(name for name in (*adapted, *tf32) if name != "shifted logits"),
+    )
+
+
+def _has_more_than_training(row: Row) -> bool:
+    container = row.get("versions", {}).get("container", "")
+    return ("loader" in row["data"] and "no loader" not in row["data"]) or any(
+        row["group"] == group and word in container for group, word in _MORE_THAN_TRAINING
     )
 
 
@@ -194,7 +204,7 @@ def _fms(row: Row) -> Expressed:
         if row["n_gpus"] > 1:
             settings["quant_storage"] = precision["weights"]
     return (
-        _catalogued(row["model"]),
+        catalogued(row["model"]),
         settings,
         ("shifted logits", "whole recompute", *_FAST_KERNELS[kernels]),
     )
@@ -224,6 +234,7 @@ def _llm_foundry(row: Row) -> Expressed:
         "autocast_dtype": "bfloat16",
         "reduce_dtype": "bfloat16" if pure else "float32",
         "optimizer": "adamw_torch",
+        "attention": "flash_attention_2",
         "sharding": "fsdp_grad_op" if "SHARD_GRAD_OP" in row["parallelism"] else "fsdp",
     }
     model.config["activation_function"] = "gelu"  # one kernel, as in MPT
@@ -234,7 +245,7 @@ def _stas(row: Row) -> Expressed:
     settings: dict[str, Any] = {"weights_dtype": "bfloat16", "optimizer": "adamw_torch"}
     if row["n_gpus"] > 1:
         raise NotExpressedError("DeepSpeed with custom kernels, or states on the host")
-    return _catalogued(row["model"]), settings, ()
+    return catalogued(row["model"]), settings, ()
 
 
 def _raschka(row: Row) -> Expressed:
@@ -272,7 +283,7 @@ def _lambda(row: Row) -> Expressed:
     name = row["model"].split()[0]
     update = "BertAdam" if row["optimizer"].startswith("BertAdam") else "masters of apex"
     return (
-        _catalogued(f"google-bert/{name}", "sequence-classification"),
+        catalogued(f"google-bert/{name}", "sequence-classification"),
         {**precision, "optimizer": "adamw_torch", "attention": "eager"},
         (update,),
     )
@@ -291,7 +302,7 @@ def _deep_learning_examples(row: Row) -> Expressed:
         "attention": "eager",
     }
     # Its head scores the masked tokens only, a seventh.
-    model = _catalogued("google-bert/bert-large-uncased", "sequence-classification")
+    model = catalogued("google-bert/bert-large-uncased", "sequence-classification")
     return model, settings, ()
 
 
@@ -305,12 +316,18 @@ def _fms_fsdp(row: Row) -> Expressed:
         "optimizer": "adamw_torch",
         "sharding": "hybrid" if hybrid else "fsdp",
     }
-    return _catalogued(row["model"]), settings, ()
+    return catalogued(row["model"]), settings, ()
 
 
-def is_of_images(row: Row) -> bool:
-    """Whether launched.py runs the code of a row: models of timm and of torchvision."""
-    return row["kind"] == "train" and row["model"].startswith(("timm/", "torchvision/"))
+def has_public_code(row: Row) -> bool:
+    """Whether launched.py runs the code of a row.
+
+    That is training models of timm and of torchvision, single layers, and forward passes.
+    """
+    if row["kind"] == "train":
+        return bool(row["model"].startswith(("timm/", "torchvision/")))
+    is_layer = row["kind"] == "layer" and row["model"].startswith(("BertLayer", "T5Block"))
+    return is_layer or (row["kind"] == "forward" and row.get("compile") is False)
 
 
 def _images(_: Row) -> Expressed:
@@ -340,7 +357,7 @@ _NOT_EXPRESSED = {
 }
 
 
-def _catalogued(name: str, task: Task | None = None) -> ModelSpec:
+def catalogued(name: str, task: Task | None = None) -> ModelSpec:
     wanted = ModelRef(_MODELS.get(name, name), source="catalogue", task=task or "auto")
     try:
         return resolve(wanted)

@@ -161,6 +161,19 @@ def test_norms_read_their_rows_again() -> None:
     assert again == pytest.approx(PASSES["native_layer_norm"])
 
 
+@pytest.mark.parametrize(
+    ("name", "passes", "published_s"),
+    [("native_group_norm", 2, 0.982e-3), ("native_group_norm_backward", 3, 1.316e-3)],
+)
+def test_group_norms_wait_for_the_multiprocessors(
+    name: str, passes: int, published_s: float
+) -> None:
+    """github linkedin/Liger-Kernel benchmark/data, group_norm huggingface, a B200."""
+    size = 128 * 2048 * 512 * 4.0
+    norm = OpCost(name, "irregular", "float32", 0.0, passes * size)
+    assert times(norm, gpu=card("B200")).seconds == pytest.approx(published_s, rel=0.15)
+
+
 def test_gradients_of_a_norm_s_weights_wait_for_the_multiprocessors() -> None:
     name = "native_layer_norm_backward"
     norm = OpCost(name, "elementwise", "bfloat16", 0.0, 1e12)

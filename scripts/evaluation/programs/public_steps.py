@@ -1,12 +1,13 @@
-"""Run two training steps of each row of a file of published rates, as its public code does.
+"""Run what a file of published rates timed twice each, as its public code does.
 
-    python image_steps.py ROWS NOTES
+    python public_steps.py ROWS NOTES
 
 The rows are those of timm's benchmark.py, of ryujaehun's pytorch-gpu-benchmark and of scripts like
-them: models of timm and of torchvision. Runs on the emulated GPU, with what it launches noted.
-Copies the notes of this process to the folder NOTES, with `cases.jsonl`: the id of each row that
-ran, its batch, and the number of its second step. All rows share an optimizer object, so that the
-steps of all rows are counted.
+them: training steps of models of timm and of torchvision; those of mli's transformers-benchmarks:
+single layers; and those of stas00's torch-compile-bench.py: forward passes. Runs on the emulated
+GPU, with what it launches noted. Copies the notes of this process to the folder NOTES, with
+`cases.jsonl`: the id of each row that ran, its batch, and the number of its second step. All rows
+share an optimizer object, so that the steps of all rows are counted.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,9 @@ from typing import Any
 import timm
 import torch
 import torchvision
+from transformers import AutoConfig, AutoModelForCausalLM, BertConfig, T5Config
+from transformers.models.bert.modeling_bert import BertLayer
+from transformers.models.t5.modeling_t5 import T5Block
 
 # benchmark.py begins with the first and takes this many images less until a batch fits.
 _BATCH, _LESS = 256, 32
@@ -65,18 +70,22 @@ def main(rows: Path, notes: Path) -> None:
 
 def _steps(row: dict[str, Any], steps: _Steps) -> int:
     """Two steps at the batch of the row, or at the largest that fits its card. Returns it."""
+    prepare = next(prepare for words, prepare in _PREPARED if row["model"].startswith(words))
     batch = row.get("micro_batch") or _BATCH
     while True:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-        _two_steps(row, batch, steps)
+        step = prepare(row, batch, steps)
+        for _ in range(2):
+            step()
+            steps.end()
         if "micro_batch" in row or torch.cuda.max_memory_reserved() <= row["memory_bytes"]:
             return batch
         batch -= _LESS
 
 
-def _two_steps(row: dict[str, Any], batch: int, steps: _Steps) -> None:
-    """Steps of a new model."""
+def _of_images(row: dict[str, Any], batch: int, steps: _Steps) -> Callable[[], None]:
+    """A training step of a new model."""
     library, _, name = row["model"].partition("/")
     is_timm = library == "timm"
     torch.backends.cuda.matmul.allow_tf32 = is_timm  # as benchmark.py sets it
@@ -97,13 +106,63 @@ def _two_steps(row: dict[str, Any], batch: int, steps: _Steps) -> None:
     classes = torch.randint(0, 1000, (batch,), device="cuda")
     updates = "no optimizer" not in row["method"].lower()
     steps.begin(list(model.parameters()) if updates else [])
-    precision = torch.autocast("cuda", torch.float16) if autocast else nullcontext()
-    for _ in range(2):
+
+    def step() -> None:
         model.zero_grad(set_to_none=_drops_gradients(row))
-        with precision:
+        with torch.autocast("cuda", torch.float16) if autocast else nullcontext():
             loss = torch.nn.functional.cross_entropy(model(images.to("cuda")), classes)
         loss.backward()
-        steps.end()
+
+    return step
+
+
+def _of_a_layer(row: dict[str, Any], batch: int, steps: _Steps) -> Callable[[], None]:
+    """One or both passes of a layer in training."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    if row["model"].startswith("BertLayer"):
+        bert = BertConfig(hidden_size=1024, num_attention_heads=16, intermediate_size=4096)
+        bert._attn_implementation = "eager"
+        layer = BertLayer(bert)
+    else:
+        t5 = T5Config(d_model=1024, num_heads=16, d_ff=4096, d_kv=64)
+        t5._attn_implementation = "eager"
+        layer = T5Block(t5)
+    layer = layer.to("cuda", torch.float16)
+    size = (batch, row["seq_len"], 1024)
+    states = torch.randn(size, dtype=torch.float16, device="cuda", requires_grad=True)
+    backward = "bwd" in row["method"]
+    steps.begin([])
+
+    def step() -> None:
+        result = layer(states)
+        if backward:
+            (result[0] if isinstance(result, tuple) else result).sum().backward()
+
+    return step
+
+
+def _of_inference(row: dict[str, Any], batch: int, steps: _Steps) -> Callable[[], None]:
+    """A forward pass without gradients."""
+    config = AutoConfig.for_model(**row["config"])
+    model = AutoModelForCausalLM.from_config(
+        config, dtype=torch.bfloat16, attn_implementation="sdpa"
+    )
+    model = model.to("cuda").eval()
+    tokens = torch.zeros(batch, row["seq_len"], dtype=torch.int64, device="cuda")
+    steps.begin([])
+
+    def step() -> None:
+        with torch.no_grad():
+            model(input_ids=tokens)
+
+    return step
+
+
+_PREPARED = [
+    (("timm/", "torchvision/"), _of_images),
+    (("BertLayer", "T5Block"), _of_a_layer),
+    (("",), _of_inference),
+]
 
 
 def _drops_gradients(row: dict[str, Any]) -> bool:
