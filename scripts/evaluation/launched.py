@@ -38,7 +38,17 @@ def main() -> int:
         file.writelines(json.dumps(row) + "\n" for row in rows)
         file.flush()
         program = [str(_PROGRAM), file.name, str(options.notes.absolute())]
-        run = [sys.executable, "-m", "oomdoctor", "run", "--emulate", _CARD, "--why"]
+        run = [
+            sys.executable,
+            "-m",
+            "oomdoctor",
+            "run",
+            "--emulate",
+            _CARD,
+            "--why",
+            "--steps",
+            "all",
+        ]
         path = os.pathsep.join(filter(None, [site, os.environ.get("PYTHONPATH")]))
         environment = {**os.environ, "PYTHONPATH": path, "OOMDOCTOR_CUDA_PYTHON": python}
         done = subprocess.run([*run, "--", python, *program], env=environment, check=False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from oomdoctor.records.facts.dtypes import SIZES
 
@@ -24,7 +24,8 @@ def element_bytes(dtype: str) -> int:
     return SIZES.get("float32" if dtype == TF32 else dtype, 1)
 
 
-class Filter(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Filter:
     """What a convolution slides over its input: how many `taps` it has, and its stride.
 
     `width` is that of the input, `places` those of one result (height x width).

@@ -144,10 +144,11 @@ def _of_a_layer(row: dict[str, Any], batch: int, steps: _Steps) -> Callable[[], 
 def _of_inference(row: dict[str, Any], batch: int, steps: _Steps) -> Callable[[], None]:
     """A forward pass without gradients."""
     config = AutoConfig.for_model(**row["config"])
-    model = AutoModelForCausalLM.from_config(
-        config, dtype=torch.bfloat16, attn_implementation="sdpa"
-    )
-    model = model.to("cuda").eval()
+    with torch.device("meta"):  # on the emulated GPU, weights have no values
+        model = AutoModelForCausalLM.from_config(
+            config, dtype=torch.bfloat16, attn_implementation="sdpa"
+        )
+    model = model.to_empty(device="cuda").eval()
     tokens = torch.zeros(batch, row["seq_len"], dtype=torch.int64, device="cuda")
     steps.begin([])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from oomdoctor.records.codec import from_json, to_json
 from oomdoctor.records.job.costs import TF32, Filter, OpCost
 from oomdoctor.worker.simulating.costs import cost_of
 from oomdoctor.worker.tracing.calls import OperatorCall
@@ -75,6 +77,11 @@ def test_a_convolution_in_channels_last_layout_is_not_relaid() -> None:
     cost = only(torch.nn.functional.conv2d, image, (8, 16, 4, 4))
     assert cost.relaid_bytes == 0
     assert cost.filter == Filter(16, True, 1, 32, 29 * 29, channels_last=True)
+
+
+def test_the_cost_of_a_convolution_is_read_as_it_was_written() -> None:
+    cost = only(torch.nn.functional.conv2d, (2, 16, 32, 32), (8, 16, 4, 4), stride=4)
+    assert from_json(OpCost, json.loads(json.dumps(to_json(cost)))) == cost
 
 
 def test_a_convolution_in_groups_is_a_product_of_each() -> None:

@@ -106,7 +106,7 @@ def test_groups_use_tensor_cores_in_channels_last_layout_only() -> None:
 
 def filter_last(cost: OpCost) -> Filter:
     assert cost.filter is not None
-    return cost.filter._replace(channels_last=True)
+    return replace(cost.filter, channels_last=True)
 
 
 def test_three_channels_have_no_tensor_cores_before_ampere() -> None:
