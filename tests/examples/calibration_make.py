@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from oomdoctor.analysis.speed.roofline import EAGER, estimate
+from oomdoctor.analysis.speed.roofline import eager_s, estimate
 from oomdoctor.records.job.costs import OpCost, OpKind
 from oomdoctor.records.job.device_times import (
     Clock,
@@ -45,9 +45,7 @@ def times(
     return DeviceTimes(
         kernels=tuple(MeasuredKernel(c, work[c] + LAUNCH_S, spread) for c in COSTS),
         launch_s=LAUNCH_S,
-        host_step=MeasuredStep(
-            "host", (CountedOperator(ADD, 100),), 100 * EAGER.kernel_s / 2, 0.01
-        ),
+        host_step=MeasuredStep("host", (CountedOperator(ADD, 100),), 100 * eager_s(gpu) / 2, 0.01),
         steps=(MeasuredStep("llama", counted, step_s * off, 0.01),),
         clock=clock,
         rounds=5,

@@ -55,7 +55,7 @@ class MicroStep:
         operators = len(self.forward) + len(self.backward)
         if not self.replayed or not operators:
             return EAGER
-        return Host(EAGER.kernel_s * (operators - self.replayed) / operators)
+        return Host(share=(operators - self.replayed) / operators)
 
 
 @dataclass(slots=True)

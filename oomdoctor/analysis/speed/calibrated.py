@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from oomdoctor.analysis.speed.roofline import CPU, EAGER, RAMP_S, estimate
+from oomdoctor.analysis.speed.roofline import CPU, RAMP_S, eager_s, estimate
 from oomdoctor.records.job.costs import Calibration, KernelFactor, OpCost
 from oomdoctor.records.job.device_times import DeviceTimes, MeasuredStep
 from oomdoctor.records.job.machine import GpuFacts
@@ -62,7 +62,7 @@ def _with_host(factors: Calibration, times: DeviceTimes, gpu: GpuFacts) -> Calib
     """The factors, with what the host takes for an operator of a small model."""
     step, each = times.host_step, host_operator_s(times)
     if gpu.vendor != CPU:
-        return replace(factors, host=each / EAGER.kernel_s)
+        return replace(factors, host=each / eager_s(gpu))
     working = estimate(_counted(step), gpu, replace(factors, ramp=0.0))
     assert working is not None  # a CPU has all types
     each *= max(0.0, 1 - working.device_s / step.seconds)

@@ -48,13 +48,29 @@ RAMP_S: float = _KERNELS["ramp_s"]
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Seconds of the host for each kernel, and for each sequence of them that is called as one."""
+    """Seconds of the host for each kernel, and for each sequence of them that is called as one.
 
-    kernel_s: float
+    `kernel_s` is None for kernels in eager mode, for which the hosts of different cards differ. The
+    host launches a `share` of the kernels, and CUDA graphs the others.
+    """
+
+    kernel_s: float | None = None
     call_s: float = 0.0
+    share: float = 1.0
+
+    def seconds(self, operators: int, gpu: GpuFacts) -> float:
+        """What it needs to launch so many operators on a card."""
+        each = eager_s(gpu) if self.kernel_s is None else self.kernel_s
+        return operators * self.share * each + self.call_s
 
 
-EAGER = Host(_KERNELS["host_s"])
+def eager_s(gpu: GpuFacts) -> float:
+    """Seconds of the usual host of a card for one operator in eager mode."""
+    by_capability: dict[str, float] = _KERNELS["host_s"]
+    return by_capability.get(gpu.compute_capability or "", by_capability["other"])
+
+
+EAGER = Host()
 # Forward and backward are separate graphs.
 COMPILED = Host(_KERNELS["compiled_s"], 2 * _KERNELS["graph_s"])
 
@@ -112,7 +128,7 @@ def estimate(
         spent["bandwidth"] += parts.preparing * count
     spent["launch"] = operators * ramp_s
     device = sum(spent.values())
-    host_s = (operators * host.kernel_s + host.call_s) * factors.launch * factors.host
+    host_s = host.seconds(operators, gpu) * factors.launch * factors.host
     if device <= host_s:
         waits: dict[Bound, float] = {"compute": 0.0, "bandwidth": 0.0, "launch": 1.0}
         return EstimatedTime(host_s, device, host_s, waits, waits)

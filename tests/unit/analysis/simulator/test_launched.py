@@ -155,7 +155,7 @@ def test_the_host_launches_what_is_not_in_a_graph() -> None:
     step = step_of(*made, mark(None, 2), mark("forward"), product(), product(), graph(4, 80))
     (micro,) = step.micro_steps
     assert len(micro.forward) == 3
-    assert micro.host().kernel_s == pytest.approx(EAGER.kernel_s * 2 / 3)
+    assert micro.host().share == pytest.approx(2 / 3)
     assert step_of(mark("forward"), product()).micro_steps[0].host() is EAGER
 
 

@@ -11,7 +11,7 @@ from oomdoctor.analysis.speed.calibrated import calibration_of, cpu_facts, host_
 from oomdoctor.analysis.speed.calibration_summary import checked_steps, measured_terms
 from oomdoctor.analysis.speed.kernel_factors import KernelFactors, factors_of
 from oomdoctor.analysis.speed.limits import highest_share
-from oomdoctor.analysis.speed.roofline import EAGER, RAMP_S, estimate
+from oomdoctor.analysis.speed.roofline import RAMP_S, eager_s, estimate
 from oomdoctor.records.job.costs import Calibration, KernelFactor
 from oomdoctor.records.job.device_times import MeasuredKernel
 from oomdoctor.system.catalogue import find_gpu
@@ -41,7 +41,7 @@ def test_an_estimate_uses_each_factor_for_its_own_operators() -> None:
         assert estimated is not None
         assert estimated.device_s == pytest.approx(factor * work_s(cost, A100) + LAUNCH_S)
     many = estimate([(replace(ADD, bytes_moved=1.0), 1000)], A100, factors)
-    assert many is not None and many.seconds == pytest.approx(1000 * EAGER.kernel_s / 2)
+    assert many is not None and many.seconds == pytest.approx(1000 * eager_s(A100) / 2)
 
 
 def test_no_factor_takes_a_product_beyond_the_card() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from oomdoctor.analysis.speed.memory_bound import IRREGULAR, PASSES, RELAYING, SUMS, UNPACKING
 from oomdoctor.analysis.speed.products import UNALIGNED
-from oomdoctor.analysis.speed.roofline import COMPILED, EAGER, RAMP_S, efficiency_of, estimate
+from oomdoctor.analysis.speed.roofline import COMPILED, RAMP_S, eager_s, efficiency_of, estimate
 from oomdoctor.records.job.costs import TF32, Calibration, EstimatedTime, OpCost
 from oomdoctor.records.job.machine import GpuFacts
 from oomdoctor.system.catalogue import find_gpu, gpus
@@ -65,7 +65,7 @@ def test_arithmetic_and_traffic_of_one_kernel_overlap_but_kernels_do_not() -> No
 
 def test_many_small_operators_take_the_host_s_time() -> None:
     found = times(*[stream(1e3)] * 1000)
-    assert found.seconds == found.host_s == pytest.approx(1000 * EAGER.kernel_s)
+    assert found.seconds == found.host_s == pytest.approx(1000 * eager_s(A100))
     assert found.bound_by == {"compute": 0.0, "bandwidth": 0.0, "launch": 1.0}
     assert found.device_s < found.seconds
 
@@ -351,3 +351,9 @@ def test_published_speeds_carry_all_that_a_simulation_needs() -> None:
         assert row["tokens_per_s"] > 0
         assert row["source"].startswith("github:")
         assert find_gpu(row["gpu"]) or row["gpu"] == "A100 80GB"
+
+
+def test_newer_cards_are_in_newer_machines() -> None:
+    operators = [stream(1e3)] * 661  # a forward pass of Llama-3.2-1B on a B200 takes 8.1 ms
+    assert times(*operators, gpu=card("B200")).seconds == pytest.approx(8.1e-3, rel=0.05)
+    assert times(*operators).seconds > times(*operators, gpu=card("RTX 3090")).seconds > 10e-3
