@@ -146,7 +146,7 @@ def test_a_cuda_graph_launches_what_was_captured_each_time_that_it_runs() -> Non
     assert first.forward == second.forward == [MM]
     assert step.update == [ADD, ADD]
     assert dict(step.kinds) == {"graph": 2, "product": 4, "kernel": 2}
-    assert (first.replayed, first.host().kernel_s) == (2, 0.0)
+    assert (first.replayed, first.host().share) == (2, 0.0)
     assert not step.unknown
 
 
