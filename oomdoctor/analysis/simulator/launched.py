@@ -14,7 +14,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
+from typing import cast
 
+from oomdoctor.analysis.speed.collectives import Collective
 from oomdoctor.analysis.speed.roofline import EAGER, Host
 from oomdoctor.analysis.speed.traffic import HiddenBy, Transfer
 from oomdoctor.records.job.costs import TF32, OpCost, element_bytes
@@ -25,18 +27,9 @@ _BEFORE = "load"
 _UNSEEN = "a CUDA graph that was not captured here"
 _BEGINS, _ENDS, _MADE, _RUN = 1, 2, 3, 4  # what happens to a graph
 Unknown = tuple[str, tuple[int, ...]]
-# Bytes that a rank sends, of the bytes that the call is for, with N ranks: see speed/traffic.py.
-# The bytes of a gather, a scatter and an exchange are those of one rank's part.
-_SENT: Mapping[str, Callable[[int], float]] = {
-    "all_reduce": lambda ranks: 2 * (ranks - 1) / ranks,
-    "all_gather": lambda ranks: ranks - 1,
-    "reduce_scatter": lambda ranks: ranks - 1,
-    "all_to_all": lambda ranks: ranks - 1,
-    "broadcast": lambda _: 1,
-    "reduce": lambda _: 1,
-    "send": lambda _: 1,
-    "receive": lambda _: 0,
-}
+# The bytes of these calls are those of one rank's part. Who receives waits for who sends.
+_OF_A_PART = ("all_gather", "reduce_scatter", "all_to_all")
+_RECEIVES = "receive"
 _HIDDEN: Mapping[str, HiddenBy] = {"forward": "micro_step", "backward": "backward"}
 
 
@@ -272,8 +265,11 @@ def _send(step: LaunchedStep, phase: str, launch: Launch) -> None:
     size, ranks = launch.numbers
     step.ranks = max(step.ranks, ranks)
     name = launch.name or ""
-    sent = size * _SENT[name](ranks)
+    if name == _RECEIVES:
+        return
+    whole = size * ranks if name in _OF_A_PART else size
     hidden = _HIDDEN.get(phase, "nothing")
-    transfer = Transfer(name, sent, "micro_step", hidden)
+    kind = cast("Collective", name)  # the emulator knows no others
+    transfer = Transfer(name, kind, whole, "micro_step", hidden, ranks=ranks)
     to = step.update_transfers if hidden == "nothing" else step.micro_steps[-1].transfers
     to.append(transfer)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar, cast
 
 from oomdoctor.analysis.allocator.records import OutOfMemory
+from oomdoctor.analysis.memory.zero.setting import Parameter
 from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.analysis.simulator.tape import Region, Tape
 from oomdoctor.records.job.costs import OpCost
@@ -94,6 +95,16 @@ class RungFacts:
     def depths(self) -> dict[int, tuple[int, int]]:
         """The units by the number of their stack."""
         return dict(enumerate(self.units))
+
+
+def parameters_of(facts: RungFacts) -> tuple[Parameter, ...]:
+    """The parameters of a rung at full depth, in the order of its modules."""
+    return tuple(
+        parameter
+        for group in facts.groups
+        for parameter in [*map(Parameter, group.elements, group.trained)] * group.times
+        if parameter.elements
+    )
 
 
 OfSteps = Mapping[str, Mapping[str, PhaseMemory]]  # by step and by phase

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 from oomdoctor.analysis.allocator.settings import AllocatorSettings, equal_blocks_of
 from oomdoctor.analysis.memory.phases import Window, breakdown, peak_phase, worst_of
 from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.analysis.simulator.playback import Layout, curve, parts_of, play, rounded_sizes
-from oomdoctor.analysis.simulator.recorded import Cost, Floors, Held, OfSteps, Played, Store
+from oomdoctor.analysis.simulator.recorded import (
+    Cost,
+    Floors,
+    Held,
+    OfSteps,
+    Played,
+    Store,
+    parameters_of,
+)
 from oomdoctor.analysis.simulator.recordings import Recordings
 from oomdoctor.analysis.simulator.step_parts import Engine, step_time
 from oomdoctor.analysis.simulator.step_slices import Slice, step_slices
@@ -21,7 +30,7 @@ from oomdoctor.analysis.speed.communication import (
     with_communication,
 )
 from oomdoctor.analysis.speed.roofline import COMPILED, EAGER
-from oomdoctor.analysis.speed.traffic import at_most_packed
+from oomdoctor.analysis.speed.traffic import SentModel, at_most_packed
 from oomdoctor.records.configuration.config import TrainConfig, held_micro_batches
 from oomdoctor.records.facts.attention import attention_kernel
 from oomdoctor.records.facts.categories import CATEGORIES
@@ -176,19 +185,23 @@ class Sizes:
         """
         if target.gpu is None:
             return None
-        work, facts = self._work_at(size), self._recordings.facts
+        work = self._work_at(size)
         alone = estimated_timing(work, target.gpu, target.calibration, self._errors)
         if alone is None:
             return None
         return with_communication(
             alone,
             config.with_micro_batch(size),
-            at_most_packed(facts.parameters),
-            facts.trainable_parameters,
+            self._sent,
             target.gpu,
             target.interconnect,
             updates_all=updates_all,
         )
+
+    @cached_property
+    def _sent(self) -> SentModel:
+        facts = self._recordings.facts
+        return SentModel(at_most_packed(facts.parameters), facts.layers, parameters_of(facts))
 
     def step_time(self, target: Target, size: int) -> StepTime | None:
         """Where the time of an optimizer step goes; None if it cannot be estimated."""

@@ -13,7 +13,7 @@ from oomdoctor.analysis.memory.zero.peaks import ZeroPeaks, course_of, curve_of,
 from oomdoctor.analysis.memory.zero.setting import Beside, Parameter, setting_of
 from oomdoctor.analysis.simulator.card import Card
 from oomdoctor.analysis.simulator.playback import Layout
-from oomdoctor.analysis.simulator.recorded import Played, RungFacts, Store
+from oomdoctor.analysis.simulator.recorded import Played, Store, parameters_of
 from oomdoctor.analysis.simulator.recordings import Recordings
 from oomdoctor.analysis.simulator.sizes import Sizes
 from oomdoctor.analysis.simulator.step_slices import Slice
@@ -51,16 +51,6 @@ def alone_config(config: TrainConfig) -> TrainConfig:
         prefetch=plain.prefetch,
         reduce_dtype=plain.reduce_dtype,
         sync_each_batch=plain.sync_each_batch,
-    )
-
-
-def parameters_of(facts: RungFacts) -> tuple[Parameter, ...]:
-    """The parameters of a rung at full depth, in the order of its modules."""
-    return tuple(
-        parameter
-        for group in facts.groups
-        for parameter in [*map(Parameter, group.elements, group.trained)] * group.times
-        if parameter.elements
     )
 
 

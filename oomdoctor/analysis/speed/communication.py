@@ -2,10 +2,9 @@
 
     exposed = max(0, communication - what the engine computes meanwhile)
 
-An estimate without a measurement behind it: the bytes follow from the engines' algorithms, the
-rates from published benchmarks of a few machines (`data/speed.toml`). Left out are
-latencies, the first gather and the last reduction of a pass, which nothing hides, what collectives
-take from the computation beside them, and ranks that wait for a slower one.
+No training on several GPUs backs this estimate: what is sent follows from the engines' algorithms,
+the times of collectives from published benchmarks (`data/speed.toml`). Left out are what
+collectives take from the computation beside them, and ranks that wait for a slower one.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from oomdoctor.analysis.memory.closed_form import shards_of
+from oomdoctor.analysis.speed.collectives import collective_s
 from oomdoctor.analysis.speed.links import AUTO_LINK, HOST_ADAM_PER_S, Links, links_of
-from oomdoctor.analysis.speed.traffic import Transfer, host_updates, traffic_of
+from oomdoctor.analysis.speed.traffic import SentModel, Transfer, host_updates, traffic_of
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.job.machine import GpuFacts
 from oomdoctor.records.job.measurement import Timing
-from oomdoctor.records.job.model import ParameterCounts
 
 # The backward pass computes two gradients for each product of the forward pass.
 _BACKWARD = 2 / 3
@@ -56,8 +55,7 @@ def has_estimate(config: TrainConfig) -> bool:
 
 def communication(
     config: TrainConfig,
-    counts: ParameterCounts,
-    trainable: int | None,
+    model: SentModel,
     gpu: GpuFacts,
     micro_step_s: float,
     interconnect: str = AUTO_LINK,
@@ -66,7 +64,7 @@ def communication(
 
     None if the card's links are not known. Zero on one GPU.
     """
-    transfers = traffic_of(config, counts, trainable)
+    transfers = traffic_of(config, model)
     if not transfers:
         return Communication(0.0, 0.0, 0.0)
     links = links_of(gpu, config.world_size, config.gpus_per_node, interconnect)
@@ -79,11 +77,10 @@ def communication(
     whole = [_seconds(group, links) for group in (usual, last)]
     mean, mean_whole = (((steps - 1) * step_s + end) / steps for step_s, end in (exposed, whole))
     update = _seconds((t for t in transfers if t.when == "optimizer_step"), links)
-    trained = counts.total if trainable is None else trainable
     return Communication(
         micro_step_exposed_s=mean,
         micro_step_hidden_s=mean_whole - mean,
-        update_exposed_s=update + host_update_s(config, trained),
+        update_exposed_s=update + host_update_s(config, sum(model.trained)),
     )
 
 
@@ -116,8 +113,7 @@ def exposed_seconds(transfers: Sequence[Transfer], links: Links, micro_step_s: f
 def with_communication(
     timing: Timing,
     config: TrainConfig,
-    counts: ParameterCounts,
-    trainable: int | None,
+    model: SentModel,
     gpu: GpuFacts,
     interconnect: str = AUTO_LINK,
     *,
@@ -132,7 +128,7 @@ def with_communication(
     """
     if config.sharding == "none":
         return timing
-    spent = communication(config, counts, trainable, gpu, timing.micro_step_s, interconnect)
+    spent = communication(config, model, gpu, timing.micro_step_s, interconnect)
     if spent is None:
         return None
     update = timing.optimizer_step_s * update_share(config, updates_all=updates_all)
@@ -160,17 +156,18 @@ def _spread(seconds: float, spread: float | None, exposed: float, hidden: float)
 
 
 def _seconds(transfers: Iterable[Transfer], links: Links) -> float:
-    reached = {
-        "ring": links.ring,
-        "within": links.within,
-        "between": links.between or links.ring,
-        "host": links.host,
-    }
-    return sum(t.size_bytes / reached[t.reach].bytes_per_s for t in transfers)
+    return sum(_transfer_s(transfer, links) for transfer in transfers)
+
+
+def _transfer_s(sent: Transfer, links: Links) -> float:
+    if sent.kind == "copy":
+        return sent.size_bytes / links.host.bytes_per_s
+    each = sent.size_bytes / max(1, sent.calls)
+    return sent.calls * collective_s(sent.kind, each, links, sent.among, sent.ranks)
 
 
 def _longest(transfers: Iterable[Transfer], links: Links) -> float:
     """Seconds of transfers that use the host's link and those of the GPUs at the same time."""
     all_transfers = list(transfers)
-    to_host = _seconds((t for t in all_transfers if t.reach == "host"), links)
-    return max(to_host, _seconds((t for t in all_transfers if t.reach != "host"), links))
+    to_host = _seconds((t for t in all_transfers if t.kind == "copy"), links)
+    return max(to_host, _seconds((t for t in all_transfers if t.kind != "copy"), links))

@@ -1,14 +1,15 @@
 """How fast GPUs of a training exchange data, from the facts of a card and a named interconnect.
 
-The rates are bus bandwidths, as nccl-tests defines them: a ring moves its bytes at this rate, which
-is of one direction, in bytes/s. All figures were measured by others, on few machines; none was
-measured with oomdoctor.
+The rates are of one direction, in bytes/s, for large messages; `collectives` turns them into times.
+All figures were measured by others, on few machines; none was measured with oomdoctor.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
+from math import ceil
 from typing import Any, Literal
 
 from oomdoctor.package_data import data_of
@@ -29,8 +30,9 @@ class Interconnect:
     """One kind of link.
 
     A "node" link joins the GPUs of one machine; its rate is that of the card, so it is None here.
-    A "network" joins machines; `adapters` says whether each GPU or each node has one. `share` is
-    achieved / rate.
+    A "network" joins machines; `adapters` says whether each GPU or each node has one, and `hop_s`
+    is what a doubling of the nodes adds to a collective. `share` is achieved / rate; `share_of` has
+    it by major compute capability where it differs, `in_switch` that of all-reduces in NVSwitches.
     """
 
     name: str
@@ -39,6 +41,9 @@ class Interconnect:
     source: str
     bytes_per_s: float | None = None
     adapters: Literal["gpu", "node"] | None = None
+    hop_s: float = 0.0
+    share_of: Mapping[str, float] = field(default_factory=dict)
+    in_switch: Mapping[str, float] = field(default_factory=dict)
 
 
 @cache
@@ -57,16 +62,20 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """The links of a training: in a node, across nodes, and to the host.
+    """The links of a training on `nodes` with `per_node` GPUs each.
 
-    `between` is None on one node. It is what one GPU gets if all GPUs of a node send at once;
-    a ring over all GPUs moves its bytes at `ring`.
+    `within` is the bus bandwidth of a ring in a node, and `in_switch_per_s` what an all-reduce
+    moves in the node's switches, None if they do not add up. `network` is what all adapters of a
+    node reach together, None on one node.
     """
 
     within: Link
-    between: Link | None
-    ring: Link
     host: Link
+    per_node: int
+    nodes: int = 1
+    in_switch_per_s: float | None = None
+    network: Link | None = None
+    hop_s: float = 0.0
 
 
 def links_of(
@@ -82,17 +91,20 @@ def links_of(
     within, host = _within(gpu, together, named), host_link(gpu)
     if within is None or host is None:
         return None
+    links = Links(within, host, together, in_switch_per_s=_in_switch(gpu, within))
     if world_size <= gpus_per_node:
-        return Links(within, None, within, host)
+        return links
     network = interconnects()[_LINKS["usual_network"]]
     if named is not None and named.reach == "network":
         network = named
     assert network.bytes_per_s is not None  # a network has a rate
     adapters = together if network.adapters == "gpu" else 1
-    whole = network.bytes_per_s * network.share * adapters
-    between = Link(whole / together, network.name)
-    ring = within if within.bytes_per_s < whole else Link(whole, network.name)
-    return Links(within, between, ring, host)
+    return replace(
+        links,
+        nodes=ceil(world_size / together),
+        network=Link(network.bytes_per_s * network.share * adapters, network.name),
+        hop_s=network.hop_s,
+    )
 
 
 def host_link(gpu: GpuFacts) -> Link | None:
@@ -106,15 +118,27 @@ def _within(gpu: GpuFacts, together: int, named: Interconnect | None) -> Link | 
     reaches_all = together <= 2 or not bridged
     wanted = named is nvlink or (named is not pcie and reaches_all)
     if wanted and gpu.nvlink_bytes_per_s is not None:
-        share = _LINKS["bridge_share"] if bridged else nvlink.share
+        share = nvlink.share_of.get(_major(gpu), nvlink.share)
+        share = _LINKS["bridge_share"] if bridged else share
         return Link(gpu.nvlink_bytes_per_s * share, nvlink.name)
     return _of_slot(gpu, "pcie_x16", pcie.share)
 
 
+def _in_switch(gpu: GpuFacts, within: Link) -> float | None:
+    nvlink = interconnects()["nvlink"]
+    share = nvlink.in_switch.get(_major(gpu))
+    if share is None or within.name != nvlink.name or gpu.nvlink_bytes_per_s is None:
+        return None
+    return gpu.nvlink_bytes_per_s * share
+
+
+def _major(gpu: GpuFacts) -> str:
+    return (gpu.compute_capability or "").partition(".")[0]
+
+
 def _of_slot(gpu: GpuFacts, rates: str, share: float = 1.0) -> Link | None:
     """What a card reaches of the rate of its slot, by generation; None if that is not known."""
-    major = (gpu.compute_capability or "").partition(".")[0]
-    generation = gpu.pcie_generation or _LINKS["generations"].get(major)
+    generation = gpu.pcie_generation or _LINKS["generations"].get(_major(gpu))
     if generation is None:
         return None
     rate = _LINKS[rates][str(generation)] * (gpu.pcie_lanes or _LANES) / _LANES

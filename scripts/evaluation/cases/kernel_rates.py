@@ -16,6 +16,7 @@ from cases.case import LeftOut
 from cases.rated import Judged
 from cases.rates import NotExpressedError, Row, gpu_of, source_of
 from oomdoctor.analysis.simulator.timing import time_uncertainty
+from oomdoctor.analysis.speed.collectives import collective_s, sent_share
 from oomdoctor.analysis.speed.links import host_link, links_of
 from oomdoctor.analysis.speed.memory_bound import COMPILED, SUM_OVER_ROWS
 from oomdoctor.analysis.speed.roofline import efficiency_of, estimate
@@ -290,8 +291,8 @@ def _link_times(row: Row, gpu: GpuFacts) -> tuple[float, float, float]:
         size = _bytes(row["shape"]["bytes"])
         links = links_of(gpu, row["n_gpus"], row["n_gpus"])
         assert links is not None
-        sent = 2 * size * (row["n_gpus"] - 1) / row["n_gpus"]
-        return sent / links.ring.bytes_per_s, sent / rate, _LINK_SPREAD
+        sent = size * sent_share("all_reduce", row["n_gpus"])
+        return collective_s("all_reduce", size, links), sent / rate, _LINK_SPREAD
     if "Stream" in row["method"]:
         efficiency = efficiency_of(gpu)
         assert efficiency is not None and gpu.bandwidth_bytes_per_s

@@ -12,9 +12,10 @@ import torch
 from tiny_models import tiny_job
 
 from oomdoctor.analysis.simulator.predict import Knowledge, predictions
+from oomdoctor.analysis.simulator.recorded import parameters_of
 from oomdoctor.analysis.simulator.recording_bytes import opened
 from oomdoctor.analysis.simulator.recordings import not_recorded
-from oomdoctor.analysis.simulator.zero import NOTE, parameters_of
+from oomdoctor.analysis.simulator.zero import NOTE
 from oomdoctor.commands.jobs.remembered import Memory
 from oomdoctor.records.job.model import LayerStack
 from oomdoctor.records.job.result import ProbeJob

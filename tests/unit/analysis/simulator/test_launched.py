@@ -116,17 +116,23 @@ def test_products_of_float32_take_tf32_where_cublas_was_told_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "sent"),
-    [("all_reduce", 2 * 3 / 4 * 64), ("all_gather", 3 * 64), ("reduce_scatter", 3 * 64),
-     ("broadcast", 64), ("send", 64), ("receive", 0)],
+    ("kind", "whole"),
+    [("all_reduce", 64), ("all_gather", 4 * 64), ("reduce_scatter", 4 * 64),
+     ("all_to_all", 4 * 64), ("broadcast", 64), ("send", 64)],
 )  # fmt: skip
-def test_collectives_send_what_a_ring_sends(kind: str, sent: float) -> None:
+def test_collectives_are_noted_with_the_size_of_the_whole_tensor(kind: str, whole: float) -> None:
     step = step_of(mark("backward"), note("collective", 64, 4, name=kind))
     (transfer,) = step.micro_steps[0].transfers
-    assert (transfer.size_bytes, transfer.hidden_by, step.ranks) == (sent, "backward", 4)
+    assert (transfer.kind, transfer.size_bytes, transfer.ranks) == (kind, whole, 4)
+    assert (transfer.hidden_by, transfer.calls, step.ranks) == ("backward", 1, 4)
     step = step_of(mark("optimizer"), note("collective", 64, 4, name=kind))
     (transfer,) = step.update_transfers
-    assert (transfer.size_bytes, transfer.hidden_by) == (sent, "nothing")
+    assert (transfer.size_bytes, transfer.hidden_by) == (whole, "nothing")
+
+
+def test_who_receives_sends_nothing() -> None:
+    step = step_of(mark("backward"), note("collective", 64, 4, name="receive"))
+    assert (step.micro_steps[0].transfers, step.ranks) == ([], 4)
 
 
 def graph(what: int, first: int = 0, second: int = 0) -> Launch:
