@@ -422,8 +422,10 @@ def interconnects() -> str:
     rows = []
     for row in known_interconnects().values():
         rate = "the card's" if row.bytes_per_s is None else f"{row.bytes_per_s / 1e9:g} GB/s"
+        shares = [f"{row.share:.0%}"]
+        shares += [f"{share:.1%} on {major}.x" for major, share in row.share_of.items()]
         rows.append(
-            (_codes((row.name,)), rate, adapters[row.adapters], f"{row.share:.0%}", row.source)
+            (_codes((row.name,)), rate, adapters[row.adapters], ", ".join(shares), row.source)
         )
     return table(("link", "one direction", "adapters", "reached", "source of the share"), rows)
 
