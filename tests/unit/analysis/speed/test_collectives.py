@@ -29,7 +29,7 @@ def test_one_gpu_and_an_empty_tensor_take_no_time() -> None:
 @pytest.mark.parametrize(
     ("card", "size", "low_us", "high_us"),
     [
-        # 50.7 us, 269 us, 64.9 ms and 34.6 us (github Azure/AI-benchmarking-guide Azure_Results @8fd0c6e).
+        # 50.7 us, 269 us, 64.9 ms and 34.6 us (github Azure/AI-benchmarking-guide @8fd0c6e).
         (A100, MB, 25, 60),
         (A100, 16 * MB, 190, 350),
         (A100, 8 * GB, 60_000, 70_000),
