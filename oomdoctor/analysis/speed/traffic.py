@@ -142,13 +142,13 @@ def _of_buckets(
     each = reduced_bytes(config)
     default = DDP_BUCKET_BYTES // each if config.sharding == "ddp" else REDUCE_BUCKET
     # Gradients are ready in the reverse order of the forward pass.
-    found = list(buckets(reversed(model.trained), config.bucket_elements or default))
+    filled = list(buckets(reversed(model.trained), config.bucket_elements or default))
     name = f"{kind.replace('_', '-')} of gradients"
-    if found[:-1]:
-        hidden = sum(found[:-1]) * each
-        yield Transfer(name, kind, hidden, when, hidden_by, calls=len(found) - 1)
-    if found:
-        yield Transfer(f"last {name}", kind, found[-1] * each, when, "nothing")
+    if filled[:-1]:
+        hidden = sum(filled[:-1]) * each
+        yield Transfer(name, kind, hidden, when, hidden_by, calls=len(filled) - 1)
+    if filled:
+        yield Transfer(f"last {name}", kind, filled[-1] * each, when, "nothing")
 
 
 def _fsdp(config: TrainConfig, model: SentModel, gathered: int) -> tuple[Transfer, ...]:
