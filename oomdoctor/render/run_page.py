@@ -33,7 +33,7 @@ from oomdoctor.render.explain_page import answer_sections
 from oomdoctor.render.formats.csv_rows import named, record_rows, scalars
 from oomdoctor.render.proof import proof_lines
 from oomdoctor.render.snapshot.snapshot_page import held_sections
-from oomdoctor.render.words import counted, curve, file_line
+from oomdoctor.render.words import calibrated_by_words, counted, curve, file_line
 from oomdoctor.units import DASH, format_bytes, format_percent, format_seconds
 
 _SHOWN_LINES = 5
@@ -126,6 +126,8 @@ def _step(step: LaunchedStep, look: Look) -> list[Section]:
         says = time_says(step.time)
         if step.uncertainty is not None:
             says += f" {look.plus_minus}{format_percent(step.uncertainty)}."
+        if step.calibrated_by is not None:
+            says += f" Calibrated by {calibrated_by_words(step.calibrated_by, 'this card')}."
         parts += [Note(says, "normal"), step_table(step.time)]
         if not look.drawn:
             parts += [Verbatim((step_bar(step.time),)), Note(step_legend(step.time))]

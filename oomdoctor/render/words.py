@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import PurePath
 
+from oomdoctor.records.job.costs import CalibratedBy, LearnedFactors
 from oomdoctor.records.job.result import ProbeResult
 from oomdoctor.records.job.step_time import StepBound
 from oomdoctor.records.report.plan import CardPick
@@ -131,3 +132,17 @@ def curve(sizes: Sequence[int], *, signs: bool) -> str:
         return ""
     bars = _BARS if signs else _ASCII
     return "".join(bars[min(len(bars) - 1, int(size / full * len(bars)))] for size in sizes)
+
+
+def calibrated_by_words(by: CalibratedBy, where: str) -> str:
+    """The probes that correct the speeds of a card, which `where` names."""
+    parts = []
+    if by.timed_at is not None:
+        on = f"{by.gpu_name}, of the same architecture" if by.relative else where
+        parts.append(f"probe --calibrate of {by.timed_at[:10]} on {on}")
+    if by.timed_at is None or by.factors != LearnedFactors():
+        run = f"run {by.run}" if by.run else "an earlier probe"
+        when = f" of {by.date[:10]}" if by.date else ""
+        cap = f", capped to {format_bytes(by.cap_bytes)}" if by.cap_bytes else ""
+        parts.append(f"{run}{when} on {where}{cap}")
+    return "; ".join(parts)

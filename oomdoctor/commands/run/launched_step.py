@@ -31,7 +31,7 @@ from oomdoctor.commands.run.session import WatchRequest
 from oomdoctor.errors import machine_error
 from oomdoctor.records.codec import from_json
 from oomdoctor.records.configuration.config import TrainConfig
-from oomdoctor.records.job.costs import OpCost
+from oomdoctor.records.job.costs import Calibration, OpCost
 from oomdoctor.records.job.launches import read_launches
 from oomdoctor.records.job.machine import GpuFacts
 from oomdoctor.records.job.step_time import StepTime
@@ -84,8 +84,9 @@ def step_of(
         return None
     first = processes[0]
     step = _read(folder, first.record["pid"])
-    facts = request.gpus.card.facts
-    timed, reason = timed_step(step, facts)
+    card = request.gpus.card
+    facts, calibration = card.facts, card.speed
+    timed, reason = timed_step(step, facts, calibration)
     made = LaunchedStep(
         rank=first.rank,
         number=step.number,
@@ -98,7 +99,10 @@ def step_of(
         time=None if timed is None else timed.step,
         uncertainty=None if timed is None else timed.uncertainty,
         reason=reason,
-        faster=() if timed is None or facts is None else _faster(step, timed.step, facts),
+        faster=()
+        if timed is None or facts is None
+        else _faster(step, timed.step, facts, calibration),
+        calibrated_by=None if timed is None else card.calibrated_by,
     )
     if request.trace is None or timed is None:
         return made
@@ -130,7 +134,9 @@ class TimedStep:
     slices: list[Slice]
 
 
-def timed_step(step: Step, facts: GpuFacts | None) -> tuple[TimedStep | None, str | None]:
+def timed_step(
+    step: Step, facts: GpuFacts | None, calibration: Calibration | None = None
+) -> tuple[TimedStep | None, str | None]:
     """The time of a step, or why it is not known."""
     if facts is None:
         return None, "a size is not a card, so speed cannot be estimated"
@@ -148,7 +154,7 @@ def timed_step(step: Step, facts: GpuFacts | None) -> tuple[TimedStep | None, st
     sent = [*(micro.transfers for micro in step.micro_steps), step.update_transfers]
     parts, slices, spreads = [], [], []
     for work, transfers in zip(works, sent, strict=True):
-        timing = estimated_timing(work, facts, None, speed_errors())
+        timing = estimated_timing(work, facts, calibration, speed_errors())
         if timing is None:
             return None, _why_untimed(work, facts)
         waits = exposed_seconds(transfers, links, timing.micro_step_s) if links is not None else 0.0
@@ -157,8 +163,8 @@ def timed_step(step: Step, facts: GpuFacts | None) -> tuple[TimedStep | None, st
         else:
             timing = replace(timing, micro_step_s=timing.micro_step_s + waits)
             spreads.append(timing.micro_step_spread or 0.0)
-        parts.append(step_time(work, timing, 1, facts, None, _ENGINE))
-        slices += step_slices(work, parts[-1], facts, None, _ENGINE)
+        parts.append(step_time(work, timing, 1, facts, calibration, _ENGINE))
+        slices += step_slices(work, parts[-1], facts, calibration, _ENGINE)
     return TimedStep(joined(parts, len(step.micro_steps)), max(spreads), slices), None
 
 
@@ -174,14 +180,16 @@ def _why_untimed(work: Work, facts: GpuFacts) -> str:
     )
 
 
-def _faster(step: Step, time: StepTime, facts: GpuFacts) -> tuple[FasterStep, ...]:
+def _faster(
+    step: Step, time: StepTime, facts: GpuFacts, calibration: Calibration | None
+) -> tuple[FasterStep, ...]:
     """What would make a step faster by more than a little, the fastest first."""
     waits = {of.part: of.seconds for of in time.parts}
     made = [
         FasterStep(_NO_HOST, time.seconds - waits.get("host", 0.0)),
         FasterStep(_NO_LINKS, time.seconds - waits.get("communication", 0.0)),
     ]
-    short, _ = timed_step(step.changed(in_tf32), facts)
+    short, _ = timed_step(step.changed(in_tf32), facts, calibration)
     if short is not None and facts.tf32_flops:
         made.append(FasterStep(_TF32, short.step.seconds))
     enough = [each for each in made if each.seconds < time.seconds * (1 - _LEAST_GAIN)]

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from oomdoctor.records.job.costs import CalibratedBy
 from oomdoctor.records.job.result import Evidence
 from oomdoctor.records.job.step_time import StepTime
 from oomdoctor.records.report.diagnosis import ReadPhase
@@ -335,3 +336,5 @@ class LaunchedStep:
     """What would make it faster, the fastest first."""
     trace: str | None = None
     """The file of --trace."""
+    calibrated_by: CalibratedBy | None = None
+    """The probe whose measured times correct the estimate."""

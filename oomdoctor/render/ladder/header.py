@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from oomdoctor.analysis.ranking import ranked_by
 from oomdoctor.records.configuration.config import runs_itself
-from oomdoctor.records.job.costs import LearnedFactors
 from oomdoctor.records.job.machine import Machine
 from oomdoctor.records.job.model import sequences_in_sample
 from oomdoctor.records.job.result import Outcome, ProbeResult
@@ -12,7 +11,7 @@ from oomdoctor.records.report.plan import CardPlan
 from oomdoctor.records.report.report import Budget, ModelFacts, Report, SurveyRequest
 from oomdoctor.records.report.warnings import LOWERED
 from oomdoctor.render.blocks import Facts, Look, Section
-from oomdoctor.render.words import METHODS, SWEPT_WORDS, card_name, counted
+from oomdoctor.render.words import METHODS, SWEPT_WORDS, calibrated_by_words, card_name, counted
 from oomdoctor.units import format_bytes, format_count, format_seconds
 
 _SOURCES = {
@@ -209,17 +208,10 @@ def _calibrated(report: Report) -> str:
     calibrated = [(card, card.calibrated_by) for card in report.cards if card.calibrated_by]
     if not calibrated:
         return ""
-    parts = []
-    for card, by in calibrated:
-        where = "this card" if len(report.cards) == 1 else card.name
-        if by.timed_at is not None:
-            on = f"{by.gpu_name}, of the same architecture" if by.relative else where
-            parts.append(f"probe --calibrate of {by.timed_at[:10]} on {on}")
-        if by.timed_at is None or by.factors != LearnedFactors():
-            run = f"run {by.run}" if by.run else "an earlier probe"
-            when = f" of {by.date[:10]}" if by.date else ""
-            cap = f", capped to {format_bytes(by.cap_bytes)}" if by.cap_bytes else ""
-            parts.append(f"{run}{when} on {where}{cap}")
+    alone = len(report.cards) == 1
+    parts = [
+        calibrated_by_words(by, "this card" if alone else card.name) for card, by in calibrated
+    ]
     return f" and calibrated by {'; '.join(parts)}"
 
 
