@@ -112,7 +112,11 @@ def _products(row: Row) -> Costs:
     if "groups" not in shape:
         return [(product(rows, columns, depth, dtype), 1)]
     sizes = ((rows, columns, depth), (rows, depth, columns), (columns, depth, rows))
-    return [(product(*size, dtype, "_grouped_mm"), 1) for size in sizes]
+    costs: Costs = [(product(*size, dtype, "_grouped_mm"), 1) for size in sizes]
+    if _item(dtype) == 1:  # the function casts all that it multiplies, once for each direction
+        cast = rows * (columns + depth) + shape["groups"] * columns * depth
+        costs.append((_moving("cast", cast, 3), 2))
+    return costs
 
 
 def _attention(row: Row) -> Costs:
