@@ -132,6 +132,7 @@ TECHNIQUES: tuple[Technique, ...] = (
     Technique("model", lambda job: by_bitsandbytes(job.config), note_what_stays_whole),
     Technique("model", lambda job: job.config.packing != "none", check_packing),
     Technique("model", lambda job: job.config.padding != "none", check_padding),
+    Technique("model", lambda job: job.config.compile, compilation.note_mask),
     Technique("model", lambda job: job.config.objective == "grpo", note_generation),
     Technique("model", lambda job: job.config.routing == "worst", check_routing),
     Technique("model", lambda job: job.config.vision == "frozen", freeze_vision),

@@ -33,7 +33,7 @@ from oomdoctor.records.configuration.config import TrainConfig, is_cast_by_peft,
 from oomdoctor.records.facts.attention import ATTENTIONS
 from oomdoctor.records.facts.optimizers import is_paged
 from oomdoctor.worker.replacing import implemented, replaced
-from oomdoctor.worker.simulating.cuda import attention, autocast, flex, liger
+from oomdoctor.worker.simulating.cuda import attention, autocast, compiled_masks, flex, liger
 from oomdoctor.worker.simulating.cuda.choices import Choices
 from oomdoctor.worker.simulating.cuda.liger import launch, no_driver_needed
 from oomdoctor.worker.tracing.trace import AllocationTrace
@@ -60,6 +60,8 @@ def as_on_cuda(
         stack.enter_context(attention.cuda_sdpa(choices.attention))
         if ATTENTIONS[config.attention].stand_in is not None:
             stack.enter_context(attention.simulated_packages())
+        elif config.compile:
+            stack.enter_context(compiled_masks.simulated_masks())
         if config.attention == "flex_attention":
             stack.enter_context(flex.simulated_attention())
         if is_cast_by_peft(config):

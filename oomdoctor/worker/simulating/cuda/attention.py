@@ -31,6 +31,7 @@ from oomdoctor.worker.replacing import implemented, module_if_there, restored
 from oomdoctor.worker.tracing.calls import Answering, Kinds
 
 Backend = Literal["cudnn", "flash", "efficient", "math"]
+_ADDITIVE = "_oomdoctor_additive"  # the mask that calls share, at the memory of a bool one
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +98,16 @@ def _flash(call: Call) -> torch.Tensor:
 def _efficient(call: Call) -> torch.Tensor:
     mask = _additive_mask(call)
     if mask is not None:
-        # `preprocess_mask`: rows must be aligned to 8 elements, else the mask is copied and padded.
-        aligned = all(stride % 8 == 0 for stride in mask.stride()[:-1]) and mask.stride(-1) == 1
-        if not aligned:
-            length = mask.shape[-1]
-            mask = torch.nn.functional.pad(mask, (0, 8 - length % 8))[..., :length]
-        mask = mask.expand(*call.query.shape[:3], call.key.shape[2])
+        mask = _aligned(mask).expand(*call.query.shape[:3], call.key.shape[2])
     return _fused(torch.ops.aten._scaled_dot_product_efficient_attention, call, mask)
+
+
+def _aligned(mask: torch.Tensor) -> torch.Tensor:
+    """`preprocess_mask`: rows must be aligned to 8 elements, else the mask is copied and padded."""
+    if all(stride % 8 == 0 for stride in mask.stride()[:-1]) and mask.stride(-1) == 1:
+        return mask
+    length = mask.shape[-1]
+    return torch.nn.functional.pad(mask, (0, 8 - length % 8))[..., :length]
 
 
 def _cudnn(call: Call) -> torch.Tensor:
@@ -147,12 +151,24 @@ def _mask_added_in_place(call: Call) -> AbstractContextManager[object]:
     return Answering(in_place)
 
 
+def share_additive(mask: torch.Tensor, dtype: torch.dtype) -> None:
+    """Make the additive mask of a bool one now; calls with queries of this dtype share it."""
+    setattr(mask.untyped_storage(), _ADDITIVE, _aligned(_as_additive(mask, dtype)))
+
+
 def _additive_mask(call: Call) -> torch.Tensor | None:
     """`convert_boolean_attn_mask`: a bool mask gets the query's dtype and keeps its shape."""
-    if call.mask is None or call.mask.dtype != torch.bool:
-        return call.mask
-    masked = torch.scalar_tensor(float("-inf"), dtype=call.query.dtype)
-    return torch.where(call.mask, 0.0, masked)
+    mask, dtype = call.mask, call.query.dtype
+    if mask is None or mask.dtype != torch.bool:
+        return mask
+    shared: torch.Tensor | None = getattr(mask.untyped_storage(), _ADDITIVE, None)
+    if shared is not None and shared.shape == mask.shape and shared.dtype == dtype:
+        return shared
+    return _as_additive(mask, dtype)
+
+
+def _as_additive(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return torch.where(mask, 0.0, torch.scalar_tensor(float("-inf"), dtype=dtype))
 
 
 def _padded(tensor: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,9 @@ import inspect
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from oomdoctor.records.job.model import ON_SOUND
 from oomdoctor.worker.protocol import UnsupportedError
+from oomdoctor.worker.replacing import module_if_there
 from oomdoctor.worker.training.setup import Setup
 
 _SIMULATED = (
@@ -22,6 +24,11 @@ _ON_CPU = (
     "memory is measured on the eager step, because on the CPU the tensors of compiled kernels "
     "cannot be counted; times are measured on the compiled step"
 )
+_MASK = (
+    "compiled, transformers gives sdpa a mask of all pairs of tokens, which FlashAttention cannot "
+    "take; flash_attention_2 needs none"
+)
+_WITHOUT_MASKS = frozenset(("image-classification", *ON_SOUND))
 
 
 def prepare(setup: Setup) -> None:
@@ -38,6 +45,22 @@ def prepare(setup: Setup) -> None:
             setup.notes.append(_ON_CPU if setup.config.compile else _STEP_ON_CPU)
     elif setup.config.compile:
         setup.notes.append(_SIMULATED)
+
+
+def note_mask(setup: Setup) -> None:
+    """Note that compiled sdpa gets a mask of all pairs of tokens, where it would need none."""
+    config = setup.config
+    as_cuda = setup.job.simulation.as_cuda if setup.job.simulation else setup.device.type == "cuda"
+    masked_anyway = config.padding != "none" or config.packing != "none"
+    if not as_cuda or masked_anyway or setup.task in _WITHOUT_MASKS or setup.fell_back_to_eager:
+        return
+    masks = module_if_there("transformers.masking_utils")
+    if config.attention != "sdpa" or masks is None:
+        return
+    # Another maker is there if sdpa stands in for a package.
+    maker = masks.ALL_MASK_ATTENTION_FUNCTIONS._global_mapping["sdpa"]
+    if maker is not masks.flash_attention_mask:
+        setup.notes.append(_MASK)
 
 
 def begin_to_compile(model: torch.nn.Module) -> None:
