@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from old_code.kernels import IN_TRITON
+from old_code.kernels import IN_TRITON, OWN_CAUSAL
 
 from cases.case import Case, LeftOut
 from oomdoctor.errors import OomDoctorError
@@ -270,6 +270,8 @@ def _raschka(row: Row) -> Expressed:
         model.config["activation_function"] = "gelu_pytorch_tanh"
     else:
         adapted.append("layer norm by operators")
+    if row.get("compile"):
+        adapted.append(OWN_CAUSAL)
     return model, settings, tuple(adapted)
 
 
@@ -316,7 +318,7 @@ def _fms_fsdp(row: Row) -> Expressed:
         "optimizer": "adamw_torch",
         "sharding": "hybrid" if hybrid else "fsdp",
     }
-    return catalogued(row["model"]), settings, ()
+    return catalogued(row["model"]), settings, (OWN_CAUSAL,)
 
 
 def has_public_code(row: Row) -> bool:

@@ -16,6 +16,7 @@ from old_code.adaptations import ADAPTATIONS, Adaptation
 from oomdoctor.records.configuration.config import TrainConfig
 
 IN_TRITON = "attention in Triton"
+OWN_CAUSAL = "causal attention of its own"
 
 
 @contextlib.contextmanager
@@ -24,6 +25,12 @@ def _whole_recompute(_: TrainConfig) -> Iterator[None]:
 
     with set_checkpoint_early_stop(False):
         yield
+
+
+def _own_causal(_: TrainConfig) -> contextlib.AbstractContextManager[Any]:
+    from oomdoctor.worker.simulating.cuda import compiled_masks
+
+    return mock.patch.object(compiled_masks, "as_traced", contextlib.nullcontext)
 
 
 @contextlib.contextmanager
@@ -295,6 +302,13 @@ KERNELS = {
         "github mosaicml/llm-foundry scripts/train/benchmarking/submit_benchmarks.py --attn_impl; "
         "Dao 2023, arXiv:2307.08691, section 4.1",
         _attention_in_triton,
+    ),
+    OWN_CAUSAL: Adaptation(
+        "calls sdpa with is_causal itself, also when it is compiled, where transformers has a mask",
+        "github rasbt/LLMs-from-scratch ch05/10_llm-training-speed/01_opt_single_gpu.py "
+        "PyTorchMultiHeadAttention; github foundation-model-stack/foundation-model-stack "
+        "fms/modules/attention.py",
+        _own_causal,
     ),
     "norms in low precision": Adaptation(
         "computes layer norms in 16 bits under autocast",

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 import torch
 
@@ -23,6 +22,7 @@ from oomdoctor.worker.replacing import module_if_there, replaced, restored
 from oomdoctor.worker.simulating.cuda.attention import share_additive
 from oomdoctor.worker.training.inspection import torch_release
 
+Maker = Callable[..., torch.Tensor | None]  # None where the mask can be left out
 _MODULES = ("transformers.masking_utils", "transformers.modeling_attn_mask_utils")
 
 
@@ -57,16 +57,16 @@ def simulated_masks() -> Iterator[None]:
         yield
 
 
-def _shared(make: Callable[..., Any]) -> Callable[..., Any]:
+def _shared(make: Maker) -> Maker:
     """`make`, with the additive mask beside a boolean one: outside of all layers."""
 
-    def made(*args: Any, **kwargs: Any) -> Any:
-        mask = make(*args, **kwargs)
-        if isinstance(mask, torch.Tensor) and mask.dtype == torch.bool:
-            dtype = kwargs.get("dtype", torch.float32)
-            if torch.is_autocast_enabled("cpu"):
-                dtype = torch.get_autocast_dtype("cpu")
-            share_additive(mask, dtype)
+    def made(
+        *args: object, dtype: torch.dtype = torch.float32, **kwargs: object
+    ) -> torch.Tensor | None:
+        mask = make(*args, dtype=dtype, **kwargs)
+        if mask is not None and mask.dtype == torch.bool:
+            autocast = torch.is_autocast_enabled("cpu")
+            share_additive(mask, torch.get_autocast_dtype("cpu") if autocast else dtype)
         return mask
 
     return made

@@ -9,7 +9,6 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from oomdoctor.records.job.model import ON_SOUND
 from oomdoctor.worker.protocol import UnsupportedError
-from oomdoctor.worker.replacing import module_if_there
 from oomdoctor.worker.training.setup import Setup
 
 _SIMULATED = (
@@ -49,17 +48,16 @@ def prepare(setup: Setup) -> None:
 
 def note_mask(setup: Setup) -> None:
     """Note that compiled sdpa gets a mask of all pairs of tokens, where it would need none."""
+    from transformers import modeling_utils
+
     config = setup.config
     as_cuda = setup.job.simulation.as_cuda if setup.job.simulation else setup.device.type == "cuda"
     masked_anyway = config.padding != "none" or config.packing != "none"
     if not as_cuda or masked_anyway or setup.task in _WITHOUT_MASKS or setup.fell_back_to_eager:
         return
-    masks = module_if_there("transformers.masking_utils")
-    if config.attention != "sdpa" or masks is None:
-        return
-    # Another maker is there if sdpa stands in for a package.
-    maker = masks.ALL_MASK_ATTENTION_FUNCTIONS._global_mapping["sdpa"]
-    if maker is not masks.flash_attention_mask:
+    # In a simulation, sdpa may stand in for a package.
+    attend = modeling_utils.ALL_ATTENTION_FUNCTIONS["sdpa"]
+    if config.attention == "sdpa" and attend.__module__.startswith("transformers."):
         setup.notes.append(_MASK)
 
 

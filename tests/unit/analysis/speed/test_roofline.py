@@ -274,6 +274,15 @@ def test_attention_reaches_more_for_long_rows_wide_heads_and_forward() -> None:
     assert attention("flash_backward", 16384) == pytest.approx(0.63 / 0.73 * long)
 
 
+@pytest.mark.parametrize("name", ["A100-SXM4-80GB", "RTX 4090", "H100 80GB HBM3"])
+def test_the_kernel_that_takes_a_mask_is_slower_than_flash(name: str) -> None:
+    gpu = card(name)
+    flash = attention("flash", 8192, causal=False, gpu=gpu)
+    masked = attention("efficient", 8192, causal=False, gpu=gpu)
+    assert masked < 0.6 * flash
+    assert attention("efficient_backward", 8192, causal=False, gpu=gpu) < masked
+
+
 def test_cudnn_s_attention_is_faster_where_torch_prefers_it() -> None:
     b200 = card("B200")
     assert attention("cudnn", 8192, gpu=b200) > 3 * attention("flash", 8192, gpu=b200)
