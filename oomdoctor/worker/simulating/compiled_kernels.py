@@ -95,7 +95,9 @@ def _inline(kernels: Sequence[_Kernel]) -> None:
                 if any(block in member.reads for member in kernel.members):
                     del kernel.writes[block]
                 continue
-            if any(other.is_called for other in others):
+            # Of a block that several kernels write, one may have been computed again already.
+            others = [other for other in others if block in other.reads]
+            if not others or any(other.is_called for other in others):
                 continue
             if len(others) * inputs > size + sum(other.reads[block] for other in others):
                 continue

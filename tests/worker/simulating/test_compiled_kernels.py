@@ -70,6 +70,17 @@ def test_sums_over_rows_read_the_inputs_again() -> None:
     assert kernels(back) == [(COMPILED, 200), (SUM_OVER_ROWS, 100)]
 
 
+def test_what_is_written_twice_is_read_where_it_is_still_read() -> None:
+    # As the shifted labels of a seq2seq model: zeros that are filled by later kernels.
+    product = access("mm", {INPUT: 100}, {OUTPUT: 100})
+    filled = access("fill_", {}, {MIDDLE: 10})
+    copied = access("copy_", {OUTPUT: 10}, {MIDDLE: 10})
+    used = access("add", {MIDDLE: 10}, {RESULT: 10}, window=BACKWARD)
+    called = access("mm", {RESULT: 10}, {GRADIENT: 10})
+    costs = kernels(filled, product, copied, product, used, called)
+    assert costs == [(COMPILED, 0), ("mm", 1), (COMPILED, 20), ("mm", 1), (COMPILED, 10), ("mm", 1)]
+
+
 @pytest.mark.parametrize("place", [((0, 1), FORWARD), (None, BACKWARD)])
 def test_a_chain_ends_at_another_layer_and_at_the_backward_pass(
     place: tuple[tuple[int, int] | None, int],

@@ -7,7 +7,7 @@ import inspect
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from oomdoctor.records.job.model import ON_SOUND
+from oomdoctor.records.job.model import Task
 from oomdoctor.worker.protocol import UnsupportedError
 from oomdoctor.worker.training.setup import Setup
 
@@ -27,7 +27,11 @@ _MASK = (
     "compiled, transformers gives sdpa a mask of all pairs of tokens, which FlashAttention cannot "
     "take; flash_attention_2 needs none"
 )
-_WITHOUT_MASKS = frozenset(("image-classification", *ON_SOUND))
+# Whose models would need no mask otherwise; those of seq2seq-lm add their positions to one.
+_WITH_MASKS: tuple[Task, ...] = (
+    *("causal-lm", "masked-lm", "sequence-classification"),
+    *("image-text-to-text", "embedding"),
+)
 
 
 def prepare(setup: Setup) -> None:
@@ -53,7 +57,7 @@ def note_mask(setup: Setup) -> None:
     config = setup.config
     as_cuda = setup.job.simulation.as_cuda if setup.job.simulation else setup.device.type == "cuda"
     masked_anyway = config.padding != "none" or config.packing != "none"
-    if not as_cuda or masked_anyway or setup.task in _WITHOUT_MASKS or setup.fell_back_to_eager:
+    if not as_cuda or masked_anyway or setup.task not in _WITH_MASKS or setup.fell_back_to_eager:
         return
     # In a simulation, sdpa may stand in for a package.
     attend = modeling_utils.ALL_ATTENTION_FUNCTIONS["sdpa"]
