@@ -29,7 +29,7 @@ from oomdoctor.analysis.speed.communication import (
     update_share,
     with_communication,
 )
-from oomdoctor.analysis.speed.roofline import COMPILED, EAGER
+from oomdoctor.analysis.speed.roofline import COMPILED, Host
 from oomdoctor.analysis.speed.traffic import SentModel, at_most_packed
 from oomdoctor.records.configuration.config import TrainConfig, held_micro_batches
 from oomdoctor.records.facts.attention import attention_kernel
@@ -255,7 +255,8 @@ class Sizes:
             first, second = (self._costs(recorded, size) for recorded in (low, high))
             costs = costs_between(first, low, second, high, size)
             windows = self._recordings.by_size[low].windows
-            host = COMPILED if self._config.compile else EAGER
+            checkpoints = self._config.activation_checkpointing != "none"
+            host = COMPILED if self._config.compile else Host(checkpoints=checkpoints)
             self._work[size] = work_of(costs, windows, self._recordings.facts.depths, host)
         return self._work[size]
 

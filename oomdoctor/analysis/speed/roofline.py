@@ -50,24 +50,35 @@ RAMP_S: float = _KERNELS["ramp_s"]
 class Host:
     """Seconds of the host for each kernel, and for each sequence of them that is called as one.
 
-    `kernel_s` is None for kernels in eager mode, for which the hosts of different cards differ. The
-    host launches a `share` of the kernels, and CUDA graphs the others.
+    `kernel_s` is None for kernels in eager mode, for which the hosts of different cards differ.
+    With activation checkpointing, hooks see every tensor that is kept. The host launches a `share`
+    of the kernels, and CUDA graphs the others.
     """
 
     kernel_s: float | None = None
     call_s: float = 0.0
     share: float = 1.0
+    checkpoints: bool = False
+
+    @property
+    def is_eager(self) -> bool:
+        """Whether it launches every kernel of eager mode itself."""
+        return self.kernel_s is None and self.share == 1.0
 
     def seconds(self, operators: int, gpu: GpuFacts) -> float:
         """What it needs to launch so many operators on a card."""
-        each = eager_s(gpu) if self.kernel_s is None else self.kernel_s
+        each = self.kernel_s
+        if each is None:
+            each = eager_s(gpu, checkpoints=self.checkpoints)
         return operators * self.share * each + self.call_s
 
 
-def eager_s(gpu: GpuFacts) -> float:
+def eager_s(gpu: GpuFacts, *, checkpoints: bool = False) -> float:
     """Seconds of the usual host of a card for one operator in eager mode."""
     by_capability: dict[str, float] = _KERNELS["host_s"]
-    return by_capability.get(gpu.compute_capability or "", by_capability["other"])
+    slowest = by_capability["other"]  # measured with checkpointing
+    usual = by_capability.get(gpu.compute_capability or "", slowest)
+    return min(slowest, usual * _KERNELS["checkpointing"]) if checkpoints else usual
 
 
 EAGER = Host()

@@ -58,7 +58,7 @@ def test_a_few_published_runs_do_not_make_a_time_more_certain_than_its_kernels()
 def test_a_time_that_the_host_decides_has_errors_of_its_own_and_hosts_differ() -> None:
     slow_host = speed_record(slower="host", p95=0.4)
     found = time_uncertainty(estimated(host_s=2.0), A100, [speed_record(), slow_host])
-    assert found == pytest.approx(math.hypot(0.5, 0.4))
+    assert found == pytest.approx(math.hypot(0.75, 0.4))
 
 
 def test_measured_speeds_come_before_published_ones() -> None:
@@ -78,7 +78,7 @@ def test_another_architecture_takes_the_errors_of_what_waits_for_the_same() -> N
     known = [speed_record(p95=0.9), speed_record(slower="host", p95=0.4)]
     for name in ("H100 SXM", "RTX 5090"):
         found = time_uncertainty(estimated(host_s=2.0), card(name), known)
-        assert found == pytest.approx(math.hypot(0.5, 0.4))
+        assert found == pytest.approx(math.hypot(0.75, 0.4))
 
 
 def test_few_recorded_runs_of_an_architecture_are_thin_evidence() -> None:
@@ -89,7 +89,7 @@ def test_few_recorded_runs_of_an_architecture_are_thin_evidence() -> None:
 
 def test_without_records_kernel_speeds_alone_tell() -> None:
     assert time_uncertainty(estimated(), A100, []) == 0.25
-    assert time_uncertainty(estimated(host_s=2.0), A100, []) == 0.5
+    assert time_uncertainty(estimated(host_s=2.0), A100, []) == 0.75
 
 
 def test_checked_steps_of_a_calibrated_card_narrow_the_interval() -> None:

@@ -362,6 +362,13 @@ def test_published_speeds_carry_all_that_a_simulation_needs() -> None:
         assert find_gpu(row["gpu"]) or row["gpu"] == "A100 80GB"
 
 
+def test_checkpointing_takes_the_host_longer_but_no_longer_than_the_slowest() -> None:
+    b200, rtx = card("B200"), card("RTX 3090")
+    assert eager_s(b200, checkpoints=True) == pytest.approx(1.6 * eager_s(b200))
+    assert eager_s(rtx) < eager_s(rtx, checkpoints=True) == eager_s(A100, checkpoints=True)
+    assert eager_s(A100, checkpoints=True) == eager_s(A100)
+
+
 def test_newer_cards_are_in_newer_machines() -> None:
     operators = [stream(1e3)] * 661  # a forward pass of Llama-3.2-1B on a B200 takes 8.1 ms
     assert times(*operators, gpu=card("B200")).seconds == pytest.approx(8.1e-3, rel=0.05)
