@@ -93,6 +93,14 @@ def convolution_time(cost: OpCost, gpu: GpuFacts, rates: Rates, bytes_per_s: flo
     return whole
 
 
+def convolution_calls(cost: OpCost) -> int:
+    """How many convolutions an operator is: one, or a gradient each of the input and weights."""
+    if not cost.shape or "backward" not in cost.name:
+        return 1
+    groups, rows, columns, depth = cost.shape
+    return 2 if cost.flops > 3 * groups * rows * columns * depth else 1  # of 2 FLOPs each
+
+
 def untimed_group(cost: OpCost) -> int | None:
     """The channels of a group for which no rate is published; None for other operators.
 
@@ -116,7 +124,7 @@ def _parts(cost: OpCost) -> Iterator[_Part]:
         yield _Part("forward", groups, rows, columns, depth, source)
         return
     yield _Part("weights", groups, columns, depth, rows, source + made)
-    if cost.flops > 3 * groups * rows * columns * depth:  # two products of as many FLOPs
+    if convolution_calls(cost) == 2:
         inner = max(1, columns * cost.filter.taps // each)
         yield _Part("input", groups, rows * each, channels, inner, made)
 

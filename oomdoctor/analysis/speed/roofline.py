@@ -23,7 +23,7 @@ from math import hypot
 from typing import NamedTuple
 
 from oomdoctor.analysis.speed.attention import attention_of
-from oomdoctor.analysis.speed.convolutions import Rates, convolution_time
+from oomdoctor.analysis.speed.convolutions import Rates, convolution_calls, convolution_time
 from oomdoctor.analysis.speed.kernel_factors import factors_of
 from oomdoctor.analysis.speed.links import SLOWEST_COPIES_PER_S, host_link
 from oomdoctor.analysis.speed.memory_bound import RELAYING, UNPACKING, moving_seconds
@@ -65,7 +65,7 @@ class Host:
         """Whether it launches every kernel of eager mode itself."""
         return self.kernel_s is None and self.share == 1.0
 
-    def seconds(self, operators: int, gpu: GpuFacts) -> float:
+    def seconds(self, operators: float, gpu: GpuFacts) -> float:
         """What it needs to launch so many operators on a card."""
         each = self.kernel_s
         if each is None:
@@ -109,9 +109,10 @@ def estimate(
     ramps: dict[Bound, float] = {"compute": 0.0, "bandwidth": 0.0}
     # Many operators of a model are the same objects.
     times: dict[int, tuple[OpCost, _Parts, float]] = {}
-    operators = 0
+    operators, launched = 0, 0.0
     for cost, count in costs:
         operators += count
+        launched += count * _as_operators(cost)
         if id(cost) not in times:
             if cost.kind == "copy":
                 moving = cost.bytes_moved / copied
@@ -139,13 +140,22 @@ def estimate(
         spent["bandwidth"] += parts.preparing * count
     spent["launch"] = operators * ramp_s
     device = sum(spent.values())
-    host_s = host.seconds(operators, gpu) * factors.launch * factors.host
+    host_s = host.seconds(launched, gpu) * factors.launch * factors.host
     if device <= host_s:
         waits: dict[Bound, float] = {"compute": 0.0, "bandwidth": 0.0, "launch": 1.0}
         return EstimatedTime(host_s, device, host_s, waits, waits)
     shares = {bound: seconds / device for bound, seconds in spent.items()}
     with_ramps = {bound: (spent[bound] + ramp) / device for bound, ramp in ramps.items()}
     return EstimatedTime(device, device, host_s, shares, with_ramps)
+
+
+def _as_operators(cost: OpCost) -> float:
+    """How many operators take the host as long as this one: a convolution calls cuDNN."""
+    if cost.kind != "conv":
+        return 1.0
+    calls = convolution_calls(cost)
+    each: float = _KERNELS["convolution"]
+    return calls * each
 
 
 @dataclass(frozen=True, slots=True)

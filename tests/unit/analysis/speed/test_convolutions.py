@@ -140,3 +140,17 @@ def test_pytorch_calls_cudnn_for_some_single_channels(
     cost = convolution(dtype, 256, channels, side, channels, stride=stride, groups=channels)
     alone = replace(cost, dtype="bfloat16")
     assert (seconds(cost, A100) < seconds(alone, A100) * 0.95) is faster
+
+
+def test_a_convolution_takes_the_host_longer_than_another_operator() -> None:
+    """github pytorch/pytorch#51390: 52 us for a small one, in 2021."""
+    forward, both = (convolution("float32", 1, 8, 8, 8, gradients=number) for number in (0, 2))
+    assert host_s(forward) == pytest.approx(52e-6, rel=0.05)
+    assert host_s(both) == pytest.approx(2 * host_s(forward))
+    assert host_s(replace(forward, kind="elementwise", flops=0.0)) == pytest.approx(24e-6)
+
+
+def host_s(cost: OpCost) -> float:
+    estimated = estimate([(cost, 1)], A100)
+    assert estimated is not None
+    return estimated.host_s
