@@ -7,12 +7,14 @@
 
 Predicts every row of tests/data/published_rates.jsonl, single kernels and training runs, or says
 why it has no prediction. Runs whose code launched.py ran on the emulated GPU are timed by what they
-launched; the others are simulated. Prints, by kind of kernel, source, card and trust: the median
-error of the speed, the share within 30 %, and the share whose published time lies in the predicted
-interval; then Kendall's tau-b within each source, card, model and number of GPUs, over pairs more
-than 5 % apart, the worst rows, and what was left out. Rows of low trust judge nothing. Rows that
-include loading of data are bounds: their time is at least the predicted one. Recordings are kept in
-FOLDER, so a second call takes seconds; the first takes about ten minutes on two cores.
+launched; the others are simulated. Prints, by kind of kernel and of model, source, card and trust:
+the median error of the speed, the share within 30 %, and the share whose published time lies in the
+predicted interval; then Kendall's tau-b within each source, card, model and number of GPUs, over
+pairs more than 5 % apart, the worst rows, and what was left out. Rows of low trust judge nothing.
+Rows that include more than training (loading of data, evaluations, the first steps) are bounds:
+their time is at least the predicted one. Their order counts, because within a set all include the
+same. Recordings are kept in FOLDER, so a second call takes seconds; the first takes about five
+minutes on two cores.
 """
 
 from __future__ import annotations
@@ -105,6 +107,7 @@ def summary_of(judged: Sequence[Judged], left_out: Sequence[LeftOut]) -> dict[st
     bounds = [each for each in judged if each.bound and each.trust != "low"]
     return {
         "kinds": _figures(counted, lambda each: each.kind),
+        "families": _figures(training, lambda each: each.family),
         "sources": _figures(training, lambda each: each.source),
         "cards": _figures(training, lambda each: each.gpu),
         "trust": _figures(
@@ -116,7 +119,7 @@ def summary_of(judged: Sequence[Judged], left_out: Sequence[LeftOut]) -> dict[st
             "rows": len(bounds),
             "kept": sum(each.predicted_s <= each.measured_s for each in bounds),
         },
-        "orders": _orders(training),
+        "orders": _orders([*training, *bounds]),
         "worst": [_row(each) for each in sorted(counted, key=_badness)[-WORST:][::-1]],
         "left_out": dict(Counter(each.reason for each in left_out).most_common()),
     }
@@ -203,7 +206,7 @@ def _row(each: Judged) -> dict[str, Any]:
 
 def print_summary(summary: dict[str, Any]) -> None:
     """The tables of a summary."""
-    for name in ("kinds", "sources", "cards", "trust"):
+    for name in ("kinds", "families", "sources", "cards", "trust"):
         print(f"\n{name:50} {'rows':>5} {'signed':>9} {'absolute':>9} {'< 30%':>6} {'covered':>8}")
         for row in summary[name]:
             print(

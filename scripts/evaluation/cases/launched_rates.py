@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cases.case import LeftOut
 from cases.rated import Judged
-from cases.rates import Row, gpu_of, source_of
+from cases.rates import Row, family_of, gpu_of, source_of
 from oomdoctor.analysis.simulator.launched import LaunchedStep, last_step
 from oomdoctor.commands.run.launched_step import timed_step
 from oomdoctor.records.job.launches import Launch, read_launches
@@ -55,4 +55,5 @@ def _judged(row: Row, batch: int, step: LaunchedStep) -> Judged | LeftOut:
         timed.uncertainty,
         settings=repr((row["precision"], row.get("kernels"), batch)),
         tokens=batch,
+        family=family_of(row),
     )

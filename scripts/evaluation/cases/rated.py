@@ -18,7 +18,7 @@ from old_code.kernels import IN_TRITON, KERNELS
 
 from cases.case import NO_LIMIT, Case, LeftOut, simulated
 from cases.each_case import Fault, run_each
-from cases.rates import Rate, source_of
+from cases.rates import Rate, family_of, source_of
 from oomdoctor.analysis.simulator.card import card_of
 from oomdoctor.analysis.simulator.playback import NewStructureError
 from oomdoctor.analysis.simulator.recorded import Store
@@ -36,7 +36,7 @@ Group = tuple[Rate, ...]
 class Judged:
     """A predicted time and a published one, in seconds, and how far the first may be off.
 
-    `tokens` are those of a step, or its images.
+    `family` is the kind of model; `tokens` are those of a step, or its images.
     Runs with equal `settings` on a card are one configuration.
     """
 
@@ -53,6 +53,7 @@ class Judged:
     tokens: int = 0
     settings: str = ""
     gpus: int = 1
+    family: str = ""
 
     @property
     def error(self) -> float:
@@ -157,6 +158,7 @@ def _judge(rate: Rate, file: Path) -> Judged | LeftOut:
         tokens=config.effective_batch_size * row.get("seq_len", 1),
         settings=repr((config, rate.kernels)),
         gpus=config.world_size,
+        family=family_of(row),
     )
 
 

@@ -53,6 +53,7 @@ _NORMS, _LOSS = "fused norms and rotations", "fused loss"
 # output layer, with as many products.
 _FAST_KERNELS = {"": (), "none": (), "foak": (_NORMS, _LOSS), "foak-liger": (_NORMS, _LOSS)}
 _TRUSTED = ("high", "medium")
+_TRANSFORMERS_OF_IMAGES = ("beit", "deit", "poolformer", "swin", "vit", "volo", "xcit")
 # Runs whose times include more than training, by a word of their group and of their container.
 # - Every 15 steps, train_model_simple_with_timing of github rasbt/LLMs-from-scratch
 #   ch05/10_llm-training-speed evaluates twice within the time that it measures, and each evaluation
@@ -97,6 +98,19 @@ def rows_of(path: Path = FILE) -> list[Row]:
 def source_of(row: Row) -> str:
     """The repository that published a row."""
     return str(row["source"].removeprefix("github:").split()[0])
+
+
+def family_of(row: Row) -> str:
+    """The kind of model that a row trained, and of a language model also how."""
+    model, method = row["model"].lower(), row["method"].lower()
+    if any(word in model for word in _TRANSFORMERS_OF_IMAGES):
+        return "vision transformer"
+    if "bert" in model:
+        return "encoder"
+    if "image" in method or "resnet" in model:
+        return "convolutional network"
+    how = "QLoRA" if "qlora" in method else "LoRA" if "lora" in method else "full"
+    return f"language model, {how}"
 
 
 def gpu_of(row: Row) -> GpuFacts:

@@ -11,7 +11,7 @@ import pytest
 from cases.case import LeftOut
 from cases.kernel_rates import judged_kernels
 from cases.rated import Judged
-from cases.rates import Rate, rows_of, training_rates
+from cases.rates import Rate, family_of, rows_of, training_rates
 from rates import summary_of
 
 ROOT = Path(__file__).parents[3]
@@ -44,6 +44,25 @@ def test_rows_of_low_trust_and_bounds_judge_nothing() -> None:
     assert [row["name"] for row in summary["trust"]] == ["high", "low"]
 
 
+def test_runs_are_told_apart_by_their_kind_of_model() -> None:
+    families = {family_of(row) for row in ROWS if row["kind"] == "train"}
+    assert families == {
+        "convolutional network",
+        "encoder",
+        "language model, LoRA",
+        "language model, QLoRA",
+        "language model, full",
+        "vision transformer",
+    }
+
+
+@pytest.mark.parametrize("name", ["raschka-gpt2-124m-baseline", "lambda-results-V100-bert_base"])
+def test_times_of_more_than_training_are_bounds(name: str) -> None:
+    rates = [rate for rate in training_rates(ROWS) if isinstance(rate, Rate)]
+    (first, *_) = (rate for rate in rates if rate.case.id.startswith(name))
+    assert first.bound and not first.counts
+
+
 def test_the_interval_has_the_published_time_or_not() -> None:
     assert judged(1.0, 1.2).is_covered
     assert not judged(1.0, 1.21).is_covered
@@ -62,7 +81,7 @@ def test_the_docs_show_all_rows() -> None:
     trusted = [row for row in STORED["trust"] if row["name"] != "low"]
     training = next(row for row in STORED["kinds"] if row["name"] == "training")
     assert sum(row["rows"] for row in trusted) == training["rows"]
-    for name in ("sources", "cards"):
+    for name in ("families", "sources", "cards"):
         assert sum(row["rows"] for row in STORED[name]) == training["rows"]
     bounds_and_low = STORED["bounds"]["rows"] + _all_of_low_trust()
     kinds = sum(row["rows"] for row in STORED["kinds"])
