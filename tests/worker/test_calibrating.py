@@ -23,6 +23,7 @@ FEW = {
     "attention": [[1, 2, 32, 64]],
     "rows": [[32, 128]],
     "logits": [[16, 256]],
+    "images": [[1, 8, 8, 3, 1], [1, 8, 8, 3, 8]],
     "parameters": [4096],
 }
 CPU = torch.device("cpu")
@@ -44,12 +45,22 @@ def by_name() -> dict[str, list[Operator]]:
 def test_every_term_of_an_estimate_has_operators_of_both_directions() -> None:
     named = by_name()
     attention = "_scaled_dot_product_flash_attention_for_cpu"
-    for name in ("mm", "bmm", attention, f"{attention}_backward", "silu", "silu_backward", "gelu"):
+    for name in (
+        "mm",
+        "bmm",
+        attention,
+        f"{attention}_backward",
+        "silu",
+        "silu_backward",
+        "gelu",
+        "convolution",
+        "convolution_backward",
+    ):
         assert {each.cost.dtype for each in named[name]} == {"float32", "bfloat16"}, name
     for name in ("native_layer_norm_backward", "_log_softmax", "embedding_dense_backward"):
         assert name in named
     kinds = {each.cost.kind for same in named.values() for each in same}
-    assert kinds == {"matmul", "attention", "elementwise", "irregular"}
+    assert kinds == {"matmul", "attention", "conv", "elementwise", "irregular"}
 
 
 def test_products_take_turns_with_other_weights() -> None:

@@ -16,11 +16,12 @@ from oomdoctor.records.report.calibration import CheckedStep, MeasuredTerm, Oper
 _TERMS: Mapping[OpKind, OperatorTerm] = {
     "matmul": "products",
     "attention": "attention",
+    "conv": "convolutions",
     "elementwise": "pointwise",
     "irregular": "strided",
     "copy": "copies",
 }
-_COUNTED_IN_FLOPS = ("matmul", "attention")
+_COUNTED_IN_FLOPS = ("matmul", "attention", "conv")
 
 
 def measured_terms(times: DeviceTimes, facts: GpuFacts | None) -> tuple[MeasuredTerm, ...]:

@@ -65,9 +65,19 @@ def _same(cost: OpCost) -> list[Hashable]:
         return [("matmul", cost.dtype)]
     if cost.kind == "attention":
         return [("attention", "backward" in cost.name, cost.dtype)]
+    if cost.kind == "conv":
+        return [("conv", "backward" in cost.name, _channels(cost), cost.dtype)]
     if cost.kind in ("elementwise", "irregular"):
         return [(cost.name, cost.kind, cost.dtype), (cost.name, cost.kind)]
     return [cost.kind] if cost.kind == "copy" else []
+
+
+def _channels(cost: OpCost) -> str:
+    """Which channels a convolution multiplies with each other; kernels differ by that."""
+    if not cost.shape or cost.shape[0] == 1:
+        return "all"
+    is_single = cost.filter is not None and cost.shape[3] == cost.filter.taps
+    return "none" if is_single else "groups"
 
 
 def _akin(cost: OpCost) -> list[Hashable]:
@@ -79,7 +89,7 @@ def _akin(cost: OpCost) -> list[Hashable]:
 
 def _place(cost: OpCost) -> tuple[float, ...]:
     """Logarithms of the sizes."""
-    if cost.kind in ("matmul", "attention") and len(cost.shape) >= 4:
+    if cost.kind in ("matmul", "attention", "conv") and len(cost.shape) >= 4:
         rows, *sides = cost.shape[:4]
         if cost.kind == "attention":
             return log(rows), log(sides[0]), log(sides[2])

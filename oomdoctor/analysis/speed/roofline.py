@@ -108,11 +108,10 @@ def estimate(
     ramp_s = RAMP_S * factors.launch * factors.ramp
     ramps: dict[Bound, float] = {"compute": 0.0, "bandwidth": 0.0}
     # Many operators of a model are the same objects.
-    times: dict[int, tuple[OpCost, _Parts, float]] = {}
+    times: dict[int, tuple[OpCost, _Parts, float, float]] = {}
     operators, launched = 0, 0.0
     for cost, count in costs:
         operators += count
-        launched += count * _as_operators(cost)
         if id(cost) not in times:
             if cost.kind == "copy":
                 moving = cost.bytes_moved / copied
@@ -132,8 +131,9 @@ def estimate(
             working = parts.working
             if factors.kernels:
                 working = max(working * alone.of(cost), _least_s(cost, gpu, efficiency))
-            times[id(cost)] = (cost, parts, working)
-        _, parts, working = times[id(cost)]
+            times[id(cost)] = (cost, parts, working, _as_operators(cost))
+        _, parts, working, as_operators = times[id(cost)]
+        launched += count * as_operators
         bound: Bound = "compute" if parts.computing > parts.moving else "bandwidth"
         spent[bound] += working * count
         ramps[bound] += ramp_s * count

@@ -10,7 +10,7 @@ from typing import Literal
 
 from oomdoctor.records.job.device_times import Clock
 
-OperatorTerm = Literal["products", "attention", "pointwise", "strided", "copies"]
+OperatorTerm = Literal["products", "attention", "convolutions", "pointwise", "strided", "copies"]
 
 
 @dataclass(frozen=True, slots=True)

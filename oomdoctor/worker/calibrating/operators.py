@@ -36,6 +36,7 @@ class Sizes(TypedDict):
     attention: list[list[int]]
     rows: list[list[int]]
     logits: list[list[int]]
+    images: list[list[int]]
     parameters: list[int]
     copied: NotRequired[int]
 
@@ -186,6 +187,7 @@ def _parts(memory: Memory, dtype: torch.dtype, sizes: Sizes) -> list[Callable[[]
         *(partial(_attention, memory, dtype, *shape) for shape in sizes["attention"]),
         *(partial(part, memory, dtype, *shape) for shape in sizes["rows"] for part in over_rows),
         *(partial(_loss, memory, dtype, *shape) for shape in sizes["logits"]),
+        *(partial(_convolution, memory, dtype, *shape) for shape in sizes["images"]),
         *(partial(_update, memory, dtype, count) for count in sizes["parameters"]),
         partial(_copies, memory, sizes.get("copied", 0)),
     ]
@@ -264,6 +266,23 @@ def _loss(memory: Memory, dtype: torch.dtype, rows: int, vocabulary: int) -> Non
     F.embedding(labels, weight).backward(memory.take(dtype, rows, 768))
     scores = memory.leaf(dtype, rows, rows)
     torch.softmax(scores, -1).backward(memory.take(dtype, rows, rows))
+
+
+def _convolution(
+    memory: Memory,
+    dtype: torch.dtype,
+    images: int,
+    channels: int,
+    side: int,
+    filter_side: int,
+    groups: int,
+) -> None:
+    """Of images that keep their size and channels."""
+    shape = images, channels, side, side
+    source = memory.leaf(dtype, *shape)
+    weight = memory.leaf(dtype, channels, channels // groups, filter_side, filter_side)
+    result = F.conv2d(source, weight, padding=filter_side // 2, groups=groups)
+    result.backward(memory.take(dtype, *shape))
 
 
 def _update(memory: Memory, dtype: torch.dtype, count: int) -> None:

@@ -12,7 +12,7 @@ from oomdoctor.analysis.speed.calibration_summary import checked_steps, measured
 from oomdoctor.analysis.speed.kernel_factors import KernelFactors, factors_of
 from oomdoctor.analysis.speed.limits import highest_share
 from oomdoctor.analysis.speed.roofline import RAMP_S, eager_s, estimate
-from oomdoctor.records.job.costs import Calibration, KernelFactor
+from oomdoctor.records.job.costs import Calibration, Filter, KernelFactor, OpCost
 from oomdoctor.records.job.device_times import MeasuredKernel
 from oomdoctor.system.catalogue import find_gpu
 
@@ -150,3 +150,16 @@ def test_terms_are_by_kind_and_type() -> None:
 
 def test_without_measured_operators_nothing_changes() -> None:
     assert estimate([(PRODUCT, 3)], A100) == estimate([(PRODUCT, 3)], A100, Calibration())
+
+
+def test_convolutions_have_the_factor_of_those_that_multiply_the_same_channels() -> None:
+    slid = Filter(9, True, 1, 28, 784, channels_last=False)
+    whole = OpCost(
+        "convolution", "conv", "float16", 1e10, 1e6, shape=(1, 784, 256, 2304), filter=slid
+    )
+    single = replace(whole, shape=(256, 784, 1, 9))
+    known = KernelFactors([KernelFactor(whole, 2.0), KernelFactor(single, 0.5)])
+    assert known.of(replace(whole, shape=(1, 1568, 256, 2304))) == pytest.approx(2.0)
+    assert known.of(replace(single, shape=(512, 784, 1, 9))) == pytest.approx(0.5)
+    assert known.of(replace(whole, shape=(32, 784, 8, 72))) == 1.0
+    assert known.of(replace(whole, name="convolution_backward")) == 1.0
