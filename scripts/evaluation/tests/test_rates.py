@@ -88,6 +88,14 @@ def test_the_docs_show_all_rows() -> None:
     assert kinds + sum(STORED["left_out"].values()) + bounds_and_low == len(ROWS)
 
 
+def test_the_docs_begin_with_how_far_off_training_runs_are() -> None:
+    training = next(row for row in STORED["kinds"] if row["name"] == "training")
+    page = (ROOT / "docs" / "how-the-numbers-are-made.md").read_text(encoding="utf-8")
+    said = " ".join(page.partition("\n## ")[0].split())
+    assert f"On {training['rows']} published runs on {len(STORED['cards'])} kinds of cards" in said
+    assert f"it is {training['absolute_median']:.1%}, and {training['near']:.0%} of them" in said
+
+
 def _all_of_low_trust() -> int:
     return int(STORED["low_trust"])
 
