@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from oomdoctor.analysis.speed.roofline import eager_s, estimate
+from oomdoctor.analysis.speed.hosts import eager_s
+from oomdoctor.analysis.speed.roofline import estimate
 from oomdoctor.records.job.costs import OpCost, OpKind
 from oomdoctor.records.job.device_times import (
     Clock,

@@ -17,7 +17,7 @@ from math import prod
 from typing import cast
 
 from oomdoctor.analysis.speed.collectives import Collective
-from oomdoctor.analysis.speed.roofline import EAGER, Host
+from oomdoctor.analysis.speed.hosts import EAGER, Host
 from oomdoctor.analysis.speed.traffic import HiddenBy, Transfer
 from oomdoctor.records.job.costs import TF32, OpCost, element_bytes
 from oomdoctor.records.job.launches import Launch

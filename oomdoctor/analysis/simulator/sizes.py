@@ -29,7 +29,7 @@ from oomdoctor.analysis.speed.communication import (
     update_share,
     with_communication,
 )
-from oomdoctor.analysis.speed.roofline import COMPILED, Host
+from oomdoctor.analysis.speed.hosts import COMPILED, Host
 from oomdoctor.analysis.speed.traffic import SentModel, at_most_packed
 from oomdoctor.records.configuration.config import TrainConfig, held_micro_batches
 from oomdoctor.records.facts.attention import attention_kernel

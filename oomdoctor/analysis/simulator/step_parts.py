@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import get_args
 
 from oomdoctor.analysis.simulator.timing import Counted, Work
-from oomdoctor.analysis.speed.roofline import EAGER, Host, estimate
+from oomdoctor.analysis.speed.hosts import EAGER, Host
+from oomdoctor.analysis.speed.roofline import estimate
 from oomdoctor.records.job.costs import Calibration, OpCost
 from oomdoctor.records.job.machine import GpuFacts
 from oomdoctor.records.job.measurement import Timing

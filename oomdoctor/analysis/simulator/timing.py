@@ -15,7 +15,8 @@ from typing import get_args
 
 from oomdoctor.analysis.simulator.recorded import Cost, times
 from oomdoctor.analysis.simulator.tape import Region
-from oomdoctor.analysis.speed.roofline import EAGER, Host, efficiency_of, estimate
+from oomdoctor.analysis.speed.hosts import EAGER, Host
+from oomdoctor.analysis.speed.roofline import efficiency_of, estimate
 from oomdoctor.records.job.costs import Bound, Calibration, EstimatedTime, OpCost
 from oomdoctor.records.job.machine import GpuFacts
 from oomdoctor.records.job.measurement import Timing

@@ -13,7 +13,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from oomdoctor.analysis.speed.roofline import CPU, RAMP_S, eager_s, estimate
+from oomdoctor.analysis.speed.hosts import eager_s
+from oomdoctor.analysis.speed.roofline import CPU, RAMP_S, estimate
 from oomdoctor.records.job.costs import Calibration, KernelFactor, OpCost
 from oomdoctor.records.job.device_times import DeviceTimes, MeasuredStep
 from oomdoctor.records.job.machine import GpuFacts

@@ -7,9 +7,9 @@ Kernels of one stream run one after the other, so their times add up. Within a k
 overlaps with memory traffic, but not fully where both take about as long. Preparing is unpacking
 4-bit weights, or changing the layout of what a convolution reads. The host issues operators
 ahead of the device, so it costs time only if it is slower. How efficient a kernel is say
-`products`, `attention`, `convolutions` and `memory_bound`. Left out are other streams, power and
-heat beyond what the efficiencies were measured with, and what a trainer does between its steps
-(reading data, logging).
+`products`, `attention`, `convolutions` and `memory_bound`, and how fast a host `hosts`. Left out
+are other streams, power and heat beyond what the efficiencies were measured with, and what a
+trainer does between its steps (reading data, logging).
 
 `scripts/evaluation/speed.py` and `rates.py` print the errors against recorded and published runs.
 """
@@ -23,7 +23,8 @@ from math import hypot
 from typing import NamedTuple
 
 from oomdoctor.analysis.speed.attention import attention_of
-from oomdoctor.analysis.speed.convolutions import Rates, convolution_calls, convolution_time
+from oomdoctor.analysis.speed.convolutions import Rates, convolution_time
+from oomdoctor.analysis.speed.hosts import EAGER, Host, as_operators
 from oomdoctor.analysis.speed.kernel_factors import factors_of
 from oomdoctor.analysis.speed.links import SLOWEST_COPIES_PER_S, host_link
 from oomdoctor.analysis.speed.memory_bound import RELAYING, UNPACKING, moving_seconds
@@ -44,46 +45,6 @@ _KERNELS = _DATA["kernels"]
 MOST_OF_PEAK = 0.95  # no training step comes closer to a published peak
 CPU = "CPU"  # the vendor of a CPU that was measured
 RAMP_S: float = _KERNELS["ramp_s"]
-
-
-@dataclass(frozen=True, slots=True)
-class Host:
-    """Seconds of the host for each kernel, and for each sequence of them that is called as one.
-
-    `kernel_s` is None for kernels in eager mode, for which the hosts of different cards differ.
-    With activation checkpointing, hooks see every tensor that is kept. The host launches a `share`
-    of the kernels, and CUDA graphs the others.
-    """
-
-    kernel_s: float | None = None
-    call_s: float = 0.0
-    share: float = 1.0
-    checkpoints: bool = False
-
-    @property
-    def is_eager(self) -> bool:
-        """Whether it launches every kernel of eager mode itself."""
-        return self.kernel_s is None and self.share == 1.0
-
-    def seconds(self, operators: float, gpu: GpuFacts) -> float:
-        """What it needs to launch so many operators on a card."""
-        each = self.kernel_s
-        if each is None:
-            each = eager_s(gpu, checkpoints=self.checkpoints)
-        return operators * self.share * each + self.call_s
-
-
-def eager_s(gpu: GpuFacts, *, checkpoints: bool = False) -> float:
-    """Seconds of the usual host of a card for one operator in eager mode."""
-    by_capability: dict[str, float] = _KERNELS["host_s"]
-    slowest = by_capability["other"]  # measured with checkpointing
-    usual = by_capability.get(gpu.compute_capability or "", slowest)
-    return min(slowest, usual * _KERNELS["checkpointing"]) if checkpoints else usual
-
-
-EAGER = Host()
-# Forward and backward are separate graphs.
-COMPILED = Host(_KERNELS["compiled_s"], 2 * _KERNELS["graph_s"])
 
 
 def estimate(
@@ -131,9 +92,9 @@ def estimate(
             working = parts.working
             if factors.kernels:
                 working = max(working * alone.of(cost), _least_s(cost, gpu, efficiency))
-            times[id(cost)] = (cost, parts, working, _as_operators(cost))
-        _, parts, working, as_operators = times[id(cost)]
-        launched += count * as_operators
+            times[id(cost)] = (cost, parts, working, as_operators(cost))
+        _, parts, working, equal = times[id(cost)]
+        launched += count * equal
         bound: Bound = "compute" if parts.computing > parts.moving else "bandwidth"
         spent[bound] += working * count
         ramps[bound] += ramp_s * count
@@ -147,15 +108,6 @@ def estimate(
     shares = {bound: seconds / device for bound, seconds in spent.items()}
     with_ramps = {bound: (spent[bound] + ramp) / device for bound, ramp in ramps.items()}
     return EstimatedTime(device, device, host_s, shares, with_ramps)
-
-
-def _as_operators(cost: OpCost) -> float:
-    """How many operators take the host as long as this one: a convolution calls cuDNN."""
-    if cost.kind != "conv":
-        return 1.0
-    calls = convolution_calls(cost)
-    each: float = _KERNELS["convolution"]
-    return calls * each
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from oomdoctor.analysis.simulator.launched import LaunchedStep, last_step
-from oomdoctor.analysis.speed.roofline import EAGER
+from oomdoctor.analysis.speed.hosts import EAGER
 from oomdoctor.records.job.costs import TF32, OpCost
 from oomdoctor.records.job.launches import Launch, LaunchKind
 

@@ -9,7 +9,7 @@ from step_work import ADD, BUSY, IDLE, taken_apart
 
 from oomdoctor.analysis.simulator.step_parts import Engine
 from oomdoctor.analysis.simulator.timing import Work
-from oomdoctor.analysis.speed.roofline import COMPILED
+from oomdoctor.analysis.speed.hosts import COMPILED
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from oomdoctor.analysis.simulator.timing import (
     grow_evenly,
     work_of,
 )
-from oomdoctor.analysis.speed.roofline import RAMP_S, Host, efficiency_of, estimate
+from oomdoctor.analysis.speed.hosts import Host
+from oomdoctor.analysis.speed.roofline import RAMP_S, efficiency_of, estimate
 from oomdoctor.records.job.costs import OpCost, OpKind
 from oomdoctor.records.job.machine import GpuFacts
 from oomdoctor.records.job.measurement import Timing

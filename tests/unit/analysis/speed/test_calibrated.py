@@ -9,9 +9,10 @@ from calibration_make import ADD, ATTENTION, LAUNCH_S, PRODUCT, times, work_s
 
 from oomdoctor.analysis.speed.calibrated import calibration_of, cpu_facts, host_operator_s, step_s
 from oomdoctor.analysis.speed.calibration_summary import checked_steps, measured_terms
+from oomdoctor.analysis.speed.hosts import eager_s
 from oomdoctor.analysis.speed.kernel_factors import KernelFactors, factors_of
 from oomdoctor.analysis.speed.limits import highest_share
-from oomdoctor.analysis.speed.roofline import RAMP_S, eager_s, estimate
+from oomdoctor.analysis.speed.roofline import RAMP_S, estimate
 from oomdoctor.records.job.costs import Calibration, Filter, KernelFactor, OpCost
 from oomdoctor.records.job.device_times import MeasuredKernel
 from oomdoctor.system.catalogue import find_gpu

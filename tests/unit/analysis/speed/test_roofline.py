@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from oomdoctor.analysis.speed.hosts import COMPILED, eager_s
 from oomdoctor.analysis.speed.memory_bound import IRREGULAR, PASSES, RELAYING, SUMS, UNPACKING
 from oomdoctor.analysis.speed.products import UNALIGNED
-from oomdoctor.analysis.speed.roofline import COMPILED, RAMP_S, eager_s, efficiency_of, estimate
+from oomdoctor.analysis.speed.roofline import RAMP_S, efficiency_of, estimate
 from oomdoctor.records.job.costs import TF32, Calibration, EstimatedTime, OpCost
 from oomdoctor.records.job.machine import GpuFacts
 from oomdoctor.system.catalogue import find_gpu, gpus
