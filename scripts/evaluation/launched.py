@@ -52,7 +52,8 @@ def main() -> int:
         path = os.pathsep.join(filter(None, [site, os.environ.get("PYTHONPATH")]))
         environment = {**os.environ, "PYTHONPATH": path, "OOMDOCTOR_CUDA_PYTHON": python}
         done = subprocess.run([*run, "--", python, *program], env=environment, check=False)
-    ran = (options.notes / "cases.jsonl").read_text().count("\n")
+    cases = (options.notes / "cases.jsonl").read_text().splitlines()
+    ran = sum("error" not in json.loads(case) for case in cases)
     print(f"{ran} of {len(rows)} rows ran", file=sys.stderr)
     return done.returncode
 

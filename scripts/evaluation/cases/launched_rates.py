@@ -18,7 +18,7 @@ from oomdoctor.worker.simulating.noted_calls import costs_of
 def judged_launches(rows: Sequence[Row], notes: Path) -> Iterator[Judged | LeftOut]:
     """The rows whose steps are among the notes, each with the estimated time of its second step.
 
-    Left out are those on cards for which no times are estimated.
+    Left out are those that did not run, and those on cards for which no times are estimated.
     """
     by_id = {row["id"]: row for row in rows}
     names = (notes / "names").read_text(errors="replace").splitlines()
@@ -28,8 +28,11 @@ def judged_launches(rows: Sequence[Row], notes: Path) -> Iterator[Judged | LeftO
     ends = [at for at, launch in enumerate(launches) if _ends_step(launch)]
     for line in (notes / "cases.jsonl").read_text().splitlines():
         case = json.loads(line)
-        row, second = by_id.get(case["id"]), case["step"] - 1
-        if row is not None:
+        row = by_id.get(case["id"])
+        if row is not None and "error" in case:
+            yield LeftOut(row["id"], f"its code does not run: {case['error']}")
+        elif row is not None:
+            second = case["step"] - 1
             begin, end = ends[second - 1], ends[second] + 1
             yield _judged(row, case["batch"], last_step(launches[begin:end], costs))
 

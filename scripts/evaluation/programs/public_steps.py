@@ -6,8 +6,8 @@ The rows are those of timm's benchmark.py, of ryujaehun's pytorch-gpu-benchmark 
 them: training steps of models of timm and of torchvision; those of mli's transformers-benchmarks:
 single layers; and those of stas00's torch-compile-bench.py: forward passes. Runs on the emulated
 GPU, with what it launches noted. Copies the notes of this process to the folder NOTES, with
-`cases.jsonl`: the id of each row that ran, its batch, and the number of its second step. All rows
-share an optimizer object, so that the steps of all rows are counted.
+`cases.jsonl`: the id of each row, its batch and the number of its second step, or why it did not
+run. All rows share an optimizer object, so that the steps of all rows are counted.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from transformers.models.t5.modeling_t5 import T5Block
 
 # benchmark.py begins with the first and takes this many images less until a batch fits.
 _BATCH, _LESS = 256, 32
+# Of one row of many, such as a model that the installed libraries lack.
+_FAULTS = (AttributeError, KeyError, RuntimeError, TypeError, ValueError)
 _SET_TO_NONE = (2, 0)  # the release from which zero_grad drops gradients
 _NEWER = (8, 9)  # cards that need a release like that
 
@@ -60,8 +62,11 @@ def main(rows: Path, notes: Path) -> None:
     with (notes / "cases.jsonl").open("w") as cases:
         for line in rows.read_text().splitlines():
             row = json.loads(line)
-            batch = _steps(row, steps)
-            case = {"id": row["id"], "batch": batch, "step": steps.taken}
+            case: dict[str, Any] = {"id": row["id"]}
+            try:
+                case |= {"batch": _steps(row, steps), "step": steps.taken}
+            except _FAULTS as error:
+                case["error"] = f"{type(error).__name__}: {error}".partition("\n")[0]
             cases.write(json.dumps(case) + "\n")
             cases.flush()
     for file in Path(os.environ["OOMDOCTOR_EMULATED_LAUNCHES"]).glob(f"*-{os.getpid()}"):
