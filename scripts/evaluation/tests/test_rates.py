@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from cases.case import LeftOut
 from cases.kernel_rates import judged_kernels
+from cases.launched_rates import judged_launches
 from cases.rated import Judged
 from cases.rates import Rate, family_of, rows_of, training_rates
 from rates import summary_of
@@ -98,6 +99,16 @@ def test_the_docs_begin_with_how_far_off_training_runs_are() -> None:
 
 def _all_of_low_trust() -> int:
     return int(STORED["low_trust"])
+
+
+def test_a_row_whose_code_does_not_run_is_left_out_with_its_error(tmp_path: Path) -> None:
+    for name in ("names", "launches", "calls"):
+        (tmp_path / name).write_bytes(b"")
+    case = {"id": "timm-vgg16-nchw-3090-bs384", "error": "RuntimeError: Unknown model"}
+    (tmp_path / "cases.jsonl").write_text(json.dumps(case) + "\n")
+    (left_out,) = judged_launches(ROWS, tmp_path)
+    assert isinstance(left_out, LeftOut)
+    assert left_out.reason == "its code does not run: RuntimeError: Unknown model"
 
 
 @pytest.mark.slow
