@@ -118,7 +118,7 @@ def _rates_of(result: ProbeResult) -> tuple[object, ...] | None:
         return None
     engine = config.sharding, config.world_size
     dtype, length = compute_dtype(config), result.sequence_length
-    return timing.limited_by, dtype, length, engine, config.compile
+    return timing.limited_by, dtype, length, engine, config.compile, config.tf32
 
 
 def ordered(fitting: Sequence[ProbeResult], by: RankBy) -> list[ProbeResult]:

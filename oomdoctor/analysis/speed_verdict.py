@@ -14,6 +14,7 @@ from oomdoctor.analysis.search.ladder import Context
 from oomdoctor.analysis.speed.limits import PeakShares, peak_shares
 from oomdoctor.analysis.speed.throughput import (
     CountedModel,
+    lacks_tf32,
     mfu,
     peak_flops,
     step_seconds,
@@ -21,8 +22,10 @@ from oomdoctor.analysis.speed.throughput import (
     tokens_per_s_spread,
 )
 from oomdoctor.analysis.speed.training_time import training_time
+from oomdoctor.records.configuration.adapters import compute_dtype
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.job.dataset import TrainingTime
+from oomdoctor.records.job.machine import GpuFacts
 from oomdoctor.records.job.measurement import Load, Measurement, Timing
 from oomdoctor.records.job.result import Attempt, ProbeResult, SpeedState
 from oomdoctor.records.report.report import SurveyRequest, Warn
@@ -77,7 +80,8 @@ def speed_of(
         "micro_step_s": timing.micro_step_s,
         "optimizer_step_s": timing.optimizer_step_s,
     }
-    return Speed(figures, state, _notes(timing, measured, config, context, state), own)
+    notes = _notes(timing, measured, config, context, state) + tf32_notes(config, context.gpu)
+    return Speed(figures, state, notes, own)
 
 
 def speed_state(
@@ -181,6 +185,22 @@ def _notes(
         share, name = shares.highest() if shares is not None else (0.0, "")
         return (f"its times are not believable: {format_percent(share)} of the {name}",)
     return timing_notes(timing, config)
+
+
+def tf32_notes(config: TrainConfig, gpu: GpuFacts | None) -> tuple[str, ...]:
+    """Why `tf32` does not make a rung faster, if it asks for it.
+
+    Adapters without autocast are multiplied in their own type, float32, whatever the weights have.
+    """
+    if not config.tf32:
+        return ()
+    multiplied = compute_dtype(config)
+    has_others = config.method != "full" and config.autocast_dtype == "none"
+    if multiplied != "float32" and not has_others:
+        return (f"tf32 has no effect: products are in {multiplied}",)
+    if gpu is not None and lacks_tf32(gpu):
+        return ("tf32 has no effect: the card has no TF32, so products are in float32",)
+    return ()
 
 
 def settled(timing: Timing, config: TrainConfig) -> bool:

@@ -20,6 +20,7 @@ class RungKeys(TypedDict, total=False):
     method: str
     weights_dtype: str
     autocast_dtype: str
+    tf32: bool
     fp8: str
     optimizer: str
     optimizer_rank: int

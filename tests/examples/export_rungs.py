@@ -8,6 +8,7 @@ RUNGS: dict[str, dict[str, Any]] = {
     "plain": {},
     "amp": {"weights_dtype": "float32", "autocast_dtype": "bfloat16"},
     "scaled": {"weights_dtype": "float32", "autocast_dtype": "float16"},
+    "tf32": {"weights_dtype": "float32", "tf32": True},
     "checkpointed": {"activation_checkpointing": "full", "optimizer": "adamw_bnb_8bit"},
     "every-n": {"activation_checkpointing": "every_n", "checkpoint_every": 3},
     "part": {"activation_checkpointing": "mlp", "optimizer": "adafactor"},

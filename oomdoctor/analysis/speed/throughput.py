@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from oomdoctor.analysis.memory.shape import Shape, attended_positions, shape_of
+from oomdoctor.records.capability import capability_numbers
 from oomdoctor.records.configuration.adapters import compute_dtype
 from oomdoctor.records.configuration.config import TrainConfig, has_reference_pass, scored_tokens
 from oomdoctor.records.job.machine import GpuFacts
@@ -23,6 +24,8 @@ from oomdoctor.records.job.model import (
     Task,
     sequences_in_sample,
 )
+
+_AMPERE = (8, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +74,19 @@ def peaks_by_dtype(facts: GpuFacts) -> dict[str, float | None]:
 def peak_flops(config: TrainConfig, facts: GpuFacts | None) -> float | None:
     """The card's dense peak in FLOP/s for the type of the rung's products; None if unknown.
 
-    Plain float32 uses the float32 rate, because PyTorch leaves TF32 off for matrix products.
+    Plain float32 uses the float32 rate, because PyTorch leaves TF32 off for matrix products. With
+    `tf32` it is that of TF32, if the card has it.
     """
-    return None if facts is None else peaks_by_dtype(facts)[compute_dtype(config)]
+    if facts is None:
+        return None
+    in_tf32 = config.tf32 and compute_dtype(config) == "float32" and not lacks_tf32(facts)
+    return facts.tf32_flops if in_tf32 else peaks_by_dtype(facts)[compute_dtype(config)]
+
+
+def lacks_tf32(facts: GpuFacts) -> bool:
+    """Whether the card has no TF32, which came with Ampere: it computes in float32 then."""
+    capability = facts.compute_capability
+    return capability is not None and capability_numbers(capability) < _AMPERE
 
 
 def mfu(

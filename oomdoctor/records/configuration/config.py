@@ -33,6 +33,8 @@ class TrainConfig:
     """The dtype the weights are loaded in, and for full fine-tuning kept in."""
     autocast_dtype: choices.AutocastDtype = "none"
     """Mixed precision: the dtype of matrix products. float16 adds the gradient scaler."""
+    tf32: bool = False
+    """Whether products of float32 may run in TF32, on tensor cores of Ampere and later cards."""
     fp8: choices.Fp8 = "none"
     """The library that multiplies linear layers in float8, as accelerate's recipes do."""
     optimizer: str = DEFAULT_OPTIMIZER

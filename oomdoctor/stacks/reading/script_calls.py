@@ -1,4 +1,7 @@
-"""What each call in a training script says: arguments, adapters, the model, an optimizer."""
+"""What each call in a training script says: arguments, adapters, the model, an optimizer.
+
+Also the few attributes of libraries that scripts set.
+"""
 
 from __future__ import annotations
 
@@ -61,13 +64,16 @@ class Reading:
         self._loader: ast.Call | None = None
 
     def read(self) -> Script:
-        calls = [node for node in ast.walk(self._tree) if isinstance(node, ast.Call)]
-        for call in sorted(calls, key=lambda node: (node.lineno, node.col_offset)):
-            name = name_of(call.func)
+        nodes = (node for node in ast.walk(self._tree) if isinstance(node, ast.Call | ast.Assign))
+        for node in sorted(nodes, key=lambda node: (node.lineno, node.col_offset)):
+            if isinstance(node, ast.Assign):
+                self._assigned(node)
+                continue
+            name = name_of(node.func)
             self.script.classes.update(name.split("."))
             reader = _reader(name)
             if reader is not None:
-                reader(self, call)
+                reader(self, node)
         self._sizes()
         made = self.script.calls.keys() & _MESHES.values()  # read where it is made
         self.script.unread = [item for item in self.script.unread if item.name not in made]
@@ -164,6 +170,11 @@ class Reading:
             if keyword.arg is not None and keyword.arg in names:
                 self._take(names[keyword.arg], keyword.value)
 
+    def only_argument(self, call: ast.Call) -> None:
+        """Functions of one argument that set something for the whole process."""
+        for node in (*call.args, *(keyword.value for keyword in call.keywords)):
+            self._take(_ONLY_ARGUMENT[_last(call)], node)
+
     def parser(self, call: ast.Call) -> None:
         """What fills the arguments of a trainer from the command line."""
         named = [node.id for node in ast.walk(call) if isinstance(node, ast.Name)]
@@ -186,6 +197,12 @@ class Reading:
         self._loader = self._loader or call
 
     # The parts.
+
+    def _assigned(self, node: ast.Assign) -> None:
+        """Attributes that a script sets."""
+        for target in node.targets:
+            if (name := _ASSIGNED.get(name_of(target))) is not None:
+                self._take(name, node.value)
 
     def _first(self, kind: str, call: ast.Call) -> bool:
         if self.script.calls.setdefault(kind, call) is call:
@@ -256,6 +273,8 @@ _BATCH = "per_device_train_batch_size"
 _CALLS = data_of("stacks/calls.toml")
 _SAYS: dict[str, dict[str, object]] = _CALLS["says"]
 _TAKES: dict[str, dict[str, str]] = _CALLS["takes"]
+_ONLY_ARGUMENT: dict[str, str] = _CALLS["only_argument"]
+_ASSIGNED: dict[str, str] = _CALLS["assigned"]
 _BY_END: dict[str, Callable[[Reading, ast.Call], None]] = {
     **dict.fromkeys(_ARGUMENTS, Reading.arguments),
     **dict.fromkeys(TRAINERS, Reading.trainer),
@@ -268,6 +287,7 @@ _BY_END: dict[str, Callable[[Reading, ast.Call], None]] = {
     **dict.fromkeys(
         {"torch.compile", "model.compile", *_SAYS, *_TAKES} - {"compile"}, Reading.said
     ),
+    **dict.fromkeys(_ONLY_ARGUMENT, Reading.only_argument),
     "DataLoader": Reading.loader,
     "cast_trained": Reading.cast,
     "environ.setdefault": Reading.environment,

@@ -25,6 +25,7 @@ def render(rung: StackRung) -> str:
     scaled = _scaled(config)
     parts = [
         Part('device = torch.device("cuda" if torch.cuda.is_available() else "cpu")'),
+        Part('torch.set_float32_matmul_precision("high")' if config.tf32 else ""),
         function("collate"),
         function("read_ahead"),
         _micro_step(config),

@@ -89,6 +89,8 @@ def training_arguments(rung: StackRung, *, trl: bool = False) -> dict[str, str]:
         arguments["bf16"] = literal("bfloat16" in computes)
     if "float16" in computes:
         arguments["fp16"] = "True"
+    if config.tf32 and rung.device != "cpu":  # the Trainer refuses it where there is none
+        arguments["tf32"] = "True"
     arguments |= _checkpointing(rung, trl=trl)
     if config.loss == "liger" and not trl:  # SFTTrainer would leave out the loss in chunks
         arguments["use_liger_kernel"] = "True"

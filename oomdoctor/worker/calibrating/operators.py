@@ -23,6 +23,7 @@ from oomdoctor.package_data import data_of
 from oomdoctor.records.job.costs import TF32, OpCost
 from oomdoctor.worker.simulating.costs import cost_of
 from oomdoctor.worker.tracing.calls import OperatorCall, Recording
+from oomdoctor.worker.training.techniques.precision import kept_precision
 
 Arguments = tuple[tuple[object, ...], dict[str, object]]  # of a call, by place and by name
 
@@ -154,12 +155,9 @@ def operators(memory: Memory) -> list[Operator]:
 @contextmanager
 def precision(dtype: str) -> Iterator[None]:
     """In this context, products of float32 run in TF32 if that is the type, and in full if not."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if dtype == TF32 else "highest")
-    try:
+    with kept_precision():
+        torch.set_float32_matmul_precision("high" if dtype == TF32 else "highest")
         yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 def one_element(memory: Memory) -> Operator:

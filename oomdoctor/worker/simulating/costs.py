@@ -26,6 +26,7 @@ from oomdoctor.package_data import data_of
 from oomdoctor.records.job.costs import TF32, Filter, OpCost, OpKind
 from oomdoctor.worker.tracing.calls import OperatorCall
 from oomdoctor.worker.tracing.tensors import tensor_bytes, tensors_in
+from oomdoctor.worker.training.techniques.precision import allows_tf32
 
 _PACKED = 0.5  # bytes of a weight in 4 bits
 # The schemas of some optimizers allow writing the gradients (to unscale them). Training here never
@@ -104,7 +105,7 @@ def cost_of(call: OperatorCall) -> OpCost | None:
     relaid = _relaid_bytes(call) if kind == "conv" else 0.0
     slid = _filter(call) if kind == "conv" and shape else None
     name = _dtype_name(dtype)
-    if kind == "matmul" and name == "float32" and _allows_tf32():
+    if kind == "matmul" and name == "float32" and allows_tf32():
         name = TF32
     return OpCost(rule.name, kind, name, flops, float(moved), unpacked, shape, relaid, slid)
 
@@ -143,17 +144,6 @@ def sums_over_rows(call: OperatorCall) -> bool:
     last = source.dim() - 1
     dimensions = {number % source.dim() for number in call.sizes("dim")}
     return bool(dimensions) and last not in dimensions
-
-
-def _allows_tf32() -> bool:
-    """Whether float32 products on CUDA may use TF32; torch 2.9 has another setting for it.
-
-    Asking for the old one fails once the new one was set.
-    """
-    products = torch.backends.cuda.matmul
-    if hasattr(products, "fp32_precision"):
-        return bool(products.fp32_precision == "tf32")
-    return bool(products.allow_tf32)
 
 
 def _shape(kind: OpKind, flops: float, call: OperatorCall) -> tuple[int, ...]:

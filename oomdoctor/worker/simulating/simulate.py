@@ -37,6 +37,7 @@ from oomdoctor.worker.simulating.world import fake_world, zero3_products
 from oomdoctor.worker.tracing import real_values
 from oomdoctor.worker.training.build import check_supported, import_libraries
 from oomdoctor.worker.training.objectives.images import is_in_tower
+from oomdoctor.worker.training.techniques.precision import kept_precision
 
 
 def simulate(job: ProbeJob, progress: PhaseFile) -> tuple[Prediction, ...]:
@@ -145,6 +146,7 @@ def simulated_rung(job: ProbeJob, progress: PhaseFile, *, shallow: bool) -> Iter
     trace = instruments.trace
     import_libraries()
     with ExitStack() as stack:
+        stack.enter_context(kept_precision())  # a rung may allow TF32
         device = stack.enter_context(simulated_device(cuda=job.simulation.as_cuda))
         if job.simulation.as_cuda:
             stack.enter_context(

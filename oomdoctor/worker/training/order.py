@@ -36,6 +36,7 @@ from oomdoctor.worker.training.techniques.adapter import add_adapter
 from oomdoctor.worker.training.techniques.checkpointing import enable_checkpointing
 from oomdoctor.worker.training.techniques.freezing import freeze
 from oomdoctor.worker.training.techniques.offload import keep_activations_on_host
+from oomdoctor.worker.training.techniques.precision import allow_tf32
 from oomdoctor.worker.training.techniques.routing import check_routing
 from oomdoctor.worker.training.techniques.scaler import check_scalable, scale_gradients
 from oomdoctor.worker.training.trl import make_trl_trainer, phased
@@ -129,6 +130,7 @@ TECHNIQUES: tuple[Technique, ...] = (
     Technique("before", lambda job: job.mode == "simulate" and uses_host(job.config), _note_times),
     Technique("before", _compiles, compilation.prepare),
     Technique("before", lambda job: job.config.allocator != "default", _grow_segments),
+    Technique("before", lambda job: job.config.tf32, allow_tf32),
     Technique("model", lambda job: by_bitsandbytes(job.config), note_what_stays_whole),
     Technique("model", lambda job: job.config.packing != "none", check_packing),
     Technique("model", lambda job: job.config.padding != "none", check_padding),

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from analysis_make import fit, result, timing
+from analysis_make import fit, gpu_facts, request, result, timing
 
-from oomdoctor.analysis.speed_verdict import disturbed, disturbing, settled
+from oomdoctor.analysis.search.ladder import Context
+from oomdoctor.analysis.speed_verdict import disturbed, disturbing, settled, speed_of, tf32_notes
 from oomdoctor.records.configuration.config import TrainConfig
 from oomdoctor.records.job.measurement import Load
 
@@ -47,6 +48,36 @@ def test_what_settled(stopped_by, steps, spread, expected):
 )
 def test_what_others_take_matters_if_the_worker_needs_it(cpus, threads, foreign, gpu, expected):
     assert disturbed(Load(cpus, threads, 1.0, foreign, gpu)) is expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "capability", "said"),
+    [
+        ({"weights_dtype": "float32"}, "8.0", None),
+        ({"weights_dtype": "float32"}, None, None),
+        ({"weights_dtype": "float32"}, "7.5", "the card has no TF32"),
+        ({"weights_dtype": "float32", "autocast_dtype": "bfloat16"}, "8.0", "are in bfloat16"),
+        ({"weights_dtype": "float16"}, "7.5", "are in float16"),
+        ({"method": "lora"}, "8.0", None),  # its adapters are in float32
+    ],
+)
+def test_tf32_without_an_effect_is_noted(changes, capability, said):
+    gpu = replace(gpu_facts(), compute_capability=capability)
+    assert tf32_notes(TrainConfig(**changes), gpu) == ()
+    notes = tf32_notes(TrainConfig(**changes, tf32=True), gpu)
+    assert len(notes) == (said is not None)
+    assert (said or "") in "".join(notes)
+
+
+def test_a_row_has_the_note_whether_its_times_are_estimated_or_measured():
+    config = replace(CONFIG, weights_dtype="float32", tf32=True)
+    turing = replace(gpu_facts(), compute_capability="7.5")
+    context = Context("cuda", None, None, usable_bytes=1 << 30, gpu=turing)
+    for stopped_by in ("spread", "estimated"):
+        times = replace(timing(spread=0.01), stopped_by=stopped_by)
+        measured = fit(config, 1, times=times).measurement
+        speed = speed_of(measured, config, context, request())
+        assert any("no TF32" in note for note in speed.notes), stopped_by
 
 
 def test_without_figures_nothing_is_said():

@@ -73,6 +73,24 @@ def test_a_launcher_says_how_many_gpus_and_how_they_shard():
     assert (config.weights_dtype, config.autocast_dtype) == ("bfloat16", "none")
 
 
+AXOLOTL = {"base_model": "m", "sequence_len": 512}
+LLAMA_FACTORY = {"model_name_or_path": "m", "finetuning_type": "full", "cutoff_len": 512}
+SWIFT = {"model": "m", "tuner_type": "full", "max_length": 512}
+
+
+@pytest.mark.parametrize("settings", [TRL, AXOLOTL, LLAMA_FACTORY, SWIFT])
+@pytest.mark.parametrize(("value", "on"), [(True, True), (False, False), (None, False)])
+def test_programs_with_trainingarguments_have_tf32(settings, value, on):
+    training = read(settings | {"tf32": value})
+    assert training.config.tf32 is on
+    assert not read(settings).config.tf32
+    assert "tf32" not in {item.name for item in training.not_taken if item.matters}
+
+
+def test_axolotl_turns_tf32_on_where_the_card_has_it():
+    assert read(AXOLOTL | {"tf32": "auto"}).config.tf32
+
+
 def test_two_files_that_disagree_are_an_error():
     launcher = ACCELERATE | {"gradient_accumulation_steps": 2}
     with pytest.raises(OomDoctorError, match=r"file1.yaml says gradient_acc.*: 8, but"):

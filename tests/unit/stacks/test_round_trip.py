@@ -63,7 +63,7 @@ STATED = {
     | {"kbit_prepare", "quant_storage", "double_quant", "quantization", "loss", "attention"}
     | {"optimizer", "offload", "sharding", "fsdp_version", "prefetch", "reduce_dtype"}
     | {"bucket_elements", "sync_each_batch", "packing", "lora_targets", "method"}
-    | {"use_rslora", "modules_to_save", "optimizer_rank", "fp8", "adapter_dtype"},
+    | {"use_rslora", "modules_to_save", "optimizer_rank", "fp8", "adapter_dtype", "tf32"},
     "accelerate": {"offload", "sharding", "prefetch"},
     "deepspeed": {"sharding", "offload"},
 }
@@ -137,6 +137,7 @@ CONFIGS = st.builds(
     sequence_length=st.integers(1, 32768),
     effective_batch_size=st.sampled_from((64, 128)),
     compile=st.booleans(),
+    tf32=st.booleans(),
     sharding=st.sampled_from(("none", "ddp", "fsdp", "fsdp_grad_op", "zero1", "zero2", "zero3")),
     offload=st.sampled_from(("none", "optimizer", "parameters", "activations")),
     world_size=st.sampled_from((1, 2, 8)),

@@ -146,6 +146,43 @@ def test_names_that_are_bound_together_are_read() -> None:
     assert document.values.get("max_steps") != 7  # which part a star takes is left to Python
 
 
+@pytest.mark.parametrize(
+    ("line", "on"),
+    [
+        ("torch.set_float32_matmul_precision('high')", True),
+        ("torch.set_float32_matmul_precision(precision='medium')", True),
+        ("torch.set_float32_matmul_precision('highest')", False),
+        ("torch.backends.cuda.matmul.allow_tf32 = True", True),
+        ("torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True", True),
+        ("torch.backends.cuda.matmul.allow_tf32 = False", False),
+        ("torch.backends.cuda.matmul.fp32_precision = 'tf32'", True),
+        ("torch.backends.cuda.matmul.fp32_precision = 'ieee'", False),
+        ("torch.backends.fp32_precision = 'tf32'", True),
+        ("torch.backends.cudnn.allow_tf32 = True", False),  # convolutions alone
+        ("torch.backends.cudnn.conv.fp32_precision = 'tf32'", False),
+        ("TrainingArguments('o', tf32=True)", True),
+    ],
+)
+def test_tf32_of_a_script_is_read(line: str, on: bool) -> None:
+    loop = f"import torch\n{line}\nmodel = AutoModelForCausalLM.from_pretrained('org/base')\n"
+    found = training_of(loop)
+    assert found.config.tf32 is on
+    assert [one for one in found.not_taken if one.matters] == []
+    by_trainer = training_of(loop + "TrainingArguments('o', optim='sgd')\n")
+    assert by_trainer.config.tf32 is on
+
+
+def test_tf32_that_only_running_would_tell_is_listed() -> None:
+    text = (
+        "torch.set_float32_matmul_precision(os.environ['PRECISION'])\n"
+        "model = AutoModelForCausalLM.from_pretrained('org/base')\n"
+    )
+    found = training_of(text)
+    assert not found.config.tf32
+    (unread,) = (one for one in found.not_taken if "expression" in one.reason)
+    assert (unread.name, unread.line) == ("float32_matmul_precision", 1)
+
+
 def test_unsloth_scripts_are_read() -> None:
     found = training_of(
         "model, t = FastLanguageModel.from_pretrained(model_name='u/m', max_seq_length=512,"

@@ -52,6 +52,7 @@ MADE_UP = (
     TrainConfig(
         weights_dtype="float32", autocast_dtype="bfloat16", micro_batch_size=1, objective="dpo"
     ),
+    TrainConfig(weights_dtype="float32", micro_batch_size=1, tf32=True),
     TrainConfig(
         sharding="zero3",
         world_size=8,
@@ -80,10 +81,11 @@ HELD = {
     "axolotl": ("method", "quantization", "optimizer", "attention", "lora_rank", "lora_alpha",
                 "lora_dropout", "lora_targets", "micro_batch_size", "effective_batch_size",
                 "sequence_length", "compile", "packing", "use_dora", "use_rslora",
-                "modules_to_save"),
+                "modules_to_save", "tf32"),
     "llama-factory": ("method", "quantization", "optimizer", "lora_rank", "lora_alpha",
                       "lora_dropout", "lora_targets", "micro_batch_size", "effective_batch_size",
-                      "sequence_length", "compile", "use_dora", "use_rslora", "modules_to_save"),
+                      "sequence_length", "compile", "use_dora", "use_rslora", "modules_to_save",
+                      "tf32"),
     "torchtune": ("weights_dtype", "micro_batch_size", "effective_batch_size", "sequence_length",
                   "compile", "lora_rank", "lora_alpha", "lora_dropout", "use_dora"),
 }  # fmt: skip

@@ -21,6 +21,7 @@ from oomdoctor.analysis.simulator.playback import RecordedRung
 from oomdoctor.analysis.simulator.recorded import Recorded
 from oomdoctor.records.configuration.config import Rung, TrainConfig
 from oomdoctor.records.facts.categories import CATEGORIES
+from oomdoctor.records.job.costs import TF32
 from oomdoctor.records.job.result import ProbeJob
 from oomdoctor.records.job.simulation import DevicePrediction, SimulationRequest, Target
 from oomdoctor.system.catalogue import find_gpu
@@ -91,6 +92,34 @@ def _warm() -> None:
     measure(quick(tiny_job("dense")), PhaseFile(None))
     if _quantises_on_cpu():
         measure(quick(tiny_job("dense", **_QLORA)), PhaseFile(None))
+
+
+@pytest.mark.parametrize("on", [False, True])
+def test_products_of_float32_are_in_tf32_if_the_rung_says_so(on: bool) -> None:
+    job = simulation_job(tiny_job("dense", tf32=on))
+    with simulated_rung(job, PhaseFile(None), shallow=False) as recorder:
+        costs = [cost.cost for cost in recorder.record(2).costs]
+    assert {cost.dtype for cost in costs if cost.kind == "matmul"} == {TF32 if on else "float32"}
+    assert torch.get_float32_matmul_precision() == "highest"
+    assert torch.backends.cuda.matmul.allow_tf32 is False
+
+
+def test_tf32_changes_times_and_no_memory() -> None:
+    card = find_gpu("A100-SXM4-80GB")
+    assert card is not None
+    target = Target("a100", card.memory_bytes, card.memory_bytes, 0, card)
+    predicted = {}
+    for on in (False, True):
+        job = simulation_job(tiny_job("dense", tf32=on))
+        assert job.simulation is not None
+        request = replace(job.simulation, targets=(target,), detail=True)
+        (predicted[on],) = simulate(replace(job, simulation=request), PhaseFile(None))
+    (plain,), (short,) = (predicted[on].sizes for on in (False, True))
+    assert (short.phases, short.measurement) == (plain.phases, plain.measurement)
+    (slow,), (fast,) = plain.devices, short.devices
+    assert fast.peak_reserved_bytes == slow.peak_reserved_bytes
+    assert slow.timing is not None and fast.timing is not None
+    assert fast.timing.optimizer_step_s == slow.timing.optimizer_step_s
 
 
 @pytest.mark.parametrize(

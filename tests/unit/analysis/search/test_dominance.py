@@ -139,6 +139,7 @@ def test_what_needs_more(more, less, respect):
         # values that change no memory do not make a difference
         ({"lora_rank": 64}, {}),
         ({**LORA, "lora_alpha": 64}, LORA),
+        ({**FP32, "tf32": True}, FP32),
         ({"double_quant": False}, {}),
         ({"optimizer": "adamw_8bit"}, {"optimizer": "adamw_bnb_8bit"}),
     ],

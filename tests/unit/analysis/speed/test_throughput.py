@@ -132,3 +132,15 @@ def test_the_peak_is_that_of_the_type_that_is_multiplied():
     assert peak_flops(amp, facts) == 3.0
     assert peak_flops(amp, gpu_facts()) is None
     assert peak_flops(amp, None) is None
+
+
+def test_the_peak_of_float32_in_tf32_is_that_of_the_tensor_cores():
+    plain = TrainConfig(weights_dtype="float32", tf32=True)
+    ampere = gpu_facts(bf16_flops=4.0, fp16_flops=3.0, fp32_flops=1.0, tf32_flops=2.0)
+    assert peak_flops(plain, ampere) == 2.0
+    assert peak_flops(replace(plain, autocast_dtype="bfloat16"), ampere) == 4.0
+    assert peak_flops(TrainConfig(tf32=True), ampere) == 4.0
+    # A card that has none computes in float32; if only the rate is unknown, so is the peak.
+    unknown = replace(ampere, tf32_flops=None)
+    assert peak_flops(plain, replace(unknown, compute_capability="7.5")) == 1.0
+    assert peak_flops(plain, replace(unknown, compute_capability="8.6")) is None

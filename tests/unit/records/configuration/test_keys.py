@@ -119,6 +119,8 @@ def test_a_typed_rung_is_the_one_of_the_ladder(text: str, label: str) -> None:
         ("method=qlora,weights_dtype=float32", "qlora-nf4-r16-fp32"),
         ("method=lora,lora_alpha=64,lora_dropout=0.1", "lora-r16+alpha-64+dropout-0.1"),
         ("method=lora,sequence_length=512", "lora-r16+seq-512"),
+        ("weights_dtype=float32,tf32=true,compile=true", "full-fp32+tf32+compile"),
+        ("method=lora,tf32=true", "lora-r16+tf32"),
     ],
 )
 def test_a_label_says_what_nobody_would_expect(text: str, label: str) -> None:

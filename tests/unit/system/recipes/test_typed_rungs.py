@@ -76,6 +76,7 @@ def test_a_rung_of_the_command_line() -> None:
         ("lora_targets=+", "lora_targets: must be"),
         ("method=lora,modules_to_save=+", "modules_to_save: must be a list of module names"),
         ("dora=true", "dora: is not a key (did you mean use_dora?)"),
+        ("allow_tf32=true", "allow_tf32: is not a key (did you mean tf32?)"),
     ],
 )
 def test_what_is_wrong_with_a_rung(text: str, expected: str) -> None:

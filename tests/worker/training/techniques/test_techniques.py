@@ -240,6 +240,15 @@ def test_a_compiled_rung_is_compiled_before_it_is_timed(monkeypatch: pytest.Monk
     torch._dynamo.reset()
 
 
+@pytest.mark.parametrize("on", [False, True])
+def test_a_rung_in_tf32_is_measured_with_it(monkeypatch: pytest.MonkeyPatch, on: bool) -> None:
+    """A card without TF32 has to run it too, so it is not the Trainer that turns it on."""
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", (said := []).append)
+    setup = build(tiny_job("dense", tf32=on), CPU)
+    assert said == (["high"] if on else [])
+    assert setup.arguments.tf32 is None
+
+
 def test_without_a_compiler_compilation_is_unsupported(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any, **__: Any) -> Any:
         raise RuntimeError("No working C++ compiler found\nmore")
