@@ -53,6 +53,12 @@ def _in_32_bits(config: TrainConfig) -> bool:
     return not (_autocasts(config) or _half(config))
 
 
+def _tf32(config: TrainConfig) -> object:
+    """Its own default is on, which matters for products of float32 alone."""
+    multiplied = (config.autocast_dtype, config.weights_dtype) == ("none", "float32")
+    return config.tf32 if config.tf32 or multiplied else LEFT_OUT
+
+
 AXOLOTL = table("axolotl", {**vars(arguments), **globals()})
 _REWARDS = ["rewards.rand_reward_func"]  # in rewards.py beside the file: the user's own
 
@@ -92,6 +98,19 @@ def _adapters(given: PartialConfig, rung: RungKeys) -> str | None:
     return OF_WEIGHTS if sharded and rung.get("objective") in ("dpo", "grpo") else None
 
 
+def _without_idle_tf32(given: PartialConfig, rung: RungKeys) -> RungKeys:
+    """By default TF32 is on; a rung without products of float32 does not name it."""
+    sharded = str(rung.get("sharding", "")).startswith("zero")  # it casts adapters
+    adapted = rung["method"] != "full" and not sharded
+    in_32_bits = rung["weights_dtype"] == "float32" or adapted
+    return {} if rung["autocast_dtype"] == "none" and in_32_bits else {"tf32": False}
+
+
 PROGRAM = Program(
-    **facts("axolotl"), names=AXOLOTL, precision=_precision, adapters=_adapters, complete=_complete
+    **facts("axolotl"),
+    names=AXOLOTL,
+    decide=_without_idle_tf32,
+    precision=_precision,
+    adapters=_adapters,
+    complete=_complete,
 )

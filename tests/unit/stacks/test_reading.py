@@ -76,19 +76,27 @@ def test_a_launcher_says_how_many_gpus_and_how_they_shard():
 AXOLOTL = {"base_model": "m", "sequence_len": 512}
 LLAMA_FACTORY = {"model_name_or_path": "m", "finetuning_type": "full", "cutoff_len": 512}
 SWIFT = {"model": "m", "tuner_type": "full", "max_length": 512}
+IN_32_BITS = AXOLOTL | {"bf16": False, "float32": True}
 
 
-@pytest.mark.parametrize("settings", [TRL, AXOLOTL, LLAMA_FACTORY, SWIFT])
+@pytest.mark.parametrize("settings", [TRL, IN_32_BITS, LLAMA_FACTORY, SWIFT])
 @pytest.mark.parametrize(("value", "on"), [(True, True), (False, False), (None, False)])
-def test_programs_with_trainingarguments_have_tf32(settings, value, on):
+def test_programs_with_the_arguments_of_the_trainer_have_tf32(settings, value, on):
     training = read(settings | {"tf32": value})
     assert training.config.tf32 is on
-    assert not read(settings).config.tf32
     assert "tf32" not in {item.name for item in training.not_taken if item.matters}
 
 
-def test_axolotl_turns_tf32_on_where_the_card_has_it():
-    assert read(AXOLOTL | {"tf32": "auto"}).config.tf32
+def test_tf32_is_off_unless_a_file_turns_it_on():
+    assert not any(read(settings).config.tf32 for settings in (TRL, LLAMA_FACTORY, SWIFT))
+
+
+def test_axolotl_turns_tf32_on_where_products_are_in_float32():
+    assert read(IN_32_BITS).config.tf32
+    assert read(IN_32_BITS | {"tf32": "auto"}).config.tf32
+    assert not read(AXOLOTL).config.tf32
+    assert not read(AXOLOTL | {"tf32": True}).config.tf32
+    assert read(AXOLOTL | {"bf16": "full", "adapter": "lora"}).config.tf32  # of the adapters
 
 
 def test_two_files_that_disagree_are_an_error():

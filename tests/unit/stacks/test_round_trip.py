@@ -45,6 +45,7 @@ STATED = {
         "loss",
         VLLM,
         "adapter_dtype",
+        "tf32",  # of other products than those of float32
     }
     | {"weights_dtype", "autocast_dtype", "activation_checkpointing", "checkpoint_every"}
     | {"kbit_prepare", "offload", "sync_each_batch", "bucket_elements", "prefetch", "sharding"},

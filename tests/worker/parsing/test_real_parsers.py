@@ -163,8 +163,9 @@ print(json.dumps(refused))
 
 
 def test_llama_factory_trains_with_what_is_written(run_there: Callable[..., str]) -> None:
-    """`get_train_args` also checks settings against each other. Its engines need their launcher."""
-    engines = ("deepspeed", "fsdp", "fsdp_config")
+    """`get_train_args` also checks settings against each other. Its engines need their launcher,
+    and TF32 a GPU."""
+    engines = ("deepspeed", "fsdp", "fsdp_config", "tf32")
     files = {
         name: (
             values.get("deepspeed", {}).get("zero_optimization", {}).get("stage"),
