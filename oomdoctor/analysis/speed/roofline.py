@@ -161,8 +161,8 @@ def _of_convolution(cost: OpCost, gpu: GpuFacts, efficiency: Efficiency) -> Sequ
         rates = Rates(large, plain)
     if not cost.shape or cost.filter is None:
         relaid = cost.relaid_bytes / RELAYING
-        known = [rates.tensor and _Way(rates.tensor, relaid), rates.plain and _Way(rates.plain, 0)]
-        return [way for way in known if way]
+        ways = [rates.tensor and _Way(rates.tensor, relaid), rates.plain and _Way(rates.plain, 0)]
+        return [way for way in ways if way]
     assert gpu.bandwidth_bytes_per_s
     time = convolution_time(cost, gpu, rates, efficiency.bandwidth * gpu.bandwidth_bytes_per_s)
     return [] if time is None else [_Way(cost.flops / time.seconds, time.prepared_bytes)]
