@@ -209,7 +209,7 @@ def test_nothing_is_kept_of_an_emulated_gpu_that_is_calibrated(
     measured = document["calibration"]
     assert (document["status"], measured["kept"], measured["clock"]) == ("no", False, "device")
     assert measured["reason"].startswith("nothing is kept of an emulated GPU")
-    assert {"products", "attention", "pointwise", "strided", "copies"} == {
+    assert {"products", "attention", "convolutions", "pointwise", "strided", "copies"} == {
         term["term"] for term in measured["terms"]
     }
     assert {term["factor"] for term in measured["terms"]} == {None}
