@@ -65,7 +65,7 @@ def calibrate(job: ProbeJob, progress: PhaseFile) -> DeviceTimes:
     for number, (spec, config) in enumerate(models):
         left = start + job.timing_limit_s - time.perf_counter()
         limit = time.perf_counter() + left / (len(models) - number)
-        steps.append(timed_step(replace(job, model=spec, config=config), progress, watch, limit))
+        steps.append(_fitting_step(replace(job, model=spec, config=config), progress, watch, limit))
     return DeviceTimes(
         kernels=kernels,
         launch_s=launch_s,
@@ -122,6 +122,27 @@ def _without_denormals() -> Iterator[None]:
         yield
     finally:
         torch.set_flush_denormal(False)
+
+
+def _fitting_step(
+    job: ProbeJob, progress: PhaseFile, watch: Stopwatch, limit: float
+) -> MeasuredStep:
+    """The step at the largest micro-batch that fits, of those that are halves of the job's.
+
+    Raises:
+        torch.OutOfMemoryError: one row does not fit.
+    """
+    while True:
+        size = job.config.micro_batch_size
+        try:
+            return timed_step(job, progress, watch, limit)
+        except torch.OutOfMemoryError:
+            if not isinstance(size, int) or size == 1:
+                raise
+        gc.collect()  # what did not fit
+        torch.cuda.empty_cache()
+        half = replace(job.config, micro_batch_size=size // 2, effective_batch_size=size // 2)
+        job = replace(job, config=half)
 
 
 def timed_step(job: ProbeJob, progress: PhaseFile, watch: Stopwatch, limit: float) -> MeasuredStep:

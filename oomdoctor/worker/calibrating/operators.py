@@ -55,6 +55,7 @@ class Table(TypedDict):
 TABLE: Table = data_of("calibration.toml")
 _ALIGNED = 64  # elements; vector loads need 16 bytes, caches have lines of up to 128
 _TYPES = ("float32", "bfloat16", "float16", TF32, "uint8")  # the last one is copied
+_MOST_KEPT = 0.8  # of a GPU, by the arguments of operators
 _NEVER_ALONE = frozenset(("set_", "resize_", "_local_scalar_dense"))
 
 
@@ -86,6 +87,14 @@ class Memory:
         part = self._blocks[dtype][self._next : self._next + count]
         self._next += -(-count // _ALIGNED) * _ALIGNED
         return part.view(shape)
+
+    def has_room(self) -> bool:
+        """Whether enough of a GPU is free for the results of operators, when they are timed."""
+        if self.device.type != "cuda":
+            return True
+        total: int = torch.cuda.get_device_properties(self.device).total_memory
+        kept: int = torch.cuda.memory_allocated(self.device)
+        return kept < _MOST_KEPT * total
 
     def leaf(self, dtype: torch.dtype, *shape: int) -> torch.Tensor:
         """A tensor that gets a gradient."""
@@ -141,14 +150,15 @@ def operators(memory: Memory) -> list[Operator]:
     types = [getattr(torch, name) for name in sizes["dtypes"]]
     parts = [_parts(memory, dtype, sizes) for dtype in types if _has(memory.device, dtype)]
     with torch.enable_grad(), Recording(noting):
-        # Small sizes of all types come first.
-        for part in (part for same in zip(*parts, strict=True) for part in same):
-            with suppress(torch.OutOfMemoryError):
-                part()
         if memory.device.type == "cuda" and _has(memory.device, torch.bfloat16):
             for shape in sizes["products"]:
                 with precision(TF32), suppress(torch.OutOfMemoryError):
                     _product(memory, torch.float32, *shape)
+        # What keeps little memory comes first, of all types.
+        for part in (part for same in zip(*parts, strict=True) for part in same):
+            if memory.has_room():
+                with suppress(torch.OutOfMemoryError):
+                    part()
     return list(noting.operators.values())
 
 
@@ -183,11 +193,11 @@ def _parts(memory: Memory, dtype: torch.dtype, sizes: Sizes) -> list[Callable[[]
     return [
         *(partial(_product, memory, dtype, *shape) for shape in sizes["products"] * TABLE["turns"]),
         *(partial(_attention, memory, dtype, *shape) for shape in sizes["attention"]),
-        *(partial(part, memory, dtype, *shape) for shape in sizes["rows"] for part in over_rows),
-        *(partial(_loss, memory, dtype, *shape) for shape in sizes["logits"]),
         *(partial(_convolution, memory, dtype, *shape) for shape in sizes["images"]),
-        *(partial(_update, memory, dtype, count) for count in sizes["parameters"]),
         partial(_copies, memory, sizes.get("copied", 0)),
+        *(partial(part, memory, dtype, *shape) for shape in sizes["rows"] for part in over_rows),
+        *(partial(_update, memory, dtype, count) for count in sizes["parameters"]),
+        *(partial(_loss, memory, dtype, *shape) for shape in sizes["logits"]),
     ]
 
 
