@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 from cases.case import LeftOut
 from cases.rated import Judged
 from cases.rates import Row, family_of, gpu_of, source_of
 from oomdoctor.analysis.simulator.launched import LaunchedStep, last_step
+from oomdoctor.analysis.speed.roofline import estimate
 from oomdoctor.commands.run.launched_step import timed_step
 from oomdoctor.records.job.launches import Launch, read_launches
+from oomdoctor.records.job.machine import GpuFacts
 from oomdoctor.worker.simulating.noted_calls import costs_of
 
 
@@ -37,6 +40,25 @@ def judged_launches(rows: Sequence[Row], notes: Path) -> Iterator[Judged | LeftO
             yield _judged(row, case["batch"], last_step(launches[begin:end], costs))
 
 
+def _synchronizes(row: Row) -> bool:
+    """Whether the code waits for the device before and after each step.
+
+    benchmark_models.py of github ryujaehun/pytorch-gpu-benchmark does, and the scripts after it.
+    """
+    return row["group"] == "ryu" or "ryujaehun" in row["method"]
+
+
+def _synchronized_s(step: LaunchedStep, gpu: GpuFacts) -> float:
+    """Seconds of a step that begins with an idle device: the host cannot be ahead of it by then."""
+    host = device = 0.0
+    for cost in chain(*(chain(m.forward, m.backward) for m in step.micro_steps), step.update):
+        alone = estimate([(cost, 1)], gpu)
+        assert alone is not None  # the step has an estimate
+        host += alone.host_s
+        device = max(device, host) + alone.device_s
+    return device
+
+
 def _ends_step(launch: Launch) -> bool:
     return launch.kind == "mark" and launch.name is None
 
@@ -53,7 +75,7 @@ def _judged(row: Row, batch: int, step: LaunchedStep) -> Judged | LeftOut:
         gpu.name,
         row["model"],
         row["trust"],
-        timed.step.seconds,
+        _synchronized_s(step, gpu) if _synchronizes(row) else timed.step.seconds,
         row["step_s"] if "step_s" in row else batch / row["value"],
         timed.uncertainty,
         settings=repr((row["precision"], row.get("kernels"), batch)),
