@@ -118,6 +118,7 @@ def summary_of(judged: Sequence[Judged], left_out: Sequence[LeftOut]) -> dict[st
         "bounds": {
             "rows": len(bounds),
             "kept": sum(each.predicted_s <= each.measured_s for each in bounds),
+            "if_counted": _figures([*training, *bounds], lambda each: each.kind),
         },
         "orders": _orders([*training, *bounds]),
         "worst": [_row(each) for each in sorted(counted, key=_badness)[-WORST:][::-1]],

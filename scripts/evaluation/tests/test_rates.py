@@ -41,7 +41,9 @@ def test_rows_of_low_trust_and_bounds_judge_nothing() -> None:
     summary = summary_of(rows, [])
     (kind,) = summary["kinds"]
     assert (kind["rows"], kind["absolute_median"], kind["near"]) == (1, 0.1, 1.0)
-    assert summary["bounds"] == {"rows": 1, "kept": 1}
+    assert (summary["bounds"]["rows"], summary["bounds"]["kept"]) == (1, 1)
+    (counted,) = summary["bounds"]["if_counted"]
+    assert (counted["rows"], counted["near"]) == (2, 0.5)
     assert [row["name"] for row in summary["trust"]] == ["high", "low"]
 
 
