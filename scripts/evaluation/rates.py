@@ -37,6 +37,8 @@ from cases.rates import FILE, Rate, rows_of, training_rates
 from figures.errors import percent
 from figures.ranks import Agreement, agreement
 
+from oomdoctor.render.words import counted
+
 NEAR = 0.3  # an error up to this is small
 APART = 0.05
 WORST = 12  # rows that are named
@@ -153,7 +155,9 @@ def _orders(judged: Iterable[Judged]) -> dict[str, Any]:
     """Tau within each source, card, model and number of GPUs, and over all these pairs."""
     surveys: dict[tuple[str, ...], dict[str, list[Judged]]] = {}
     for each in judged:
-        survey = surveys.setdefault((each.source, each.gpu, each.model, f"{each.gpus} GPUs"), {})
+        survey = surveys.setdefault(
+            (each.source, each.gpu, each.model, counted(each.gpus, "GPU")), {}
+        )
         survey.setdefault(each.settings, []).append(each)
     agreements = {
         name: agreement(

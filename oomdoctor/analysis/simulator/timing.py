@@ -27,11 +27,10 @@ _OVER_LISTS = ("_foreach_", "_fused_")
 
 _ENOUGH = 5  # with fewer runs, a 95th percentile is just the largest of a few
 _ORIGINS = get_args(Origin)  # our own runs come first
-# Relative, by bottleneck. 80 % of the published kernels are nearer (scripts/evaluation/rates.py: of
-# those in 16 bits and more, products 0.11, attention 0.09; memory-bound kernels 0.26). Steps differ
-# by more, above all between releases of the libraries: with these, 89 % of the published steps are
-# inside, with those of the kernels 79 %. Hosts differ, and their processor is unknown: 9.5 to 40 us
-# for an operator were published.
+# Relative, by bottleneck. 80 % of the published kernels are nearer (scripts/evaluation/rates.py:
+# products 0.15, attention 0.10, memory-bound kernels 0.24). Steps differ by more, above all between
+# releases of the libraries: with these, 94 % of the published steps are inside. Hosts differ, and
+# their processor is unknown: published times mean 9.5 to 40 us for an operator.
 _SPREAD: dict[Bound, float] = {"compute": 0.25, "bandwidth": 0.33, "launch": 0.75}
 # A factor if a card's efficiencies were taken from a related card, and for compiled steps, of which
 # few times were published.

@@ -2,8 +2,8 @@
 
     exposed = max(0, communication - what the engine computes meanwhile)
 
-No training on several GPUs backs this estimate: what is sent follows from the engines' algorithms,
-the times of collectives from published benchmarks (`data/speed.toml`). Left out are what
+What is sent follows from the engines' algorithms, and the times of collectives from published
+benchmarks (`data/speed.toml`). No constant comes from a training on several GPUs. Left out are what
 collectives take from the computation beside them, and ranks that wait for a slower one.
 """
 

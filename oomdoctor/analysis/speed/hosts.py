@@ -61,6 +61,4 @@ def as_operators(cost: OpCost) -> float:
     """How many operators take the host as long as this one: a convolution calls cuDNN."""
     if cost.kind != "conv":
         return 1.0
-    calls = convolution_calls(cost)
-    each: float = _KERNELS["convolution"]
-    return calls * each
+    return float(convolution_calls(cost) * _KERNELS["convolution"])
